@@ -1,0 +1,20 @@
+"""Data sets as uint8 arrays in memory, and batches that are a pure function of (seed, step).
+
+    images    ImageData: the arrays, their labels, names and origin
+    cifar     CIFAR-10 and CIFAR-100, from the official binary files or through TensorFlow Datasets
+    shapes    a built-in, generated data set: works offline
+    augment   crop, flip and standardise a batch at once
+    batches   which images, in which order, with which augmentation, at which step, on which replica
+"""
+
+import importlib
+
+_SUBMODULES = ("augment", "batches", "cifar", "images", "shapes")
+
+__all__ = list(_SUBMODULES)
+
+
+def __getattr__(name):
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,83 @@
+"""Crop, flip and standardise a whole batch at once, in TensorFlow operations without state."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class CropAndFlip:
+    """Zero-pad by `padding` pixels on each side, crop at random to the old size, flip left to right half of the time.
+
+    The paper's base code (tensorflow/models `resnet`, 2016) pads 32 to 36, 2 pixels a side; the other convention (He
+    et al., 2015) pads by 4.
+    """
+
+    padding: int
+
+
+AUGMENTATIONS = {"paper": CropAndFlip(2), "standard": CropAndFlip(4), "none": None}
+
+
+class Pictures:
+    """Pictures in memory, from which augmented batches are cut.
+
+    The padded pictures and their mirror images are stored: a flip is then only another index, and one gather and one
+    crop do everything. For CIFAR that takes 390 MB (480 MB with 4 pixels of padding) instead of 150 MB.
+
+    Args:
+        images: uint8, `(n, rows, cols, channels)`.
+        augmentation: a `CropAndFlip`, or None for the pictures as they are.
+    """
+
+    def __init__(self, images, augmentation=None):
+        self.count = len(images)
+        self.augmentation = augmentation
+        self._size = images.shape[1:3]
+        if augmentation is not None:
+            border = (augmentation.padding, augmentation.padding)
+            images = np.concatenate([images, images[:, :, ::-1]])
+            images = np.pad(images, [(0, 0), border, border, (0, 0)])
+        # A variable, not a constant: a constant would be copied into each traced graph.
+        with tf.device("CPU:0"):
+            self._images = tf.Variable(images, trainable=False, name="pictures")
+
+    def batch(self, indices, draws):
+        """Cuts out a batch.
+
+        Args:
+            indices: int64, `(batch,)`, which pictures.
+            draws: int32, `(batch, 3)`, uniform random numbers of at least 0: row, column, flip.
+
+        Returns:
+            float32, `(batch, rows, cols, channels)`, pixels in 0..255.
+        """
+        if self.augmentation is None:
+            return tf.cast(tf.gather(self._images, indices), tf.float32)
+        padding = self.augmentation.padding
+        flipped = tf.cast(draws[:, 2] % 2, tf.int64)
+        images = tf.gather(self._images, indices + flipped * self.count)
+        # "Glimpses" at whole-pixel offsets are plain crops, and fast as long as they stay inside the picture.
+        return tf.raw_ops.ExtractGlimpseV2(
+            input=tf.cast(images, tf.float32),
+            size=self._size,
+            offsets=tf.cast(draws[:, :2] % (2 * padding + 1), tf.float32),
+            centered=False,
+            normalized=False,
+            uniform_noise=False,
+            noise="zero",
+        )
+
+
+def standardize(images):
+    """Each picture to mean 0 and standard deviation 1, as `tf.image.per_image_standardization`, a batch at once.
+
+    Args:
+        images: float32, `(batch, rows, cols, channels)`.
+    """
+    size = images.shape[1] * images.shape[2] * images.shape[3]
+    mean = tf.reduce_mean(images, axis=[1, 2, 3], keepdims=True)
+    variance = tf.reduce_mean(tf.square(images), axis=[1, 2, 3], keepdims=True) - tf.square(mean)
+    # The bound 1 / sqrt(size) on the deviation; pixels are whole numbers, so rounding cannot come near it.
+    return (images - mean) * tf.math.rsqrt(tf.maximum(variance, 1.0 / size))

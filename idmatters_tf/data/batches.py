@@ -1,0 +1,142 @@
+"""Which images, in which order, augmented how: a pure function of (seed, step).
+
+Any batch can be computed alone, at any time, on any worker. So a resumed run sees exactly what an uninterrupted one
+would have seen, and each replica computes its share of the global batch and nothing else.
+
+Training walks through one endless sequence of positions: position p belongs to epoch p // n and is the (p % n)-th of
+that epoch's own permutation. Step s takes the positions from s * batch to (s + 1) * batch; a batch may span two epochs.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from idmatters_tf.data.augment import Pictures, standardize
+
+# Keeps the permutation's random numbers apart from the augmentation's.
+_ORDER, _AUGMENTATION = 1, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The part of each global batch that one input pipeline computes.
+
+    Attributes:
+        replicas: all replicas together; the global batch is divided evenly among them.
+        first: the first replica fed by this pipeline.
+        count: how many replicas it feeds.
+    """
+
+    replicas: int = 1
+    first: int = 0
+    count: int = 1
+
+
+class TrainBatches:
+    """The training batches of a data set.
+
+    Args:
+        images: uint8, `(n, rows, cols, channels)`.
+        labels: integers, `(n,)`.
+        batch_size: of the global batch.
+        seed: a non-negative integer below 2^32.
+        augmentation: a value of `idmatters_tf.data.augment.AUGMENTATIONS`.
+    """
+
+    def __init__(self, images, labels, batch_size, seed=0, augmentation=None):
+        if batch_size < 1:
+            raise ValueError(f"Argument `batch_size` must be positive. Received: batch_size={batch_size}")
+        if not 0 <= seed < 2**32:
+            raise ValueError(f"Argument `seed` must lie in 0..2^32-1. Received: seed={seed}")
+        self.batch_size = batch_size
+        self.seed = seed
+        self._pictures = Pictures(images, augmentation)
+        with tf.device("CPU:0"):
+            self._labels = tf.Variable(labels, dtype=tf.int32, trainable=False, name="labels")
+
+    def indices(self, positions):
+        """The picture at each position of the endless sequence: int64 to int64, of the same shape `(count,)`."""
+        n = self._pictures.count
+        epochs = positions // n
+        seeds = tf.stack([tf.fill(tf.shape(epochs), tf.cast(self.seed, tf.int64)), epochs], axis=1)
+        seeds = tf.cast(tf.concat([seeds, tf.fill([tf.shape(epochs)[0], 1], tf.cast(_ORDER, tf.int64))], 1), tf.uint32)
+        # The raw operation: the Python wrapper mishandles a batch of seeds.
+        return tf.raw_ops.RandomIndexShuffle(
+            index=positions % n, seed=seeds, max_index=tf.fill(tf.shape(positions), tf.cast(n - 1, tf.int64))
+        )
+
+    def batch(self, step, start=0, stop=None):
+        """The examples from `start` to `stop` of the global batch of a step.
+
+        Args:
+            step: an int64 scalar, 0 for the first.
+            start, stop: integers or int64 scalars within the batch; all of it by default.
+
+        Returns:
+            Standardised images, float32 `(stop - start, rows, cols, channels)`, and labels, int32 `(stop - start,)`.
+        """
+        stop = self.batch_size if stop is None else stop
+        step = tf.cast(step, tf.int64)
+        indices = self.indices(step * self.batch_size + tf.range(start, stop, dtype=tf.int64))
+        # Drawn for the whole batch and then cut, so that a share gets the numbers that the whole would get.
+        key = tf.stack([tf.constant((self.seed << 2) + _AUGMENTATION, tf.int64), step])
+        draws = tf.random.stateless_uniform([self.batch_size, 3], key, 0, 1 << 30, tf.int32)[start:stop]
+        return standardize(self._pictures.batch(indices, draws)), tf.gather(self._labels, indices)
+
+    def dataset(self, first_step, steps, share=Share()):  # noqa: B008 - frozen, so safe to share
+        """The batches of `steps` steps as a `tf.data.Dataset`, one element for each replica in turn.
+
+        Args:
+            first_step: the step to begin with.
+            steps: how many.
+            share: the replicas to feed.
+        """
+        if self.batch_size % share.replicas:
+            raise ValueError(
+                f"The global batch must be divided evenly by the replicas. Received: batch size {self.batch_size}, "
+                f"{share.replicas} replicas. Choose a multiple of {share.replicas}."
+            )
+        size = self.batch_size // share.replicas
+
+        def element(number):
+            start = (share.first + number % share.count) * size
+            images, labels = self.batch(first_step + number // share.count, start, start + size)
+            return tf.ensure_shape(images, [size, *images.shape[1:]]), tf.ensure_shape(labels, [size])
+
+        numbers = tf.data.Dataset.range(steps * share.count)
+        return numbers.map(element, num_parallel_calls=2, deterministic=True).prefetch(4)
+
+
+class EvaluationBatches:
+    """Every picture once, without augmentation; what fills up the last batch has weight 0.
+
+    Args:
+        images: uint8, `(n, rows, cols, channels)`.
+        labels: integers, `(n,)`.
+        batch_size: of the global batch.
+    """
+
+    def __init__(self, images, labels, batch_size):
+        self.batch_size = batch_size
+        self._pictures = Pictures(images)
+        with tf.device("CPU:0"):
+            self._labels = tf.Variable(labels, dtype=tf.int32, trainable=False, name="labels")
+
+    @property
+    def steps(self):
+        """How many global batches hold all pictures."""
+        return -(-self._pictures.count // self.batch_size)
+
+    def dataset(self, share=Share()):  # noqa: B008
+        """A `tf.data.Dataset` of (images, labels, weights), weights float32 in {0, 1}, one element for each replica."""
+        size = self.batch_size // share.replicas
+        n = self._pictures.count
+
+        def element(number):
+            start = (number // share.count) * self.batch_size + (share.first + number % share.count) * size
+            positions = tf.ensure_shape(start + tf.range(size, dtype=tf.int64), [size])
+            indices = tf.minimum(positions, n - 1)
+            images = standardize(self._pictures.batch(indices, None))
+            return images, tf.gather(self._labels, indices), tf.cast(positions < n, tf.float32)
+
+        return tf.data.Dataset.range(self.steps * share.count).map(element, num_parallel_calls=2).prefetch(2)

@@ -1,0 +1,260 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), without pickle.
+
+Two kinds of source are understood, and the first one found is taken:
+
+- the official binary version: `cifar-10-binary.tar.gz` / `cifar-100-binary.tar.gz`, or its unpacked folder
+  `cifar-10-batches-bin` / `cifar-100-binary`;
+- a data set that TensorFlow Datasets has prepared (`cifar10` / `cifar100`), which is also the way it is downloaded.
+
+Finding and checking files needs neither TensorFlow nor the network, so a program can say at once what is missing.
+"""
+
+import dataclasses
+import os
+import pathlib
+import socket
+import tarfile
+import threading
+import urllib.parse
+import urllib.request
+
+import numpy as np
+
+from idmatters_tf.data.images import DataError, ImageData
+
+IMAGE_SHAPE = (32, 32, 3)
+IMAGE_BYTES = 3072
+DOWNLOAD_HOST = ("www.cs.toronto.edu", 443)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Variant:
+    folder: str
+    archive: str
+    python_archive: str
+    train_files: tuple
+    train_records: int
+    test_file: str
+    test_records: int
+    label_bytes: int
+    class_names: tuple
+
+    @property
+    def record_bytes(self):
+        return self.label_bytes + IMAGE_BYTES
+
+
+VARIANTS = {
+    "cifar10": _Variant(
+        folder="cifar-10-batches-bin",
+        archive="cifar-10-binary.tar.gz",
+        python_archive="cifar-10-python.tar.gz",
+        train_files=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+        train_records=10_000,
+        test_file="test_batch.bin",
+        test_records=10_000,
+        label_bytes=1,
+        class_names=tuple("airplane automobile bird cat deer dog frog horse ship truck".split()),
+    ),
+    # Two label bytes: the coarse one comes first, the fine one (0..99) is the last before the pixels.
+    "cifar100": _Variant(
+        folder="cifar-100-binary",
+        archive="cifar-100-binary.tar.gz",
+        python_archive="cifar-100-python.tar.gz",
+        train_files=("train.bin",),
+        train_records=50_000,
+        test_file="test.bin",
+        test_records=10_000,
+        label_bytes=2,
+        class_names=tuple(f"class {number}" for number in range(100)),
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Location:
+    """Where a data set was found: `kind` is "folder", "archive" or "tfds"."""
+
+    kind: str
+    path: pathlib.Path
+
+
+def locate(name, data_dir=None):
+    """Looks for a data set's files without reading them.
+
+    Args:
+        name: "cifar10" or "cifar100".
+        data_dir: a folder; it and the folders directly in it are searched. None: the folder of TensorFlow Datasets
+            (`$TFDS_DATA_DIR`, else `~/tensorflow_datasets`).
+
+    Returns:
+        A `Location`, or None.
+    """
+    variant = VARIANTS[name]
+    root = default_data_dir() if data_dir is None else pathlib.Path(data_dir).expanduser()
+    if not root.is_dir():
+        return None
+    for folder in (root, *sorted(entry for entry in root.iterdir() if entry.is_dir())):
+        for candidate in (folder, folder / variant.folder):
+            if (candidate / variant.test_file).is_file() and candidate.name == variant.folder:
+                return Location("folder", candidate)
+        if (folder / variant.archive).is_file():
+            return Location("archive", folder / variant.archive)
+        if any((folder / name).glob("*/dataset_info.json")):
+            return Location("tfds", folder)
+    return None
+
+
+def default_data_dir():
+    """The folder in which TensorFlow Datasets keeps its data."""
+    return pathlib.Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+
+
+def load(name, data_dir=None, download=False):
+    """Loads CIFAR-10 or CIFAR-100 into memory.
+
+    Args:
+        name: "cifar10" or "cifar100".
+        data_dir: see `locate`.
+        download: whether to download through TensorFlow Datasets, into `data_dir`, what is not found. Whether the
+            server answers is tried for about a second before.
+
+    Returns:
+        An `ImageData` with 50,000 training and 10,000 test pictures of shape (32, 32, 3).
+
+    Raises:
+        DataError: nothing found (and nothing downloaded), or files of the wrong length or with impossible labels.
+    """
+    if name not in VARIANTS:
+        raise DataError(f"Argument `name` must be one of {', '.join(map(repr, VARIANTS))}. Received: name={name!r}")
+    location = locate(name, data_dir)
+    if location is None:
+        if not (download and _server_answers()):
+            raise DataError(_missing(name, data_dir, tried_download=download))
+        return _load_tfds(name, default_data_dir() if data_dir is None else data_dir, download=True)
+    if location.kind == "tfds":
+        return _load_tfds(name, location.path, download=False)
+    return _load_binary(name, location)
+
+
+def _load_binary(name, location):
+    variant = VARIANTS[name]
+    expected = dict.fromkeys(variant.train_files, variant.train_records) | {variant.test_file: variant.test_records}
+    read = _read_folder if location.kind == "folder" else _read_archive
+    parts = {
+        file: _decode(data, variant, records, f"{location.path / file}")
+        for (file, records), data in zip(expected.items(), read(location.path, variant, expected), strict=True)
+    }
+    train = [parts[file] for file in variant.train_files]
+    test_images, test_labels = parts[variant.test_file]
+    return ImageData(
+        name=name,
+        train_images=np.concatenate([images for images, _ in train]),
+        train_labels=np.concatenate([labels for _, labels in train]),
+        test_images=test_images,
+        test_labels=test_labels,
+        class_names=variant.class_names,
+        origin=f"official binary files, {location.path}",
+    )
+
+
+def _read_folder(folder, variant, expected):
+    for file in expected:
+        path = folder / file
+        if not path.is_file():
+            raise DataError(f"{path} is missing. Unpack {variant.archive} again, all of it.")
+        yield path.read_bytes()
+
+
+def _read_archive(archive, variant, expected):
+    try:
+        with tarfile.open(archive) as members:
+            for file in expected:
+                # Read in place: nothing is unpacked to disk, so no path in the archive can do harm.
+                with members.extractfile(f"{variant.folder}/{file}") as stream:
+                    yield stream.read()
+    except (tarfile.TarError, KeyError, EOFError, OSError) as error:
+        raise DataError(f"{archive} cannot be read as {variant.archive}: {error}. Download it again.") from error
+
+
+def _decode(data, variant, records, path):
+    length = records * variant.record_bytes
+    if len(data) != length:
+        raise DataError(
+            f"{path} must have {length:,} bytes ({records:,} records of {variant.record_bytes}). "
+            f"Received: {len(data):,} bytes. Download it again."
+        )
+    table = np.frombuffer(data, np.uint8).reshape(records, variant.record_bytes)
+    labels = table[:, variant.label_bytes - 1].astype(np.int32)
+    classes = len(variant.class_names)
+    if labels.max() >= classes:
+        record = int(np.argmax(labels >= classes))
+        raise DataError(
+            f"{path}: labels must lie in 0..{classes - 1}. Received: {labels[record]} in record {record}. "
+            f"The file is damaged or is not of this data set."
+        )
+    channels_first = table[:, variant.label_bytes :].reshape(records, 3, 32, 32)
+    return np.ascontiguousarray(channels_first.transpose(0, 2, 3, 1)), labels
+
+
+def _load_tfds(name, data_dir, download):
+    import tensorflow_datasets as tfds
+
+    tfds.display_progress_bar(download)
+    builder = tfds.builder(name, data_dir=str(data_dir))
+    if download:
+        builder.download_and_prepare()
+    splits = {}
+    for split in ("train", "test"):
+        # In the files' own order, so that the order of training depends on the seed alone.
+        everything = builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
+        splits[split] = everything["image"].numpy(), everything["label"].numpy().astype(np.int32)
+    return ImageData(
+        name=name,
+        train_images=splits["train"][0],
+        train_labels=splits["train"][1],
+        test_images=splits["test"][0],
+        test_labels=splits["test"][1],
+        class_names=tuple(builder.info.features["label"].names),
+        origin=f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}",
+    )
+
+
+def _server_answers(timeout=1.0):
+    """Whether the server of the data (or the proxy before it) takes a connection within the time, name look-up included.
+
+    TensorFlow Datasets itself gives up only after minutes of retries.
+    """
+    host, port = DOWNLOAD_HOST
+    proxy = urllib.request.getproxies().get("https")
+    if proxy:
+        parsed = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
+        host, port = parsed.hostname, parsed.port or 80
+    answered = threading.Event()
+
+    def connect():
+        try:
+            socket.create_connection((host, port), timeout=timeout).close()
+        except OSError:
+            return
+        answered.set()
+
+    # In a thread, for a name look-up has no time-out of its own.
+    attempt = threading.Thread(target=connect, daemon=True)
+    attempt.start()
+    attempt.join(timeout)
+    return answered.is_set()
+
+
+def _missing(name, data_dir, tried_download):
+    variant = VARIANTS[name]
+    root = default_data_dir() if data_dir is None else pathlib.Path(data_dir).expanduser()
+    tried = f", and {DOWNLOAD_HOST[0]} does not answer, so it cannot be downloaded now" if tried_download else ""
+    hint = ""
+    if root.is_dir() and any(root.rglob(variant.python_archive)):
+        hint = f" ({variant.python_archive} is there, but it holds pickles, which are never loaded.)"
+    return (
+        f"{name} was not found in {root} (looked for {variant.folder}/, {variant.archive} and a prepared "
+        f"TensorFlow data set {name}/){tried}.{hint} Either name the folder that holds one of these with --data-dir, "
+        f"or use the built-in data with --dataset shapes."
+    )

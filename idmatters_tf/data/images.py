@@ -1,0 +1,64 @@
+"""A labelled set of pictures in memory."""
+
+import dataclasses
+import zlib
+
+import numpy as np
+
+
+class DataError(ValueError):
+    """Data that is missing or is not what it should be; the message says what, where, and what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageData:
+    """Training and test pictures, decoded once.
+
+    Attributes:
+        name: the data set's name.
+        train_images, test_images: uint8, `(n, rows, cols, channels)`.
+        train_labels, test_labels: int32, `(n,)`, in [0, classes).
+        class_names: one string per class.
+        origin: where the data came from, in words.
+    """
+
+    name: str
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    class_names: tuple
+    origin: str
+
+    def __post_init__(self):
+        for split in ("train", "test"):
+            images, labels = getattr(self, f"{split}_images"), getattr(self, f"{split}_labels")
+            if images.dtype != np.uint8 or images.ndim != 4 or not len(images):
+                raise DataError(
+                    f"{self.name}: {split} pictures must be a non-empty uint8 array (n, rows, cols, channels). "
+                    f"Received: {images.dtype} of shape {images.shape}"
+                )
+            if labels.shape != images.shape[:1]:
+                raise DataError(f"{self.name}: {len(images)} {split} pictures, but labels of shape {labels.shape}")
+            if labels.min() < 0 or labels.max() >= self.classes:
+                raise DataError(
+                    f"{self.name}: {split} labels must lie in 0..{self.classes - 1}. "
+                    f"Received: {labels.min()}..{labels.max()}"
+                )
+
+    @property
+    def classes(self):
+        """The number of classes."""
+        return len(self.class_names)
+
+    @property
+    def image_shape(self):
+        """`(rows, cols, channels)`."""
+        return self.train_images.shape[1:]
+
+    def digest(self):
+        """A checksum of all pictures and labels in their order (8 hexadecimal digits), to tell data sets apart."""
+        crc = 0
+        for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
+            crc = zlib.crc32(np.ascontiguousarray(array), crc)
+        return f"{crc:08x}"

@@ -1,0 +1,252 @@
+"""Residual convolutions near the identity: x + C2(relu(C1 x))."""
+
+import keras
+from keras import ops
+
+from idmatters_tf.initializers import IdentityNormal, StandardNormal, reseeded
+from idmatters_tf.layers.arguments import one_of, positive_integer, wide_dtype
+
+SHORTCUTS = ("pad", "projection", "none")
+
+
+@keras.saving.register_keras_serializable(package="idmatters_tf")
+class PadShortcut2D(keras.layers.Layer):
+    """Fits a picture to a residual branch of another shape, without parameters: average pooling, then zero channels.
+
+    The pooling window equals the stride. The new channels are zero, half of the difference on each side; where the
+    difference is odd, the extra channel goes to the end. Where neither the stride nor the width changes anything, the
+    input is returned as it is.
+
+    Source: the TensorFlow code that Hardt & Ma start from (tensorflow/models `resnet`, 2016); option A of He et al.
+    (2015) with pooling in place of subsampling.
+
+    Args:
+        filters: output channels, at least as many as the input has.
+        strides: the pooling window and stride, a positive integer.
+        data_format: "channels_last", "channels_first" or None for Keras' setting.
+
+    Input shape:
+        `(batch, rows, cols, channels)`, or `(batch, channels, rows, cols)` with "channels_first". Rows and columns may
+        be unknown; a size that the stride does not divide is rounded up, the last window averaging what it covers.
+
+    Output shape:
+        `(batch, ceil(rows / strides), ceil(cols / strides), filters)`, or with the channels first.
+    """
+
+    def __init__(self, filters, strides=1, data_format=None, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.filters = positive_integer("filters", filters, self)
+        self.strides = positive_integer("strides", strides, self)
+        self.data_format = _data_format(data_format, self)
+        self._pool = None
+        if self.strides > 1:
+            self._pool = keras.layers.AveragePooling2D(
+                self.strides, padding="same", data_format=self.data_format, dtype=wide_dtype(self), name="pool"
+            )
+
+    def build(self, input_shape):
+        channels = _channels(input_shape, self)
+        if channels > self.filters:
+            raise ValueError(
+                f"Argument `filters` of {self.name} must be at least the {channels} channels of its input: zero padding "
+                f"cannot drop channels. Received: filters={self.filters}. Use shortcut='projection' to narrow a network."
+            )
+
+    def call(self, inputs):
+        outputs = inputs if self._pool is None else self._pool(inputs)
+        axis = _channel_axis(self.data_format)
+        extra = self.filters - inputs.shape[axis]
+        if not extra:
+            return outputs
+        widths = [[0, 0]] * 4
+        widths[axis] = [extra // 2, extra - extra // 2]
+        return ops.pad(outputs, widths)
+
+    def compute_output_shape(self, input_shape):
+        return _output_shape(input_shape, self)
+
+    def get_config(self):
+        config = {"filters": self.filters, "strides": self.strides, "data_format": self.data_format}
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable(package="idmatters_tf")
+class ResidualConv2D(keras.layers.Layer):
+    """A residual block of two convolutions with one activation between them: `x + C2(activation(C1 x))`.
+
+    C1 carries the stride, C2 has stride 1. With the default initialiser the block starts near the identity. Under a
+    16-bit dtype policy the convolutions run in 16 bits and the sum in float32: a branch 1/1000 of its skip would be
+    rounded away by bfloat16's 8 bits.
+
+    Source: Hardt & Ma, *Identity Matters in Deep Learning*, section 4.1 and Table 1.
+
+    Args:
+        filters: output channels of both convolutions.
+        kernel_size: the kernels' side.
+        strides: the stride of the first convolution.
+        activation: between the two convolutions.
+        use_bias: whether the two convolutions have biases (the projection shortcut never has one).
+        shortcut: what the branch is added to. "pad": the input, average-pooled and zero-padded by `PadShortcut2D`
+            where the shape changes. "projection": a 1x1 convolution where the shape changes, else the input.
+            "none": nothing, the standard parameterisation `C2(activation(C1 x))`, for comparison.
+        norm: None, or "batch" for batch normalisation after each of the two convolutions (the paper's ablation).
+        kernel_initializer: of both kernels of the branch; `IdentityNormal()` if None. An integer seed is mixed with the
+            kernel's number, so that the kernels differ.
+        projection_initializer: of the 1x1 kernel of the projection shortcut; `StandardNormal()` if None.
+        kernel_regularizer: of all kernels.
+        data_format: "channels_last", "channels_first" or None for Keras' setting.
+
+    Input shape:
+        `(batch, rows, cols, channels)`, or `(batch, channels, rows, cols)` with "channels_first"; rows and columns may
+        be unknown.
+
+    Output shape:
+        `(batch, ceil(rows / strides), ceil(cols / strides), filters)`, or with the channels first.
+
+    Example:
+
+    >>> block = ResidualConv2D(64, strides=2)
+    >>> block(keras.ops.ones((1, 32, 32, 16))).shape
+    (1, 16, 16, 64)
+    """
+
+    def __init__(
+        self,
+        filters,
+        kernel_size=3,
+        strides=1,
+        activation="relu",
+        use_bias=False,
+        shortcut="pad",
+        norm=None,
+        kernel_initializer=None,
+        projection_initializer=None,
+        kernel_regularizer=None,
+        data_format=None,
+        **kwargs,
+    ):
+        super().__init__(autocast=False, **kwargs)
+        self.filters = positive_integer("filters", filters, self)
+        self.kernel_size = positive_integer("kernel_size", kernel_size, self)
+        self.strides = positive_integer("strides", strides, self)
+        self.activation = keras.activations.get(activation)
+        self.use_bias = bool(use_bias)
+        self.shortcut = one_of("shortcut", shortcut, SHORTCUTS, self)
+        self.norm = one_of("norm", norm, (None, "batch"), self)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer) or IdentityNormal()
+        self.projection_initializer = keras.initializers.get(projection_initializer) or StandardNormal()
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.data_format = _data_format(data_format, self)
+        self.conv1 = self._convolution("conv1", 0, strides=self.strides)
+        self.conv2 = self._convolution("conv2", 1)
+        self.norm1 = self._normalization("norm1")
+        self.norm2 = self._normalization("norm2")
+        self.skip = None
+
+    def _convolution(self, name, number, strides=1):
+        return keras.layers.Conv2D(
+            self.filters,
+            self.kernel_size,
+            strides=strides,
+            padding="same",
+            use_bias=self.use_bias,
+            kernel_initializer=reseeded(self.kernel_initializer, number),
+            kernel_regularizer=self.kernel_regularizer,
+            data_format=self.data_format,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _normalization(self, name):
+        if self.norm is None:
+            return None
+        axis = _channel_axis(self.data_format)
+        return keras.layers.BatchNormalization(axis=axis, dtype=self.dtype_policy, name=name)
+
+    def _shape_changing_skip(self):
+        if self.shortcut == "pad":
+            return PadShortcut2D(
+                self.filters, self.strides, data_format=self.data_format, dtype=self.dtype_policy, name="skip"
+            )
+        return keras.layers.Conv2D(
+            self.filters,
+            1,
+            strides=self.strides,
+            padding="same",
+            use_bias=False,
+            kernel_initializer=reseeded(self.projection_initializer, 2),
+            kernel_regularizer=self.kernel_regularizer,
+            data_format=self.data_format,
+            dtype=self.dtype_policy,
+            name="skip",
+        )
+
+    def build(self, input_shape):
+        changes_shape = self.strides > 1 or _channels(input_shape, self) != self.filters
+        if changes_shape and self.shortcut != "none":
+            self.skip = self._shape_changing_skip()
+            self.skip.build(input_shape)
+        inner_shape = _output_shape(input_shape, self)
+        self.conv1.build(input_shape)
+        self.conv2.build(inner_shape)
+        for norm in (self.norm1, self.norm2):
+            if norm is not None:
+                norm.build(inner_shape)
+
+    def call(self, inputs, training=None):
+        branch = self.conv1(inputs)
+        if self.norm1 is not None:
+            branch = self.norm1(branch, training=training)
+        branch = self.conv2(self.activation(branch))
+        if self.norm2 is not None:
+            branch = self.norm2(branch, training=training)
+        branch = ops.cast(branch, wide_dtype(self))
+        if self.shortcut == "none":
+            return branch
+        skip = inputs if self.skip is None else self.skip(inputs)
+        return ops.cast(skip, branch.dtype) + branch
+
+    def compute_output_shape(self, input_shape):
+        return _output_shape(input_shape, self)
+
+    def get_config(self):
+        config = {
+            "filters": self.filters,
+            "kernel_size": self.kernel_size,
+            "strides": self.strides,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "shortcut": self.shortcut,
+            "norm": self.norm,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "projection_initializer": keras.initializers.serialize(self.projection_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "data_format": self.data_format,
+        }
+        return {**super().get_config(), **config}
+
+
+def _data_format(value, layer):
+    value = value or keras.config.image_data_format()
+    return one_of("data_format", value, ("channels_last", "channels_first"), layer)
+
+
+def _channel_axis(data_format):
+    return 1 if data_format == "channels_first" else 3
+
+
+def _channels(input_shape, layer):
+    if len(input_shape) != 4 or input_shape[_channel_axis(layer.data_format)] is None:
+        raise ValueError(
+            f"Layer {layer.name} needs pictures as a rank-4 tensor with a known number of channels "
+            f"({layer.data_format}). Received: input_shape={tuple(input_shape)}"
+        )
+    return input_shape[_channel_axis(layer.data_format)]
+
+
+def _output_shape(input_shape, layer):
+    _channels(input_shape, layer)
+    axis = _channel_axis(layer.data_format)
+    shape = [size if size is None else -(-size // layer.strides) for size in input_shape]
+    shape[0], shape[axis] = input_shape[0], layer.filters
+    return tuple(shape)

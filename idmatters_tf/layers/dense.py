@@ -1,0 +1,214 @@
+"""Residual blocks on vectors: the blocks of the two papers' theorems.
+
+Vectors are rows here, as everywhere in Keras, so each kernel is the transpose of the matrix that the papers print.
+"""
+
+import keras
+from keras import ops
+
+from idmatters_tf.initializers import ScaledGlorot, reseeded
+from idmatters_tf.layers.arguments import positive_integer
+
+
+@keras.saving.register_keras_serializable(package="idmatters_tf")
+class LinearResidual(keras.layers.Layer):
+    """A linear residual layer: `h + A h`.
+
+    Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 1.2. At A = 0 a chain of these is the identity, and
+    unlike in the standard parameterisation 0 is not a bad critical point.
+
+    Args:
+        kernel_initializer: of the kernel, which is the transpose of A; zeros by default.
+        kernel_regularizer: of the kernel.
+
+    Input shape:
+        `(batch, ..., dim)`.
+
+    Output shape:
+        The same as the input's.
+    """
+
+    def __init__(self, kernel_initializer="zeros", kernel_regularizer=None, **kwargs):
+        super().__init__(**kwargs)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+
+    def build(self, input_shape):
+        dim = _last_dimension(input_shape, self)
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(dim, dim),
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+        )
+
+    def call(self, inputs):
+        return inputs + ops.matmul(inputs, self.kernel)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def get_config(self):
+        config = {
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+        }
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable(package="idmatters_tf")
+class ResidualDense(keras.layers.Layer):
+    """A residual block with one hidden layer: `h + V relu(U h + s)`.
+
+    Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 3.1 and Theorem 3.2 (v3), where the last block has no
+    skip (`skip=False`).
+
+    Args:
+        units: the hidden width k. Its kernels are `U` of shape (dim, k) and `V` of shape (k, dim), the bias `s` (k,).
+        activation: of the hidden layer.
+        skip: whether h is added.
+        kernel_initializer: of both kernels; `ScaledGlorot()` if None, near zero. An integer seed is mixed with the
+            kernel's number, so that the kernels differ.
+        bias_initializer: of s.
+        kernel_regularizer: of both kernels.
+
+    Input shape:
+        `(batch, ..., dim)`.
+
+    Output shape:
+        The same as the input's.
+    """
+
+    def __init__(
+        self,
+        units,
+        activation="relu",
+        skip=True,
+        kernel_initializer=None,
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.units = positive_integer("units", units, self)
+        self.activation = keras.activations.get(activation)
+        self.skip = bool(skip)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer) or ScaledGlorot()
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+
+    def build(self, input_shape):
+        dim = _last_dimension(input_shape, self)
+        self.U = self.add_weight(
+            name="U",
+            shape=(dim, self.units),
+            initializer=reseeded(self.kernel_initializer, 0),
+            regularizer=self.kernel_regularizer,
+        )
+        self.s = self.add_weight(name="s", shape=(self.units,), initializer=self.bias_initializer)
+        self.V = self.add_weight(
+            name="V",
+            shape=(self.units, dim),
+            initializer=reseeded(self.kernel_initializer, 1),
+            regularizer=self.kernel_regularizer,
+        )
+
+    def call(self, inputs):
+        branch = ops.matmul(self.activation(ops.matmul(inputs, self.U) + self.s), self.V)
+        return inputs + branch if self.skip else branch
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def get_config(self):
+        config = {
+            "units": self.units,
+            "activation": keras.activations.serialize(self.activation),
+            "skip": self.skip,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+        }
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable(package="idmatters_tf")
+class ShortcutUnit(keras.layers.Layer):
+    """An n-shortcut unit: `h + post(W_n mid(W_(n-1) ... mid(W_1 pre(h))))`.
+
+    Source: Li et al., *Demystifying ResNet*, Definitions 2 and 3 and Eq. 5.
+
+    Args:
+        depth: the shortcut's depth n, the number of kernels.
+        pre: activation before the first kernel; None is linear.
+        mid: activation between kernels.
+        post: activation after the last kernel.
+        shortcut: whether h is added; without it the unit is n layers of a plain network.
+        kernel_initializer: of every kernel; `ScaledGlorot()` if None, the paper's start. An integer seed is mixed with
+            the kernel's number, so that the kernels differ.
+        kernel_regularizer: of every kernel.
+
+    Input shape:
+        `(batch, ..., dim)`.
+
+    Output shape:
+        The same as the input's. `kernels` holds the n kernels, W_1's transpose first.
+    """
+
+    def __init__(
+        self,
+        depth,
+        pre=None,
+        mid=None,
+        post=None,
+        shortcut=True,
+        kernel_initializer=None,
+        kernel_regularizer=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.depth = positive_integer("depth", depth, self)
+        self.pre, self.mid, self.post = (keras.activations.get(function) for function in (pre, mid, post))
+        self.shortcut = bool(shortcut)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer) or ScaledGlorot()
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+
+    def build(self, input_shape):
+        dim = _last_dimension(input_shape, self)
+        self.kernels = [
+            self.add_weight(
+                name=f"kernel{number + 1}",
+                shape=(dim, dim),
+                initializer=reseeded(self.kernel_initializer, number),
+                regularizer=self.kernel_regularizer,
+            )
+            for number in range(self.depth)
+        ]
+
+    def call(self, inputs):
+        branch = self.pre(inputs)
+        for number, kernel in enumerate(self.kernels):
+            branch = ops.matmul(branch if number == 0 else self.mid(branch), kernel)
+        branch = self.post(branch)
+        return inputs + branch if self.shortcut else branch
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def get_config(self):
+        config = {
+            "depth": self.depth,
+            "pre": keras.activations.serialize(self.pre),
+            "mid": keras.activations.serialize(self.mid),
+            "post": keras.activations.serialize(self.post),
+            "shortcut": self.shortcut,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+        }
+        return {**super().get_config(), **config}
+
+
+def _last_dimension(input_shape, layer):
+    if input_shape[-1] is None:
+        raise ValueError(f"Layer {layer.name} needs a known last dimension. Received: input_shape={tuple(input_shape)}")
+    return input_shape[-1]

@@ -1,0 +1,71 @@
+"""The frozen random head of Hardt & Ma's networks."""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from idmatters_tf.layers.arguments import positive_integer
+
+
+@keras.saving.register_keras_serializable(package="idmatters_tf")
+class RandomProjection(keras.layers.Layer):
+    """A fixed random matrix: `x @ P` with P drawn once from N(0, 1 / fan_in) and never trained.
+
+    The matrix is saved with the model, and depends on the seed and the shape alone: it is the same on every backend,
+    device and replica. With 256 features of unit scale the logits start near 0 and the loss near ln(classes); a head
+    with N(0, 1) would multiply all gradients by 16.
+
+    Source: Hardt & Ma, *Identity Matters in Deep Learning*, section 4.1 ("random projection, not trained"); the paper
+    does not print the variance.
+
+    Args:
+        units: the output's size.
+        seed: a non-negative integer.
+
+    Input shape:
+        `(batch, ..., fan_in)` with a known last dimension.
+
+    Output shape:
+        `(batch, ..., units)`.
+
+    Example:
+
+    >>> head = RandomProjection(10, seed=0)
+    >>> head(keras.ops.ones((2, 256))).shape, len(head.trainable_variables), len(head.non_trainable_variables)
+    ((2, 10), 0, 1)
+    """
+
+    def __init__(self, units, seed=0, **kwargs):
+        super().__init__(**kwargs)
+        self.units = positive_integer("units", units, self)
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ValueError(
+                f"Argument `seed` of RandomProjection must be a non-negative integer. Received: seed={seed!r}"
+            )
+        self.seed = seed
+
+    def build(self, input_shape):
+        fan_in = input_shape[-1]
+        if fan_in is None:
+            raise ValueError(
+                f"Layer {self.name} needs a known last dimension. Received: input_shape={tuple(input_shape)}"
+            )
+        self.kernel = self.add_weight(
+            name="kernel", shape=(fan_in, self.units), initializer=self._initial_kernel, trainable=False
+        )
+
+    def _initial_kernel(self, shape, dtype=None):
+        # NumPy's generator rather than the backend's: TensorFlow's and JAX's give different numbers for a seed.
+        normal = np.random.default_rng(self.seed).standard_normal(shape) / math.sqrt(shape[0])
+        return ops.convert_to_tensor(normal, dtype=dtype)
+
+    def call(self, inputs):
+        return ops.matmul(inputs, self.kernel)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.units)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units, "seed": self.seed}

@@ -1,0 +1,33 @@
+"""Momentum as TensorFlow 1 had it, which is how the papers' networks were trained."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="idmatters_tf")
+class Momentum(keras.optimizers.SGD):
+    """Gradient descent with momentum, the learning rate applied after the velocity: `v = m v + g; w = w - lr v`.
+
+    Keras' SGD folds the rate into the velocity (`v = m v - lr g; w = w + v`). At a constant rate the two are the same;
+    after a drop of the rate by 10, Keras' velocity still carries ten times too large a step for some 1 / (1 - m) steps,
+    while here the step shrinks at once. TensorFlow 1's `MomentumOptimizer` (and PyTorch's SGD) are of this form.
+
+    Args:
+        learning_rate: a float or a Keras schedule.
+        momentum: the factor m, in [0, 1].
+        kwargs: as for `keras.optimizers.SGD`; `nesterov` is not supported.
+    """
+
+    def __init__(self, learning_rate=0.05, momentum=0.9, name="momentum", **kwargs):
+        if kwargs.pop("nesterov", False):
+            raise ValueError("Momentum has no Nesterov form. Received: nesterov=True. Use keras.optimizers.SGD.")
+        super().__init__(learning_rate, momentum=float(momentum), name=name, **kwargs)
+
+    def update_step(self, gradient, variable, learning_rate):
+        learning_rate = ops.cast(learning_rate, variable.dtype)
+        step = ops.cast(gradient, variable.dtype)
+        if self.momentum:
+            velocity = self.momentums[self._get_variable_index(variable)]
+            step = ops.multiply(velocity, self.momentum) + step
+            self.assign(velocity, step)
+        self.assign_sub(variable, ops.multiply(step, learning_rate))

@@ -1,0 +1,16 @@
+"""Networks as functions that return a `keras.Model`. Pure Keras: they run on every backend.
+
+    models.cifar.identity_resnet    the all-convolutional residual network of Hardt & Ma's Table 1
+"""
+
+import importlib
+
+_SUBMODULES = ("cifar",)
+
+__all__ = list(_SUBMODULES)
+
+
+def __getattr__(name):
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
