@@ -1,6 +1,6 @@
 """Networks as functions that return a `keras.Model`. Pure Keras: they run on every backend.
 
-    models.cifar.identity_resnet    the all-convolutional residual network of Hardt & Ma's Table 1
+models.cifar.identity_resnet    the all-convolutional residual network of Hardt & Ma's Table 1
 """
 
 import importlib

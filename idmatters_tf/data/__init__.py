@@ -1,10 +1,10 @@
 """Data sets as uint8 arrays in memory, and batches that are a pure function of (seed, step).
 
-    images    ImageData: the arrays, their labels, names and origin
-    cifar     CIFAR-10 and CIFAR-100, from the official binary files or through TensorFlow Datasets
-    shapes    a built-in, generated data set: works offline
-    augment   crop, flip and standardise a batch at once
-    batches   which images, in which order, with which augmentation, at which step, on which replica
+images    ImageData: the arrays, their labels, names and origin
+cifar     CIFAR-10 and CIFAR-100, from the official binary files or through TensorFlow Datasets
+shapes    a built-in, generated data set: works offline
+augment   crop, flip and standardise a batch at once
+batches   which images, in which order, with which augmentation, at which step, on which replica
 """
 
 import importlib

@@ -83,7 +83,7 @@ class TrainBatches:
         draws = tf.random.stateless_uniform([self.batch_size, 3], key, 0, 1 << 30, tf.int32)[start:stop]
         return standardize(self._pictures.batch(indices, draws)), tf.gather(self._labels, indices)
 
-    def dataset(self, first_step, steps, share=Share()):  # noqa: B008 - frozen, so safe to share
+    def dataset(self, first_step, steps, share=Share()):
         """The batches of `steps` steps as a `tf.data.Dataset`, one element for each replica in turn.
 
         Args:
@@ -127,7 +127,7 @@ class EvaluationBatches:
         """How many global batches hold all pictures."""
         return -(-self._pictures.count // self.batch_size)
 
-    def dataset(self, share=Share()):  # noqa: B008
+    def dataset(self, share=Share()):
         """A `tf.data.Dataset` of (images, labels, weights), weights float32 in {0, 1}, one element for each replica."""
         size = self.batch_size // share.replicas
         n = self._pictures.count

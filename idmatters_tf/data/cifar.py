@@ -54,7 +54,7 @@ VARIANTS = {
         test_file="test_batch.bin",
         test_records=10_000,
         label_bytes=1,
-        class_names=tuple("airplane automobile bird cat deer dog frog horse ship truck".split()),
+        class_names=tuple(["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]),
     ),
     # Two label bytes: the coarse one comes first, the fine one (0..99) is the last before the pixels.
     "cifar100": _Variant(

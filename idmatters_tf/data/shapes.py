@@ -28,7 +28,9 @@ def load(train=10_000, test=2_000, seed=0):
     """
     for argument, value in (("train", train), ("test", test)):
         if value < 1:
-            raise DataError(f"Argument `{argument}` must be a positive number of pictures. Received: {argument}={value}")
+            raise DataError(
+                f"Argument `{argument}` must be a positive number of pictures. Received: {argument}={value}"
+            )
     streams = np.random.SeedSequence(seed).spawn(2)
     train_images, train_labels = draw(train, np.random.default_rng(streams[0]))
     test_images, test_labels = draw(test, np.random.default_rng(streams[1]))
@@ -133,7 +135,9 @@ def _polygon(corners):
     normals = [2 * math.pi * (side + 0.5) / corners for side in range(corners)]
 
     def inside(x, y):
-        sides = (np.float32(math.cos(a)) * x + np.float32(math.sin(a)) * y < math.cos(math.pi / corners) for a in normals)
+        sides = (
+            np.float32(math.cos(a)) * x + np.float32(math.sin(a)) * y < math.cos(math.pi / corners) for a in normals
+        )
         return np.logical_and.reduce(list(sides))
 
     return inside

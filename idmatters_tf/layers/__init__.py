@@ -1,12 +1,12 @@
 """Keras layers with identity parameterisation. They use `keras.ops` alone and run on every Keras backend.
 
-    ResidualConv2D           x + C2(relu(C1 x)), the block of Hardt & Ma's all-convolutional networks
-    PadShortcut2D            average pooling and zero channels: the parameter-free shortcut where the shape changes
-    RandomProjection         a frozen random matrix in place of a trained last layer
-    ResidualDense            h + V relu(U h + s), the block of the expressivity theorem
-    LinearResidual           h + A h, the block of the landscape theorem
-    ShortcutUnit             h + post(W_n mid(... mid(W_1 pre(h)))), Li et al.'s n-shortcut unit
-    PerImageStandardization  (x - mean) / std of each picture, so that an exported model takes raw pixels
+ResidualConv2D           x + C2(relu(C1 x)), the block of Hardt & Ma's all-convolutional networks
+PadShortcut2D            average pooling and zero channels: the parameter-free shortcut where the shape changes
+RandomProjection         a frozen random matrix in place of a trained last layer
+ResidualDense            h + V relu(U h + s), the block of the expressivity theorem
+LinearResidual           h + A h, the block of the landscape theorem
+ShortcutUnit             h + post(W_n mid(... mid(W_1 pre(h)))), Li et al.'s n-shortcut unit
+PerImageStandardization  (x - mean) / std of each picture, so that an exported model takes raw pixels
 """
 
 from idmatters_tf.layers.convolutional import PadShortcut2D, ResidualConv2D

@@ -1,0 +1,160 @@
+"""Checkpoints that are there entirely or not at all.
+
+Each is a folder `step-00001000` with a `tf.train.Checkpoint` and a manifest of its files' sizes and SHA-256 sums. It
+is written beside its place and renamed when complete, so a kill at any moment leaves the earlier ones as they were;
+damage that happens later is found by the sums, and the checkpoint before is used.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+
+import tensorflow as tf
+
+from trainers.arguments import RunError
+
+_PREFIX = "step-"
+_UNFINISHED = ".writing-"
+
+
+class Checkpoints:
+    """The checkpoints of a run.
+
+    Args:
+        folder: where they lie; made when the first one is saved.
+        keep: how many are kept.
+        objects: what is saved, as for `tf.train.Checkpoint`: the model, the optimizer, the step.
+    """
+
+    def __init__(self, folder, keep=3, **objects):
+        self.folder = pathlib.Path(folder)
+        self.keep = keep
+        self._checkpoint = tf.train.Checkpoint(**objects)
+
+    def steps(self):
+        """The steps of the checkpoints there are, oldest first."""
+        return saved_steps(self.folder)
+
+    def save(self, step):
+        """Saves a checkpoint and drops the oldest ones.
+
+        Raises:
+            RunError: it could not be written; nothing half-written is left, and the earlier ones are as they were.
+        """
+        target = self.folder / f"{_PREFIX}{step:08d}"
+        if target.exists():
+            shutil.rmtree(target)
+        beside = self.folder / f"{_UNFINISHED}{target.name}"
+        try:
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir(parents=True)
+            self._checkpoint.write(str(beside / "checkpoint"))
+            files = {}
+            for path in sorted(beside.iterdir()):
+                _sync(path)
+                files[path.name] = _fingerprint(path)
+            with open(beside / "manifest.json", "w", encoding="utf-8") as stream:
+                json.dump({"step": step, "files": files}, stream, indent=2)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(beside, target)
+            _sync(self.folder)
+        except (OSError, tf.errors.OpError) as error:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise RunError(
+                f"the checkpoint of step {step} could not be saved in {self.folder}: {_reason(error)}. "
+                f"{self.last_good_sentence()} Make room and give the same command again."
+            ) from error
+        for old in self.steps()[: -self.keep]:
+            shutil.rmtree(self.folder / f"{_PREFIX}{old:08d}", ignore_errors=True)
+
+    def last_good_sentence(self):
+        """Says which checkpoint is the newest."""
+        steps = self.steps()
+        return f"The last good checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
+
+    def restore(self, report):
+        """Restores the newest intact checkpoint.
+
+        Args:
+            report: called with a sentence for each damaged one that is passed over.
+
+        Returns:
+            Its step, or None where there is none.
+        """
+        for unfinished in self.folder.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        for step in reversed(self.steps()):
+            path = self.folder / f"{_PREFIX}{step:08d}"
+            damage = _damage(path)
+            if damage is None:
+                status = self._checkpoint.read(str(path / "checkpoint"))
+                status.assert_existing_objects_matched()
+                return step
+            report(f"checkpoint {path} is damaged ({damage}): going back to the one before")
+            # Out of the way, but not lost: the step will be reached and saved again.
+            os.replace(path, path.with_name(f"damaged-{path.name}-{os.getpid()}"))
+        return None
+
+
+def saved_steps(folder):
+    """The steps of the checkpoints in a folder, oldest first, damaged ones included."""
+    return sorted(int(path.name.removeprefix(_PREFIX)) for path in pathlib.Path(folder).glob(f"{_PREFIX}*"))
+
+
+def restore_weights(folder, model, report):
+    """Restores a model's weights alone from the newest intact checkpoint of a run. Returns its step, or None."""
+    for step in reversed(saved_steps(folder)):
+        path = pathlib.Path(folder) / f"{_PREFIX}{step:08d}"
+        damage = _damage(path)
+        if damage is None:
+            status = tf.train.Checkpoint(model=model).read(str(path / "checkpoint"))
+            status.assert_existing_objects_matched().expect_partial()
+            return step
+        report(f"checkpoint {path} is damaged ({damage}): using the one before")
+    return None
+
+
+def _damage(path):
+    """What is wrong with a checkpoint, or None."""
+    try:
+        files = json.loads((path / "manifest.json").read_text(encoding="utf-8"))["files"]
+        for name, expected in files.items():
+            if _fingerprint(path / name) != expected:
+                return f"{name} is not what was written"
+    except FileNotFoundError as error:
+        return f"{pathlib.Path(error.filename).name} is missing"
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+        return "manifest.json is not readable"
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _fingerprint(path):
+    with open(path, "rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256") if hasattr(hashlib, "file_digest") else _sha256(stream)
+    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+
+
+def _sha256(stream):
+    """For Python 3.10, which has no hashlib.file_digest."""
+    digest = hashlib.sha256()
+    while block := stream.read(1 << 20):
+        digest.update(block)
+    return digest
+
+
+def _sync(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reason(error):
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return message.strip().splitlines()[0]

@@ -1,0 +1,62 @@
+"""What TensorBoard shows: scalars, the norms of the blocks, augmented pictures, and the settings as HParams."""
+
+import numpy as np
+import tensorflow as tf
+
+from idmatters_tf.norms import block_norms
+
+
+class Events:
+    """Writes TensorBoard's event files of a run into `folder`."""
+
+    def __init__(self, folder):
+        self._writer = tf.summary.create_file_writer(str(folder))
+
+    def scalars(self, step, values):
+        """Writes numbers by tag."""
+        with self._writer.as_default(step=step):
+            for tag, value in values.items():
+                tf.summary.scalar(tag, value)
+        self._writer.flush()
+
+    def norms(self, model):
+        """Mean Frobenius and largest spectral norm over all residual blocks, and each block's; None without blocks."""
+        blocks = block_norms(model)
+        if not blocks:
+            return None
+        return {
+            "mean_frobenius": float(np.mean([norms["frobenius"] for norms in blocks.values()])),
+            "largest_spectral": max(norms["spectral"] for norms in blocks.values()),
+            "blocks": blocks,
+        }
+
+    def write_norms(self, step, norms):
+        """Writes what `norms` returned."""
+        if norms is None:
+            return
+        values = {f"norms/{name}": norms[name] for name in ("mean_frobenius", "largest_spectral")}
+        for block, of_block in norms["blocks"].items():
+            values |= {f"norms_{name}/{block}": value for name, value in of_block.items()}
+        self.scalars(step, values)
+
+    def pictures(self, images):
+        """Shows a few standardised pictures, each spread over the range of grey levels."""
+        low = tf.reduce_min(images, axis=[1, 2, 3], keepdims=True)
+        high = tf.reduce_max(images, axis=[1, 2, 3], keepdims=True)
+        with self._writer.as_default(step=0):
+            tf.summary.image("augmented inputs", (images - low) / tf.maximum(high - low, 1e-6), max_outputs=8)
+
+    def settings(self, settings, result=None):
+        """Records the settings for the HParams tab, and once there is a result, its errors as the metrics."""
+        from tensorboard.plugins.hparams import api as hparams
+
+        plain = {
+            name: value if isinstance(value, (bool, int, float, str)) else str(value)
+            for name, value in settings.items()
+            if value is not None
+        }
+        with self._writer.as_default(step=0):
+            hparams.hparams(plain)
+        if result is not None:
+            self.scalars(result["steps"], {"hparams/best_error": result["best_error"]})
+        self._writer.flush()

@@ -1,0 +1,77 @@
+"""Finished networks in the forms that other programs load: `.keras` and SavedModel, both taking raw pixels."""
+
+import os
+import pathlib
+import shutil
+
+import keras
+import tensorflow as tf
+
+from idmatters_tf.layers import PerImageStandardization
+
+
+def with_preprocessing(network):
+    """The network with the standardisation in front: uint8 pictures in, logits out."""
+    images = keras.Input(network.input_shape[1:], dtype="uint8", name="images")
+    standardized = PerImageStandardization(name="standardization")(images)
+    return keras.Model(images, network(standardized), name=f"{network.name}_on_pixels")
+
+
+def export(network, folder):
+    """Writes `model.keras` and `saved_model/` into a folder, each beside its place and then renamed.
+
+    The SavedModel's signatures, for uint8 pictures of shape (batch, rows, cols, channels):
+
+    - `serving_default`: a dict with `logits`, `probabilities` and `label`, the most probable class.
+    - `logits`: the logits alone.
+
+    Args:
+        network: a float32 `keras.Model` from standardised pictures to logits.
+        folder: an existing folder.
+
+    Returns:
+        The two paths.
+    """
+    folder = pathlib.Path(folder)
+    model = with_preprocessing(network)
+
+    keras_path = folder / "model.keras"
+    beside = folder / f".{os.getpid()}.keras"
+    try:
+        model.save(beside)
+        os.replace(beside, keras_path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+    saved_model_path = folder / "saved_model"
+    beside = folder / f".saved_model-{os.getpid()}"
+    specification = [tf.TensorSpec([None, *network.input_shape[1:]], tf.uint8, name="images")]
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("serving_default", lambda images: _answers(model, images), specification)
+    archive.add_endpoint("logits", lambda images: model(images, training=False), specification)
+    try:
+        archive.write_out(str(beside), verbose=False)
+        shutil.rmtree(saved_model_path, ignore_errors=True)
+        os.replace(beside, saved_model_path)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return keras_path, saved_model_path
+
+
+def _answers(model, images):
+    logits = model(images, training=False)
+    return {
+        "logits": logits,
+        "probabilities": tf.nn.softmax(logits),
+        "label": tf.argmax(logits, axis=1, output_type=tf.int32),
+    }
+
+
+def how_to_load(keras_path, saved_model_path):
+    """Two sentences for the end of a run."""
+    return (
+        f"load it in Keras:      import idmatters_tf.layers, keras; model = keras.saving.load_model('{keras_path}')\n"
+        f"load it without us:    import tensorflow as tf; serve = tf.saved_model.load('{saved_model_path}')."
+        f"signatures['serving_default']; serve(images=uint8_pictures)['label']"
+    )

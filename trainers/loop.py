@@ -1,0 +1,269 @@
+"""One training loop, on tf.distribute's public API: the update, the evaluation, and what happens around them.
+
+Every number that the update uses is a function of the weights, the velocities and the step, all of which a checkpoint
+holds: a run that is killed and resumed goes through the same weights as one that is not.
+"""
+
+import dataclasses
+import signal
+import time
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
+from trainers.arguments import RunError
+from trainers.checkpoints import Checkpoints
+from trainers.progress import Progress
+from trainers.runs import Run
+from trainers.strategy import distribute
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a network is trained.
+
+    Attributes:
+        steps: updates in all.
+        learning_rate, drop_steps, drop_factor: the rate, divided by the factor at each of the steps.
+        make_optimizer: called with the rate, returns a Keras optimizer of the SGD family.
+        clip_norm: bound on the global norm of the gradient over all replicas, or None.
+        log_every, evaluate_every, checkpoint_every: in steps.
+        keep_checkpoints: how many are kept.
+    """
+
+    steps: int
+    learning_rate: float
+    drop_steps: tuple
+    drop_factor: float
+    make_optimizer: Callable
+    clip_norm: float | None
+    log_every: int
+    evaluate_every: int
+    checkpoint_every: int
+    keep_checkpoints: int
+
+    def rate(self, step):
+        """The learning rate of the update that follows `step` updates, a float32 tensor."""
+        drops = tf.reduce_sum(tf.cast(tf.cast(step, tf.int64) >= tf.constant(self.drop_steps, tf.int64), tf.float32))
+        return self.learning_rate * tf.pow(1.0 / self.drop_factor, drops)
+
+
+class Stop:
+    """Turns SIGTERM and Ctrl-C into a request that the loop honours after the step at hand; a second one ends at once."""
+
+    def __init__(self):
+        self.signal = None
+
+    def __enter__(self):
+        self._previous = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_):
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number, _frame):
+        self.signal = signal.Signals(number)
+        signal.signal(number, self._previous[number])
+
+
+class Trainer:
+    """The network, its optimizer and the compiled update and evaluation.
+
+    Args:
+        strategy: a `tf.distribute.Strategy`.
+        build_model: returns the network, a `keras.Model` from standardised pictures to logits.
+        recipe: a `Recipe`.
+        batch_size: of the global batch.
+    """
+
+    def __init__(self, strategy, build_model, recipe, batch_size):
+        self.strategy, self.recipe, self.batch_size = strategy, recipe, batch_size
+        with strategy.scope():
+            self.model = build_model()
+            self.optimizer = recipe.make_optimizer(recipe.learning_rate)
+            # Inside the scope: slot variables made while tracing break under several replicas.
+            self.optimizer.build(self.model.trainable_variables)
+            self.step = tf.Variable(
+                0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name="step"
+            )
+
+    @tf.function
+    def update(self, batches):
+        """One update. Returns float32 `[cross-entropy, weight penalty, error, gradient norm, learning rate]`."""
+        rate = self.recipe.rate(self.step)
+        sums = self.strategy.run(self._replica_update, args=(*next(batches), rate))
+        self.step.assign_add(1)
+        sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
+        replicas = float(self.strategy.num_replicas_in_sync)
+        return tf.concat([sums[:3], sums[3:] / replicas, [rate]], 0)
+
+    def _replica_update(self, images, labels, rate):
+        replica = tf.distribute.get_replica_context()
+        variables = self.model.trainable_variables
+        with tf.GradientTape() as tape:
+            logits = self.model(images, training=True)
+            cross_entropy = tf.reduce_sum(_cross_entropy(labels, logits)) / self.batch_size
+            penalty = tf.add_n(self.model.losses or [tf.zeros(())]) / replica.num_replicas_in_sync
+            loss = cross_entropy + penalty
+        gradients = tape.gradient(loss, [variable.value for variable in variables])
+        if replica.num_replicas_in_sync > 1:
+            gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        norm = tf.linalg.global_norm(gradients)
+        if self.recipe.clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self.recipe.clip_norm, use_norm=norm)
+        # Each variable's update is called directly: `optimizer.apply` would reduce the gradients a second time, and
+        # would count its own iterations, which can lose counts where replicas are not synchronous.
+        for gradient, variable in zip(gradients, variables, strict=True):
+            self.optimizer.update_step(gradient, variable.value, rate)
+        error = tf.reduce_sum(_is_wrong(labels, logits)) / self.batch_size
+        return tf.stack([cross_entropy, penalty, error, norm])
+
+    @tf.function
+    def _evaluate_batch(self, batches):
+        sums = self.strategy.run(self._replica_evaluation, args=next(batches))
+        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
+
+    def _replica_evaluation(self, images, labels, weights):
+        logits = self.model(images, training=False)
+        return tf.stack(
+            [
+                tf.reduce_sum(weights * _cross_entropy(labels, logits)),
+                tf.reduce_sum(weights * _is_wrong(labels, logits)),
+                tf.reduce_sum(weights),
+            ]
+        )
+
+    def evaluate(self, batches, title="evaluating"):
+        """Evaluates the network on every picture of an `EvaluationBatches`, once.
+
+        Returns:
+            A dict with `loss` (mean cross-entropy), `error` (top-1, a fraction) and `count`.
+        """
+        iterator = iter(distribute(self.strategy, batches.dataset))
+        sums = np.zeros(3)
+        progress = Progress(batches.steps, title=title, unit="batch", leave=False)
+        for _ in range(batches.steps):
+            sums += self._evaluate_batch(iterator).numpy()
+            progress.advance()
+            progress.show(f"error {100 * sums[1] / max(sums[2], 1):.2f} %")
+        progress.close()
+        return {"loss": float(sums[0] / sums[2]), "error": float(sums[1] / sums[2]), "count": int(sums[2])}
+
+
+def _cross_entropy(labels, logits):
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.cast(logits, tf.float32))
+
+
+def _is_wrong(labels, logits):
+    return tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) != labels, tf.float32)
+
+
+class Session:
+    """One sitting at a run: from the newest checkpoint to the end, or to a signal.
+
+    Args:
+        run: a `trainers.runs.Run` that has been started.
+        trainer: a `Trainer`.
+        train: `TrainBatches`.
+        test: `EvaluationBatches`.
+        events: a `trainers.events.Events`.
+    """
+
+    def __init__(self, run: Run, trainer: Trainer, train: TrainBatches, test: EvaluationBatches, events):
+        self.run, self.trainer, self.train, self.test, self.events = run, trainer, train, test, events
+        self.recipe = trainer.recipe
+        self.checkpoints = Checkpoints(
+            run.checkpoints_path,
+            self.recipe.keep_checkpoints,
+            model=trainer.model,
+            optimizer=trainer.optimizer,
+            step=trainer.step,
+        )
+        self._pending = []
+        self._window_seconds = 0.0
+        self._seconds_before = 0.0
+
+    def resume(self, say):
+        """Restores the newest intact checkpoint, and forgets metrics beyond it. Returns the step, 0 for a new run."""
+        step = self.checkpoints.restore(say) or 0
+        records = self.run.keep_metrics_until(step)
+        self._seconds_before = max((record.get("seconds", 0.0) for record in records), default=0.0)
+        return step
+
+    def work(self):
+        """Trains to the end. Returns None, or the signal that stopped it after a checkpoint was saved."""
+        recipe, first = self.recipe, int(self.trainer.step.numpy())
+        if first >= recipe.steps:
+            return None
+        batches = iter(
+            distribute(self.trainer.strategy, lambda share: self.train.dataset(first, recipe.steps - first, share))
+        )
+        self._began = time.monotonic()
+        progress = Progress(recipe.steps, done=first, title="training")
+        with Stop() as stop:
+            for step in range(first + 1, recipe.steps + 1):
+                before = time.monotonic()
+                self._pending.append(self.trainer.update(batches))
+                self._window_seconds += time.monotonic() - before
+                progress.advance()
+                last = step == recipe.steps or stop.signal is not None
+                saves = step % recipe.checkpoint_every == 0 or last
+                if step % recipe.log_every == 0 or saves:
+                    self._log(step, progress)
+                if step % recipe.evaluate_every == 0 or step == recipe.steps:
+                    self._evaluate(step, progress)
+                if saves:
+                    self.checkpoints.save(step)
+                if stop.signal is not None:
+                    break
+        progress.close()
+        return stop.signal if step < recipe.steps else None
+
+    def _seconds(self):
+        return round(self._seconds_before + time.monotonic() - self._began, 3)
+
+    def _log(self, step, progress):
+        if not self._pending:
+            return
+        before = time.monotonic()
+        values = np.stack([tensor.numpy() for tensor in self._pending]).astype(float)
+        seconds = self._window_seconds + time.monotonic() - before
+        bad = ~np.isfinite(values[:, :4]).all(axis=1)
+        if bad.any():
+            self._diverged(step - len(values) + 1 + int(np.argmax(bad)))
+        loss, penalty, error, norm, rate = values.mean(axis=0)
+        record = {
+            "loss": loss,
+            "penalty": penalty,
+            "error": error,
+            "gradient_norm": norm,
+            "learning_rate": values[-1, 4],
+            "images_per_second": len(values) * self.trainer.batch_size / max(seconds, 1e-9),
+        }
+        self.run.record(kind="train", step=step, seconds=self._seconds(), **record)
+        self.events.scalars(step, {f"train/{name}": value for name, value in record.items()})
+        progress.show(f"loss {loss:.4f} error {100 * error:.1f} % {record['images_per_second']:.0f} images/s")
+        self._pending, self._window_seconds = [], 0.0
+
+    def _evaluate(self, step, progress):
+        measured = self.trainer.evaluate(self.test)
+        norms = self.events.norms(self.trainer.model)
+        self.run.record(kind="test", step=step, seconds=self._seconds(), **measured, norms=norms)
+        self.events.scalars(step, {"test/loss": measured["loss"], "test/error": measured["error"]})
+        self.events.write_norms(step, norms)
+        progress.say(f"step {step}: test error {100 * measured['error']:.2f} %, test loss {measured['loss']:.4f}")
+
+    def _diverged(self, step):
+        clip = self.recipe.clip_norm
+        advice = (
+            "Start again with --clip-norm 1 or a lower --learning-rate, and another --out."
+            if clip is None or clip > 1
+            else "Start again with a lower --learning-rate, and another --out."
+        )
+        raise RunError(
+            f"the loss or its gradient is no longer finite at step {step}: training has diverged. "
+            f"{self.checkpoints.last_good_sentence()} {advice}"
+        )

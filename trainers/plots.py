@@ -1,0 +1,53 @@
+"""Figures of runs."""
+
+import os
+import pathlib
+
+
+def convergence(records, path, title, drop_steps=()):
+    """The paper's Figure 1: training and test error against steps, saved as PNG.
+
+    Args:
+        records: of metrics.jsonl.
+        path: of the picture; written beside, then renamed.
+        title: above the plot.
+        drop_steps: where the learning rate drops, marked by dotted lines.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
+    train = [(record["step"], 100 * record["error"]) for record in records if record["kind"] == "train"]
+    test = [(record["step"], 100 * record["error"]) for record in records if record["kind"] == "test"]
+    if train:
+        steps, errors = zip(*train, strict=True)
+        axes.plot(steps, errors, color="tab:blue", alpha=0.25, linewidth=1)
+        axes.plot(steps, _smoothed(errors), color="tab:blue", linewidth=1.5, label="training error (augmented)")
+    if test:
+        steps, errors = zip(*test, strict=True)
+        marker = "o" if len(test) < 40 else None
+        axes.plot(steps, errors, color="tab:red", marker=marker, markersize=4, label="test error")
+        best = min(test, key=lambda point: point[1])
+        axes.set_xlabel(f"step    (best test error {best[1]:.2f} % at step {best[0]:,}, last {errors[-1]:.2f} %)")
+    last = max((step for step, _ in train + test), default=1)
+    for drop in drop_steps:
+        if drop <= last:
+            axes.axvline(drop, color="grey", linestyle=":", linewidth=1)
+    axes.set_ylabel("top-1 error, %")
+    axes.set_title(title, fontsize=10)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    path = pathlib.Path(path)
+    beside = path.with_name(f".{os.getpid()}-{path.name}")
+    figure.savefig(beside, dpi=120, format="png")
+    pyplot.close(figure)
+    os.replace(beside, path)
+
+
+def _smoothed(values, share=40):
+    """A running mean over a fortieth of the values."""
+    width = max(1, len(values) // share)
+    return [sum(values[max(0, i - width + 1) : i + 1]) / min(width, i + 1) for i in range(len(values))]

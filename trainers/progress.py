@@ -1,0 +1,60 @@
+"""Progress for people: a bar on a terminal, a line now and then in a log file."""
+
+import sys
+import time
+
+import tqdm
+
+
+class Progress:
+    """Shows how far something is.
+
+    Args:
+        total, done: in units.
+        title: what is being done.
+        unit: of the count.
+        line_seconds: without a terminal, how often a line is printed.
+    """
+
+    def __init__(self, total, done=0, title="", unit="step", line_seconds=10.0, leave=True):
+        self.total, self.done, self.title, self.unit = total, done, title, unit
+        self._line_seconds = line_seconds
+        self._started, self._started_at, self._last_line = time.monotonic(), done, time.monotonic()
+        self._bar = None
+        if sys.stderr.isatty():
+            self._bar = tqdm.tqdm(
+                total=total, initial=done, desc=title, unit=f" {unit}s", dynamic_ncols=True, leave=leave
+            )
+
+    def advance(self):
+        """One more unit is done."""
+        self.done += 1
+        if self._bar is not None:
+            self._bar.update()
+
+    def show(self, text):
+        """Shows measurements beside the bar, or on the next line due."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(text, refresh=False)
+        elif time.monotonic() - self._last_line >= self._line_seconds or self.done == self.total:
+            self._last_line = time.monotonic()
+            print(
+                f"{self.title} {self.done}/{self.total} {text}, {self._time_left()} left", file=sys.stderr, flush=True
+            )
+
+    def _time_left(self):
+        done = self.done - self._started_at
+        if not done:
+            return "?"
+        seconds = int((time.monotonic() - self._started) / done * (self.total - self.done))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+    def say(self, text):
+        """Prints a line without disturbing the bar."""
+        tqdm.tqdm.write(text, file=sys.stderr)
+        sys.stderr.flush()
+
+    def close(self):
+        """Leaves the bar as it is and goes to the next line."""
+        if self._bar is not None:
+            self._bar.close()

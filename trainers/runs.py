@@ -1,0 +1,183 @@
+"""The folder of a run: its settings, its metrics, and whether a command may go on with it.
+
+config.json      every setting and every version, written once
+metrics.jsonl    one JSON object per line: {"kind": "train" | "test", "step": ..., ...}
+checkpoints/     see trainers.checkpoints
+events/          TensorBoard
+result.json      best and last error, written at the end: its presence says that the run is finished
+convergence.png, model.keras, saved_model/
+"""
+
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import sys
+
+from trainers.arguments import UsageError
+
+PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "numpy", "tensorflow-datasets")
+
+# Settings that change neither what is computed nor what comes out, beyond rounding: they may differ on resuming.
+FREE_SETTINGS = frozenset(
+    {
+        "data_dir",
+        "download",
+        "strategy",
+        "logical_cpus",
+        "log_every",
+        "evaluate_every",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "deterministic",
+        "out",
+        "preset",
+        "debug",
+    }
+)
+
+
+def write_atomically(path, text):
+    """Writes a text file beside its place, then renames it: a reader sees the old or the new one, never half of it."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(beside, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+class Run:
+    """A run's folder.
+
+    Args:
+        path: the folder; nothing is written before `start`.
+    """
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self._metrics = None
+
+    @property
+    def config_path(self):
+        return self.path / "config.json"
+
+    @property
+    def result_path(self):
+        return self.path / "result.json"
+
+    @property
+    def checkpoints_path(self):
+        return self.path / "checkpoints"
+
+    def exists(self):
+        """Whether a run has been started here."""
+        return self.config_path.is_file()
+
+    def check_usable(self):
+        """Raises UsageError where the folder holds something else, or cannot be written to."""
+        if self.exists():
+            return
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"--out must be a folder, but {self.path} is a file. Name another one.")
+        if self.path.is_dir() and any(self.path.iterdir()):
+            raise UsageError(
+                f"--out {self.path} holds something other than a run (there is no config.json). Name an empty or new "
+                f"folder, so that nothing of yours is lost."
+            )
+        existing = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            raise UsageError(f"--out {self.path} cannot be written: no permission in {existing}. Name another folder.")
+
+    def config(self):
+        """The saved settings and versions."""
+        if not self.exists():
+            raise UsageError(f"{self.path} is not a run: there is no config.json in it. Name the --out of a run.")
+        try:
+            config = json.loads(self.config_path.read_text(encoding="utf-8"))
+            config["settings"].items()
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+            raise UsageError(
+                f"{self.config_path} is damaged ({error}). Start the run again with another --out."
+            ) from error
+        return config
+
+    def check_same(self, settings):
+        """Raises UsageError, naming them, where settings that matter differ from the saved ones."""
+        saved = self.config()["settings"]
+        differing = [
+            f"{name} was {saved.get(name)!r}, now {value!r}"
+            for name, value in settings.items()
+            if name not in FREE_SETTINGS and saved.get(name) != value
+        ]
+        if differing:
+            raise UsageError(
+                f"{self.path} holds a run with other settings: {'; '.join(differing)}. Use the same settings to go on "
+                f"with it, or another --out for a new run."
+            )
+
+    def start(self, settings, data):
+        """Writes config.json for a new run; for an old one checks that the data are the same.
+
+        Args:
+            settings: a dict of JSON values.
+            data: a dict that describes the data set, with a `digest`.
+        """
+        if self.exists():
+            saved = self.config().get("data", {})
+            if saved.get("digest") != data["digest"]:
+                raise UsageError(
+                    f"{self.path} was trained on other data ({saved.get('origin')}) than found now ({data['origin']}): "
+                    f"the checksums differ. The same pictures in another order count as other data; use the same source."
+                )
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        versions = {"python": platform.python_version(), "machine": platform.machine()}
+        for package in PACKAGES:
+            try:
+                versions[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        config = {"settings": settings, "data": data, "versions": versions, "command": [*sys.argv]}
+        write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
+
+    def metrics(self):
+        """The records of metrics.jsonl, as a list of dicts; a last line cut off by a crash is left out."""
+        path = self.path / "metrics.jsonl"
+        if not path.is_file():
+            return []
+        records = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return records
+
+    def keep_metrics_until(self, step):
+        """Drops the records after a step, which a resumed run writes again. Returns those kept."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        records = [record for record in self.metrics() if record["step"] <= step]
+        write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+        return records
+
+    def record(self, **values):
+        """Appends a record to metrics.jsonl."""
+        if self._metrics is None:
+            self._metrics = open(self.path / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - kept open
+        self._metrics.write(json.dumps(values) + "\n")
+        self._metrics.flush()
+
+    def result(self):
+        """The final result, or None while the run is not finished."""
+        return json.loads(self.result_path.read_text(encoding="utf-8")) if self.result_path.is_file() else None
+
+    def finish(self, result):
+        """Writes result.json: the run is finished."""
+        write_atomically(self.result_path, json.dumps(result, indent=2) + "\n")

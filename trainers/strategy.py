@@ -1,0 +1,43 @@
+"""Which devices train together, on tf.distribute's public API."""
+
+import tensorflow as tf
+
+from idmatters_tf.data.batches import Share
+from trainers.arguments import UsageError
+
+STRATEGIES = ("auto", "one", "mirrored")
+
+
+def make(name, logical_cpus=1):
+    """Makes a `tf.distribute.Strategy`.
+
+    Args:
+        name: "one" device; "mirrored" over all GPUs, or else over all logical CPUs; "auto": mirrored where there are
+            several GPUs or logical CPUs, else one.
+        logical_cpus: splits the CPU into this many devices, to try out several replicas without several GPUs.
+
+    Raises:
+        UsageError: TensorFlow has already started its devices otherwise.
+    """
+    if logical_cpus > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        try:
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * logical_cpus)
+        except RuntimeError as error:
+            raise UsageError(f"--logical-cpus {logical_cpus} comes too late in this process: {error}") from error
+    devices = tf.config.list_logical_devices("GPU")
+    if len(devices) < 2 and logical_cpus > 1:
+        devices = tf.config.list_logical_devices("CPU")
+    if name == "mirrored" or (name == "auto" and len(devices) > 1):
+        return tf.distribute.MirroredStrategy([device.name for device in devices] or ["CPU:0"])
+    return tf.distribute.get_strategy()
+
+
+def distribute(strategy, make_dataset):
+    """Feeds each replica its share: `make_dataset(share)` builds the data set of one input pipeline."""
+
+    def for_pipeline(context):
+        count = context.num_replicas_in_sync // context.num_input_pipelines
+        return make_dataset(Share(context.num_replicas_in_sync, context.input_pipeline_id * count, count))
+
+    return strategy.distribute_datasets_from_function(for_pipeline)
