@@ -26,7 +26,7 @@ class _ScaledNormal(keras.initializers.Initializer):
     def __call__(self, shape, dtype=None):
         if len(shape) < 2:
             raise ValueError(
-                f"{type(self).__name__} needs a kernel of shape (spatial sizes..., inputs, outputs), of rank 2 or more. "
+                f"{type(self).__name__} needs a kernel of shape (spatial sizes..., inputs, outputs), rank 2 or more. "
                 f"Received: shape={tuple(shape)}. Use 'zeros' for a bias."
             )
         return keras.random.normal(shape, stddev=self.standard_deviation(shape), dtype=dtype, seed=self._drawn_seed)

@@ -1,10 +1,7 @@
-"""Command lines: what each value may be, one-line errors, and settings from presets, saved runs and explicit options."""
+"""Command lines: what each value may be, errors of one line, and which options were given explicitly."""
 
 import argparse
 import math
-import os
-import sys
-import traceback
 
 
 class UsageError(Exception):
@@ -83,32 +80,3 @@ def number(low, low_included=True, high=math.inf, high_included=True):
         return value
 
     return parse
-
-
-def run_program(main, debug_option="--debug"):
-    """Runs `main(argv)` and ends the process with its exit code; known errors become one line on standard error.
-
-    Exit codes: 0 done, 1 failed while running, 2 bad input, 130 / 143 stopped by Ctrl-C / SIGTERM after saving.
-    """
-    argv = sys.argv[1:]
-    debug = debug_option in argv
-    # The programs are TensorFlow's, whatever backend the user's other projects use.
-    os.environ["KERAS_BACKEND"] = "tensorflow"
-    if not debug:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        code = main(argv)
-    except (UsageError, RunError) as error:
-        if debug:
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        code = 2 if isinstance(error, UsageError) else 1
-    except OSError as error:
-        if debug:
-            traceback.print_exc()
-        print(f"error: {error.strerror or error}: {error.filename or 'input or output'}", file=sys.stderr)
-        code = 1
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C before anything was there to save", file=sys.stderr)
-        code = 130
-    sys.exit(code)

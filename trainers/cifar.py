@@ -3,8 +3,9 @@
 import dataclasses
 import sys
 
-from trainers.arguments import Parser, RunError, UsageError, number, run_program, whole_number
+from trainers.arguments import Parser, RunError, UsageError, number, whole_number
 from trainers.runs import Run
+from trainers.startup import import_tensorflow, run_program
 
 DATASETS = ("cifar10", "cifar100", "shapes")
 
@@ -49,6 +50,10 @@ def parser():
         help="folder with the official binary files or a prepared TensorFlow data set (default: "
         "$TFDS_DATA_DIR or ~/tensorflow_datasets)",
     )
+    for split in ("train", "test"):
+        data.add_argument(
+            f"--{split}-images", type=whole_number(1), metavar="N", help=f"use only N {split} pictures (default: all)"
+        )
     data.add_argument("--no-download", dest="download", action="store_false", help="never download missing data")
     data.add_argument(
         "--augment",
@@ -185,7 +190,7 @@ def _resolve(explicit, defaults):
     ):
         raise UsageError(
             f"--stem and --widths must not decrease with --shortcut pad, which cannot drop channels. Received: "
-            f"--stem {settings['stem']} --widths {' '.join(map(str, settings['widths']))}. Or use --shortcut projection."
+            f"--stem {settings['stem']} --widths {' '.join(map(str, settings['widths']))}. Use --shortcut projection."
         )
     return run, settings
 
@@ -209,6 +214,7 @@ def _train(run, settings):
     run.start(settings, {**described, "image_shape": data.image_shape, "classes": data.classes})
     _say(f"{data.name}: {len(data.train_images):,} + {len(data.test_images):,} pictures ({data.origin})")
 
+    import_tensorflow()
     from idmatters_tf.data.augment import AUGMENTATIONS
     from idmatters_tf.data.batches import TrainBatches
     from trainers.events import Events
@@ -286,6 +292,7 @@ def _write_exports(run, settings, model):
 def _evaluate(run, settings):
     _require_checkpoint(run)
     data = _load_data(settings)
+    import_tensorflow()
     trainer = _trainer(settings, data.image_shape, data.classes)
     step = _restore(run, trainer.model)
     measured = trainer.evaluate(_test_batches(data, settings))
@@ -299,6 +306,7 @@ def _evaluate(run, settings):
 def _export(run, settings):
     _require_checkpoint(run)
     saved = run.config()["data"]
+    import_tensorflow()
     model = build(settings, tuple(saved["image_shape"]), saved["classes"], dtype="float32")
     print(f"{run.path}, step {_restore(run, model)}:")
     _write_exports(run, settings, model)
@@ -325,8 +333,13 @@ def _load_data(settings):
 
     try:
         if settings["dataset"] == "shapes":
-            return shapes.load()
-        return cifar.load(settings["dataset"], settings["data_dir"], settings["download"])
+            sizes = {split: settings[f"{split}_images"] for split in ("train", "test")}
+            return shapes.load(**{split: size for split, size in sizes.items() if size is not None})
+        location = cifar.locate(settings["dataset"], settings["data_dir"])
+        if location is not None and location.kind == "tfds":
+            import_tensorflow()
+        data = cifar.load(settings["dataset"], settings["data_dir"], settings["download"])
+        return data.first(settings["train_images"], settings["test_images"])
     except DataError as error:
         raise UsageError(str(error)) from error
 

@@ -51,7 +51,7 @@ class Recipe:
 
 
 class Stop:
-    """Turns SIGTERM and Ctrl-C into a request that the loop honours after the step at hand; a second one ends at once."""
+    """Turns SIGTERM and Ctrl-C into a request honoured after the step at hand; a second one ends the process."""
 
     def __init__(self):
         self.signal = None
@@ -234,7 +234,7 @@ class Session:
         bad = ~np.isfinite(values[:, :4]).all(axis=1)
         if bad.any():
             self._diverged(step - len(values) + 1 + int(np.argmax(bad)))
-        loss, penalty, error, norm, rate = values.mean(axis=0)
+        loss, penalty, error, norm = values[:, :4].mean(axis=0)
         record = {
             "loss": loss,
             "penalty": penalty,

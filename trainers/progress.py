@@ -36,7 +36,7 @@ class Progress:
         """Shows measurements beside the bar, or on the next line due."""
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)
-        elif time.monotonic() - self._last_line >= self._line_seconds or self.done == self.total:
+        elif time.monotonic() - self._last_line >= self._line_seconds:
             self._last_line = time.monotonic()
             print(
                 f"{self.title} {self.done}/{self.total} {text}, {self._time_left()} left", file=sys.stderr, flush=True

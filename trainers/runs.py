@@ -132,7 +132,7 @@ class Run:
             if saved.get("digest") != data["digest"]:
                 raise UsageError(
                     f"{self.path} was trained on other data ({saved.get('origin')}) than found now ({data['origin']}): "
-                    f"the checksums differ. The same pictures in another order count as other data; use the same source."
+                    f"the checksums differ. The same pictures in another order count as other data."
                 )
             return
         self.path.mkdir(parents=True, exist_ok=True)

@@ -54,7 +54,7 @@ VARIANTS = {
         test_file="test_batch.bin",
         test_records=10_000,
         label_bytes=1,
-        class_names=tuple(["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]),
+        class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
     # Two label bytes: the coarse one comes first, the fine one (0..99) is the last before the pixels.
     "cifar100": _Variant(
@@ -174,7 +174,8 @@ def _read_archive(archive, variant, expected):
                 with members.extractfile(f"{variant.folder}/{file}") as stream:
                     yield stream.read()
     except (tarfile.TarError, KeyError, EOFError, OSError) as error:
-        raise DataError(f"{archive} cannot be read as {variant.archive}: {error}. Download it again.") from error
+        reason = str(error).splitlines()[0].rstrip(":")
+        raise DataError(f"{archive} cannot be read as {variant.archive}: {reason}. Download it again.") from error
 
 
 def _decode(data, variant, records, path):
@@ -221,7 +222,7 @@ def _load_tfds(name, data_dir, download):
 
 
 def _server_answers(timeout=1.0):
-    """Whether the server of the data (or the proxy before it) takes a connection within the time, name look-up included.
+    """Whether the server of the data, or the proxy before it, takes a connection in time, name look-up included.
 
     TensorFlow Datasets itself gives up only after minutes of retries.
     """

@@ -56,6 +56,16 @@ class ImageData:
         """`(rows, cols, channels)`."""
         return self.train_images.shape[1:]
 
+    def first(self, train=None, test=None):
+        """The same data set cut down to the first `train` and `test` pictures; None keeps all."""
+        return dataclasses.replace(
+            self,
+            train_images=self.train_images[:train],
+            train_labels=self.train_labels[:train],
+            test_images=self.test_images[:test],
+            test_labels=self.test_labels[:test],
+        )
+
     def digest(self):
         """A checksum of all pictures and labels in their order (8 hexadecimal digits), to tell data sets apart."""
         crc = 0

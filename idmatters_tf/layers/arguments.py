@@ -7,7 +7,8 @@ def positive_integer(argument, value, layer):
     """The value, or a ValueError that names the argument, the layer and what came."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
         raise ValueError(
-            f"Argument `{argument}` of {type(layer).__name__} must be a positive integer. Received: {argument}={value!r}"
+            f"Argument `{argument}` of {type(layer).__name__} must be a positive integer. "
+            f"Received: {argument}={value!r}"
         )
     return int(value)
 

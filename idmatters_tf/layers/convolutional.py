@@ -48,12 +48,14 @@ class PadShortcut2D(keras.layers.Layer):
         channels = _channels(input_shape, self)
         if channels > self.filters:
             raise ValueError(
-                f"Argument `filters` of {self.name} must be at least the {channels} channels of its input: zero padding "
-                f"cannot drop channels. Received: filters={self.filters}. Use shortcut='projection' to narrow a network."
+                f"Argument `filters` of {self.name} must be at least the {channels} channels of its input: zero "
+                f"padding cannot drop channels. Received: filters={self.filters}. Use shortcut='projection' to narrow."
             )
 
     def call(self, inputs):
-        outputs = inputs if self._pool is None else self._pool(inputs)
+        outputs = ops.cast(inputs, wide_dtype(self))
+        if self._pool is not None:
+            outputs = self._pool(outputs)
         axis = _channel_axis(self.data_format)
         extra = self.filters - inputs.shape[axis]
         if not extra:
@@ -64,6 +66,9 @@ class PadShortcut2D(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return _output_shape(input_shape, self)
+
+    def compute_output_spec(self, inputs, **_):
+        return keras.KerasTensor(_output_shape(inputs.shape, self), dtype=wide_dtype(self))
 
     def get_config(self):
         config = {"filters": self.filters, "strides": self.strides, "data_format": self.data_format}
@@ -208,6 +213,9 @@ class ResidualConv2D(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return _output_shape(input_shape, self)
+
+    def compute_output_spec(self, inputs, **_):
+        return keras.KerasTensor(_output_shape(inputs.shape, self), dtype=wide_dtype(self))
 
     def get_config(self):
         config = {

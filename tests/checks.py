@@ -1,0 +1,50 @@
+"""Checks that every layer has to pass."""
+
+import keras
+import numpy as np
+
+
+def check_layer(layer, inputs, expected=None, atol=1e-5):
+    """Builds, shapes, dtype, serialisation, saving inside a model and one training step of a layer.
+
+    Args:
+        layer: a fresh layer.
+        inputs: a NumPy batch.
+        expected: the output for it, where the caller has an oracle.
+        atol: for the comparison.
+
+    Returns:
+        The layer's output as a NumPy array.
+    """
+    outputs = keras.ops.convert_to_numpy(layer(inputs))
+    assert tuple(layer.compute_output_shape(inputs.shape)) == outputs.shape
+    if expected is not None:
+        np.testing.assert_allclose(outputs, expected, atol=atol)
+
+    copy = type(layer).from_config(layer.get_config())
+    assert copy.get_config() == layer.get_config()
+    copy.build(inputs.shape)
+    copy.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(copy(inputs)), outputs)
+
+    unknown = keras.Input((None,) * (inputs.ndim - 2) + inputs.shape[-1:])
+    model = keras.Model(unknown, layer(unknown))
+    assert model.output_shape[-1] == outputs.shape[-1]
+    np.testing.assert_allclose(model.predict(inputs, verbose=0), outputs, atol=1e-5)
+    if layer.trainable_variables:
+        model.compile("sgd", "mse")
+        before = [np.array(weight) for weight in layer.trainable_variables]
+        model.fit(inputs, outputs + 1, verbose=0)
+        assert any(not np.array_equal(old, new) for old, new in zip(before, layer.trainable_variables, strict=True)), (
+            "no weight moved in a training step"
+        )
+    return outputs
+
+
+def check_saving(model, inputs, path):
+    """A model gives the same outputs after `.keras` save and load, safe mode on."""
+    expected = model.predict(inputs, verbose=0)
+    model.save(path)
+    reloaded = keras.saving.load_model(path, safe_mode=True)
+    np.testing.assert_array_equal(reloaded.predict(inputs, verbose=0), expected)
+    return reloaded

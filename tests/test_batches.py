@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idmatters_tf.data.augment import AUGMENTATIONS, CropAndFlip, Pictures, standardize
+from idmatters_tf.data.batches import EvaluationBatches, Share, TrainBatches
+
+rng = np.random.default_rng(4)
+IMAGES = rng.integers(0, 256, (50, 6, 8, 3), dtype=np.uint8)
+LABELS = np.arange(50)
+
+
+def batches(batch_size=16, seed=0, augmentation=AUGMENTATIONS["paper"]):
+    return TrainBatches(IMAGES, LABELS, batch_size, seed, augmentation)
+
+
+@given(st.integers(1, 4), st.lists(st.tuples(st.integers(0, 49), st.integers(0, 99)), min_size=1, max_size=6))
+def test_crops_and_flips_equal_plain_slicing(padding, wanted):
+    indices = np.array([index for index, _ in wanted])
+    draws = np.array([[7 * number, 3 * number + 1, number] for _, number in wanted], np.int32)
+    got = Pictures(IMAGES, CropAndFlip(padding)).batch(tf.constant(indices, tf.int64), tf.constant(draws))
+    for picture, index, (row, col, flip) in zip(got.numpy(), indices, draws, strict=True):
+        source = IMAGES[index][:, ::-1] if flip % 2 else IMAGES[index]
+        padded = np.pad(source, [(padding, padding), (padding, padding), (0, 0)])
+        top, left = row % (2 * padding + 1), col % (2 * padding + 1)
+        np.testing.assert_array_equal(picture, padded[top : top + 6, left : left + 8])
+
+
+def test_standardization_equals_tensorflows():
+    pictures = tf.cast(np.concatenate([IMAGES, np.full((1, 6, 8, 3), 77), np.zeros((1, 6, 8, 3))]), tf.float32)
+    np.testing.assert_allclose(standardize(pictures), tf.image.per_image_standardization(pictures), atol=2e-5)
+
+
+def test_each_epoch_is_a_permutation_of_its_own():
+    order = batches().indices(tf.range(150, dtype=tf.int64)).numpy().reshape(3, 50)
+    for epoch in order:
+        np.testing.assert_array_equal(np.sort(epoch), np.arange(50))
+    assert not np.array_equal(order[0], order[1])
+    other = batches(seed=1).indices(tf.range(50, dtype=tf.int64)).numpy()
+    assert not np.array_equal(order[0], other)
+
+
+def test_the_order_looks_uniform():
+    # Each picture's mean place over 400 epochs of 50: standard deviation of the mean 14.4 / 20.
+    order = batches().indices(tf.range(400 * 50, dtype=tf.int64)).numpy().reshape(400, 50)
+    places = np.argsort(order, axis=1).mean(axis=0)
+    assert np.abs(places - 24.5).max() < 5 * 14.43 / 20
+
+
+def test_a_batch_spans_two_epochs_and_holds_the_labels_of_its_pictures():
+    plain = batches(augmentation=None)
+    images, labels = plain.batch(3)  # positions 48..63 of 50 a epoch
+    np.testing.assert_array_equal(labels, plain.indices(tf.range(48, 64, dtype=tf.int64)))
+    np.testing.assert_allclose(images, standardize(tf.cast(IMAGES[labels.numpy()], tf.float32)), atol=1e-6)
+
+
+def test_any_step_alone_equals_the_same_step_in_a_stream():
+    ours = batches()
+    stream = [(x.numpy(), y.numpy()) for x, y in ours.dataset(0, 7)]
+    for step in (0, 3, 6):
+        for alone, streamed in zip(ours.batch(step), stream[step], strict=True):
+            np.testing.assert_array_equal(alone, streamed)
+    resumed = [x.numpy() for x, _ in batches().dataset(4, 3)]
+    np.testing.assert_array_equal(resumed, [x for x, _ in stream[4:]])
+
+
+def test_augmentation_differs_between_epochs_and_seeds_and_covers_every_choice():
+    one = TrainBatches(IMAGES[:1], LABELS[:1], 64, 0, AUGMENTATIONS["paper"])
+    first, second = one.batch(0)[0].numpy(), one.batch(1)[0].numpy()
+    assert not np.array_equal(first, second)
+    crops = {picture.tobytes() for step in range(8) for picture in one.batch(step)[0].numpy()}
+    assert len(crops) == 5 * 5 * 2
+    other = TrainBatches(IMAGES[:1], LABELS[:1], 64, 1, AUGMENTATIONS["paper"])
+    assert not np.array_equal(first, other.batch(0)[0])
+
+
+@pytest.mark.parametrize(("replicas", "pipelines"), [(1, 1), (2, 1), (4, 1), (4, 2), (4, 4)])
+def test_the_shares_make_up_the_global_batch(replicas, pipelines):
+    ours = batches()
+    count = replicas // pipelines
+    streams = [iter(ours.dataset(2, 2, Share(replicas, first * count, count))) for first in range(pipelines)]
+    for step in (2, 3):
+        parts = [next(stream)[0].numpy() for stream in streams for _ in range(count)]
+        assert all(len(part) == 16 // replicas for part in parts)
+        # Up to rounding: sums over a smaller batch may be taken in another order.
+        np.testing.assert_allclose(np.concatenate(parts), ours.batch(step)[0], atol=2e-6)
+
+
+@given(st.integers(1, 60), st.sampled_from([(1, 1), (2, 1), (4, 2)]))
+def test_evaluation_counts_every_picture_once(quarter, split):
+    replicas, pipelines = split
+    evaluation = EvaluationBatches(IMAGES, LABELS, 4 * quarter)
+    count = replicas // pipelines
+    counted = np.zeros(50)
+    for first in range(pipelines):
+        dataset = evaluation.dataset(Share(replicas, first * count, count))
+        assert len(dataset) == evaluation.steps * count
+        for _, labels, weights in dataset:
+            np.add.at(counted, labels.numpy(), weights.numpy())
+    np.testing.assert_array_equal(counted, 1)
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="multiple of 3"):
+        batches().dataset(0, 1, Share(3, 0, 3))
+    with pytest.raises(ValueError, match="`batch_size`"):
+        batches(batch_size=0)
+    with pytest.raises(ValueError, match="`seed`"):
+        batches(seed=-1)

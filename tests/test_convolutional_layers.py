@@ -1,0 +1,173 @@
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idmatters_tf.initializers import IdentityNormal
+from idmatters_tf.layers import PadShortcut2D, ResidualConv2D
+from tests.checks import check_layer, check_saving
+
+rng = np.random.default_rng(0)
+
+
+def naive_convolution(pictures, kernel, strides=1):
+    """A "same" convolution in plain loops."""
+    n, rows, cols, _ = pictures.shape
+    k, _, _, filters = kernel.shape
+    out_rows, out_cols = -(-rows // strides), -(-cols // strides)
+    pads = [max((out - 1) * strides + k - size, 0) for out, size in ((out_rows, rows), (out_cols, cols))]
+    padded = np.pad(pictures, [(0, 0), *((pad // 2, pad - pad // 2) for pad in pads), (0, 0)])
+    result = np.zeros((n, out_rows, out_cols, filters))
+    for row in range(out_rows):
+        for col in range(out_cols):
+            window = padded[:, row * strides : row * strides + k, col * strides : col * strides + k]
+            result[:, row, col] = np.tensordot(window, kernel, 3)
+    return result
+
+
+def naive_shortcut(pictures, filters, strides):
+    """Means over windows, cut off at the edge, then zero channels: half before, the extra one behind."""
+    n, rows, cols, channels = pictures.shape
+    pooled = np.zeros((n, -(-rows // strides), -(-cols // strides), channels))
+    # "same" windows start half of the missing pixels before the picture.
+    before = [((-(-size // strides)) * strides - size) // 2 for size in (rows, cols)]
+    for row in range(pooled.shape[1]):
+        for col in range(pooled.shape[2]):
+            top, left = row * strides - before[0], col * strides - before[1]
+            window = pictures[:, max(top, 0) : top + strides, max(left, 0) : left + strides]
+            pooled[:, row, col] = window.mean(axis=(1, 2))
+    extra = filters - channels
+    return np.pad(pooled, [(0, 0), (0, 0), (0, 0), (extra // 2, extra - extra // 2)])
+
+
+@pytest.mark.parametrize("strides", [1, 2, 3])
+@pytest.mark.parametrize("filters", [3, 4, 8])
+@pytest.mark.parametrize("size", [(8, 8), (7, 9)])
+def test_pad_shortcut_is_pooling_and_zero_channels(filters, strides, size):
+    pictures = rng.normal(size=(2, *size, 3)).astype("float32")
+    check_layer(PadShortcut2D(filters, strides), pictures, naive_shortcut(pictures, filters, strides))
+
+
+def test_odd_differences_put_the_extra_channel_at_the_end():
+    outputs = np.array(PadShortcut2D(6)(np.ones((1, 2, 2, 3), "float32")))
+    np.testing.assert_array_equal(outputs[0, 0, 0], [0, 1, 1, 1, 0, 0])
+
+
+def test_channels_first():
+    outputs = np.array(PadShortcut2D(4, data_format="channels_first")(np.ones((1, 2, 5, 5), "float32")))
+    np.testing.assert_array_equal(outputs[0, :, 0, 0], [0, 1, 1, 0])
+    block = ResidualConv2D(8, strides=2, data_format="channels_first")
+    assert block.compute_output_shape((None, 3, 9, None)) == (None, 8, 5, None)
+
+
+@pytest.mark.parametrize("shortcut", ["pad", "projection", "none"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("filters", "strides", "size"), [(3, 1, (6, 6)), (6, 2, (6, 8)), (5, 2, (5, 7))])
+def test_block_equals_the_formula(shortcut, bias, filters, strides, size):
+    pictures = rng.normal(size=(2, *size, 3)).astype("float32")
+    block = ResidualConv2D(filters, strides=strides, shortcut=shortcut, use_bias=bias, kernel_initializer="he_normal")
+    block.build(pictures.shape)
+    block.set_weights([rng.normal(size=weight.shape) for weight in block.get_weights()])
+    first, second = block.conv1, block.conv2
+    inner = naive_convolution(pictures, np.array(first.kernel), strides) + (np.array(first.bias) if bias else 0)
+    branch = naive_convolution(np.maximum(inner, 0), np.array(second.kernel)) + (np.array(second.bias) if bias else 0)
+    skip = 0
+    if shortcut == "pad":
+        skip = naive_shortcut(pictures, filters, strides)
+    elif shortcut == "projection":
+        skip = pictures if block.skip is None else naive_convolution(pictures, np.array(block.skip.kernel), strides)
+    check_layer(block, pictures, skip + branch, atol=2e-4)
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 3), st.integers(0, 4))
+def test_shapes_hold_for_any_size(rows, cols, strides, extra):
+    block = ResidualConv2D(2 + extra, strides=strides)
+    outputs = block(np.ones((1, rows, cols, 2), "float32"))
+    assert tuple(outputs.shape) == tuple(block.compute_output_shape((1, rows, cols, 2)))
+
+
+def test_zero_kernels_give_the_identity_exactly():
+    pictures = rng.normal(size=(2, 5, 5, 4)).astype("float32")
+    np.testing.assert_array_equal(ResidualConv2D(4, kernel_initializer="zeros")(pictures), pictures)
+
+
+def test_the_default_start_is_near_the_identity_and_the_two_kernels_differ():
+    block = ResidualConv2D(64, kernel_initializer=IdentityNormal(seed=2))
+    pictures = rng.normal(size=(2, 8, 8, 64)).astype("float32")
+    branch = np.array(block(pictures)) - pictures
+    assert 0 < np.linalg.norm(branch) < 2e-3 * np.linalg.norm(pictures)
+    assert not np.array_equal(block.conv1.kernel, block.conv2.kernel)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_a_small_branch_survives_16_bits(dtype):
+    pictures = rng.normal(size=(2, 8, 8, 64)).astype("float32")
+    exact, half = (ResidualConv2D(64, kernel_initializer=IdentityNormal(seed=2), dtype=d) for d in ("float32", dtype))
+    branch = np.array(exact(pictures)) - pictures
+    outputs = half(pictures)
+    assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
+    assert keras.backend.standardize_dtype(half.conv1.compute_dtype) == dtype.removeprefix("mixed_")
+    error = np.linalg.norm(np.array(outputs) - pictures - branch)
+    assert error < 0.02 * np.linalg.norm(branch)
+    if dtype == "mixed_float16":  # 11 bits would still hold most of it
+        return
+    # What would be left of it had the sum been rounded to bfloat16 as well:
+    rounded = np.array(keras.ops.cast(keras.ops.cast(pictures + branch, half.compute_dtype), "float32"))
+    assert np.linalg.norm(rounded - pictures - branch) > 0.3 * np.linalg.norm(branch)
+
+
+def test_float64():
+    block = ResidualConv2D(4, strides=2, dtype="float64")
+    assert block(np.ones((1, 4, 4, 2))).dtype == "float64"
+
+
+def test_batch_norm_is_applied_in_the_branch_only():
+    pictures = (5 + rng.normal(size=(16, 6, 6, 3))).astype("float32")
+    block = ResidualConv2D(3, norm="batch", kernel_initializer="he_normal")
+    branch = np.array(block(pictures, training=True)) - pictures
+    np.testing.assert_allclose(branch.mean(axis=(0, 1, 2)), 0, atol=1e-4)
+    np.testing.assert_allclose(branch.std(axis=(0, 1, 2)), 1, atol=1e-2)
+    assert len(block.non_trainable_variables) == 4
+
+
+def test_regularizer_covers_all_kernels_and_no_bias():
+    block = ResidualConv2D(
+        4, strides=2, use_bias=True, shortcut="projection", kernel_regularizer=keras.regularizers.L2(0.5)
+    )
+    block.build((None, 4, 4, 2))
+    kernels = [block.conv1.kernel, block.conv2.kernel, block.skip.kernel]
+    expected = sum(0.5 * np.sum(np.square(kernel)) for kernel in kernels)
+    np.testing.assert_allclose(sum(np.array(loss) for loss in block.losses), expected, rtol=1e-5)
+
+
+def test_saving_in_a_users_model(tmp_path):
+    inputs = keras.Input((None, None, 3))
+    outputs = keras.layers.GlobalAveragePooling2D()(
+        ResidualConv2D(8, strides=2, shortcut="projection", norm="batch", use_bias=True)(inputs)
+    )
+    check_saving(keras.Model(inputs, outputs), rng.normal(size=(2, 9, 7, 3)), tmp_path / "model.keras")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"filters": 0}, "`filters` of ResidualConv2D must be a positive integer.*filters=0"),
+        ({"filters": 4.5}, "positive integer.*4.5"),
+        ({"filters": 4, "strides": -1}, "`strides`"),
+        ({"filters": 4, "kernel_size": True}, "`kernel_size`"),
+        ({"filters": 4, "shortcut": "zero"}, "`shortcut`.*'pad', 'projection', 'none'.*'zero'"),
+        ({"filters": 4, "norm": "layer"}, "`norm`"),
+        ({"filters": 4, "data_format": "NHWC"}, "`data_format`"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ResidualConv2D(**arguments)
+
+
+def test_bad_inputs():
+    with pytest.raises(ValueError, match="at least the 8 channels.*projection"):
+        ResidualConv2D(4)(np.ones((1, 4, 4, 8)))
+    with pytest.raises(ValueError, match="rank-4"):
+        ResidualConv2D(4)(np.ones((4, 8)))

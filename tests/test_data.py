@@ -1,0 +1,179 @@
+"""The data sets: shapes, and CIFAR from binary files, archives and TensorFlow Datasets."""
+
+import socket
+import tarfile
+
+import numpy as np
+import pytest
+
+from idmatters_tf.data import cifar, shapes
+from idmatters_tf.data.images import DataError
+
+rng = np.random.default_rng(5)
+
+
+def records(count, label_bytes, classes):
+    table = rng.integers(0, 256, (count, label_bytes + 3072), dtype=np.uint8)
+    table[:, :label_bytes] = rng.integers(0, classes, (count, label_bytes))
+    return table
+
+
+@pytest.fixture(scope="module")
+def ten(tmp_path_factory):
+    """A folder with random files of the official CIFAR-10 layout, and their contents."""
+    folder = tmp_path_factory.mktemp("data") / "cifar-10-batches-bin"
+    folder.mkdir()
+    tables = {
+        name: records(10_000, 1, 10) for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+    }
+    for name, table in tables.items():
+        table.tofile(folder / name)
+    return folder, tables
+
+
+def test_binary_folder(ten):
+    folder, tables = ten
+    for data_dir in (folder.parent, folder, folder.parent.parent):
+        assert cifar.locate("cifar10", data_dir) == cifar.Location("folder", folder)
+    data = cifar.load("cifar10", folder.parent)
+    assert data.train_images.shape == (50_000, 32, 32, 3)
+    assert data.test_images.shape == (10_000, 32, 32, 3)
+    # Record 3 of the second file: red, green, blue planes, row by row.
+    record = tables["data_batch_2.bin"][3]
+    assert data.train_labels[10_003] == record[0]
+    for channel, row, col in [(0, 0, 0), (1, 2, 30), (2, 31, 31)]:
+        assert data.train_images[10_003, row, col, channel] == record[1 + 1024 * channel + 32 * row + col]
+    assert data.class_names[3] == "cat"
+    assert data.digest() != data.first(train=49_999).digest()
+
+
+def test_archive_is_read_in_place(ten, tmp_path):
+    folder, tables = ten
+    with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz", compresslevel=1) as archive:
+        archive.add(folder, folder.name)
+    data = cifar.load("cifar10", tmp_path)
+    np.testing.assert_array_equal(data.test_labels, tables["test_batch.bin"][:, 0])
+    assert [entry.name for entry in tmp_path.iterdir()] == ["cifar-10-binary.tar.gz"]
+    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"not an archive")
+    with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz.*Download it again"):
+        cifar.load("cifar10", tmp_path)
+
+
+def test_cifar100_takes_the_fine_label(tmp_path):
+    folder = tmp_path / "cifar-100-binary"
+    folder.mkdir()
+    train, test = records(50_000, 2, 20), records(10_000, 2, 20)
+    train[:, 1], test[:, 1] = rng.integers(0, 100, 50_000), rng.integers(0, 100, 10_000)
+    train.tofile(folder / "train.bin")
+    test.tofile(folder / "test.bin")
+    data = cifar.load("cifar100", tmp_path)
+    assert data.classes == 100
+    np.testing.assert_array_equal(data.train_labels, train[:, 1])
+    assert data.train_images[7, 0, 1, 0] == train[7, 2 + 1]
+
+
+def test_wrong_lengths_and_labels_are_refused(ten, tmp_path):
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    for file in ten[0].iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    whole = (folder / "data_batch_3.bin").read_bytes()
+    (folder / "data_batch_3.bin").write_bytes(whole[:-1])
+    with pytest.raises(DataError, match=r"data_batch_3.bin must have 30,730,000 bytes.*Received: 30,729,999"):
+        cifar.load("cifar10", tmp_path)
+    (folder / "data_batch_3.bin").write_bytes(whole[: 3073 * 5] + b"\x0a" + whole[3073 * 5 + 1 :])
+    with pytest.raises(DataError, match=r"labels must lie in 0..9. Received: 10 in record 5"):
+        cifar.load("cifar10", tmp_path)
+    (folder / "data_batch_3.bin").unlink()
+    with pytest.raises(DataError, match=r"data_batch_3.bin is missing"):
+        cifar.load("cifar10", tmp_path)
+
+
+def test_missing_data_names_the_place_and_the_ways_on(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match=r"not found in .*--data-dir.*--dataset shapes"):
+        cifar.load("cifar10", tmp_path)
+    (tmp_path / "cifar-10-python.tar.gz").touch()
+    with pytest.raises(DataError, match="pickles, which are never loaded"):
+        cifar.load("cifar10", tmp_path)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "elsewhere"))
+    with pytest.raises(DataError, match="elsewhere"):
+        cifar.load("cifar100")
+    with pytest.raises(DataError, match="`name` must be one of 'cifar10', 'cifar100'"):
+        cifar.load("cifar1000")
+
+
+def test_a_server_that_does_not_answer_is_noticed(tmp_path, monkeypatch):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = listener.getsockname()
+        monkeypatch.setattr(cifar, "DOWNLOAD_HOST", address)
+        for variable in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.delenv(variable, raising=False)
+        assert not cifar._server_answers()  # bound, but not listening
+        with pytest.raises(DataError, match=r"127.0.0.1 does not answer.*--dataset shapes"):
+            cifar.load("cifar10", tmp_path, download=True)
+        listener.listen()
+        assert cifar._server_answers()
+        # With a proxy set, the proxy is what has to answer.
+        monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+        assert not cifar._server_answers()
+
+
+def test_tensorflow_datasets(tmp_path):
+    """A data set prepared by TensorFlow Datasets' own builder, from small files of the official layout."""
+    import tensorflow_datasets as tfds
+
+    source = tmp_path / "cifar-10-batches-bin"
+    source.mkdir()
+    tables = {}
+    for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
+        tables[name] = records(4, 1, 10)
+        tables[name].tofile(source / name)
+    (source / "batches.meta.txt").write_text("\n".join(cifar.VARIANTS["cifar10"].class_names) + "\n\n")
+
+    class LocalFiles:
+        @staticmethod
+        def download_and_extract(_url):
+            return str(tmp_path)
+
+    prepared = tmp_path / "prepared"
+    builder = tfds.builder("cifar10", data_dir=prepared)
+    generators = type(builder)._split_generators
+    builder._split_generators = lambda _manager: generators(builder, LocalFiles)
+    builder.download_and_prepare()
+
+    assert cifar.locate("cifar10", prepared) == cifar.Location("tfds", prepared)
+    data = cifar.load("cifar10", prepared)
+    assert data.train_images.shape == (20, 32, 32, 3)
+    expected = {record[1:].tobytes(): record[0] for record in tables["test_batch.bin"]}
+    got = {
+        image.transpose(2, 0, 1).tobytes(): label
+        for image, label in zip(data.test_images, data.test_labels, strict=True)
+    }
+    assert got == expected
+    assert data.class_names[9] == "truck"
+
+
+def test_shapes_follow_from_the_seed():
+    data, again, other = shapes.load(30, 20), shapes.load(30, 20), shapes.load(30, 20, seed=1)
+    assert data.digest() == again.digest() != other.digest()
+    assert data.train_images.shape == (30, 32, 32, 3)
+    np.testing.assert_array_equal(np.bincount(data.train_labels), 3)
+    assert not np.array_equal(data.train_images[:20], data.test_images)
+    assert data.classes == len(set(data.class_names)) == 10
+    with pytest.raises(DataError, match="`train` must be a positive"):
+        shapes.load(0, 1)
+
+
+def test_a_linear_classifier_stays_under_60_percent_on_shapes():
+    """Ridge regression on pixels: the best of several strengths, chosen on the test set in its own favour."""
+    data = shapes.load(4000, 1000)
+    x, z = (images.reshape(len(images), -1) / 255.0 for images in (data.train_images, data.test_images))
+    mean = x.mean(axis=0)
+    x, z = x - mean, z - mean
+    gram, target = x.T @ x, x.T @ np.eye(10)[data.train_labels]
+    accuracies = []
+    for strength in (1, 10, 100, 1000):
+        weights = np.linalg.solve(gram + strength * np.eye(len(gram)), target)
+        accuracies.append(np.mean(np.argmax(z @ weights, axis=1) == data.test_labels))
+    assert 0.1 < max(accuracies) < 0.6

@@ -1,0 +1,112 @@
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idmatters_tf.layers import LinearResidual, PerImageStandardization, RandomProjection, ResidualDense, ShortcutUnit
+from tests.checks import check_layer, check_saving
+
+rng = np.random.default_rng(1)
+
+
+def filled(layer, shape):
+    layer.build(shape)
+    layer.set_weights([rng.normal(size=weight.shape) for weight in layer.get_weights()])
+    return layer
+
+
+def test_linear_residual_is_h_plus_a_h():
+    h = rng.normal(size=(4, 5)).astype("float32")
+    layer = filled(LinearResidual(kernel_regularizer="l2"), h.shape)
+    a = np.array(layer.kernel).T
+    check_layer(layer, h, np.stack([x + a @ x for x in h]))
+    np.testing.assert_array_equal(LinearResidual()(h), h)
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.booleans())
+def test_residual_dense_is_h_plus_v_relu(dim, units, skip):
+    h = rng.normal(size=(3, dim)).astype("float32")
+    layer = filled(ResidualDense(units, skip=skip), h.shape)
+    u, s, v = np.array(layer.U).T, np.array(layer.s), np.array(layer.V).T
+    expected = np.stack([(x if skip else 0) + v @ np.maximum(u @ x + s, 0) for x in h])
+    np.testing.assert_allclose(layer(h), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("shortcut", [True, False])
+def test_shortcut_unit_places_its_activations(depth, shortcut):
+    h = rng.normal(size=(4, 3)).astype("float32")
+    layer = filled(ShortcutUnit(depth, pre="relu", mid="tanh", post="sigmoid", shortcut=shortcut), h.shape)
+    path = np.maximum(h, 0).T
+    for number, kernel in enumerate(layer.kernels):
+        path = np.array(kernel).T @ (np.tanh(path) if number else path)
+    expected = 1 / (1 + np.exp(-path.T)) + (h if shortcut else 0)
+    check_layer(layer, h, expected)
+
+
+def test_sequences_and_serialisation():
+    h = rng.normal(size=(2, 7, 5)).astype("float32")
+    for layer in (ResidualDense(3), ShortcutUnit(2, mid="relu"), LinearResidual("glorot_normal"), RandomProjection(3)):
+        check_layer(layer, h)
+
+
+def test_kernels_of_one_layer_differ():
+    layer = ShortcutUnit(2, kernel_initializer=keras.initializers.GlorotNormal(seed=1))
+    layer.build((None, 4))
+    assert not np.array_equal(*layer.kernels)
+
+
+def test_random_projection_is_frozen_and_has_variance_one_over_fan_in():
+    layer = RandomProjection(400, seed=3)
+    layer.build((None, 256))
+    kernel = np.array(layer.kernel)
+    assert not layer.trainable_variables
+    assert abs(kernel.std() * 16 - 1) < 5 / np.sqrt(2 * kernel.size)
+    assert abs(kernel.mean()) * 16 < 5 / np.sqrt(kernel.size)
+    h = rng.normal(size=(2, 256)).astype("float32")
+    check_layer(layer, h, h @ kernel, atol=1e-4)
+
+
+def test_random_projection_follows_from_its_seed_on_every_backend():
+    first, again, other = (RandomProjection(3, seed=seed) for seed in (0, 0, 1))
+    for layer in (first, again, other):
+        layer.build((None, 4))
+    np.testing.assert_array_equal(first.kernel, again.kernel)
+    assert not np.array_equal(first.kernel, other.kernel)
+    # NumPy's numbers, whatever the backend: pinned, so that a change of generator is noticed.
+    np.testing.assert_allclose(first.kernel[0], np.array([0.1257302, -0.1321049, 0.6404227]) / 2, rtol=1e-6)
+
+
+def test_random_projection_is_saved_with_the_model(tmp_path):
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, RandomProjection(3, seed=9)(inputs))
+    model.layers[-1].kernel.assign(np.ones((4, 3)))
+    reloaded = check_saving(model, np.eye(4), tmp_path / "model.keras")
+    np.testing.assert_array_equal(reloaded.layers[-1].kernel, np.ones((4, 3)))
+
+
+@given(st.integers(1, 5), st.integers(0, 255))
+def test_standardization_equals_tensorflows(size, value):
+    import tensorflow as tf
+
+    pictures = np.concatenate([rng.integers(0, 256, (2, size, size, 3)), np.full((1, size, size, 3), value)])
+    expected = tf.image.per_image_standardization(tf.cast(pictures, tf.float32))
+    np.testing.assert_allclose(PerImageStandardization()(pictures.astype("uint8")), expected, atol=1e-4)
+
+
+def test_standardization_stays_in_32_bits():
+    for dtype, expected in (("mixed_bfloat16", "float32"), ("float64", "float64")):
+        outputs = PerImageStandardization(dtype=dtype)(np.ones((1, 2, 2, 3), "uint8"))
+        assert keras.backend.standardize_dtype(outputs.dtype) == expected
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="`units` of ResidualDense.*units=0"):
+        ResidualDense(0)
+    with pytest.raises(ValueError, match="`depth` of ShortcutUnit"):
+        ShortcutUnit("two")
+    with pytest.raises(ValueError, match="`seed` of RandomProjection.*-1"):
+        RandomProjection(3, seed=-1)
+    with pytest.raises(ValueError, match="known last dimension"):
+        LinearResidual().build((None, None))

@@ -1,0 +1,72 @@
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idmatters_tf.initializers import IdentityNormal, ScaledGlorot, StandardNormal, mixed_seed, reseeded
+
+EXPECTED = [
+    (IdentityNormal(seed=1), lambda k, i, c: 1 / (k**2 * c)),
+    (StandardNormal(seed=1), lambda k, i, c: 1 / (k * np.sqrt(c))),
+    (ScaledGlorot(seed=1), lambda k, i, c: 0.01 * np.sqrt(2 / (k**2 * (i + c)))),
+    (ScaledGlorot(scale=1, seed=1), lambda k, i, c: np.sqrt(2 / (k**2 * (i + c)))),
+]
+
+
+@pytest.mark.parametrize(("initializer", "formula"), EXPECTED)
+@pytest.mark.parametrize(("k", "i", "c"), [(3, 64, 128), (1, 100, 300), (5, 20, 64)])
+def test_sample_has_the_stated_standard_deviation(initializer, formula, k, i, c):
+    values = np.array(initializer((k, k, i, c)))
+    n = values.size
+    std = formula(k, i, c)
+    # Five standard errors of the mean and of the standard deviation of n normal numbers.
+    assert abs(values.mean()) < 5 * std / np.sqrt(n)
+    assert abs(values.std() / std - 1) < 5 / np.sqrt(2 * n)
+    assert 0.2 < np.mean(np.abs(values) > std) / 0.3173 < 1.2, "a normal distribution"
+
+
+def test_a_dense_kernel_counts_as_a_one_by_one_convolution():
+    assert IdentityNormal().standard_deviation((7, 30)) == IdentityNormal().standard_deviation((1, 1, 7, 30)) == 1 / 30
+
+
+@pytest.mark.parametrize("initializer", [entry[0] for entry in EXPECTED])
+def test_config_round_trip_and_repeatability(initializer):
+    config = keras.initializers.serialize(initializer)
+    copy = keras.initializers.deserialize(config)
+    assert copy.get_config() == initializer.get_config()
+    np.testing.assert_array_equal(copy((3, 3, 4, 5)), initializer((3, 3, 4, 5)))
+    assert initializer((2, 3), dtype="float64").dtype == "float64"
+
+
+def test_without_a_seed_instances_differ_and_the_global_seed_rules():
+    assert not np.array_equal(IdentityNormal()((3, 4)), IdentityNormal()((3, 4)))
+    values = []
+    for _ in range(2):
+        keras.utils.set_random_seed(5)
+        values.append(np.array(IdentityNormal()((3, 4))))
+    np.testing.assert_array_equal(*values)
+
+
+def test_reseeded_copies_differ_and_plain_initialisers_pass_through():
+    first, second = reseeded(IdentityNormal(seed=3), 0), reseeded(IdentityNormal(seed=3), 1)
+    assert not np.array_equal(first((3, 4)), second((3, 4)))
+    np.testing.assert_array_equal(first((3, 4)), reseeded(IdentityNormal(seed=3), 0)((3, 4)))
+    assert isinstance(reseeded(keras.initializers.Zeros(), 1), keras.initializers.Zeros)
+    assert reseeded(IdentityNormal(), 1).seed is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 99)), min_size=2, max_size=2, unique=True))
+def test_mixed_seeds_differ(pairs):
+    assert mixed_seed(*pairs[0]) != mixed_seed(*pairs[1])
+    assert 0 <= mixed_seed(*pairs[0]) < 2**31
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match=r"rank 2 or more.*\(5,\)"):
+        IdentityNormal()((5,))
+    with pytest.raises(ValueError, match="`seed` of IdentityNormal.*'x'"):
+        IdentityNormal(seed="x")
+    for scale in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="`scale`.*positive"):
+            ScaledGlorot(scale=scale)

@@ -1,0 +1,144 @@
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.layers import RandomProjection, ResidualConv2D
+from models.cifar import identity_resnet
+from tests.checks import check_saving
+
+rng = np.random.default_rng(3)
+
+
+def trainable_parameters(model):
+    return sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
+
+
+def convolutions(model):
+    layers = model._flatten_layers(include_self=False)
+    return [layer for layer in layers if isinstance(layer, keras.layers.Conv2D)]
+
+
+def small(**arguments):
+    return identity_resnet(**{"blocks": 1, "widths": (8, 12), "stem": 4, **arguments})
+
+
+def pictures(n=2, size=32):
+    return rng.normal(size=(n, size, size, 3)).astype("float32")
+
+
+def test_table_1():
+    model = identity_resnet()
+    assert len(convolutions(model)) == 55
+    assert trainable_parameters(model) == 13_538_736
+    assert [w.path for w in model.non_trainable_weights] == ["head/kernel"]
+    assert model.get_layer("head").kernel.shape == (256, 10)
+    assert sum(isinstance(layer, ResidualConv2D) for layer in model.layers) == 27
+    lines = []
+    model.summary(print_fn=lines.append)
+    assert "stage3_block9 (ResidualConv2D)" in "\n".join(lines)
+
+
+def test_the_other_parameter_count_of_the_text():
+    assert trainable_parameters(identity_resnet(bias=True, shortcut="projection")) == 13_588_800
+
+
+def test_initial_scales_and_a_loss_of_log_classes():
+    model = identity_resnet()
+    logits = model.predict(pictures(8), verbose=0)
+    loss = keras.losses.sparse_categorical_crossentropy(np.zeros(8, int), logits, from_logits=True)
+    np.testing.assert_allclose(np.mean(loss), np.log(10), atol=0.1)
+    stem = np.array(model.get_layer("stem").kernel)
+    assert stem.std() == pytest.approx(1 / (3 * 4), rel=0.15)
+    kernel = np.array(model.get_layer("stage3_block5").conv2.kernel)
+    assert kernel.std() == pytest.approx(1 / (9 * 256), rel=0.01)
+
+
+def test_each_block_starts_near_its_skip():
+    model = identity_resnet(blocks=2)
+    features = keras.Model(model.inputs, [layer.output for layer in model.layers if "stage" in layer.name])
+    outputs = features.predict(pictures(4), verbose=0)
+    for name, before, after in [("stage1_block2", 0, 1), ("stage2_block2", 2, 3), ("stage3_block2", 4, 5)]:
+        share = np.linalg.norm(outputs[after] - outputs[before]) / np.linalg.norm(outputs[before])
+        assert 5e-5 < share < 3e-3, (name, share)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"bias": True, "shortcut": "projection"}, {"head": "trained"}])
+def test_weight_decay_is_half_the_rate_times_the_squares_of_the_kernels(arguments):
+    model = small(weight_decay=0.02, **arguments)
+    kernels = [w for w in model.trainable_weights if w.path.endswith("kernel")]
+    assert len(kernels) == len(model.losses)
+    expected = sum(0.02 / 2 * np.sum(np.square(kernel)) for kernel in kernels)
+    np.testing.assert_allclose(sum(np.array(loss) for loss in model.losses), expected, rtol=1e-5)
+    assert not small(weight_decay=0).losses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameters"),
+    [
+        # stem 108, first block 288 + 576, second 864 + 1296
+        ({}, 108 + 288 + 576 + 864 + 1296),
+        ({"bias": True}, 3132 + 4 + 16 + 24),
+        ({"shortcut": "projection"}, 3132 + 4 * 8 + 8 * 12),
+        ({"shortcut": "none", "initializer": "standard"}, 3132),
+        ({"head": "trained"}, 3132 + 12 * 10 + 10),
+        ({"norm": "batch"}, 3132 + 2 * (4 + 16 + 24)),
+        ({"initializer": "standard"}, 3132),
+    ],
+)
+def test_ablations(arguments, parameters, tmp_path):
+    model = small(**arguments)
+    assert trainable_parameters(model) == parameters
+    check_saving(model, pictures(), tmp_path / "model.keras")
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    assert np.isfinite(model.fit(pictures(4), np.arange(4), verbose=0).history["loss"][0])
+
+
+def test_no_skip_kills_the_signal_at_the_identity_start():
+    with_skip, without = (small(shortcut=shortcut).predict(pictures(), verbose=0) for shortcut in ("pad", "none"))
+    assert np.linalg.norm(without) < 0.05 * np.linalg.norm(with_skip)
+
+
+def test_the_seed_decides_every_weight():
+    first, again, other = (small(seed=seed).get_weights() for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+    kernels = [w for w in identity_resnet(blocks=2, widths=(8,), stem=4).get_weights() if w.shape == (3, 3, 8, 8)]
+    assert len(kernels) == 3
+    assert not any(np.array_equal(a, b) for i, a in enumerate(kernels) for b in kernels[:i])
+
+
+def test_unknown_sizes_and_the_logits_dtype():
+    model = small(input_shape=(None, None, 3), classes=7)
+    assert model.predict(pictures(size=21), verbose=0).shape == (2, 7)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    half = small()
+    assert half.output.dtype == "float32"
+    assert half.get_layer("stage1_block1").conv1.compute_dtype == "bfloat16"
+    keras.config.set_dtype_policy("float32")
+    exact = small()
+    exact.set_weights(half.get_weights())
+    x = pictures()
+    np.testing.assert_allclose(half.predict(x, verbose=0), exact.predict(x, verbose=0), atol=0.02)
+
+
+def test_the_head_is_a_random_projection():
+    assert isinstance(small().get_layer("head"), RandomProjection)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"blocks": 0}, "`blocks` must be a positive integer"),
+        ({"widths": (8, -1)}, r"`widths\[1\]`.*-1"),
+        ({"widths": ()}, "`widths` must name at least one stage"),
+        ({"classes": 2.5}, "`classes`"),
+        ({"initializer": "xavier"}, "`initializer`.*'identity', 'standard'.*'xavier'"),
+        ({"head": "fixed"}, "`head`.*'fixed'"),
+        ({"weight_decay": -1}, "`weight_decay`"),
+        ({"shortcut": "cut"}, "`shortcut`"),
+        ({"widths": (8, 4)}, "at least the 8 channels"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        small(**arguments)
