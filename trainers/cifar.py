@@ -18,7 +18,9 @@ PRESETS = {
         "blocks": 1,
         "widths": [16, 32, 64],
         "steps": 1000,
-        "drop_steps": [600, 850],
+        "learning_rate": 0.1,
+        "drop_steps": [700, 900],
+        "clip_norm": 1.0,
         "evaluate_every": 200,
         "checkpoint_every": 200,
     },
@@ -182,17 +184,20 @@ def _resolve(explicit, defaults):
     elif run.exists():
         run.check_same(settings)
     run.check_usable()
-    for name in ("drop_steps", "widths"):
-        if name == "drop_steps" and settings[name] != sorted(settings[name]):
-            raise UsageError(f"--drop-steps must be in ascending order. Received: {settings[name]}")
-    if settings["shortcut"] == "pad" and [settings["stem"], *settings["widths"]] != sorted(
-        [settings["stem"], *settings["widths"]]
-    ):
+    _check_together(settings)
+    return run, settings
+
+
+def _check_together(settings):
+    """Raises UsageError for options that are wrong together."""
+    if settings["drop_steps"] != sorted(settings["drop_steps"]):
+        raise UsageError(f"--drop-steps must be in ascending order. Received: {settings['drop_steps']}")
+    channels = [settings["stem"], *settings["widths"]]
+    if settings["shortcut"] == "pad" and channels != sorted(channels):
         raise UsageError(
             f"--stem and --widths must not decrease with --shortcut pad, which cannot drop channels. Received: "
-            f"--stem {settings['stem']} --widths {' '.join(map(str, settings['widths']))}. Use --shortcut projection."
+            f"--stem {channels[0]} --widths {' '.join(map(str, channels[1:]))}. Use --shortcut projection."
         )
-    return run, settings
 
 
 def _settings_of(run, explicit):

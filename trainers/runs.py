@@ -135,7 +135,11 @@ class Run:
                     f"the checksums differ. The same pictures in another order count as other data."
                 )
             return
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UsageError(f"--out {self.path} cannot be written: {reason}. Name another folder.") from error
         versions = {"python": platform.python_version(), "machine": platform.machine()}
         for package in PACKAGES:
             try:

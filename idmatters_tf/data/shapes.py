@@ -1,8 +1,8 @@
 """A built-in data set of drawn shapes, for use where there is no network: 32x32x3, ten classes.
 
-Each picture shows one shape of random colour, place, size and rotation on a shaded background, over small pieces of
-clutter and under noise. Colour and place say nothing about the class, so a linear classifier gets nowhere near what a
-small convolutional network reaches (measured in docs/reproduction.md). Everything follows from the seed.
+Each picture shows one shape of random colour, place, size and rotation, lighter than the shaded background, over small
+pieces of clutter and under noise. Colour and place say nothing about the class, so a linear classifier gets nowhere
+near what a small convolutional network reaches (measured in docs/reproduction.md). Everything follows from the seed.
 """
 
 import math
@@ -58,11 +58,10 @@ def draw(count, rng):
 def _draw_chunk(labels, rng):
     count = len(labels)
     canvas = _background(count, rng)
-    for _ in range(3):
+    for _ in range(2):
         _paint(canvas, _clutter(count, rng), _colours(count, rng))
-    foreground = _contrasting(canvas, rng)
-    _paint(canvas, _coverage(labels, rng), foreground)
-    noise = _uniform(rng, 4, 28, (count, 1, 1, 1)) * (2 * rng.random(canvas.shape, np.float32) - 1)
+    _paint(canvas, _coverage(labels, rng), _lighter(canvas, rng))
+    noise = _uniform(rng, 2, 18, (count, 1, 1, 1)) * (2 * rng.random(canvas.shape, np.float32) - 1)
     return np.clip(canvas + noise, 0, 255).astype(np.uint8)
 
 
@@ -71,7 +70,8 @@ def _uniform(rng, low, high, shape):
 
 
 def _colours(count, rng):
-    return _uniform(rng, 0, 255, (count, 3))
+    """Random dark and middling colours."""
+    return _uniform(rng, 0, 155, (count, 3))
 
 
 def _background(count, rng):
@@ -86,13 +86,10 @@ def _background(count, rng):
     return first[:, None, None, :] + weight[..., None] * (second - first)[:, None, None, :]
 
 
-def _contrasting(canvas, rng):
-    """A random colour for each picture, moved away from the picture's mean colour where it is too close."""
+def _lighter(canvas, rng):
+    """A random colour for each picture, in each of red, green and blue above the picture's mean."""
     mean = canvas.mean(axis=(1, 2))
-    colour = _colours(len(canvas), rng)
-    too_close = np.abs(colour - mean).max(axis=1) < 70
-    colour[too_close] = (mean[too_close] + 128) % 256
-    return colour
+    return mean + (255 - mean) * _uniform(rng, 0.4, 1, mean.shape)
 
 
 def _paint(canvas, coverage, colour):

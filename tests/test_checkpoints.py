@@ -1,0 +1,116 @@
+import resource
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from idmatters_tf.optimizers import Momentum
+from trainers.arguments import RunError
+from trainers.checkpoints import Checkpoints, restore_weights, saved_steps
+
+
+class Subject:
+    """A small network with an optimizer, a step, and their checkpoints."""
+
+    def __init__(self, folder, keep=3):
+        self.model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(50)])
+        self.optimizer = Momentum()
+        self.optimizer.build(self.model.trainable_variables)
+        self.step = tf.Variable(0, dtype=tf.int64)
+        self.checkpoints = Checkpoints(folder, keep, model=self.model, optimizer=self.optimizer, step=self.step)
+
+    def advance(self):
+        """One update with made-up gradients."""
+        self.step.assign_add(1)
+        gradients = [tf.fill(v.shape, tf.cast(self.step, tf.float32)) for v in self.model.trainable_variables]
+        self.optimizer.apply(gradients, self.model.trainable_variables)
+
+    def values(self):
+        variables = [*self.model.variables, *self.optimizer.momentums]
+        return [np.array(v) for v in variables] + [self.step.numpy()]
+
+
+def assert_same(one, other):
+    for a, b in zip(one.values(), other.values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.fixture
+def subject(tmp_path):
+    subject = Subject(tmp_path)
+    for step in range(1, 6):
+        subject.advance()
+        subject.checkpoints.save(step)
+    return subject
+
+
+def restored(folder):
+    reports = []
+    other = Subject(folder)
+    step = other.checkpoints.restore(reports.append)
+    return other, step, reports
+
+
+def test_the_newest_is_restored_and_the_last_ones_are_kept(subject, tmp_path):
+    assert saved_steps(tmp_path) == [3, 4, 5]
+    other, step, reports = restored(tmp_path)
+    assert (step, reports) == (5, [])
+    assert_same(other, subject)
+
+
+def test_nothing_to_restore(tmp_path):
+    assert restored(tmp_path / "new")[1:] == (None, [])
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest", "empty manifest"])
+def test_a_damaged_newest_is_reported_and_the_one_before_is_used(subject, tmp_path, damage):
+    newest = tmp_path / "step-00000005"
+    data = newest / "checkpoint.data-00000-of-00001"
+    if damage == "truncate":
+        data.write_bytes(data.read_bytes()[:-1])
+    elif damage == "flip":
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 1
+        data.write_bytes(content)
+    elif damage == "remove":
+        data.unlink()
+    else:
+        (newest / "manifest.json").write_text("" if damage == "empty manifest" else '{"files": 3}')
+    weights = Subject(tmp_path / "unused").model
+    assert restore_weights(tmp_path, weights, lambda _: None) == 4
+    other, step, (report,) = restored(tmp_path)
+    assert step == 4
+    assert "step-00000005 is damaged" in report
+    np.testing.assert_array_equal(weights.variables[0], other.model.variables[0])
+    other.advance()
+    other.checkpoints.save(5)
+    assert_same(other, subject)
+    assert restored(tmp_path)[1:] == (5, [])
+
+
+def test_unfinished_writing_is_ignored_and_cleared(subject, tmp_path):
+    (tmp_path / ".writing-step-00000006").mkdir()
+    (tmp_path / ".writing-step-00000006" / "checkpoint.index").write_bytes(b"half")
+    assert restored(tmp_path)[1] == 5
+    assert not list(tmp_path.glob(".writing-*"))
+
+
+def test_a_full_disk_leaves_the_earlier_ones_and_no_rest(subject, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    subject.advance()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+    try:
+        with pytest.raises(RunError, match=r"step 6 could not be saved.*last good checkpoint is that of step 5"):
+            subject.checkpoints.save(6)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"step-0000000{step}" for step in (3, 4, 5)]
+    assert restored(tmp_path)[1] == 5
+    subject.checkpoints.save(6)
+    assert restored(tmp_path)[1] == 6
+
+
+def test_the_same_step_can_be_saved_again(subject, tmp_path):
+    subject.checkpoints.save(5)
+    assert restored(tmp_path)[1] == 5

@@ -1,0 +1,22 @@
+import subprocess
+import sys
+
+from tests.conftest import ROOT
+
+
+def test_layers_in_your_model(tmp_path):
+    command = [
+        sys.executable,
+        "examples/layers_in_your_model.py",
+        "--out",
+        tmp_path,
+        "--epochs",
+        "1",
+        "--images",
+        "300",
+    ]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "the same answers three times" in result.stdout
+    assert "ResidualConv2D" in result.stdout
+    assert {path.name for path in tmp_path.iterdir()} >= {"best.keras", "model.keras", "saved_model"}

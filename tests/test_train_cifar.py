@@ -1,0 +1,244 @@
+"""The program from end to end in its own processes: killed, stopped, resumed, diverged, exported, on two replicas."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import ROOT
+from trainers.checkpoints import saved_steps
+
+STEPS = 300
+TINY = ["--dataset", "shapes", "--train-images", 500, "--test-images", 100, "--blocks", 1, "--stem", 4]
+TINY += ["--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--steps", STEPS, "--drop-steps", 200]
+TINY += ["--log-every", 5, "--evaluate-every", 100, "--checkpoint-every", 10]
+
+
+def start(*arguments, **kwargs):
+    command = [sys.executable, "-m", "trainers.cifar", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kwargs)
+
+
+def tensors(run, step=None):
+    """Everything in a run's newest checkpoint, by name."""
+    step = step or saved_steps(run / "checkpoints")[-1]
+    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{step:08d}" / "checkpoint"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name}
+
+
+def assert_same_run(run, other):
+    ours, theirs = tensors(run), tensors(other)
+    assert set(ours) == set(theirs)
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
+def records(run):
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    # A cut-off line while the program is writing is not for us to judge.
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def reached(run):
+    return max((record["step"] for record in records(run)), default=0) if (run / "metrics.jsonl").exists() else 0
+
+
+def wait_until(process, run, step):
+    deadline = time.monotonic() + 120
+    while process.poll() is None and reached(run) < step:
+        assert time.monotonic() < deadline, "no progress within two minutes"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run, for comparison."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    process = start(*TINY, "--out", run)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return run, output
+
+
+def test_a_run_leaves_what_it_promises(whole):
+    run, output = whole
+    result = json.loads((run / "result.json").read_text())
+    config = json.loads((run / "config.json").read_text())
+    assert f"last {100 * result['last_error']:.2f} %" in output
+    assert "Traceback" not in output
+    assert "I0000" not in output
+    assert config["settings"]["steps"] == STEPS
+    assert {"tensorflow", "keras", "python", "numpy"} <= set(config["versions"])
+    tests = [record for record in records(run) if record["kind"] == "test"]
+    assert [record["step"] for record in tests] == [100, 200, 300]
+    assert result["best_error"] == min(record["error"] for record in tests)
+    assert set(tests[0]["norms"]["blocks"]) == {"stage1_block1", "stage2_block1"}
+    train = [record for record in records(run) if record["kind"] == "train"]
+    assert [record["step"] for record in train] == list(range(5, STEPS + 1, 5))
+    assert train[0]["learning_rate"] == pytest.approx(0.05)
+    assert train[-1]["learning_rate"] == pytest.approx(0.005)
+    assert train[-1]["loss"] < train[0]["loss"]
+    assert saved_steps(run / "checkpoints") == [280, 290, 300]
+    assert (run / "convergence.png").read_bytes()[:4] == b"\x89PNG"
+    assert not [path for path in run.iterdir() if path.name.startswith(".")]
+
+
+def test_tensorboard_shows_scalars_pictures_and_settings(whole):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(whole[0] / "events")).Reload()
+    tags = set(events.Tags()["tensors"])
+    expected = {"train/loss", "train/error", "train/gradient_norm", "train/learning_rate", "train/images_per_second"}
+    expected |= {"test/loss", "test/error", "norms/mean_frobenius", "norms/largest_spectral"}
+    expected |= {"norms_frobenius/stage1_block1", "norms_spectral/stage2_block1", "augmented inputs"}
+    assert expected <= tags
+    assert "_hparams_/session_start_info" in events.summary_metadata
+    assert len(events.Tensors("test/error")) == 3
+
+
+def test_the_same_command_on_a_finished_run_does_nothing(whole, program):
+    before = sorted((path, path.stat().st_mtime_ns) for path in whole[0].rglob("*"))
+    result = program("trainers.cifar", *TINY, "--out", whole[0])
+    assert result.returncode == 0
+    assert "is finished. test error: best" in result.stdout
+    assert before == sorted((path, path.stat().st_mtime_ns) for path in whole[0].rglob("*"))
+
+
+def test_killed_at_random_steps_and_resumed_it_ends_bit_identical(whole, tmp_path):
+    run, chance = tmp_path / "killed", random.Random(0)
+    targets = sorted(chance.sample(range(5, STEPS - 30), 3))
+    for kill, target in enumerate(targets):
+        process = start(*(TINY if kill % 2 == 0 else ["--resume"]), "--out", run)
+        wait_until(process, run, target)
+        time.sleep(0.1 * chance.random())
+        process.send_signal(signal.SIGKILL)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL, output
+    process = start("--resume", "--out", run)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert "going on from step" in output
+    assert_same_run(run, whole[0])
+    kept = [(r["kind"], r["step"], r["loss"], r["error"]) for r in records(run)]
+    assert kept == [(r["kind"], r["step"], r["loss"], r["error"]) for r in records(whole[0])]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_exits_and_a_damaged_checkpoint_is_passed_over(whole, tmp_path, number):
+    run = tmp_path / "stopped"
+    process = start(*TINY, "--out", run)
+    wait_until(process, run, 25)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, output
+    assert f"stopped by {number.name}; saved" in output
+    assert "Traceback" not in output
+    newest = saved_steps(run / "checkpoints")[-1]
+    assert newest >= 25
+    data = run / "checkpoints" / f"step-{newest:08d}" / "checkpoint.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:100])
+    process = start(*TINY, "--out", run)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert f"step-{newest:08d} is damaged" in output
+    assert_same_run(run, whole[0])
+
+
+def test_a_diverging_run_says_where_and_what_helps(program, tmp_path):
+    arguments = [*TINY, "--out", tmp_path / "run", "--learning-rate", 1e4, "--checkpoint-every", 100]
+    result = program("trainers.cifar", *arguments)
+    assert result.returncode == 1
+    assert "no longer finite at step" in result.stderr
+    assert "--clip-norm 1" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_other_settings_and_other_data_are_refused(whole, program):
+    result = program("trainers.cifar", *TINY, "--out", whole[0], "--momentum", 0.5, "--seed", 1)
+    assert result.returncode == 2
+    assert "momentum was 0.9, now 0.5; seed was 0, now 1" in result.stderr
+
+
+def test_evaluate_and_export_again(whole, program, tmp_path):
+    run = whole[0]
+    result = program("trainers.cifar", "--evaluate", run)
+    last = json.loads((run / "result.json").read_text())["last_error"]
+    assert result.returncode == 0, result.stderr
+    assert f"step 300: test error {100 * last:.2f} %" in result.stdout
+    (run / "model.keras").unlink()
+    result = program("trainers.cifar", "--export-only", run)
+    assert result.returncode == 0, result.stderr
+    assert (run / "model.keras").exists()
+
+
+def test_exports_load_in_fresh_processes_and_agree(whole, tmp_path):
+    run = whole[0]
+    pictures = np.random.default_rng(6).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
+    np.save(tmp_path / "pictures.npy", pictures)
+    without_us = f"""
+import sys, numpy as np, tensorflow as tf
+loaded = tf.saved_model.load({str(run / "saved_model")!r})
+pictures = np.load('pictures.npy')
+answers = loaded.signatures['serving_default'](images=tf.constant(pictures))
+logits = loaded.signatures['logits'](images=tf.constant(pictures))
+assert not [name for name in sys.modules if name.startswith(('idmatters_tf', 'models'))]
+np.savez('served.npz', other=list(logits.values())[0], **answers)
+"""
+    with_keras = f"""
+import numpy as np, keras, idmatters_tf.layers
+model = keras.saving.load_model({str(run / "model.keras")!r}, safe_mode=True)
+np.save('keras.npy', model.predict(np.load('pictures.npy'), verbose=0))
+"""
+    for code in (without_us, with_keras):
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120, env={**os.environ})
+    served, from_keras = np.load(tmp_path / "served.npz"), np.load(tmp_path / "keras.npy")
+    np.testing.assert_allclose(served["logits"], from_keras, atol=1e-5)
+    np.testing.assert_allclose(served["other"], from_keras, atol=1e-5)
+    np.testing.assert_allclose(served["probabilities"].sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(served["label"], from_keras.argmax(axis=1))
+    # And with the trained network itself, standardised by TensorFlow's own function.
+    from trainers.checkpoints import restore_weights
+    from trainers.cifar import build
+
+    settings = json.loads((run / "config.json").read_text())["settings"]
+    network = build(settings, (32, 32, 3), 10)
+    restore_weights(run / "checkpoints", network, print)
+    standardized = tf.image.per_image_standardization(tf.cast(pictures, tf.float32))
+    np.testing.assert_allclose(network.predict(standardized, verbose=0), from_keras, atol=1e-4)
+
+
+@pytest.mark.parametrize("extra", [[], ["--clip-norm", 0.5, "--head", "trained", "--bias"]])
+def test_two_replicas_end_where_one_device_ends(program, tmp_path, extra):
+    runs = []
+    for options in (["--strategy", "one"], ["--strategy", "mirrored", "--logical-cpus", 2]):
+        runs.append(tmp_path / options[1])
+        arguments = [*TINY, "--steps", 20, "--checkpoint-every", 20, *extra, *options, "--out", runs[-1]]
+        result = program("trainers.cifar", *arguments)
+        assert result.returncode == 0, result.stderr
+    assert "2 replicas" in result.stderr
+    one, two = map(tensors, runs)
+    for name, value in one.items():
+        if value.dtype == np.float32:
+            np.testing.assert_allclose(two[name], value, atol=1e-5, err_msg=name)
+    errors = [[r["error"] for r in records(run) if r["kind"] == "test"] for run in runs]
+    assert errors[0] == errors[1]
+    result = program("trainers.cifar", *TINY, "--batch-size", 15, "--logical-cpus", 2, "--out", tmp_path / "odd")
+    assert result.returncode == 2
+    assert "--batch-size must be a multiple of the 2 replicas" in result.stderr
+
+
+def test_bfloat16_and_normalisation_train(program, tmp_path):
+    arguments = [*TINY, "--steps", 30, "--precision", "bfloat16", "--norm", "batch", "--augment", "standard"]
+    result = program("trainers.cifar", *arguments, "--momentum-convention", "keras", "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    train = [r["loss"] for r in records(tmp_path / "run") if r["kind"] == "train"]
+    assert np.isfinite(train).all()
+    assert train[-1] < train[0]
