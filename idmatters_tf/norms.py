@@ -4,7 +4,6 @@ The theorems of both papers speak of the norms of residual layers: |||A||| is th
 (Hardt & Ma, section 2), the mean Frobenius norm falls with depth (Li et al., Figures 2 and 3).
 """
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -41,7 +40,9 @@ def spectral_norm(kernel, size=None, strides=1, iterations=20, seed=0):
             "`spectral_norm` takes a matrix, or a 2-D convolution's kernel together with `size`, the picture's "
             f"(rows, cols). Received: kernel of shape {tuple(kernel.shape)}, size={size}"
         )
-    picture = keras.random.normal((1, *size, kernel.shape[2]), seed=seed)
+    # NumPy's generator, so that every backend starts from the same picture.
+    start = np.random.default_rng(seed).standard_normal((1, *size, kernel.shape[2]))
+    picture = ops.convert_to_tensor(start, dtype="float32")
     return float(ops.convert_to_numpy(_power_iteration(kernel, picture, strides, iterations)))
 
 

@@ -209,18 +209,19 @@ class Session:
                 self._pending.append(self.trainer.update(batches))
                 self._window_seconds += time.monotonic() - before
                 progress.advance()
-                last = step == recipe.steps or stop.signal is not None
-                saves = step % recipe.checkpoint_every == 0 or last
+                # Read once: a signal that comes during what follows is for the next step.
+                stopped_by = stop.signal
+                saves = step % recipe.checkpoint_every == 0 or step == recipe.steps or stopped_by is not None
                 if step % recipe.log_every == 0 or saves:
                     self._log(step, progress)
                 if step % recipe.evaluate_every == 0 or step == recipe.steps:
                     self._evaluate(step, progress)
                 if saves:
                     self.checkpoints.save(step)
-                if stop.signal is not None:
+                if stopped_by is not None:
                     break
         progress.close()
-        return stop.signal if step < recipe.steps else None
+        return stopped_by if step < recipe.steps else None
 
     def _seconds(self):
         return round(self._seconds_before + time.monotonic() - self._began, 3)

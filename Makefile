@@ -1,0 +1,40 @@
+# `make` lists the targets. Everything happens in .venv, which the first target that needs it sets up.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help train test lint format bench wheel clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+$(VENV)/installed: setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+train: $(VENV)/installed  ## set up, then train on the built-in data (two minutes, no network needed after set-up)
+	$(BIN)/python -m trainers.cifar --preset quick
+
+test: $(VENV)/installed  ## set up, then run all tests (about five minutes)
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed  ## check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/installed  ## put the code into the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/installed  ## run the benchmarks, each against what people would use instead
+	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+wheel: $(VENV)/installed  ## build the wheel into dist/
+	$(BIN)/python -m build --wheel
+
+clean:  ## remove what was set up and built; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,68 @@
+"""The same layers and the same network on Keras' JAX backend, in a process of its own."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+
+CODE = """
+import json, sys
+import numpy as np
+import keras
+from idmatters_tf import layers, norms
+from idmatters_tf.optimizers import Momentum
+from models.cifar import identity_resnet
+
+rng = np.random.default_rng(0)
+pictures = rng.normal(size=(4, 15, 16, 3)).astype("float32")
+model = identity_resnet((None, None, 3), blocks=1, widths=(8, 12), stem=4, bias=True, shortcut=sys.argv[1])
+head = np.array(model.get_layer("head").kernel)
+for variable in model.trainable_variables:
+    variable.assign(0.2 * rng.normal(size=variable.shape))
+logits = model.predict(pictures, verbose=0)
+dense = keras.Sequential([keras.Input((10,)), layers.ResidualDense(7), layers.LinearResidual("ones"),
+                          layers.ShortcutUnit(2, mid="tanh")])
+for variable in dense.trainable_variables:
+    variable.assign(0.2 * rng.normal(size=variable.shape))
+spectral = norms.spectral_norm(model.get_layer("stage2_block1").conv1.kernel, (15, 16), 2)
+pixels = np.array(layers.PerImageStandardization()(rng.integers(0, 256, (2, 5, 5, 3)).astype("uint8")))
+model.compile(Momentum(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+loss = model.fit(pictures, np.arange(4), epochs=2, shuffle=False, verbose=0).history["loss"]
+model.save(sys.argv[2])
+same = keras.saving.load_model(sys.argv[2]).predict(pictures, verbose=0)
+assert np.array_equal(same, model.predict(pictures, verbose=0))
+keras.config.set_dtype_policy("mixed_bfloat16")
+half = identity_resnet((16, 16, 3), blocks=1, widths=(8, 12), stem=4)
+assert half.output.dtype == "float32", half.output.dtype
+half.predict(rng.normal(size=(2, 16, 16, 3)), verbose=0)
+print(json.dumps({"backend": keras.backend.backend(), "head": head.tolist(), "logits": logits.tolist(), "loss": loss,
+                  "dense": dense.predict(logits, verbose=0).tolist(), "pixels": pixels.tolist(), "spectral": spectral}))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+@pytest.mark.parametrize("shortcut", ["pad", "projection"])
+def test_jax_gives_what_tensorflow_gives(tmp_path, shortcut):
+    results = []
+    for backend in ("tensorflow", "jax"):
+        arguments = [sys.executable, "-c", CODE, shortcut, str(tmp_path / f"{backend}.keras")]
+        env = {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
+        done = subprocess.run(arguments, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+        results.append(json.loads(done.stdout.splitlines()[-1]))
+    ours, theirs = results
+    assert (ours.pop("backend"), theirs.pop("backend")) == ("tensorflow", "jax")
+    assert ours["head"] == theirs["head"]
+    for name, value in ours.items():
+        np.testing.assert_allclose(theirs[name], value, atol=1e-4, err_msg=name)
+
+
+def test_this_suite_runs_on_tensorflow():
+    assert keras.backend.backend() == "tensorflow"
