@@ -1,6 +1,6 @@
 """Claim: augmented training batches of 128 come at 150,000 images/s or more on two cores.
 
-    python benchmarks/input_pipeline.py [--seconds S] [--rounds N]
+    python benchmarks/input_pipeline.py [--seconds S] [--rounds N] [--deterministic]
 
 Compared in the same process, in turn, with what is usually written: `Dataset.from_tensor_slices`, `shuffle`, a `map` of
 `tf.image.resize_with_crop_or_pad`, `random_crop`, `random_flip_left_right` and `per_image_standardization` over single
@@ -54,7 +54,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="of each round (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
+    parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="as trainers.cifar runs by default; slows random operations with state",
+    )
     options = parser.parse_args()
+    if options.deterministic:
+        tf.config.experimental.enable_op_determinism()
+        tf.random.set_seed(0)
 
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (50_000, 32, 32, 3), dtype=np.uint8)

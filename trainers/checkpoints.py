@@ -156,5 +156,7 @@ def _sync(path):
 
 
 def _reason(error):
-    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return message.strip().splitlines()[0]
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    # TensorFlow puts the operation and the file around the system's own words.
+    return error.message.strip().splitlines()[0].split(" [Op:")[0].rsplit("; ", 1)[-1]

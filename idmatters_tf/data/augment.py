@@ -39,9 +39,10 @@ class Pictures:
             border = (augmentation.padding, augmentation.padding)
             images = np.concatenate([images, images[:, :, ::-1]])
             images = np.pad(images, [(0, 0), border, border, (0, 0)])
-        # A variable, not a constant: a constant would be copied into each traced graph.
+        # A tensor, not a variable: reading variables counts as having state, and under
+        # `enable_op_determinism` a `Dataset.map` with state is run on one core.
         with tf.device("CPU:0"):
-            self._images = tf.Variable(images, trainable=False, name="pictures")
+            self._images = tf.constant(images)
 
     def batch(self, indices, draws):
         """Cuts out a batch.

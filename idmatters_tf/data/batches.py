@@ -52,7 +52,7 @@ class TrainBatches:
         self.seed = seed
         self._pictures = Pictures(images, augmentation)
         with tf.device("CPU:0"):
-            self._labels = tf.Variable(labels, dtype=tf.int32, trainable=False, name="labels")
+            self._labels = tf.constant(labels, tf.int32)
 
     def indices(self, positions):
         """The picture at each position of the endless sequence: int64 to int64, of the same shape `(count,)`."""
@@ -120,7 +120,7 @@ class EvaluationBatches:
         self.batch_size = batch_size
         self._pictures = Pictures(images)
         with tf.device("CPU:0"):
-            self._labels = tf.Variable(labels, dtype=tf.int32, trainable=False, name="labels")
+            self._labels = tf.constant(labels, tf.int32)
 
     @property
     def steps(self):
