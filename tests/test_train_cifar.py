@@ -233,6 +233,7 @@ def test_two_replicas_end_where_one_device_ends(program, tmp_path, extra):
     result = program("trainers.cifar", *TINY, "--batch-size", 15, "--logical-cpus", 2, "--out", tmp_path / "odd")
     assert result.returncode == 2
     assert "--batch-size must be a multiple of the 2 replicas" in result.stderr
+    assert not (tmp_path / "odd").exists()
 
 
 def test_bfloat16_and_normalisation_train(program, tmp_path):

@@ -1,8 +1,10 @@
 """Trains the all-convolutional residual network of "Identity Matters in Deep Learning" (Hardt & Ma, Table 1)."""
 
 import dataclasses
+import math
 import sys
 
+from trainers import options
 from trainers.arguments import Parser, RunError, UsageError, number, whole_number
 from trainers.runs import Run
 from trainers.startup import import_tensorflow, run_program
@@ -126,32 +128,8 @@ def parser():
     )
     recipe.add_argument("--seed", type=whole_number(0, 2**31 - 1), default=0, metavar="N", help="of everything random")
 
-    devices = parser.add_argument_group("devices")
-    devices.add_argument(
-        "--strategy", choices=("auto", "one", "mirrored"), default="auto", help="auto: all GPUs of this machine"
-    )
-    devices.add_argument(
-        "--logical-cpus", type=whole_number(1, 64), default=1, metavar="N", help="split the CPU, to try replicas out"
-    )
-    devices.add_argument(
-        "--no-deterministic",
-        dest="deterministic",
-        action="store_false",
-        help="let GPUs use faster operations whose results vary from run to run",
-    )
-
-    run = parser.add_argument_group("run")
-    run.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/DATASET, runs/quick for the preset)")
-    run.add_argument("--resume", action="store_true", help="go on with the run in --out, with its own settings")
-    run.add_argument("--log-every", type=whole_number(1), default=20, metavar="N", help="steps between records")
-    run.add_argument("--evaluate-every", type=whole_number(1), default=1000, metavar="N", help="steps between tests")
-    run.add_argument(
-        "--checkpoint-every", type=whole_number(1), default=500, metavar="N", help="steps between checkpoints"
-    )
-    run.add_argument("--keep-checkpoints", type=whole_number(1), default=3, metavar="N", help="how many stay on disk")
-    run.add_argument("--evaluate", metavar="RUN", help="do not train: test the newest checkpoint of this run")
-    run.add_argument("--export-only", metavar="RUN", help="do not train: export the newest checkpoint of this run")
-    run.add_argument("--debug", action="store_true", help="show tracebacks and TensorFlow's own messages")
+    options.add_devices(parser)
+    options.add_run(parser)
     return parser
 
 
@@ -215,8 +193,6 @@ def _train(run, settings):
         return 0
     # Before TensorFlow is imported: what is missing is said at once.
     data = _load_data(settings)
-    described = {"origin": data.origin, "digest": data.digest()}
-    run.start(settings, {**described, "image_shape": data.image_shape, "classes": data.classes})
     _say(f"{data.name}: {len(data.train_images):,} + {len(data.test_images):,} pictures ({data.origin})")
 
     import_tensorflow()
@@ -226,7 +202,9 @@ def _train(run, settings):
     from trainers.loop import Session
 
     trainer = _trainer(settings, data.image_shape, data.classes)
-    parameters = sum(variable.shape.num_elements() for variable in _values(trainer.model.trainable_variables))
+    described = {"origin": data.origin, "digest": data.digest()}
+    run.start(settings, {**described, "image_shape": data.image_shape, "classes": data.classes})
+    parameters = sum(math.prod(variable.shape) for variable in trainer.model.trainable_variables)
     _say(f"{parameters:,} trainable parameters on {_devices(trainer)}, {settings['precision']}; results in {run.path}")
     train = TrainBatches(
         data.train_images,
@@ -407,10 +385,6 @@ def _test_batches(data, settings):
     from idmatters_tf.data.batches import EvaluationBatches
 
     return EvaluationBatches(data.test_images, data.test_labels, settings["batch_size"])
-
-
-def _values(variables):
-    return [variable.value for variable in variables]
 
 
 def _devices(trainer):
