@@ -4,6 +4,12 @@ import sys
 from tests.conftest import ROOT
 
 
+def test_draw_shapes(tmp_path):
+    command = [sys.executable, "examples/draw_shapes.py", "--out", tmp_path / "shapes.png"]
+    subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120, check=True)
+    assert (tmp_path / "shapes.png").read_bytes()[:4] == b"\x89PNG"
+
+
 def test_layers_in_your_model(tmp_path):
     command = [
         sys.executable,
