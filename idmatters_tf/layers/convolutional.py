@@ -111,7 +111,7 @@ class ResidualConv2D(keras.layers.Layer):
     Example:
 
     >>> block = ResidualConv2D(64, strides=2)
-    >>> block(keras.ops.ones((1, 32, 32, 16))).shape
+    >>> tuple(block(keras.ops.ones((1, 32, 32, 16))).shape)
     (1, 16, 16, 64)
     """
 

@@ -33,7 +33,7 @@ class RandomProjection(keras.layers.Layer):
     Example:
 
     >>> head = RandomProjection(10, seed=0)
-    >>> head(keras.ops.ones((2, 256))).shape, len(head.trainable_variables), len(head.non_trainable_variables)
+    >>> tuple(head(keras.ops.ones((2, 256))).shape), len(head.trainable_variables), len(head.non_trainable_variables)
     ((2, 10), 0, 1)
     """
 
