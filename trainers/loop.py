@@ -144,7 +144,7 @@ class Trainer:
         """
         iterator = iter(distribute(self.strategy, batches.dataset))
         sums = np.zeros(3)
-        progress = Progress(batches.steps, title=title, unit="batch", leave=False)
+        progress = Progress(batches.steps, title=title, unit="batches", leave=False)
         for _ in range(batches.steps):
             sums += self._evaluate_batch(iterator).numpy()
             progress.advance()

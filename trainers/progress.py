@@ -16,14 +16,14 @@ class Progress:
         line_seconds: without a terminal, how often a line is printed.
     """
 
-    def __init__(self, total, done=0, title="", unit="step", line_seconds=10.0, leave=True):
+    def __init__(self, total, done=0, title="", unit="steps", line_seconds=10.0, leave=True):
         self.total, self.done, self.title, self.unit = total, done, title, unit
         self._line_seconds = line_seconds
         self._started, self._started_at, self._last_line = time.monotonic(), done, time.monotonic()
         self._bar = None
         if sys.stderr.isatty():
             self._bar = tqdm.tqdm(
-                total=total, initial=done, desc=title, unit=f" {unit}s", dynamic_ncols=True, leave=leave
+                total=total, initial=done, desc=title, unit=f" {unit}", dynamic_ncols=True, leave=leave
             )
 
     def advance(self):
