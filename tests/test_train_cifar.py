@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -177,6 +178,18 @@ def test_evaluate_and_export_again(whole, program, tmp_path):
     result = program("trainers.cifar", "--export-only", run)
     assert result.returncode == 0, result.stderr
     assert (run / "model.keras").exists()
+
+
+def test_killed_after_the_last_checkpoint_it_only_finishes(whole, program, tmp_path):
+    run = tmp_path / "cut"
+    shutil.copytree(whole[0], run)
+    for name in ("result.json", "model.keras", "convergence.png"):
+        (run / name).unlink()
+    result = program("trainers.cifar", "--resume", "--out", run)
+    assert result.returncode == 0, result.stderr
+    assert (run / "result.json").read_text() == (whole[0] / "result.json").read_text()
+    assert (run / "model.keras").exists()
+    assert (run / "convergence.png").exists()
 
 
 def test_exports_load_in_fresh_processes_and_agree(whole, tmp_path):
