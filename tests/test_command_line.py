@@ -134,7 +134,8 @@ def test_a_run_without_checkpoints_and_a_damaged_config(tmp_path, program):
     assert "config.json is damaged" in result.stderr
 
 
-def test_presets_fill_in_between_defaults_and_options():
+def test_presets_fill_in_between_defaults_and_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where no run of the user's own lies in runs/quick
     _, defaults = cifar.parser().parse([])
     explicit, _ = cifar.parser().parse(["--preset", "quick", "--blocks", "2"])
     run, settings = cifar._resolve(explicit, defaults)
