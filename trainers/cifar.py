@@ -246,7 +246,7 @@ def _finish(run, settings, trainer, events, parameters):
         "seconds": records[-1]["seconds"],
     }
     title = (
-        f"{settings['dataset']}, {settings['blocks']} per stage, widths "
+        f"{settings['dataset']}, {len(settings['widths'])} x {settings['blocks']} blocks of widths "
         f"{'/'.join(map(str, settings['widths']))}, {parameters:,} parameters, seed {settings['seed']}"
     )
     plots.convergence(records, run.path / "convergence.png", title, settings["drop_steps"])
