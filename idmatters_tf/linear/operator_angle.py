@@ -29,19 +29,22 @@ def operator_angle(R):
     Example: for a symmetric positive definite matrix it depends on the condition number alone,
     cos = 2 sqrt(kappa) / (1 + kappa).
 
-    >>> round(np.cos(operator_angle([[4.0, 0.0], [0.0, 1.0]])), 12)
+    >>> round(float(np.cos(operator_angle([[4.0, 0.0], [0.0, 1.0]]))), 12)
     0.8
     """
     R = real_array("R", R, ("d", "d"))
-    symmetric, gram = (R + R.T) / 2, R.T @ R
-    low, *_, high = np.linalg.svd(R, compute_uv=False)[::-1] if len(R) > 1 else (abs(R[0, 0]),) * 2
-    if len(R) == 1:
-        return 0.0 if R[0, 0] > 0 else np.pi
+    singular_values = np.linalg.svd(R, compute_uv=False)
+    low, high = singular_values[-1], singular_values[0]
     if low <= len(R) * np.finfo(np.float64).eps * high:
         raise ValueError(
             f"Argument `R` must be non-singular. Received: singular values down to {low:.3g} of {high:.3g}; the angle "
             f"of a vector that is mapped to 0 is not defined."
         )
+    if len(R) == 1:
+        return 0.0 if R[0, 0] > 0 else float(np.pi)
+    # The angle does not depend on the scale, the squares below do.
+    R, low = R / high, low / high
+    symmetric, gram = (R + R.T) / 2, R.T @ R
     eigenvalues, eigenvectors = np.linalg.eig(R)
     negative = (eigenvalues.imag == 0) & (eigenvalues.real < 0)
     if negative.any():
@@ -55,7 +58,7 @@ def operator_angle(R):
 
     # A form that takes negative values is minimised over t as well as x; else t maximises (a saddle point).
     sign = 1 if np.linalg.eigvalsh(symmetric)[0] < 0 else -1
-    grid = np.linspace(np.log(low), np.log(high), GRID)
+    grid = np.linspace(np.log(low), 0.0, GRID)
     values = [sign * bottom(log_t)[0][0] for log_t in grid]
     best = int(np.argmin(values))
     bracket = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]

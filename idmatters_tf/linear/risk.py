@@ -133,7 +133,7 @@ def gradient_dominance(A, R, covariance=None):
     if tau < 1 and root.size:
         # The columns of the root are orthogonal: their squared norms are the non-zero eigenvalues of S.
         smallest = float(np.min(np.sum(root**2, axis=0)))
-        uniform, per_layer = (bound * smallest * excess for bound in dominance_factors(norms))
+        uniform, per_layer = (float(bound) * smallest * excess for bound in dominance_factors(norms))
     holds = gradient_norm_squared >= (1 - ROUNDING) * max(uniform, per_layer)
     return GradientDominance(gradient_norm_squared, uniform, per_layer, tau, excess, tau < 1, holds)
 
