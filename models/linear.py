@@ -136,7 +136,8 @@ def _chain(dim, units, unit, kernel_initializer, weight_decay, seed, name):
     initializer = keras.initializers.get(kernel_initializer) or ScaledGlorot(seed=seed)
     # Keras' L2 has no factor 1/2.
     regularizer = keras.regularizers.L2(weight_decay / 2) if weight_decay else None
-    inputs = outputs = keras.Input((dim,), name="vectors")
+    # Keras' default would round float64 inputs to float32, whatever the policy.
+    inputs = outputs = keras.Input((dim,), dtype=keras.config.dtype_policy().variable_dtype, name="vectors")
     for number in range(units):
         layer = unit(number, kernel_initializer=reseeded(initializer, number), kernel_regularizer=regularizer)
         outputs = layer(outputs)

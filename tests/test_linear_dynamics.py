@@ -18,7 +18,7 @@ def test_optimum_is_where_the_gradient_vanishes(seed):
     X, Y = random_data(rng, rng.integers(1, 5))
     W, loss = linear.least_squares_optimum(X, Y)
     np.testing.assert_allclose((W @ X - Y) @ X.T, 0, atol=1e-10 * X.size)
-    assert loss == pytest.approx(np.sum((Y - W @ X) ** 2) / (2 * X.shape[1]), abs=1e-28)
+    assert loss == pytest.approx(np.sum((Y - W @ X) ** 2) / (2 * X.shape[1]), rel=1e-10, abs=1e-28)
 
 
 def test_minimum_loss_does_not_cancel():

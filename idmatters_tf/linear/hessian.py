@@ -34,6 +34,8 @@ def shortcut_hessian(W, sxx, syx, shortcut=True):
     for i, between in enumerate(_products_between(W, shortcut)):
         # Axes: j first as NumPy stacks matrices, then moved to where the layer j stands in H[i, row, column, j, ...].
         outputs, inputs = Pt[i] @ P[: i + 1], Q[i] @ sxx @ Qt[: i + 1]
+        # The products are symmetric up to rounding, the Hessian is to be exactly.
+        outputs[i], inputs[i] = (outputs[i] + outputs[i].T) / 2, (inputs[i] + inputs[i].T) / 2
         H[i, :, :, : i + 1] = np.einsum("jac,jbe->abjce", outputs, inputs)
         crossed = Pt[i] @ residual @ Qt[:i]
         H[i, :, :, :i] += np.einsum("jae,jbc->abjce", crossed, between)
