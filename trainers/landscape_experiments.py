@@ -10,7 +10,8 @@ from idmatters_tf import linear
 
 # Of the largest curvature at the optimum of smallest norm: far from divergence, near enough to the fastest rate.
 RATE = 0.3
-STANDARD_START = 1e-3
+SMALL_START = 1e-3
+ROUGH_START = 0.2
 
 
 def random_target(dim, condition, determinant, seed):
@@ -78,7 +79,7 @@ def descent(targets, depths, steps, record_every):
     for name, R in targets.items():
         d = len(R)
         for depth in depths:
-            small = STANDARD_START * linear.initial_weights("xavier", depth, 1, d)
+            small = SMALL_START * linear.initial_weights("xavier", depth, 1, d)
             for kind, start, shortcut in (
                 ("residual from zero", np.zeros_like(small), True),
                 ("residual", small, True),
@@ -107,27 +108,30 @@ def _certificate(found, k, shortcut):
     return {"bound": bound, "per_layer_bound": sharper, "tau": found.tau[0, k], "inside": inside}
 
 
-def augmentation(targets, depth, steps, record_every):
-    """(c) Gradient descent from zero on R with a negative determinant, and on diag(R, -1).
+def augmentation(targets, depth, starts, steps, record_every):
+    """(c) Gradient descent from small random starts on R with a negative determinant, and on diag(R, -1).
 
-    The augmented coordinate starts at 1 and has to reach -1: at zero its own gradient crosses a singular map too, so a
-    small rotation in the plane of the old and the new negative direction is added to both starts.
+    A path that stays inside the ball keeps the sign of the determinant, so that the risk of R itself stays above
+    sigma_min(R)^2, the distance to the singular maps; for diag(R, -1) the optimum lies on the start's side.
 
     Args:
         targets: by name, (d, d) with negative determinant.
         depth: of the networks.
+        starts: how many for each problem.
         steps, record_every: of gradient descent.
     """
     rows = []
     for name, R in targets.items():
+        barrier = float(np.linalg.svd(R, compute_uv=False)[-1] ** 2)
         for kind, target in (("as it is", R), ("augmented", linear.augment(R))):
-            d = len(target)
-            start = STANDARD_START * linear.initial_weights("xavier", depth, 1, d, seed=1)
-            rate = learning_rate(R, depth)
-            found = linear.gradient_descent(start[None], np.eye(d), target, rate, steps, record_every=record_every)
-            for k, step in enumerate(found.steps):
-                row = {"target": name, "problem": kind, "depth": depth, "step": int(step)}
-                rows.append(row | {"risk": 2 * found.excess_risk[0, k], "tau": found.tau[0, k]})
+            d, rate = len(target), learning_rate(R, depth) / 2
+            start = ROUGH_START * linear.initial_weights("xavier", depth, 1, d, seed=1, networks=starts)
+            found = linear.gradient_descent(start, np.eye(d), target, rate, steps, record_every=record_every)
+            for number in range(starts):
+                for k, step in enumerate(found.steps):
+                    row = {"target": name, "problem": kind, "start": number, "depth": depth, "step": int(step)}
+                    row |= {"risk": 2 * found.excess_risk[number, k], "tau": found.tau[number, k]}
+                    rows.append(row | {"inside": bool(found.inside[number, k]), "barrier": barrier})
             yield
     return rows
 
@@ -147,13 +151,17 @@ def regularization(targets, depth, decays, steps):
         bounds = linear.factorization_bounds(R, depth)
         start = 0.3 * linear.initial_weights("xavier", depth, 1, d, seed=2)
         starts = np.repeat(start[None], len(decays), axis=0)
-        # The large start is steeper than the optimum: a fifth of the usual rate does not diverge there.
+        # The large start is steeper than the optimum.
         found = linear.gradient_descent(
-            starts, np.eye(d), R, learning_rate(R, depth) / 5, steps, weight_decay=decays, record_every=steps
+            starts, np.eye(d), R, learning_rate(R, depth) / 2, steps, weight_decay=decays, record_every=steps
         )
         for k, decay in enumerate(decays):
             row = {"target": name, "depth": depth, "weight_decay": decay, "risk": 2 * found.excess_risk[k, -1]}
-            row |= {"tau_at_start": found.tau[k, 0], "tau": found.tau[k, -1], "polar": _norm_or_nothing(R, depth, "polar")}
+            row |= {
+                "tau_at_start": found.tau[k, 0],
+                "tau": found.tau[k, -1],
+                "polar": _norm_or_nothing(R, depth, "polar"),
+            }
             rows.append(row | {"lower_bound": bounds.lower, "theorem": bounds.theorem})
         yield
     return rows

@@ -10,7 +10,13 @@ where the printed versions disagree: the docstrings name the version a formula c
 from idmatters_tf.linear.network import compose, initial_weights, layer_norms, shortcut_compose, tensor_norm
 
 # Hardt & Ma: the risk of a residual network, its gradient, and the certificate (2.3).
-from idmatters_tf.linear.risk import GradientDominance, dominance_factors, gradient_dominance, population_risk, risk_gradient
+from idmatters_tf.linear.risk import (
+    GradientDominance,
+    dominance_factors,
+    gradient_dominance,
+    population_risk,
+    risk_gradient,
+)
 
 # Hardt & Ma: optima of small norm (Theorem 2.1).
 from idmatters_tf.linear.factorization import (
