@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import pathlib
 import sys
 
@@ -138,11 +139,14 @@ def _experiments(settings, targets):
     depths, steps = settings["depths"], settings["steps"]
     every = max(1, steps // 50)
     middle = sorted(depths)[len(depths) // 2]
+    # A panel for each of the first few: both signs should be among them.
+    pairs = itertools.zip_longest(positive.items(), negative.items())
+    both = dict(item for pair in pairs for item in pair if item)
     plans = {
         "factorization": (positive, experiments.factorization(positive, depths), len(depths)),
         "descent": (
-            positive | negative,
-            experiments.descent(positive | negative, depths, steps, every),
+            both,
+            experiments.descent(both, depths, steps, every),
             3 * len(depths),
         ),
         "augmentation": (negative, experiments.augmentation(negative, middle, 4, 6 * steps, 6 * every), 2),

@@ -100,7 +100,9 @@ def _regularization(axis, rows):
     _line(axis, rows, "weight_decay", "risk", color="tab:red", marker="s", label="risk f - C")
     for column, color in (("theorem", "black"), ("polar", "tab:green"), ("lower_bound", "grey")):
         axis.axhline(rows[0][column], color=color, linestyle="--", label=column.replace("_", " "))
-    axis.set_xscale("symlog", linthresh=min(row["weight_decay"] for row in rows if row["weight_decay"]))
+    smallest = min(row["weight_decay"] for row in rows if row["weight_decay"])
+    axis.set_xscale("symlog", linthresh=smallest)
+    axis.set_xlim(left=-smallest / 5)
     axis.set_ylim(bottom=1e-6)
     axis.set_xlabel("weight decay")
 
