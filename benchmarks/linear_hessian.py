@@ -3,7 +3,7 @@
     python benchmarks/linear_hessian.py [--rounds N]
 
 16 two-layer shortcut units, 3,200 parameters, float64. 10 samples only, for the alternatives' sake: their time and
-memory grow with the samples (16 GB at 1,000), while the formula sees second moments. Compared, in turn, with
+memory grow with the samples, while the formula sees second moments. Compared, in turn, with
 TensorFlow's `tape.jacobian` of the gradient inside a `tf.function`, traced beforehand, and, where PyTorch is installed,
 with `torch.func.hessian`. Also: a Hessian-vector product takes under a millisecond.
 """
