@@ -5,6 +5,7 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
     initializers   IdentityNormal, StandardNormal, ScaledGlorot
     layers         ResidualConv2D, PadShortcut2D, RandomProjection, ResidualDense, LinearResidual, ShortcutUnit,
                    PerImageStandardization
+    linear         deep linear networks as mathematics: risks, factorisations, Hessians, gradient descent (NumPy alone)
     optimizers     Momentum (the learning rate outside the velocity, as TensorFlow 1 had it)
     norms          Frobenius and spectral norms of a network's kernels
     data           CIFAR-10, CIFAR-100 and the built-in `shapes`, as batches that are a function of (seed, step)
@@ -14,7 +15,7 @@ import importlib
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("data", "initializers", "layers", "norms", "optimizers")
+_SUBMODULES = ("data", "initializers", "layers", "linear", "norms", "optimizers")
 
 __all__ = [*_SUBMODULES, "__version__"]
 

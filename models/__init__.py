@@ -1,11 +1,12 @@
 """Networks as functions that return a `keras.Model`. Pure Keras: they run on every backend.
 
 models.cifar.identity_resnet    the all-convolutional residual network of Hardt & Ma's Table 1
+models.linear.linear_residual, plain, shortcut_network    deep linear networks, for fitting and for curvature
 """
 
 import importlib
 
-_SUBMODULES = ("cifar",)
+_SUBMODULES = ("cifar", "linear")
 
 __all__ = list(_SUBMODULES)
 

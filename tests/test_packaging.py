@@ -48,6 +48,9 @@ def test_arrows_run_one_way_and_models_are_pure_keras():
     forbidden = {
         "idmatters_tf": ("import models", "from models", "import trainers", "from trainers"),
         "models": ("import trainers", "from trainers", "import tensorflow", "from tensorflow"),
+        "idmatters_tf/linear": tuple(
+            f"{word} {name}" for word in ("import", "from") for name in ("keras", "tensorflow")
+        ),
         "idmatters_tf/layers": ("import tensorflow", "from tensorflow"),
     }
     for folder, words in forbidden.items():

@@ -1,0 +1,84 @@
+"""Deep linear networks as mathematics, in float64 NumPy and SciPy, without Keras.
+
+The landscape theory of Hardt & Ma, *Identity Matters in Deep Learning*, and Li et al., *Demystifying ResNet*, corrected
+where the printed versions disagree: the docstrings name the version a formula comes from.
+"""
+
+# ruff: noqa: I001 - grouped by subject, a table of contents
+
+# Residual networks A (depth, d, d) and n-shortcut networks W (units, n, d, d).
+from idmatters_tf.linear.network import compose, initial_weights, layer_norms, shortcut_compose, tensor_norm
+
+# Hardt & Ma: the risk of a residual network, its gradient, and the certificate (2.3).
+from idmatters_tf.linear.risk import (
+    GradientDominance,
+    dominance_factors,
+    gradient_dominance,
+    population_risk,
+    risk_gradient,
+)
+
+# Hardt & Ma: optima of small norm (Theorem 2.1).
+from idmatters_tf.linear.factorization import (
+    FactorizationBounds,
+    augment,
+    factorization_bounds,
+    factorize,
+    flip_sign,
+    scale_to_smallest_gamma,
+)
+from idmatters_tf.linear.operator_angle import operator_angle
+from idmatters_tf.linear.orthogonal import normal_form
+
+# Li et al.: the loss of n-shortcut and plain networks, its gradient and Hessian, the zero point.
+from idmatters_tf.linear.shortcuts import excess_risk, shortcut_gradient, shortcut_risk
+from idmatters_tf.linear.hessian import ShortcutHessian, shortcut_hessian
+from idmatters_tf.linear.zero import zero_hessian_spectrum, zero_stationary_order
+
+# Data: second moments, the optimum, whitening.
+from idmatters_tf.linear.statistics import (
+    Statistics,
+    least_squares_optimum,
+    principal_components,
+    sufficient_statistics,
+    whiten,
+)
+
+# Gradient descent of many networks at once.
+from idmatters_tf.linear.dynamics import Trajectories, gradient_descent, sweep
+
+__all__ = [
+    "FactorizationBounds",
+    "GradientDominance",
+    "ShortcutHessian",
+    "Statistics",
+    "Trajectories",
+    "augment",
+    "compose",
+    "dominance_factors",
+    "excess_risk",
+    "factorization_bounds",
+    "factorize",
+    "flip_sign",
+    "gradient_descent",
+    "gradient_dominance",
+    "initial_weights",
+    "layer_norms",
+    "least_squares_optimum",
+    "normal_form",
+    "operator_angle",
+    "population_risk",
+    "principal_components",
+    "risk_gradient",
+    "scale_to_smallest_gamma",
+    "shortcut_compose",
+    "shortcut_gradient",
+    "shortcut_hessian",
+    "shortcut_risk",
+    "sufficient_statistics",
+    "sweep",
+    "tensor_norm",
+    "whiten",
+    "zero_hessian_spectrum",
+    "zero_stationary_order",
+]

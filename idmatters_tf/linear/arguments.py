@@ -1,0 +1,98 @@
+"""What matrices the functions of this package take: real, finite, of the right shape. One check for each."""
+
+import numbers
+
+import numpy as np
+
+
+def real_array(name, value, shape):
+    """`value` as a float64 array, checked; not a copy where it already is one.
+
+    Args:
+        name: of the argument, for the error.
+        value: anything that NumPy turns into an array.
+        shape: what is expected, a tuple of sizes and letters; equal letters must have equal sizes, e.g.
+            `("depth", "d", "d")`.
+
+    Raises:
+        ValueError: for complex, non-numeric, non-finite or empty values and for other shapes.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"Argument `{name}` must be an array of real numbers. Received: {error}") from error
+    if np.iscomplexobj(array):
+        raise ValueError(
+            f"Argument `{name}` must be real. Received: dtype {array.dtype}. Pass the real part if the imaginary part "
+            f"is zero; the theory here is about real networks."
+        )
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"Argument `{name}` must hold real numbers. Received: dtype {array.dtype}")
+    if not _matches(array.shape, shape):
+        expected = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+        square = shape[-2:] == ("d", "d") and array.ndim == len(shape) and array.shape[-1] != array.shape[-2]
+        remedy = " Residual layers keep the dimension: pad with zeros to make it square." if square else ""
+        raise ValueError(f"Argument `{name}` must have shape {expected}. Received: shape {array.shape}.{remedy}")
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"Argument `{name}` must be finite. Received: {np.count_nonzero(~np.isfinite(array))} of {array.size} "
+            f"entries that are NaN or infinite. Remove them before."
+        )
+    return array.astype(np.float64, copy=False)
+
+
+def _matches(received, expected):
+    if len(received) != len(expected) or 0 in received:
+        return False
+    sizes = {}
+    for size, wanted in zip(received, expected, strict=True):
+        if sizes.setdefault(wanted, size if isinstance(wanted, str) else wanted) != size:
+            return False
+    return True
+
+
+def covariance_matrix(name, value, dim):
+    """A symmetric positive semidefinite matrix of shape (dim, dim); the identity if `value` is None.
+
+    Raises:
+        ValueError: where it is not symmetric or has a negative eigenvalue, beyond rounding.
+    """
+    if value is None:
+        return np.eye(dim)
+    matrix = real_array(name, value, (dim, dim))
+    size = np.abs(matrix).max()
+    if np.abs(matrix - matrix.T).max() > 1e-10 * size:
+        raise ValueError(
+            f"Argument `{name}` must be symmetric. Received: a matrix that differs from its transpose by "
+            f"{np.abs(matrix - matrix.T).max():.3g}. Pass X @ X.T / m for data X of shape (d, m)."
+        )
+    matrix = (matrix + matrix.T) / 2
+    smallest = np.linalg.eigvalsh(matrix)[0]
+    if smallest < -1e-10 * size:
+        raise ValueError(
+            f"Argument `{name}` must be positive semidefinite. Received: a matrix with the eigenvalue {smallest:.3g}. "
+            f"Pass X @ X.T / m for data X of shape (d, m)."
+        )
+    return matrix
+
+
+def positive_integer(name, value):
+    """`value` as an int.
+
+    Raises:
+        ValueError: where it is not a positive whole number.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise ValueError(f"Argument `{name}` must be a positive integer. Received: {name}={value!r}")
+    return int(value)
+
+
+def non_negative(name, value):
+    """`value` as a float.
+
+    Raises:
+        ValueError: where it is not a finite number of 0 or more.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < np.inf:
+        raise ValueError(f"Argument `{name}` must be a finite number of 0 or more. Received: {name}={value!r}")
+    return float(value)

@@ -1,0 +1,283 @@
+"""Global optima of small norm: R as a product of factors near the identity.
+
+Source of all: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 2.1 and appendix A; v1 is the ICLR submission,
+v2 and v3 the arXiv versions. v1 states the theorem without det R > 0, which is false (d = 1, R = -1).
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+import scipy.linalg
+
+from idmatters_tf.linear.arguments import positive_integer, real_array
+from idmatters_tf.linear.operator_angle import operator_angle
+from idmatters_tf.linear.orthogonal import rotation_of, split_rotation, turn, turn_minus_identity
+
+
+def factorize(R, depth, method="polar", on_negative_determinant="raise"):
+    """A with (I + A_l) ... (I + A_1) = R and small layers.
+
+    Methods:
+        "polar": R = Q P, Q a rotation, P positive definite, and I + A_i = Q^(i/l) P^(1/l) Q^(-(i-1)/l). The product
+            telescopes for every depth, and all layers have the same norm ||Q^(1/l) P^(1/l) - I||, at most
+            2 sin(theta / 2l) + max_j |k_j^(1/l) - 1| with theta the largest angle of Q and k_j the singular values of
+            R. Not in the paper; at most 0.4 of its bound wherever that is claimed.
+        "paper": the construction in the theorem's proof (v3): R = U K V^T, with V^T and U in 2q factors each and K in
+            p, p + 4q = l. p and q are the integers nearest to the proof's; with them the theorem's bound is missed at
+            many depths. Needs depth 5 or more.
+        "log": I + A_i = exp(log(R) / l), with the principal logarithm. Often far from the shortest, and undefined with
+            negative eigenvalues.
+        "psd": I + A_i = R^(1/l), for symmetric positive definite R (the theorem's special case, bound 3 gamma / l).
+
+    Args:
+        R: (d, d), det R > 0.
+        depth: l, a positive integer.
+        method: see above.
+        on_negative_determinant: "raise", or "augment" to factorise diag(R, -1) instead, see `augment`.
+
+    Returns:
+        (depth, d, d) float64, or (depth, d+1, d+1) where R was augmented. `compose` gives R back with an error of
+        about 1e-15 ||R|| times the depth.
+
+    Raises:
+        ValueError: for singular R (every factorisation has norm 1 or more), for det R < 0, and where the method does
+            not apply.
+
+    Example:
+
+    >>> factorize([[4.0]], 2)
+    array([[[1.]],
+    <BLANKLINE>
+           [[1.]]])
+    """
+    R = real_array("R", R, ("d", "d"))
+    depth = positive_integer("depth", depth)
+    if method not in METHODS:
+        raise ValueError(
+            f"Argument `method` must be one of {', '.join(map(repr, METHODS))}. Received: method={method!r}"
+        )
+    if on_negative_determinant not in ("raise", "augment"):
+        raise ValueError(
+            f"Argument `on_negative_determinant` must be 'raise' or 'augment'. "
+            f"Received: on_negative_determinant={on_negative_determinant!r}"
+        )
+    if on_negative_determinant == "augment" and _determinant_sign(_singular_value_decomposition(R)) < 0:
+        R = augment(R)
+    decomposition = _singular_value_decomposition(R)
+    _require_positive_determinant(decomposition)
+    if depth == 1:
+        return (R - np.eye(len(R)))[None]
+    return METHODS[method](R, depth, decomposition)
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorizationBounds:
+    """How small |||A||| can be for the factorisations of R; see `factorization_bounds`.
+
+    Attributes:
+        theorem: (4 pi + 3 gamma) / l, claimed by Theorem 2.1 for l >= 3 gamma.
+        theorem_applies: whether l >= 3 gamma.
+        polar: 2 sin(theta / 2l) + max_j |k_j^(1/l) - 1|, not exceeded by `factorize`.
+        lower: max(sigma_max^(1/l) - 1, 1 - sigma_min^(1/l), sin(phi / l)), which no factorisation goes below; phi is
+            the operator angle of R.
+        gamma: max(|log sigma_max(R)|, |log sigma_min(R)|).
+    """
+
+    theorem: float
+    theorem_applies: bool
+    polar: float
+    lower: float
+    gamma: float
+
+
+def factorization_bounds(R, depth):
+    """Bounds on the norm of the best factorisation: the theorem's, that of `factorize`, and one from below.
+
+    The lower bound: a layer of norm tau multiplies lengths by at most 1 + tau and at least 1 - tau, and turns a vector
+    by at most arcsin(tau) if tau < 1.
+
+    Args:
+        R: (d, d), det R > 0.
+        depth: l.
+
+    Returns:
+        `FactorizationBounds`.
+    """
+    R = real_array("R", R, ("d", "d"))
+    depth = positive_integer("depth", depth)
+    decomposition = _singular_value_decomposition(R)
+    _require_positive_determinant(decomposition)
+    U, singular_values, Vt = decomposition
+    logarithms = np.log(singular_values)
+    gamma = float(np.abs(logarithms).max())
+    theta = float(np.abs(rotation_of(U @ Vt).angles).max(initial=0.0))
+    stretch = np.abs(np.expm1(logarithms / depth))
+    # Beyond a right angle per layer even norm 1 does not turn far enough.
+    turning = math.sin(min(operator_angle(R) / depth, math.pi / 2))
+    return FactorizationBounds(
+        theorem=(4 * math.pi + 3 * gamma) / depth,
+        theorem_applies=depth >= 3 * gamma,
+        polar=2 * math.sin(theta / (2 * depth)) + float(stretch.max()),
+        lower=max(math.expm1(logarithms[0] / depth), -math.expm1(logarithms[-1] / depth), turning),
+        gamma=gamma,
+    )
+
+
+def augment(R):
+    """diag(R, -1): the determinant's sign flipped with one more coordinate, gamma unchanged.
+
+    The data get a coordinate b and the labels -b. Source: Hardt & Ma, after Theorem 2.1 (v2, v3).
+
+    Args:
+        R: (d, d).
+
+    Returns:
+        (d+1, d+1).
+    """
+    return scipy.linalg.block_diag(real_array("R", R, ("d", "d")), -1.0)
+
+
+def flip_sign(R):
+    """-R: the determinant's sign flipped by flipping the labels, for odd d.
+
+    Source: Hardt & Ma, footnote 2 (v2, v3).
+
+    Args:
+        R: (d, d) with odd d.
+
+    Raises:
+        ValueError: for even d, where det(-R) = det R.
+    """
+    R = real_array("R", R, ("d", "d"))
+    if len(R) % 2 == 0:
+        raise ValueError(
+            f"Argument `R` must have an odd dimension: in an even one the sign does not change the determinant. "
+            f"Received: shape {R.shape}. Use `augment`."
+        )
+    return -R
+
+
+def scale_to_smallest_gamma(R):
+    """R scaled so that sigma_min = 1/sqrt(kappa) and sigma_max = sqrt(kappa): gamma = log(kappa) / 2 is then smallest.
+
+    Source: Hardt & Ma, after Theorem 2.1 (v2; v3 loses the square roots).
+
+    Args:
+        R: (d, d), non-singular.
+
+    Returns:
+        (scaled, factor): `scaled = factor * R`.
+    """
+    R = real_array("R", R, ("d", "d"))
+    _, singular_values, _ = _singular_value_decomposition(R)
+    factor = float(np.exp(-(np.log(singular_values[0]) + np.log(singular_values[-1])) / 2))
+    return factor * R, factor
+
+
+def _singular_value_decomposition(R):
+    U, singular_values, Vt = np.linalg.svd(R)
+    if singular_values[-1] <= len(R) * np.finfo(np.float64).eps * singular_values[0]:
+        raise ValueError(
+            f"Argument `R` must be non-singular. Received: singular values from {singular_values[-1]:.3g} to "
+            f"{singular_values[0]:.3g}. gamma is infinite, and every factorisation has a layer of norm 1 or more; add "
+            f"a small multiple of the identity, or drop the directions that R maps to 0."
+        )
+    return U, singular_values, Vt
+
+
+def _determinant_sign(decomposition):
+    U, _, Vt = decomposition
+    # From the orthogonal factors: exact also where the determinant of R under- or overflows.
+    return np.linalg.slogdet(U)[0] * np.linalg.slogdet(Vt)[0]
+
+
+def _require_positive_determinant(decomposition):
+    if _determinant_sign(decomposition) < 0:
+        odd = len(decomposition[1]) % 2
+        raise ValueError(
+            "Argument `R` must have a positive determinant: factors near the identity have. Received: det R < 0. "
+            "Factorise diag(R, -1) instead, on_negative_determinant='augment'"
+            + (
+                ", or -R with the labels' sign flipped."
+                if odd
+                else " (flipping the labels' sign helps for odd d only)."
+            )
+        )
+
+
+def _polar(R, depth, decomposition):
+    U, singular_values, Vt = decomposition
+    basis, angles = rotation_of(U @ Vt)
+    # In the basis S of the rotation, with X = P^(1/l): S^T A_i S = D^(i-1) (D X - I) D^-(i-1), and
+    # D X - I = (D - I) X + (X - I) keeps its relative accuracy when all three are near the identity.
+    directions = basis.T @ Vt.T
+    stretch = (directions * np.expm1(np.log(singular_values) / depth)) @ directions.T
+    first = turn_minus_identity(stretch, angles / depth) + turn_minus_identity(np.eye(len(R)), angles / depth) + stretch
+    A = np.empty((depth, *R.shape))
+    for i in range(depth):
+        turned_basis = turn(basis.T, -angles * (i / depth)).T
+        A[i] = turned_basis @ first @ turned_basis.T
+    return A
+
+
+def _paper(R, depth, decomposition):
+    if depth < 5:
+        raise ValueError(
+            f"Argument `depth` must be 5 or more with method='paper': two factors for each rotation and one for the "
+            f"singular values. Received: depth={depth}. Use method='polar'."
+        )
+    U, singular_values, Vt = decomposition
+    if np.linalg.slogdet(U)[0] < 0:
+        U, Vt = U * _first_negative(len(R)), _first_negative(len(R))[:, None] * Vt
+    gamma = np.abs(np.log(singular_values)).max()
+    q = min(max(round(math.pi * depth / (4 * math.pi + 3 * gamma)), 1), (depth - 1) // 4)
+    p = depth - 4 * q
+    stretch = np.diag(np.expm1(np.log(singular_values) / p))
+    return np.concatenate([_rotation_factors(Vt, q), np.repeat(stretch[None], p, axis=0), _rotation_factors(U, q)])
+
+
+def _rotation_factors(Q, q):
+    """2q factors of a rotation: q for its half turns (pairs of eigenvalues -1), q for its other angles."""
+    (basis, angles), half_turns = split_rotation(Q)
+    factors = [basis @ turn_minus_identity(basis.T, turns / q) for turns in (half_turns, angles)]
+    return np.repeat(factors, q, axis=0)
+
+
+def _first_negative(size):
+    return np.where(np.arange(size) == 0, -1.0, 1.0)
+
+
+def _log(R, depth, decomposition):
+    eigenvalues = np.linalg.eigvals(R)
+    negative = (eigenvalues.real < 0) & (np.abs(eigenvalues.imag) <= 1e-12 * np.abs(eigenvalues))
+    if negative.any():
+        raise ValueError(
+            f"Argument `R` must have no negative eigenvalues with method='log': the principal logarithm is not defined "
+            f"there. Received: {eigenvalues[negative].real.min():.6g}. Use method='polar'."
+        )
+    logarithm = scipy.linalg.logm(R)
+    layer = scipy.linalg.expm(logarithm.real / depth)
+    error = np.linalg.norm(np.linalg.matrix_power(layer, depth) - R) / np.linalg.norm(R)
+    if (np.iscomplexobj(logarithm) and np.abs(logarithm.imag).max() > 1e-8) or not error < 1e-11 * depth:
+        raise ValueError(
+            f"Argument `R` must have a principal logarithm that can be computed with method='log'. Received: a matrix "
+            f"too close to one without, the product misses it by {error:.2g}. Use method='polar'."
+        )
+    return np.repeat((layer - np.eye(len(R)))[None], depth, axis=0)
+
+
+def _psd(R, depth, decomposition):
+    asymmetry = np.abs(R - R.T).max()
+    eigenvalues, vectors = np.linalg.eigh((R + R.T) / 2)
+    if asymmetry > 1e-12 * np.abs(R).max() or eigenvalues[0] <= 0:
+        raise ValueError(
+            f"Argument `R` must be symmetric positive definite with method='psd'. Received: a matrix that differs from "
+            f"its transpose by {asymmetry:.3g}, smallest eigenvalue of the symmetric part {eigenvalues[0]:.3g}. Use "
+            f"method='polar'."
+        )
+    layer = (vectors * np.expm1(np.log(eigenvalues) / depth)) @ vectors.T
+    return np.repeat(layer[None], depth, axis=0)
+
+
+METHODS = {"polar": _polar, "paper": _paper, "log": _log, "psd": _psd}

@@ -1,0 +1,116 @@
+"""The exact Hessian of a deep linear network at any point: dense by the Kronecker formula, and matrix-free.
+
+Notation: f = P_i W_i Q_i + const for every layer i, G = f S_XX - S_YX, C_ij the product between the layers j < i
+(Q_i = C_ij W_j Q_j + ...), K the commutation matrix, K vec(M) = vec(M^T), and vec by rows. Then, for i >= j,
+
+    H_ij = (P_i^T P_j) (x) (Q_i S_XX Q_j^T) + [i != j] ((P_i^T G Q_j^T) (x) C_ij) K
+
+The papers give the Hessian at zero only (Li et al., Theorem 1; see `idmatters_tf.linear.zero`).
+"""
+
+import numpy as np
+import scipy.sparse.linalg
+
+from idmatters_tf.linear.shortcuts import Surroundings, problem
+
+
+def shortcut_hessian(W, sxx, syx, shortcut=True):
+    """The Hessian of L(W) = ||Y - f(W) X||_F^2 / (2m), dense.
+
+    Args:
+        W: (units, n, d, d).
+        sxx, syx: X X^T / m and Y X^T / m, (d, d).
+        shortcut: False for a plain network.
+
+    Returns:
+        (P, P) float64 with P = W.size, symmetric, in the order of W.ravel().
+    """
+    W, sxx, syx = problem(W, sxx, syx)
+    units, n, d, _ = W.shape
+    Q, P, end_to_end = Surroundings.of(W, shortcut)
+    residual = end_to_end @ sxx - syx
+    Qt, Pt = Q.swapaxes(1, 2), P.swapaxes(1, 2)
+    H = np.empty((units * n, d, d, units * n, d, d))
+    for i, between in enumerate(_products_between(W, shortcut)):
+        # Axes: j first as NumPy stacks matrices, then moved to where the layer j stands in H[i, row, column, j, ...].
+        outputs, inputs = Pt[i] @ P[: i + 1], Q[i] @ sxx @ Qt[: i + 1]
+        # The products are symmetric up to rounding, the Hessian is to be exactly.
+        outputs[i], inputs[i] = (outputs[i] + outputs[i].T) / 2, (inputs[i] + inputs[i].T) / 2
+        H[i, :, :, : i + 1] = np.einsum("jac,jbe->abjce", outputs, inputs)
+        crossed = Pt[i] @ residual @ Qt[:i]
+        H[i, :, :, :i] += np.einsum("jae,jbc->abjce", crossed, between)
+        H[:i, :, :, i] = H[i, :, :, :i].transpose(2, 3, 4, 0, 1)
+    return H.reshape(W.size, W.size)
+
+
+def _products_between(W, shortcut):
+    """For each layer i in turn: C_ij for all j < i, (i, d, d)."""
+    to_entry = np.empty((0, *W.shape[2:]))
+    for unit in W:
+        products = to_entry
+        for layer in unit:
+            yield products
+            products = np.concatenate([layer @ products, np.eye(len(layer))[None]])
+        if shortcut:
+            products[: len(to_entry)] += to_entry
+        to_entry = products
+
+
+class ShortcutHessian(scipy.sparse.linalg.LinearOperator):
+    """The same Hessian as an operator: a product with a vector costs O(layers * d^3), whatever the number of samples.
+
+    Directions V change the map by sum_i P_i V_i Q_i; how they change the Q_i and the P_i^T G follows from one pass
+    forwards and one backwards through the layers.
+
+    Args:
+        W: (units, n, d, d).
+        sxx, syx: X X^T / m and Y X^T / m, (d, d).
+        shortcut: False for a plain network.
+
+    Its shape is (W.size, W.size), vectors are in the order of W.ravel(); `@`, `matvec` and `matmat` as in SciPy.
+    """
+
+    def __init__(self, W, sxx, syx, shortcut=True):
+        self._W, self._sxx, syx = problem(W, sxx, syx)
+        self._shortcut = bool(shortcut)
+        Q, P, end_to_end = Surroundings.of(self._W, shortcut)
+        self._Q, self._Qt, self._P, self._Pt = Q, Q.swapaxes(1, 2).copy(), P, P.swapaxes(1, 2).copy()
+        self._backward = self._Pt @ (end_to_end @ self._sxx - syx)
+        self._Wt = self._W.swapaxes(2, 3).copy()
+        super().__init__(dtype=np.float64, shape=(self._W.size, self._W.size))
+
+    def _matvec(self, vector):
+        return self._product(np.reshape(vector, (1, *self._Q.shape))).ravel()
+
+    def _matmat(self, vectors):
+        V = np.ascontiguousarray(vectors.T).reshape(-1, *self._Q.shape)
+        return self._product(V).reshape(len(V), -1).T
+
+    def _adjoint(self):
+        return self
+
+    def _product(self, V):
+        Vt = V.swapaxes(2, 3)
+        changed = np.sum(self._P @ V @ self._Q, axis=1, keepdims=True) @ self._sxx
+        forward = self._pass(V @ self._Q, self._W, range(len(self._W)), 1)
+        backward = self._pass(Vt @ self._backward, self._Wt, reversed(range(len(self._W))), -1)
+        return self._backward @ forward.swapaxes(2, 3) + (self._Pt @ changed + backward) @ self._Qt
+
+    def _pass(self, sources, layers, units, direction):
+        """Sums sources over the paths from their layer to each layer after it, in the direction of the pass.
+
+        Args:
+            sources: (vectors, layers, d, d), what each layer adds behind itself.
+            layers: (units, n, d, d), what a layer does to what comes from before it.
+        """
+        n = layers.shape[1]
+        sums = np.empty_like(sources)
+        total = np.zeros_like(sources[:, 0])
+        for r in units:
+            branch = total
+            for layer in range(n)[::direction]:
+                sums[:, r * n + layer] = branch
+                branch = layers[r, layer] @ branch
+                branch += sources[:, r * n + layer]
+            total = total + branch if self._shortcut else branch
+        return sums

@@ -1,0 +1,122 @@
+"""The maps that deep linear networks compute, and the sizes of their layers.
+
+Two notations, after the two papers. Hardt & Ma's residual networks are arrays `A` of shape (depth, d, d); A[0] is their
+A_1, it is applied first, and the map is (I + A_l) ... (I + A_1). Li et al.'s n-shortcut networks are arrays `W` of
+shape (units, n, d, d); W[r, 0] is applied first in unit r, whose map is I + W[r, n-1] ... W[r, 0]. With
+`shortcut=False` the identity is left out: a plain network. Hardt & Ma's networks are those with n = 1: `W = A[:,
+None]`.
+"""
+
+import functools
+
+import numpy as np
+
+from idmatters_tf.linear.arguments import positive_integer, real_array
+
+
+def compose(A):
+    """The end-to-end map (I + A_l) ... (I + A_1) of a linear residual network.
+
+    Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 2.1 (all versions).
+
+    Args:
+        A: (depth, d, d), A[0] is applied first.
+
+    Returns:
+        (d, d) float64.
+
+    Example:
+
+    >>> compose([[[1.0]], [[0.5]]])
+    array([[3.]])
+    """
+    A = real_array("A", A, ("depth", "d", "d"))
+    # X + A X instead of (I + A) X: entries of A far below 1 keep their digits.
+    return functools.reduce(lambda product, layer: product + layer @ product, A, np.eye(A.shape[-1]))
+
+
+def shortcut_compose(W, shortcut=True):
+    """The end-to-end map of an n-shortcut network, or of a plain one.
+
+    Source: Li et al., *Demystifying ResNet*, Eq. 5.
+
+    Args:
+        W: (units, n, d, d), W[r, 0] is applied first in unit r.
+        shortcut: whether each unit adds its input.
+
+    Returns:
+        (d, d) float64.
+    """
+    W = real_array("W", W, ("units", "n", "d", "d"))
+    product = np.eye(W.shape[-1])
+    for unit in W:
+        branch = functools.reduce(lambda lower, layer: layer @ lower, unit, product)
+        product = product + branch if shortcut else branch
+    return product
+
+
+def layer_norms(A):
+    """The spectral norm of each layer.
+
+    Args:
+        A: (..., d, d).
+
+    Returns:
+        (...) float64.
+    """
+    return np.linalg.norm(np.asarray(A, dtype=np.float64), 2, axis=(-2, -1))
+
+
+def tensor_norm(A):
+    """|||A|||, the largest spectral norm of the layers.
+
+    Source: Hardt & Ma, section 2 (all versions).
+
+    Args:
+        A: (depth, d, d).
+
+    Returns:
+        A float.
+
+    Example:
+
+    >>> float(tensor_norm([[[0.5]], [[-2.0]]]))
+    2.0
+    """
+    return float(layer_norms(real_array("A", A, ("depth", "d", "d"))).max())
+
+
+def initial_weights(kind, units, n, dim, seed=0, networks=None):
+    """Starting points of gradient descent, drawn from NumPy's generator.
+
+    Source: Li et al., section 5, for "xavier", "orthogonal" and "small" (Xavier times 0.01, their "zero
+    initialisation").
+
+    Args:
+        kind: "zero"; "xavier": N(0, 1/dim); "small": 0.01 times that; "orthogonal": Haar-distributed; "identity".
+        units, n, dim: the network's shape.
+        seed: of the generator; a non-negative integer.
+        networks: how many of them; None for one, without the first axis.
+
+    Returns:
+        ([networks,] units, n, dim, dim) float64.
+    """
+    for name, value in (("units", units), ("n", n), ("dim", dim)):
+        positive_integer(name, value)
+    shape = (() if networks is None else (positive_integer("networks", networks),)) + (units, n, dim, dim)
+    rng = np.random.default_rng(seed)
+    if kind == "zero":
+        return np.zeros(shape)
+    if kind == "identity":
+        return np.broadcast_to(np.eye(dim), shape).copy()
+    if kind == "xavier":
+        return rng.normal(scale=dim**-0.5, size=shape)
+    if kind == "small":
+        return rng.normal(scale=0.01 * dim**-0.5, size=shape)
+    if kind == "orthogonal":
+        q, r = np.linalg.qr(rng.normal(size=shape))
+        # Without the signs the distribution would depend on the QR algorithm (Mezzadri, 2007).
+        return q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
+    raise ValueError(
+        f"Argument `kind` must be one of 'zero', 'identity', 'xavier', 'small', 'orthogonal'. Received: kind={kind!r}"
+    )

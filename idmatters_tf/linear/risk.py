@@ -1,0 +1,160 @@
+"""The population risk of linear residual networks, its gradient, and how the one bounds the other.
+
+Source of all: Hardt & Ma, *Identity Matters in Deep Learning*, section 2. v1 is the ICLR submission, v2 and v3 the
+arXiv versions; they disagree, and each docstring says where.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from idmatters_tf.linear.arguments import covariance_matrix, non_negative, real_array
+from idmatters_tf.linear.network import compose, layer_norms
+from idmatters_tf.linear.statistics import covariance_root
+
+# Gradient and risk are rounded: at equality in (2.3) one may fall short of the other by this share.
+ROUNDING = 1e-7
+
+
+def population_risk(A, R, covariance=None, noise_variance=1.0):
+    """f(A) = E ||(I + A_l) ... (I + A_1) x - R x - xi||^2 = ||E S^(1/2)||_F^2 + C.
+
+    E = (I + A_l) ... (I + A_1) - R, S = E[x x^T], and C = E||xi||^2 = d * noise_variance is the minimum. Computed from
+    E, so that it keeps its relative accuracy above C near an optimum.
+    Source: Claim 2.3. v1 prints C = E[x x^T], which is a matrix.
+
+    Args:
+        A: (depth, d, d), A[0] is applied first.
+        R: the target map, (d, d).
+        covariance: S of the inputs, (d, d); the identity if None.
+        noise_variance: of each coordinate of xi.
+
+    Returns:
+        A float.
+
+    Example:
+
+    >>> population_risk([[[0.5]]], [[2.0]], noise_variance=1.0)
+    1.25
+    """
+    A, R, covariance = _problem(A, R, covariance)
+    noise = len(R) * non_negative("noise_variance", noise_variance)
+    return float(np.linalg.norm((compose(A) - R) @ covariance_root(covariance)) ** 2) + noise
+
+
+def risk_gradient(A, R, covariance=None):
+    """df/dA_i = 2 (I + A_(i+1))^T ... (I + A_l)^T E S (I + A_1)^T ... (I + A_(i-1))^T.
+
+    Source: Lemma 2.4 in v3. v1 and v2 print both outer products in the reverse order, which is the same for depth 1 and
+    2 and wrong from depth 3 on.
+
+    Args:
+        A: (depth, d, d).
+        R: (d, d).
+        covariance: (d, d); the identity if None.
+
+    Returns:
+        (depth, d, d) float64.
+    """
+    A, R, covariance = _problem(A, R, covariance)
+    return _gradient(A, R, covariance_root(covariance))
+
+
+def _gradient(A, R, root):
+    inputs = [root]
+    for layer in A:
+        inputs.append(inputs[-1] + layer @ inputs[-1])
+    backward = 2 * (inputs.pop() - R @ root)
+    gradient = np.empty_like(A)
+    for i in reversed(range(len(A))):
+        gradient[i] = backward @ inputs[i].T
+        backward = backward + A[i].T @ backward
+    return gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientDominance:
+    """Both sides of the inequality of gradient dominance (2.3) at a point; see `gradient_dominance`.
+
+    Attributes:
+        gradient_norm_squared: ||grad f||_F^2.
+        lower_bound: 4 l (1 - tau)^(2l-2) sigma_min(S) (f - C); 0 outside the ball tau < 1, where nothing is promised.
+        per_layer_bound: sum_i 4 prod_{j != i} (1 - ||A_j||)^2 sigma_min(S) (f - C), never below `lower_bound`; 0
+            outside the ball.
+        tau: |||A|||.
+        excess_risk: f - C.
+        inside: whether tau < 1.
+        holds: whether both bounds hold, up to rounding.
+    """
+
+    gradient_norm_squared: float
+    lower_bound: float
+    per_layer_bound: float
+    tau: float
+    excess_risk: float
+    inside: bool
+    holds: bool
+
+
+def gradient_dominance(A, R, covariance=None):
+    """The certificate (2.3): inside the ball |||A||| < 1 a small gradient means a small excess risk.
+
+        ||grad f||_F^2 >= 4 l (1 - tau)^(2l-2) sigma_min(S) (f(A) - C)
+
+    It is tight: equality at A_i = -tau I, R = (1 - tau)^l I - u v^T with v the bottom eigenvector of S. With the norm
+    of each layer in the place of the largest it is sharper (`per_layer_bound`). tau = 1 is rightly excluded: A_i = -I
+    is critical and not optimal for l >= 2. For a singular S the smallest non-zero eigenvalue takes the place of
+    sigma_min(S): what the inputs do not span counts neither in the risk nor in the gradient.
+    Source: Eq. 2.3 in v3. v2's sigma_min(S)^2 is true only for sigma_min(S) <= 1 (fails at d = l = 1, A = R = 0, S = 4:
+    64 < 256); v1's exponent l - 1 is false even for S = I (l = 3, A_i = -1/2, R = 2: 2.64 < 10.55), and so is its norm
+    that is not squared.
+
+    Args:
+        A: (depth, d, d).
+        R: (d, d).
+        covariance: (d, d); the identity if None.
+
+    Returns:
+        `GradientDominance`.
+
+    Example:
+
+    >>> certificate = gradient_dominance([[[0.0]]], [[2.0]])
+    >>> certificate.gradient_norm_squared, certificate.lower_bound, certificate.holds
+    (4.0, 4.0, True)
+    """
+    A, R, covariance = _problem(A, R, covariance)
+    root = covariance_root(covariance)
+    excess = float(np.linalg.norm((compose(A) - R) @ root) ** 2)
+    gradient_norm_squared = float(np.linalg.norm(_gradient(A, R, root)) ** 2)
+    norms = layer_norms(A)
+    tau = float(norms.max())
+    uniform = per_layer = 0.0
+    if tau < 1 and root.size:
+        # The columns of the root are orthogonal: their squared norms are the non-zero eigenvalues of S.
+        smallest = float(np.min(np.sum(root**2, axis=0)))
+        uniform, per_layer = (float(bound) * smallest * excess for bound in dominance_factors(norms))
+    holds = gradient_norm_squared >= (1 - ROUNDING) * max(uniform, per_layer)
+    return GradientDominance(gradient_norm_squared, uniform, per_layer, tau, excess, tau < 1, holds)
+
+
+def dominance_factors(norms):
+    """What multiplies sigma_min(S) (f - C) in the two bounds of `gradient_dominance`.
+
+    Args:
+        norms: the layers' spectral norms, (..., depth), below 1.
+
+    Returns:
+        (uniform, per_layer): 4 l (1 - max)^(2l-2) and 4 sum_i prod_{j != i} (1 - norm_j)^2, each of shape (...).
+    """
+    depth = norms.shape[-1]
+    logarithms = 2 * np.log1p(-norms)
+    uniform = 4 * depth * np.exp((depth - 1) * logarithms.min(axis=-1))
+    per_layer = 4 * np.exp(logarithms.sum(axis=-1, keepdims=True) - logarithms).sum(axis=-1)
+    return uniform, per_layer
+
+
+def _problem(A, R, covariance):
+    R = real_array("R", R, ("d", "d"))
+    A = real_array("A", A, ("depth", len(R), len(R)))
+    return A, R, covariance_matrix("covariance", covariance, len(R))

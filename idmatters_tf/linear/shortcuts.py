@@ -1,0 +1,106 @@
+"""n-shortcut linear networks: their loss, its gradient, and the products around each layer.
+
+Source: Li et al., *Demystifying ResNet*, sections 3 and 4. Their loss ||Y - W X||_F^2 / (2m) depends on the data
+through S_XX, S_YX and tr S_YY alone. Hardt & Ma's excess risk is 2 (L - L_min) with S_XX = S and S_YX = R S.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from idmatters_tf.linear.arguments import covariance_matrix, real_array
+from idmatters_tf.linear.network import shortcut_compose
+from idmatters_tf.linear.statistics import regression
+
+
+def shortcut_risk(W, sxx, syx, syy_trace, shortcut=True):
+    """L(W) = ||Y - f(W) X||_F^2 / (2m) = tr(f S_XX f^T) / 2 - tr(f S_YX^T) + tr(S_YY) / 2, f the end-to-end map.
+
+    Near an optimum with a small loss this is a difference of large numbers: `excess_risk` is accurate there.
+    Source: Li et al., Eq. 6.
+
+    Args:
+        W: (units, n, d, d), W[r, 0] is applied first in unit r.
+        sxx: X X^T / m, (d, d).
+        syx: Y X^T / m, (d, d).
+        syy_trace: ||Y||_F^2 / m.
+        shortcut: False for a plain network.
+
+    Returns:
+        A float.
+    """
+    W, sxx, syx = problem(W, sxx, syx)
+    f = shortcut_compose(W, shortcut)
+    return float(np.vdot(f @ sxx, f) / 2 - np.vdot(f, syx) + syy_trace / 2)
+
+
+def excess_risk(W, sxx, syx, shortcut=True):
+    """L(W) - L_min = ||(f - W*) S_XX^(1/2)||_F^2 / 2, with its relative accuracy also near the optimum.
+
+    Args and errors: as `shortcut_risk`; syx must vanish where sxx does.
+
+    Returns:
+        A float.
+    """
+    W, sxx, syx = problem(W, sxx, syx)
+    root, targets = regression(sxx, syx)
+    return float(np.linalg.norm(shortcut_compose(W, shortcut) @ root - targets) ** 2 / 2)
+
+
+def shortcut_gradient(W, sxx, syx, syy_trace=None, shortcut=True):
+    """dL/dW_i = P_i^T G Q_i^T with G = f S_XX - S_YX and f = P_i W_i Q_i + const.
+
+    Source: Li et al., Eq. 7, which is minus this times the learning rate.
+
+    Args:
+        W: (units, n, d, d).
+        sxx, syx: (d, d).
+        syy_trace: not used; taken so that `Statistics` can be unpacked here too.
+        shortcut: False for a plain network.
+
+    Returns:
+        (units, n, d, d) float64.
+    """
+    W, sxx, syx = problem(W, sxx, syx)
+    around = Surroundings.of(W, shortcut)
+    gradient = around.after.swapaxes(-1, -2) @ (around.end_to_end @ sxx - syx) @ around.before.swapaxes(-1, -2)
+    return gradient.reshape(W.shape)
+
+
+class Surroundings(NamedTuple):
+    """What stands around each layer: f = after[i] W_i before[i] + const, the layers i in the order of application.
+
+    before: Q, (layers, d, d). after: P, (layers, d, d). end_to_end: f, (d, d).
+    """
+
+    before: np.ndarray
+    after: np.ndarray
+    end_to_end: np.ndarray
+
+    @classmethod
+    def of(cls, W, shortcut):
+        """Those of a network (units, n, d, d)."""
+        units, n, dim, _ = W.shape
+        before, after = np.empty_like(W), np.empty_like(W)
+        product = np.eye(dim)
+        for r in range(units):
+            branch = product
+            for layer in range(n):
+                before[r, layer] = branch
+                branch = W[r, layer] @ branch
+            product = product + branch if shortcut else branch
+        end_to_end, product = product, np.eye(dim)
+        for r in reversed(range(units)):
+            branch = product
+            for layer in reversed(range(n)):
+                after[r, layer] = branch
+                branch = branch @ W[r, layer]
+            product = product + branch if shortcut else branch
+        return cls(before.reshape(-1, dim, dim), after.reshape(-1, dim, dim), end_to_end)
+
+
+def problem(W, sxx, syx):
+    """The three arguments of every function here, checked."""
+    W = real_array("W", W, ("units", "n", "d", "d"))
+    dim = W.shape[-1]
+    return W, covariance_matrix("sxx", sxx, dim), real_array("syx", syx, (dim, dim))

@@ -1,0 +1,153 @@
+"""What a data set is to a linear network: its second moments, its least-squares optimum; whitening and PCA."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from idmatters_tf.linear.arguments import covariance_matrix, positive_integer, real_array
+
+
+class Statistics(NamedTuple):
+    """All that the loss ||Y - W X||_F^2 / (2m) depends on (Li et al., Eqs. 6, 8, 9).
+
+    sxx: X X^T / m, (d, d). syx: Y X^T / m, (d, d). syy_trace: ||Y||_F^2 / m, a float.
+    """
+
+    sxx: np.ndarray
+    syx: np.ndarray
+    syy_trace: float
+
+
+def sufficient_statistics(X, Y):
+    """The second moments of a data set. Cost and memory of everything after do not depend on the number of samples.
+
+    Args:
+        X: inputs, (d, m), a column for each sample.
+        Y: outputs, (d, m).
+
+    Returns:
+        `Statistics`, made to be unpacked: `shortcut_risk(W, *sufficient_statistics(X, Y))`.
+    """
+    X, Y = _pair(X, Y)
+    samples = X.shape[1]
+    return Statistics(X @ X.T / samples, Y @ X.T / samples, float(np.vdot(Y, Y) / samples))
+
+
+def least_squares_optimum(X, Y):
+    """The best end-to-end map and the minimum loss, ||Y - W* X||_F^2 / (2m) with W* = Y X^+.
+
+    By least squares on the data: the paper's trace formula on second moments squares the condition number, and its
+    loss is a difference of large numbers, which can even come out negative. With rank-deficient inputs W* is the
+    solution of the smallest norm.
+    Source: Li et al., *Demystifying ResNet*, Eqs. 15 and 16.
+
+    Args:
+        X: inputs, (d, m).
+        Y: outputs, (d, m).
+
+    Returns:
+        (W, loss): (d, d) float64 and a float.
+    """
+    X, Y = _pair(X, Y)
+    W = np.linalg.lstsq(X.T, Y.T, rcond=None)[0].T
+    return W, float(np.linalg.norm(Y - W @ X) ** 2 / (2 * X.shape[1]))
+
+
+def covariance_root(covariance):
+    """F of shape (d, rank) with F F^T = covariance; eigenvalues that are zero up to rounding are left out.
+
+    Args:
+        covariance: (d, d), symmetric positive semidefinite.
+    """
+    eigenvalues, vectors = np.linalg.eigh(covariance)
+    kept = eigenvalues > len(eigenvalues) * np.finfo(np.float64).eps * max(eigenvalues[-1], 0.0)
+    return vectors[:, kept] * np.sqrt(eigenvalues[kept])
+
+
+class Regression(NamedTuple):
+    """Second moments as a regression on at most d samples: L(W) - L_min = ||W root - targets||_F^2 / 2.
+
+    root: (d, rank) with root root^T = sxx. targets: W* root, (d, rank).
+    """
+
+    root: np.ndarray
+    targets: np.ndarray
+
+
+def regression(sxx, syx):
+    """The regression on at most d samples that has the same loss, up to its minimum, as the data had.
+
+    Args:
+        sxx: (d, d), symmetric positive semidefinite.
+        syx: (d, d).
+
+    Raises:
+        ValueError: where syx is not of the form W sxx, which no data set gives.
+    """
+    syx = real_array("syx", syx, ("d", "d"))
+    root = covariance_root(covariance_matrix("sxx", sxx, len(syx)))
+    targets = np.linalg.lstsq(root, syx.T, rcond=None)[0].T
+    if np.abs(targets @ root.T - syx).max() > 1e-7 * max(np.abs(syx).max(), np.finfo(np.float64).tiny):
+        raise ValueError(
+            "Argument `syx` must vanish where `sxx` does: its rows must lie in the range of `sxx`. Received: rows "
+            "outside it, for which the loss has no minimum. Take both from the same data with "
+            "`sufficient_statistics`."
+        )
+    return Regression(root, targets)
+
+
+def whiten(X, components=None):
+    """Principal components of the data, scaled to unit variance, so that S_XX = I.
+
+    Source: Li et al., appendix B ("whitened", "10 greatest principal components are kept").
+
+    Args:
+        X: (d, m), a column for each sample.
+        components: how many to keep, the largest first; all those with a variance above rounding if None.
+
+    Returns:
+        (whitened, transform, mean): (components, m), (components, d), (d, 1), with
+        `whitened = transform @ (X - mean)`.
+
+    Raises:
+        ValueError: where the data have fewer components than asked for.
+    """
+    coordinates, directions, mean = principal_components(X, components)
+    scale = np.sqrt(np.mean(coordinates**2, axis=1, keepdims=True))
+    return coordinates / scale, directions / scale, mean
+
+
+def principal_components(X, components=None):
+    """The data in the coordinates of their principal components, the largest variance first.
+
+    Args and errors: as `whiten`.
+
+    Returns:
+        (coordinates, directions, mean): (components, m), (components, d) with orthonormal rows, (d, 1), with
+        `coordinates = directions @ (X - mean)`.
+    """
+    X = real_array("X", X, ("d", "m"))
+    mean = X.mean(axis=1, keepdims=True)
+    # The SVD of the data, not of their covariance, whose condition number is the square.
+    vectors, singular_values, _ = np.linalg.svd(X - mean, full_matrices=False)
+    scale = max(np.abs(X).max() * np.sqrt(X.size), np.finfo(np.float64).tiny)
+    available = int(np.count_nonzero(singular_values > max(X.shape) * np.finfo(np.float64).eps * scale))
+    components = available if components is None else positive_integer("components", components)
+    if components > available or available == 0:
+        raise ValueError(
+            f"Argument `components` must be at most the rank of the centred data, {available}. Received: "
+            f"components={components}. Ask for fewer, or pass more varied data."
+        )
+    directions = vectors[:, :components].T
+    return directions @ (X - mean), directions, mean
+
+
+def _pair(X, Y):
+    X = real_array("X", X, ("d", "m"))
+    Y = real_array("Y", Y, ("outputs", "m"))
+    if X.shape[1] != Y.shape[1]:
+        raise ValueError(
+            f"Arguments `X` and `Y` must have a column for each sample. Received: shapes {X.shape} and {Y.shape}. "
+            f"Transpose data with a row for each sample."
+        )
+    return X, Y

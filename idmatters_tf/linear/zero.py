@@ -1,0 +1,101 @@
+"""The zero point of an n-shortcut network: the order of its stationarity and the spectrum of the Hessian there.
+
+Source: Li et al., *Demystifying ResNet*, Theorem 1 and appendix A.
+"""
+
+import numpy as np
+
+from idmatters_tf.linear.arguments import covariance_matrix, positive_integer, real_array
+from idmatters_tf.linear.hessian import shortcut_hessian
+
+
+def zero_stationary_order(n, sxx, syx):
+    """The order k of the stationary point at zero: the first non-zero derivative has order k + 1.
+
+    n - 1 in general (for n = 1 zero is not stationary: 0); 2n - 1 if G = S_XX - S_YX is zero, and then zero is already
+    optimal. Source: Li et al., Definition 4 and Theorem 1, which leaves out the case G = 0.
+
+    Args:
+        n: the depth of the shortcuts.
+        sxx, syx: (d, d).
+    """
+    sxx, syx = _moments(sxx, syx)
+    return positive_integer("n", n) * (2 if _vanishes(sxx - syx, sxx, syx) else 1) - 1
+
+
+def zero_hessian_spectrum(units, n, sxx, syx, slope=1.0):
+    """All eigenvalues of the Hessian at W = 0.
+
+    With G = S_XX - S_YX:
+
+    - n = 1: the Hessian is block Toeplitz, S_XX on the diagonal and V -> G V^T + V S_XX below it. If S_XX and G are
+      symmetric and commute, with eigenvalues s_a and g_a, it falls apart into pairs of coordinates and the spectrum is
+      explicit: (s_a + g_a) R - g_a and R - 1 times -g_a for each a, and one matrix of size 2R for each pair a < b,
+      see `_pair_spectrum`. Otherwise there is no formula, and the eigenvalues come from the dense matrix of the
+      formula.
+    - n = 2: +-slope * sigma_i(G), each units * d times. The condition number does not depend on the depth, and half of
+      the eigenvalues are negative if G is non-singular.
+    - n >= 3: zero.
+
+    Source: Li et al., Theorem 1 and Eq. 22; their n = 1 case gives the block structure only.
+
+    Args:
+        units: R.
+        n: the depth of the shortcuts.
+        sxx, syx: (d, d). With an activation before the first layer: S_{X pre(X)} and S_{Y pre(X)} (n = 2).
+        slope: mid'(0) * post'(0), for n = 2 with activations there. ReLU has no slope at zero: 1/2 is a choice, and
+            automatic differentiation silently takes 0.
+
+    Returns:
+        (units * n * d^2,) float64, ascending.
+    """
+    units, n = positive_integer("units", units), positive_integer("n", n)
+    slope = float(real_array("slope", slope, ()))
+    if n == 1:
+        sxx, syx = _moments(sxx, syx)
+        if slope != 1.0:
+            raise ValueError(
+                f"Argument `slope` is for n = 2: with n = 1 second derivatives of the activations enter too. Received: "
+                f"slope={slope}, n=1."
+            )
+        return _one_shortcut_spectrum(units, sxx, syx)
+    syx = real_array("syx", syx, ("d", "d"))
+    sxx = real_array("sxx", sxx, syx.shape)
+    if n > 2:
+        return np.zeros(units * n * syx.size)
+    singular_values = np.abs(slope) * np.linalg.svd(sxx - syx, compute_uv=False)
+    return np.sort(np.repeat(np.concatenate([singular_values, -singular_values]), units * len(syx)))
+
+
+def _one_shortcut_spectrum(units, sxx, syx):
+    G = sxx - syx
+    commute = np.allclose(sxx @ G, G @ sxx, rtol=0, atol=1e-12 * max(np.abs(sxx).max(), np.abs(G).max()) ** 2)
+    if not (commute and np.allclose(G, G.T, rtol=0, atol=1e-12 * np.abs(G).max())):
+        d = len(sxx)
+        return np.linalg.eigvalsh(shortcut_hessian(np.zeros((units, 1, d, d)), sxx, syx))
+    # A generic combination has the common eigenvectors also where one of the two has multiple eigenvalues.
+    _, vectors = np.linalg.eigh(G / max(np.abs(G).max(), 1e-300) + np.sqrt(0.5) * sxx / max(np.abs(sxx).max(), 1e-300))
+    s, g = (np.diag(vectors.T @ matrix @ vectors) for matrix in (sxx, G))
+    parts = [np.append(np.full(units - 1, -g_a), (s_a + g_a) * units - g_a) for s_a, g_a in zip(s, g, strict=True)]
+    parts += [_pair_spectrum(units, s[[a, b]], g[[a, b]]) for a in range(len(s)) for b in range(a + 1, len(s))]
+    return np.sort(np.concatenate(parts))
+
+
+def _pair_spectrum(units, s, g):
+    """The eigenvalues on the coordinates (a, b) and (b, a) of all units, (2 * units,).
+
+    V S_XX has the entries v_ab s_b and v_ba s_a; G V^T has g_a v_ba and g_b v_ab.
+    """
+    diagonal = np.diag(s[::-1])
+    below = diagonal + np.array([[0.0, g[0]], [g[1], 0.0]])
+    lower = np.tril(np.ones((units, units)), -1)
+    return np.linalg.eigvalsh(np.kron(np.eye(units), diagonal) + np.kron(lower, below) + np.kron(lower.T, below.T))
+
+
+def _moments(sxx, syx):
+    syx = real_array("syx", syx, ("d", "d"))
+    return covariance_matrix("sxx", sxx, len(syx)), syx
+
+
+def _vanishes(G, sxx, syx):
+    return np.abs(G).max() <= 1e-12 * max(np.abs(sxx).max(), np.abs(syx).max())

@@ -1,0 +1,144 @@
+"""Deep linear networks as Keras models, and the way to and from the NumPy weights of `idmatters_tf.linear`.
+
+Weights there are arrays W of shape (units, n, dim, dim) that multiply columns; a Keras kernel multiplies rows and is
+the transpose. Hardt & Ma's A is W[:, 0] of a `linear_residual`.
+"""
+
+import keras
+import numpy as np
+
+from idmatters_tf.initializers import ScaledGlorot, reseeded
+from idmatters_tf.layers import LinearResidual, ShortcutUnit
+
+
+def linear_residual(dim, depth, kernel_initializer="zeros", weight_decay=0.0, seed=0, name="linear_residual"):
+    """A chain of layers h + A h. Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 2.1.
+
+    Args:
+        dim: of the vectors.
+        depth: the number of layers.
+        kernel_initializer: of every layer; "zeros" starts at the identity map. None: `ScaledGlorot(seed=seed)`. An
+            integer seed is mixed with the layer's number.
+        weight_decay: the rate in rate * ||A||_F^2 / 2, as in `idmatters_tf.linear.gradient_descent`.
+        seed: of the default initialiser.
+        name: the model's name.
+
+    Returns:
+        A `keras.Model` from (batch, dim) to (batch, dim).
+    """
+
+    def unit(number, **options):
+        return LinearResidual(name=f"unit{number + 1}", **options)
+
+    return _chain(dim, depth, unit, kernel_initializer, weight_decay, seed, name)
+
+
+def plain(dim, depth, kernel_initializer=None, weight_decay=0.0, seed=0, name="plain"):
+    """A chain of layers W h: the standard parameterisation.
+
+    Args: as `linear_residual`. Li et al. compare "glorot_normal" (with a seed: `keras.initializers.GlorotNormal`) and
+        `keras.initializers.Orthogonal`; the default is the former times 0.01, near the bad critical point at zero.
+
+    Returns:
+        A `keras.Model` from (batch, dim) to (batch, dim).
+    """
+
+    def unit(number, **options):
+        return keras.layers.Dense(dim, use_bias=False, name=f"unit{number + 1}", **options)
+
+    return _chain(dim, depth, unit, kernel_initializer, weight_decay, seed, name)
+
+
+def shortcut_network(
+    dim,
+    units,
+    shortcut_depth,
+    pre=None,
+    mid=None,
+    post=None,
+    shortcut=True,
+    kernel_initializer=None,
+    weight_decay=0.0,
+    seed=0,
+    name="shortcut_network",
+):
+    """A chain of n-shortcut units, h + post(W_n mid(... mid(W_1 pre(h)))).
+
+    Source: Li et al., *Demystifying ResNet*, Definitions 2 and 3 and Eq. 5.
+
+    Args:
+        dim: of the vectors.
+        units: R.
+        shortcut_depth: n.
+        pre, mid, post: activations; None is linear.
+        shortcut: False leaves the identity out, for the plain networks with activations at the same places.
+        kernel_initializer, weight_decay, seed, name: as in `linear_residual`; `ScaledGlorot` (Xavier times 0.01) is the
+            paper's start.
+
+    Returns:
+        A `keras.Model` from (batch, dim) to (batch, dim).
+    """
+
+    def unit(number, **options):
+        return ShortcutUnit(shortcut_depth, pre, mid, post, shortcut, name=f"unit{number + 1}", **options)
+
+    return _chain(dim, units, unit, kernel_initializer, weight_decay, seed, name)
+
+
+def weights_of(model):
+    """The weights as `idmatters_tf.linear` takes them.
+
+    Args:
+        model: from this file.
+
+    Returns:
+        (units, n, dim, dim) float64; exact, a float32 number is a float64 number.
+    """
+    kernels = [[np.asarray(keras.ops.convert_to_numpy(kernel)).T for kernel in unit] for unit in _kernels(model)]
+    return np.array(kernels, dtype=np.float64)
+
+
+def assign_weights(model, W):
+    """Sets the weights of a model, rounded once to its dtype; `weights_of` gives them back.
+
+    Args:
+        model: from this file.
+        W: (units, n, dim, dim), or (depth, dim, dim) for `linear_residual` and `plain`.
+
+    Raises:
+        ValueError: where the shape is another.
+    """
+    kernels = _kernels(model)
+    expected = (len(kernels), len(kernels[0]), *kernels[0][0].shape)
+    W = np.asarray(W)
+    if W.ndim == 3 and expected[1] == 1:
+        W = W[:, None]
+    if W.shape != expected:
+        raise ValueError(
+            f"Argument `W` must have the shape of the model {model.name!r}, {expected}. Received: shape {W.shape}"
+        )
+    for unit, matrices in zip(kernels, W, strict=True):
+        for kernel, matrix in zip(unit, matrices, strict=True):
+            kernel.assign(matrix.T)
+
+
+def _kernels(model):
+    """The kernels of each unit, in the order of application."""
+    return [getattr(layer, "kernels", None) or [layer.kernel] for layer in model.layers if layer.weights]
+
+
+def _chain(dim, units, unit, kernel_initializer, weight_decay, seed, name):
+    for argument, value in (("dim", dim), ("units", units)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"Argument `{argument}` must be a positive integer. Received: {argument}={value!r}")
+    if not weight_decay >= 0:
+        raise ValueError(f"Argument `weight_decay` must be 0 or more. Received: weight_decay={weight_decay}")
+    initializer = keras.initializers.get(kernel_initializer) or ScaledGlorot(seed=seed)
+    # Keras' L2 has no factor 1/2.
+    regularizer = keras.regularizers.L2(weight_decay / 2) if weight_decay else None
+    # Keras' default would round float64 inputs to float32, whatever the policy.
+    inputs = outputs = keras.Input((dim,), dtype=keras.config.dtype_policy().variable_dtype, name="vectors")
+    for number in range(units):
+        layer = unit(number, kernel_initializer=reseeded(initializer, number), kernel_regularizer=regularizer)
+        outputs = layer(outputs)
+    return keras.Model(inputs, outputs, name=name)

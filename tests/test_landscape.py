@@ -1,0 +1,141 @@
+"""The landscape program, run as a user would on small cases, and its experiments' numbers."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from idmatters_tf import linear
+from trainers import landscape
+from trainers import landscape_experiments as experiments
+
+SMALL = ("--dim", 3, "--depths", 2, 8, "--steps", 60, "--seeds", 1, "--condition", 3)
+
+
+def rows_of(work):
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value
+
+
+def test_everything_is_written(program, tmp_path):
+    out = tmp_path / "run"
+    result = program("trainers.landscape", *SMALL, "--out", out)
+    assert result.returncode == 0, result.stderr
+    experiments_written = {"factorization", "descent", "augmentation", "regularization"}
+    assert set(json.loads((out / "result.json").read_text())) == experiments_written
+    for name in experiments_written:
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert f"{name}.csv" in result.stdout
+        with open(out / f"{name}.csv", newline="") as stream:
+            assert list(csv.DictReader(stream))
+    assert (out / "certificate.png").is_file()
+    assert list((out / "events").rglob("events.out.tfevents.*"))
+
+    again = program("trainers.landscape", *SMALL, "--out", out)
+    assert (again.returncode, "is finished" in again.stdout) == (0, True)
+    other = program("trainers.landscape", *SMALL, "--steps", 61, "--out", out)
+    assert other.returncode == 2
+    assert "steps was 60, now 61" in other.stderr
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".txt"])
+def test_a_given_target(tmp_path, monkeypatch, suffix):
+    path = tmp_path / f"R{suffix}"
+    R = np.array([[2.0, 1.0], [0.0, -1.0]])
+    np.save(path, R) if suffix == ".npy" else np.savetxt(path, R)
+    positive, negative = landscape._targets({"target": str(path)})
+    assert positive == {}
+    np.testing.assert_array_equal(negative[path.name], R)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dim", "0"], "argument --dim: expected a whole number from 1 to 256, received '0'"),
+        (["--depths", "4", "x"], "argument --depths: expected a whole number from 1 to 10000, received 'x'"),
+        (["--condition", "0.5"], "argument --condition: expected a number at least 1"),
+        (["--determinant", "zero"], "argument --determinant: invalid choice: 'zero'"),
+        (["--target", "nowhere.npy"], "--target nowhere.npy does not exist"),
+        (["--target", "nowhere.npy", "--dim", "3"], "--target takes the place of --dim"),
+        (["--target", "{singular}"], "must be non-singular"),
+        (["--target", "{words}"], "could not convert string"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(program, tmp_path, arguments, message):
+    np.savetxt(tmp_path / "singular", np.ones((2, 2)))
+    (tmp_path / "words").write_text("no numbers here\n")
+    arguments = [argument.format(singular=tmp_path / "singular", words=tmp_path / "words") for argument in arguments]
+    result = program("trainers.landscape", *arguments, "--out", tmp_path / "run")
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_imports_nothing_heavy(program, tmp_path):
+    code = (
+        "import sys; from trainers import landscape\n"
+        "try: landscape.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('numpy', 'tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"
+    )
+    (tmp_path / "script.py").write_text(code)
+    result = program("script", env={"PYTHONPATH": str(tmp_path)})
+    assert "(default: 4 8 16 32 64)" in result.stdout
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("determinant", [1, -1])
+@pytest.mark.parametrize("dim", [1, 2, 5])
+def test_random_targets_are_as_asked(dim, determinant):
+    R = experiments.random_target(dim, 50.0, determinant, seed=3)
+    assert np.sign(np.linalg.det(R)) == determinant
+    assert np.linalg.cond(R) == pytest.approx(50.0 if dim > 1 else 1.0)
+    np.testing.assert_allclose(R, linear.scale_to_smallest_gamma(R)[0])
+
+
+def test_factorisation_norms_lie_between_the_bounds_and_fall_as_one_over_depth():
+    rows = rows_of(experiments.factorization({"R": experiments.random_target(4, 10.0, 1, 0)}, [2, 16, 1024]))
+    for row in rows:
+        assert row["lower_bound"] <= row["polar"] <= row["polar_bound"] < row["theorem"]
+    assert rows[0]["paper"] is None
+    assert rows[1]["polar"] / rows[2]["polar"] == pytest.approx(64, rel=0.1)
+
+
+def test_descent_certifies_its_path_and_the_standard_network_stays():
+    R = experiments.random_target(3, 2.0, 1, 0)
+    rows = rows_of(experiments.descent({"R": R}, [8], 400, 40))
+    by_network = {kind: [row for row in rows if row["network"] == kind] for kind in {row["network"] for row in rows}}
+    for row in by_network["residual from zero"]:
+        assert row["inside"]
+        assert row["bound"] <= row["per_layer_bound"] * (1 + 1e-12)
+        assert row["per_layer_bound"] <= row["gradient"] * (1 + 1e-7)
+    assert by_network["residual"][-1]["risk"] < 1e-6 * by_network["residual"][0]["risk"]
+    assert by_network["standard"][-1]["risk"] == pytest.approx(np.sum(R**2), rel=1e-6)
+    # The first record is that of the risk itself.
+    zero = linear.gradient_dominance(np.zeros((8, 3, 3)), R)
+    assert by_network["residual from zero"][0]["gradient"] == pytest.approx(zero.gradient_norm_squared)
+    assert by_network["residual from zero"][0]["bound"] == pytest.approx(zero.lower_bound)
+
+
+def test_the_singular_maps_are_a_barrier_that_augmentation_removes():
+    R = experiments.random_target(3, 2.0, -1, 0)
+    rows = rows_of(experiments.augmentation({"R": R}, 4, 6, 3000, 1000))
+    for row in rows:
+        if row["problem"] == "as it is" and row["inside"]:
+            assert row["risk"] >= row["barrier"]
+    last = [row["risk"] for row in rows if row["problem"] == "augmented" and row["step"] == 3000]
+    assert min(last) < 1e-3 * rows[0]["barrier"]
+
+
+def test_weight_decay_finds_smaller_norms():
+    R = experiments.random_target(3, 2.0, 1, 0)
+    rows = rows_of(experiments.regularization({"R": R}, 8, [0.0, 0.1, 1.0], 3000))
+    norms = [row["tau"] for row in rows]
+    assert norms == sorted(norms, reverse=True)
+    assert rows[0]["lower_bound"] <= norms[0]
+    assert rows[0]["risk"] < 1e-6

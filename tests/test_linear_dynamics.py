@@ -1,0 +1,181 @@
+"""Second moments, the optimum, and gradient descent of many networks against one network at a time."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idmatters_tf import linear
+from idmatters_tf.linear.statistics import regression
+from tests.linear_cases import random_data
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@given(SEEDS)
+def test_optimum_is_where_the_gradient_vanishes(seed):
+    rng = np.random.default_rng(seed)
+    X, Y = random_data(rng, rng.integers(1, 5))
+    W, loss = linear.least_squares_optimum(X, Y)
+    np.testing.assert_allclose((W @ X - Y) @ X.T, 0, atol=1e-10 * X.size)
+    assert loss == pytest.approx(np.sum((Y - W @ X) ** 2) / (2 * X.shape[1]), rel=1e-10, abs=1e-28)
+
+
+def test_minimum_loss_does_not_cancel():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3, 50))
+    Y = 1e6 * rng.normal(size=(3, 3)) @ X
+    noise = rng.normal(size=Y.shape)
+    noise -= noise @ np.linalg.pinv(X) @ X
+    expected = 1e-12 * np.sum(noise**2) / 100
+    assert linear.least_squares_optimum(X, 1e-3 * Y + 1e-6 * noise)[1] == pytest.approx(expected, rel=1e-3)
+
+
+@given(SEEDS)
+def test_whitening(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(4, 4)) @ rng.normal(size=(4, 30)) + 5
+    whitened, transform, mean = linear.whiten(X, 3)
+    np.testing.assert_allclose(whitened @ whitened.T / 30, np.eye(3), atol=1e-9)
+    np.testing.assert_allclose(whitened, transform @ (X - mean), atol=1e-9 * np.abs(transform).max())
+    coordinates, directions, _ = linear.principal_components(X)
+    variances = np.mean(coordinates**2, axis=1)
+    np.testing.assert_allclose(variances, np.linalg.eigvalsh(np.cov(X, bias=True))[::-1], rtol=1e-6)
+    np.testing.assert_allclose(directions @ directions.T, np.eye(4), atol=1e-12)
+
+
+def test_whitening_refuses_more_than_there_is():
+    X = np.outer([1.0, 2.0], np.arange(5.0))
+    assert linear.whiten(X)[0].shape == (1, 5)
+    with pytest.raises(ValueError, match="at most the rank of the centred data, 1. Received: components=2"):
+        linear.whiten(X, 2)
+    with pytest.raises(ValueError, match="at most the rank of the centred data, 0"):
+        linear.whiten(np.ones((2, 5)))
+
+
+@pytest.mark.parametrize("shortcut", [True, False])
+@pytest.mark.parametrize("samples", [2, 30])
+def test_many_networks_are_each_what_one_would_be(shortcut, samples):
+    rng = np.random.default_rng(samples)
+    X, Y = random_data(rng, 3, samples)
+    sxx, syx, trace = linear.sufficient_statistics(X, Y)
+    minimum = linear.least_squares_optimum(X, Y)[1]
+    W = rng.normal(size=(4, 2, 2, 3, 3)) / 3
+    rates, decays = np.array([0.01, 0.02, 0.05, 0.1]), np.array([0.0, 0.1, 0.0, 0.2])
+    found = linear.gradient_descent(W, sxx, syx, rates, 25, shortcut, decays, record_every=10)
+    assert found.steps.tolist() == [0, 10, 20, 25]
+    for one, rate, decay, k in zip(W.copy(), rates, decays, range(4), strict=True):
+        for step in range(26):
+            gradient = linear.shortcut_gradient(one, sxx, syx, shortcut=shortcut)
+            if step in found.steps:
+                record = found.steps.tolist().index(step)
+                risk = linear.shortcut_risk(one, sxx, syx, trace, shortcut)
+                assert found.excess_risk[k, record] + minimum == pytest.approx(risk, rel=1e-9)
+                assert found.gradient_norm[k, record] == pytest.approx(np.linalg.norm(gradient), rel=1e-9)
+                norms = [[np.linalg.norm(layer, 2) for layer in unit] for unit in one]
+                np.testing.assert_allclose(found.layer_norms[k, record], norms)
+                branches = [unit[1] @ unit[0] - (0 if shortcut else np.eye(3)) for unit in one]
+                tau = max(np.linalg.norm(branch, 2) for branch in branches)
+                assert found.tau[k, record] == pytest.approx(tau)
+                assert found.inside[k, record] == (tau < 1)
+            if step < 25:
+                one = one - rate * (gradient + decay * one)
+        np.testing.assert_allclose(found.weights[k], one, rtol=1e-9, atol=1e-12)
+    assert (found.diverged_at == -1).all()
+
+
+def test_divergence_stays_with_the_network_that_diverges():
+    W = linear.initial_weights("small", 3, 2, 2, seed=1, networks=4)
+    rates = np.array([0.05, 1e9, 0.05, 30.0])
+    problem = np.eye(2), np.diag([2.0, 0.5])
+    together = linear.gradient_descent(W, *problem, rates, 300)
+    alone = linear.gradient_descent(W[[0, 2]], *problem, 0.05, 300)
+    np.testing.assert_array_equal(together.excess_risk[[0, 2]], alone.excess_risk)
+    np.testing.assert_array_equal(together.weights[[0, 2]], alone.weights)
+    assert (together.diverged_at[[0, 2]] == -1).all()
+    assert (together.diverged_at[[1, 3]] > 0).all()
+    for k in (1, 3):
+        first = together.diverged_at[k]
+        assert np.isfinite(together.excess_risk[k, :first]).all()
+        assert np.isnan(together.excess_risk[k, first:]).all()
+        assert np.isnan(together.weights[k]).all()
+        assert not together.inside[k, first:].any()
+
+
+def test_all_diverging_ends():
+    found = linear.gradient_descent(np.ones((2, 1, 1, 1, 1)), [[1.0]], [[9.0]], 1e200, 50)
+    assert (found.diverged_at >= 1).all()
+
+
+def test_residual_networks_learn_and_the_standard_parameterisation_stays_at_zero():
+    R = np.array([[1.5, 0.5], [-0.5, 0.8]])
+    zero = np.zeros((1, 6, 1, 2, 2))
+    residual = linear.gradient_descent(zero, np.eye(2), R, 0.05, 2000)
+    assert residual.excess_risk[0, -1] < 1e-20
+    assert residual.inside.all()
+    standard = linear.gradient_descent(zero, np.eye(2), R, 0.05, 50, shortcut=False)
+    assert (standard.gradient_norm == 0).all()
+    assert standard.excess_risk[0, -1] == pytest.approx(np.sum(R**2) / 2)
+
+
+def test_sweep_is_every_start_with_every_rate():
+    problem = np.eye(3), np.diag([2.0, 1.0, 0.5])
+    starts = {
+        ("2-shortcut", 4): (linear.initial_weights("small", 2, 2, 3, networks=3), True),
+        ("orthogonal", 5): (linear.initial_weights("orthogonal", 5, 1, 3, networks=2), False),
+    }
+    rates = [0.01, 0.1]
+    found = linear.sweep(starts, *problem, rates, 30, record_every=30, workers=2)
+    assert list(found) == list(starts)
+    for name, (W, shortcut) in starts.items():
+        for k, rate in enumerate(rates):
+            alone = linear.gradient_descent(W, *problem, rate, 30, shortcut, record_every=30)
+            np.testing.assert_allclose(found[name].excess_risk[:, k], alone.excess_risk)
+            np.testing.assert_allclose(found[name].weights[:, k], alone.weights)
+
+
+def test_starts():
+    W = linear.initial_weights("orthogonal", 2, 1, 4, seed=3, networks=5)
+    np.testing.assert_allclose(W @ W.swapaxes(-1, -2), np.broadcast_to(np.eye(4), W.shape), atol=1e-13)
+    xavier, small = (linear.initial_weights(kind, 50, 2, 10, seed=3) for kind in ("xavier", "small"))
+    np.testing.assert_allclose(small, 0.01 * xavier)
+    assert xavier.std() == pytest.approx(10**-0.5, rel=0.03)
+    assert not linear.initial_weights("zero", 1, 1, 2).any()
+    np.testing.assert_array_equal(linear.initial_weights("identity", 1, 1, 2)[0, 0], np.eye(2))
+    with pytest.raises(ValueError, match="`kind` must be one of"):
+        linear.initial_weights("he", 1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"learning_rates": [0.1, 0.2, 0.3]},
+            "`learning_rates` must be a number of 0 or more, or one for each of the 2",
+        ),
+        ({"learning_rates": -1.0}, "`learning_rates` must be"),
+        ({"weight_decay": np.nan}, "`weight_decay` must be"),
+        ({"steps": -1}, "`steps` must be"),
+        ({"record_every": 0}, "`record_every` must be a positive integer"),
+        ({"W": np.zeros((1, 1, 2, 2))}, r"`W` must have shape \(networks, units, n, d, d\)"),
+        ({"sxx": np.diag([1.0, 0.0])}, "`syx` must vanish where `sxx` does"),
+    ],
+)
+def test_bad_arguments(changes, message):
+    arguments = {"W": np.zeros((2, 1, 1, 2, 2)), "sxx": np.eye(2), "syx": np.eye(2), "learning_rates": 0.1, "steps": 3}
+    with pytest.raises(ValueError, match=message):
+        linear.gradient_descent(**{**arguments, **changes})
+
+
+def test_data_with_other_numbers_of_samples():
+    with pytest.raises(ValueError, match=r"shapes \(2, 5\) and \(2, 4\)"):
+        linear.least_squares_optimum(np.zeros((2, 5)), np.zeros((2, 4)))
+
+
+def test_regression_has_the_rank_of_the_inputs():
+    X = np.outer([1.0, 2.0, 0.0], np.arange(1.0, 6.0))
+    sxx, syx, _ = linear.sufficient_statistics(X, X[::-1])
+    root, targets = regression(sxx, syx)
+    assert root.shape == targets.shape == (3, 1)
+    np.testing.assert_allclose(root @ root.T, sxx, atol=1e-12)
+    np.testing.assert_allclose(targets @ root.T, syx, atol=1e-12)

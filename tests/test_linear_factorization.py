@@ -1,0 +1,207 @@
+"""Factorisations near the identity: random search for violations, and every corner."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.optimize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from idmatters_tf import linear
+from idmatters_tf.linear.factorization import METHODS
+from tests.linear_cases import random_matrix
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def rotation(*angles):
+    return scipy.linalg.block_diag(*([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]] for a in angles))
+
+
+def check(R, A, depth):
+    """The product and the number of layers. Below norm 1 the rounding is that of I + A_i."""
+    assert A.shape == (depth, *R.shape)
+    assert np.linalg.norm(linear.compose(A) - R, 2) <= 1e-11 * depth * max(1.0, np.linalg.norm(R, 2))
+
+
+@given(SEEDS, st.integers(1, 80))
+@settings(max_examples=1000)
+def test_polar_between_its_bounds(seed, depth):
+    rng = np.random.default_rng(seed)
+    R = random_matrix(rng, rng.integers(1, 7), 1e4)
+    A, bounds = linear.factorize(R, depth), linear.factorization_bounds(R, depth)
+    check(R, A, depth)
+    norm = linear.tensor_norm(A)
+    assert bounds.lower * (1 - 1e-9) <= norm + 1e-13
+    assert norm <= bounds.polar * (1 + 1e-9) + 1e-13
+    assert norm == pytest.approx(np.linalg.norm(A[0], 2), rel=1e-9, abs=1e-13)
+    if bounds.theorem_applies:
+        assert bounds.polar <= 0.4 * bounds.theorem
+
+
+@given(SEEDS, st.sampled_from(["paper", "log", "psd"]), st.integers(5, 40))
+@settings(max_examples=300)
+def test_other_methods_multiply_to_R(seed, method, depth):
+    rng = np.random.default_rng(seed)
+    R = random_matrix(rng, rng.integers(1, 6))
+    if method == "psd":
+        R = R @ R.T
+    if method == "log":
+        R = scipy.linalg.expm(rng.normal(size=R.shape) / 2)
+    check(R, linear.factorize(R, depth, method), depth)
+
+
+def test_the_papers_integers_miss_the_papers_bound():
+    R = random_matrix(np.random.default_rng(0), 4, 10.0)
+    depths = range(8, 40)
+    missed = [
+        depth
+        for depth in depths
+        if linear.tensor_norm(linear.factorize(R, depth, "paper")) > linear.factorization_bounds(R, depth).theorem
+    ]
+    assert 0 < len(missed) < len(depths)
+
+
+CORNERS = {
+    "one dimension": [[5.0]],
+    "below one": [[1e-9]],
+    "odd": rotation(2.0, 1.0)[:3, :3] + np.diag([0.0, 0.0, 1.0 - np.cos(1.0)]),
+    "identity": np.eye(3),
+    "minus identity": -np.eye(4),
+    "double -1": np.diag([1.0, -1.0, 3.0, -1.0]),
+    "rotation": rotation(3.0, -1.0),
+    "half turn of a plane": rotation(np.pi, 0.5),
+    "nearly half a turn": rotation(np.pi - 1e-9, np.pi - 1e-9),
+    "positive definite": [[2.0, 1.0], [1.0, 2.0]],
+    "shear": [[1.0, 100.0], [0.0, 1.0]],
+    "condition 1e12": np.diag([1e6, 1.0, 1e-6]),
+    "tiny": 1e-200 * np.eye(2),
+    "huge": 1e200 * rotation(1.0),
+    "permutation": np.eye(5)[[1, 2, 3, 4, 0]],
+}
+
+
+@pytest.mark.parametrize("name", CORNERS)
+@pytest.mark.parametrize("depth", [1, 2, 3, 10_000])
+def test_corners(name, depth):
+    R = np.array(CORNERS[name], dtype=float)
+    A = linear.factorize(R, depth)
+    bounds = linear.factorization_bounds(R, depth)
+    check(R, A, depth)
+    assert bounds.lower * (1 - 1e-7) - 1e-15 <= linear.tensor_norm(A)
+    if depth > 1:
+        assert linear.tensor_norm(A) <= bounds.polar * (1 + 1e-9) + 1e-15
+
+
+def test_special_cases_exactly():
+    assert not linear.factorize(np.eye(3), 7).any()
+    np.testing.assert_array_equal(linear.factorize([[3.0, 1.0], [0.0, 2.0]], 1)[0], [[2.0, 1.0], [0.0, 1.0]])
+    A = linear.factorize(np.diag([16.0, 1.0]), 4)
+    np.testing.assert_allclose(A, np.repeat(np.diag([1.0, 0.0])[None], 4, axis=0), atol=1e-15)
+    np.testing.assert_allclose(linear.factorize(np.diag([16.0, 1.0]), 4, "psd"), A, atol=1e-14)
+    # A rotation by theta in l equal steps, ||T(theta / l) - I|| = 2 sin(theta / 2l) exactly.
+    A = linear.factorize(rotation(2.0), 10)
+    np.testing.assert_allclose(A[3], rotation(0.2) - np.eye(2), atol=1e-15)
+    assert linear.tensor_norm(A) == pytest.approx(2 * np.sin(0.1), rel=1e-13)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 4])
+def test_negative_determinant(d):
+    R = np.diag([-2.0] + [1.0] * (d - 1))
+    remedy = "on_negative_determinant='augment'.*" + ("-R with the labels" if d % 2 else "odd d only")
+    for function in (linear.factorize, linear.factorization_bounds):
+        with pytest.raises(ValueError, match=remedy):
+            function(R, 6)
+    A = linear.factorize(R, 6, on_negative_determinant="augment")
+    check(linear.augment(R), A, 6)
+    assert linear.factorization_bounds(linear.augment(R), 6).gamma == pytest.approx(np.log(2))
+    if d % 2:
+        check(-R, linear.factorize(linear.flip_sign(R), 6), 6)
+    else:
+        with pytest.raises(ValueError, match="odd dimension.*Use `augment`"):
+            linear.flip_sign(R)
+
+
+def test_a_positive_determinant_is_not_augmented():
+    assert linear.factorize(np.eye(2), 3, on_negative_determinant="augment").shape == (3, 2, 2)
+
+
+@pytest.mark.parametrize("R", [np.zeros((2, 2)), [[1.0, 2.0], [2.0, 4.0]], [[0.0]]])
+def test_singular(R):
+    for function in (linear.factorize, linear.factorization_bounds):
+        with pytest.raises(ValueError, match="non-singular.*gamma is infinite.*norm 1 or more"):
+            function(R, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.ones((2, 3)), 4), "pad with zeros to make it square"),
+        (([[np.inf]], 4), "`R` must be finite"),
+        ((1j * np.eye(2), 4), "`R` must be real"),
+        ((np.eye(2), 0), "`depth` must be a positive integer. Received: depth=0"),
+        ((np.eye(2), 2.0), "`depth` must be a positive integer"),
+        ((np.eye(2), 4, "best"), "`method` must be one of 'polar', 'paper', 'log', 'psd'. Received: method='best'"),
+        ((np.eye(2), 4, "paper"), "`depth` must be 5 or more with method='paper'"),
+        ((np.diag([-1.0, -2.0]), 4, "log"), "no negative eigenvalues with method='log'.*Use method='polar'"),
+        ((rotation(1.0), 4, "psd"), "symmetric positive definite with method='psd'"),
+        ((-np.eye(2), 4, "psd"), "symmetric positive definite"),
+        ((np.eye(2), 4, "polar", "flip"), "`on_negative_determinant` must be 'raise' or 'augment'"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        linear.factorize(*arguments)
+
+
+def test_every_method_is_documented():
+    for method in METHODS:
+        assert f'"{method}":' in linear.factorize.__doc__
+
+
+@given(SEEDS)
+def test_scaling_to_the_smallest_gamma(seed):
+    rng = np.random.default_rng(seed)
+    R = 10 ** rng.uniform(-3, 3) * random_matrix(rng, 3)
+    scaled, factor = linear.scale_to_smallest_gamma(R)
+    gamma = linear.factorization_bounds(scaled, 3).gamma
+    assert gamma == pytest.approx(np.log(np.linalg.cond(R)) / 2)
+    for other in (0.9, 1.1):
+        assert linear.factorization_bounds(other * scaled, 3).gamma > gamma
+    np.testing.assert_allclose(scaled, factor * R)
+
+
+@given(SEEDS)
+def test_operator_angle_against_search(seed):
+    rng = np.random.default_rng(seed)
+    R = random_matrix(rng, rng.integers(2, 5), 100.0)
+    X = rng.normal(size=(len(R), 4000))
+    angle = linear.operator_angle(R)
+
+    def cosine(x):
+        return x @ R @ x / np.linalg.norm(x) / np.linalg.norm(R @ x)
+
+    start = X[:, np.argmin([cosine(x) for x in X.T])]
+    found = np.arccos(np.clip(scipy.optimize.minimize(cosine, start).fun, -1, 1))
+    assert angle >= found - 1e-6
+    # Some vector has this angle, so it cannot be too large either, wherever the search came to its end.
+    assert angle == pytest.approx(found, abs=0.02)
+
+
+@given(SEEDS, st.integers(1, 6))
+def test_normal_form(seed, d):
+    rng = np.random.default_rng(seed)
+    Q = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    blocks = scipy.linalg.block_diag(*([[a, -b], [b, a]] for a, b in rng.normal(size=(d // 2, 2))), *[2.0] * (d % 2))
+    N = Q @ blocks @ Q.T
+    S, D = linear.normal_form(N)
+    np.testing.assert_allclose(S @ S.T, np.eye(d), atol=1e-13)
+    np.testing.assert_allclose(S @ D @ S.T, N, atol=1e-12)
+    assert not np.triu(D, 2).any()
+    assert not np.tril(D, -2).any()
+    assert not (np.diag(D, -1)[:-1] * np.diag(D, -1)[1:]).any()
+
+
+def test_normal_form_refuses_what_is_not_normal():
+    with pytest.raises(ValueError, match="`N` must be normal.*scipy.linalg.schur"):
+        linear.normal_form([[0.0, 1.0], [0.0, 0.0]])

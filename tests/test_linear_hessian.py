@@ -1,0 +1,175 @@
+"""Loss, gradient and Hessian of n-shortcut and plain networks against the data, differences and the dense matrix."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idmatters_tf import linear
+from tests.linear_cases import central_differences, random_covariance, random_data
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def network(seed):
+    rng = np.random.default_rng(seed)
+    units, n, d = rng.integers(1, 4), rng.integers(1, 4), rng.integers(1, 4)
+    shortcut = bool(rng.integers(2))
+    W = rng.normal(size=(units, n, d, d)) * (0.5 if shortcut else 1.0)
+    return W, shortcut, *random_data(rng, d)
+
+
+@given(SEEDS)
+def test_loss_is_that_of_the_data(seed):
+    W, shortcut, X, Y = network(seed)
+    statistics = linear.sufficient_statistics(X, Y)
+    outputs = X
+    for unit in W:
+        branch = outputs
+        for layer in unit:
+            branch = layer @ branch
+        outputs = outputs + branch if shortcut else branch
+    expected = np.sum((Y - outputs) ** 2) / (2 * X.shape[1])
+    assert linear.shortcut_risk(W, *statistics, shortcut=shortcut) == pytest.approx(expected, rel=1e-10)
+    minimum = linear.least_squares_optimum(X, Y)[1]
+    excess = linear.excess_risk(W, statistics.sxx, statistics.syx, shortcut)
+    assert excess + minimum == pytest.approx(expected, rel=1e-9)
+
+
+@given(SEEDS)
+def test_gradient_and_hessian_against_central_differences(seed):
+    W, shortcut, X, Y = network(seed)
+    statistics = linear.sufficient_statistics(X, Y)
+
+    def risk(W):
+        return linear.shortcut_risk(W, *statistics, shortcut=shortcut)
+
+    def gradient(W):
+        return linear.shortcut_gradient(W, *statistics, shortcut=shortcut)
+
+    # The loss has degree 2 in each entry, and the gradient, too: central differences are exact up to rounding.
+    expected = central_differences(risk, W)
+    np.testing.assert_allclose(gradient(W), expected, atol=1e-9 * (np.abs(expected).max() + risk(W)))
+    expected = central_differences(gradient, W).reshape(W.size, W.size)
+    H = linear.shortcut_hessian(W, statistics.sxx, statistics.syx, shortcut)
+    np.testing.assert_allclose(H, expected, atol=1e-9 * (np.abs(expected).max() + np.abs(gradient(W)).max()))
+    np.testing.assert_array_equal(H, H.T)
+
+
+@given(SEEDS)
+def test_operator_against_the_dense_matrix(seed):
+    W, shortcut, X, Y = network(seed)
+    sxx, syx, _ = linear.sufficient_statistics(X, Y)
+    H = linear.shortcut_hessian(W, sxx, syx, shortcut)
+    operator = linear.ShortcutHessian(W, sxx, syx, shortcut)
+    vectors = np.random.default_rng(seed).normal(size=(W.size, 3))
+    tolerance = {"rtol": 1e-12, "atol": 1e-12 * np.abs(H).max() * W.size}
+    np.testing.assert_allclose(operator @ vectors, H @ vectors, **tolerance)
+    np.testing.assert_allclose(operator @ vectors[:, 0], H @ vectors[:, 0], **tolerance)
+    np.testing.assert_allclose(operator.T @ vectors[:, 1], H @ vectors[:, 1], **tolerance)
+    assert operator.shape == H.shape
+
+
+@given(SEEDS)
+def test_risk_of_residual_networks_is_twice_the_loss(seed):
+    rng = np.random.default_rng(seed)
+    d, depth = rng.integers(1, 4), rng.integers(1, 6)
+    A, R, S = rng.normal(size=(depth, d, d)) / 2, rng.normal(size=(d, d)), random_covariance(rng, d)
+    risk = linear.population_risk(A, R, S, 0.0)
+    assert 2 * linear.excess_risk(A[:, None], S, R @ S) == pytest.approx(risk, rel=1e-9, abs=1e-12)
+    gradient = 2 * linear.shortcut_gradient(A[:, None], S, R @ S)[:, 0]
+    np.testing.assert_allclose(gradient, linear.risk_gradient(A, R, S), rtol=1e-9, atol=1e-9 * (1 + risk))
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(1, 4), st.booleans())
+def test_spectrum_at_zero_against_the_dense_matrix(seed, units, n, commuting):
+    rng = np.random.default_rng(seed)
+    d = rng.integers(1, 4)
+    sxx, syx = random_covariance(rng, d), rng.normal(size=(d, d))
+    if commuting:
+        basis = np.linalg.eigh(sxx)[1]
+        syx = basis * rng.integers(-2, 3, d) @ basis.T
+    expected = np.linalg.eigvalsh(linear.shortcut_hessian(np.zeros((units, n, d, d)), sxx, syx))
+    spectrum = linear.zero_hessian_spectrum(units, n, sxx, syx)
+    np.testing.assert_allclose(spectrum, expected, atol=1e-11 * max(np.abs(expected).max(), 1e-300))
+
+
+def test_spectrum_of_two_shortcuts_does_not_depend_on_the_depth():
+    sxx, syx = np.eye(3), np.diag([3.0, 0.5, 1.0])
+    for units in (1, 7):
+        spectrum = linear.zero_hessian_spectrum(units, 2, sxx, syx)
+        assert np.unique(spectrum).tolist() == [-2.0, -0.5, 0.0, 0.5, 2.0]
+        assert np.mean(spectrum < 0) == pytest.approx(2 / (2 * 3))
+    np.testing.assert_allclose(linear.zero_hessian_spectrum(1, 2, sxx, syx, slope=-0.5), spectrum[::7] / 2)
+
+
+def test_largest_eigenvalue_of_one_shortcuts_grows_with_the_number_of_units():
+    rng = np.random.default_rng(0)
+    syx = rng.normal(size=(3, 3))
+    largest = [linear.zero_hessian_spectrum(units, 1, np.eye(3), syx)[-1] for units in (8, 16, 32)]
+    assert largest[1] / largest[0] == pytest.approx(2, abs=0.1)
+    assert largest[2] / largest[1] == pytest.approx(2, abs=0.1)
+
+
+@pytest.mark.parametrize("optimal", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_order_of_the_stationary_point_is_the_order_of_growth(n, optimal):
+    rng = np.random.default_rng(n)
+    sxx = np.eye(2)
+    syx = sxx.copy() if optimal else rng.normal(size=(2, 2))
+    direction = rng.normal(size=(2, n, 2, 2))
+    order = linear.zero_stationary_order(n, sxx, syx)
+    assert order == (2 * n - 1 if optimal else n - 1)
+
+    def change(t):
+        f = linear.shortcut_compose(t * direction) - np.eye(2)
+        return np.vdot(f @ sxx, f) / 2 + np.vdot(f, sxx - syx)
+
+    growth = np.log2(change(2e-3) / change(1e-3))
+    assert growth == pytest.approx(order + 1, abs=0.05)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("shortcut", [True, False])
+def test_zero_eigenvalues_at_a_global_minimum(rank, shortcut):
+    rng = np.random.default_rng(rank)
+    units, n, d = 2, 2, 3
+    W = rng.normal(size=(units, n, d, d))
+    sxx = random_covariance(rng, d, rank)
+    syx = linear.shortcut_compose(W, shortcut) @ sxx
+    eigenvalues = np.linalg.eigvalsh(linear.shortcut_hessian(W, sxx, syx, shortcut))
+    zero = np.abs(eigenvalues) < 1e-10 * eigenvalues[-1]
+    assert zero.sum() == units * n * d**2 - d * rank
+    assert (eigenvalues[~zero] > 0).all()
+
+
+def test_one_layer_and_one_dimension():
+    sxx, syx = np.array([[4.0]]), np.array([[2.0]])
+    np.testing.assert_array_equal(linear.shortcut_hessian(np.zeros((1, 1, 1, 1)), sxx, syx), [[4.0]])
+    H = linear.shortcut_hessian(np.zeros((2, 1, 1, 1)), sxx, syx)
+    # L = (4 f^2 - 4 f) / 2 with f = (1 + a)(1 + b): the mixed derivative at 0 is 8 f - 2 = 6.
+    np.testing.assert_array_equal(H, [[4.0, 6.0], [6.0, 4.0]])
+
+
+@pytest.mark.parametrize("function", [linear.shortcut_hessian, linear.ShortcutHessian, linear.shortcut_gradient])
+@pytest.mark.parametrize(
+    ("W", "sxx", "syx", "message"),
+    [
+        (np.zeros((2, 2)), np.eye(2), np.eye(2), r"`W` must have shape \(units, n, d, d\)"),
+        (np.zeros((1, 1, 2, 3)), np.eye(2), np.eye(2), "pad with zeros"),
+        (np.zeros((1, 1, 2, 2)), np.eye(3), np.eye(2), r"`sxx` must have shape \(2, 2\)"),
+        (np.zeros((1, 1, 2, 2)), -np.eye(2), np.eye(2), "`sxx` must be positive semidefinite"),
+        (np.zeros((1, 1, 2, 2)), np.eye(2), np.full((2, 2), np.nan), "`syx` must be finite"),
+        (np.zeros((1, 1, 2, 2)) * 1j, np.eye(2), np.eye(2), "`W` must be real"),
+    ],
+)
+def test_bad_arguments(function, W, sxx, syx, message):
+    with pytest.raises(ValueError, match=message):
+        function(W, sxx, syx)
+
+
+def test_bad_arguments_at_zero():
+    with pytest.raises(ValueError, match="`units` must be a positive integer"):
+        linear.zero_hessian_spectrum(0, 2, np.eye(2), np.eye(2))
+    with pytest.raises(ValueError, match="`slope` is for n = 2"):
+        linear.zero_hessian_spectrum(1, 1, np.eye(2), np.eye(2), slope=0.5)

@@ -1,0 +1,133 @@
+"""The Keras models: the same numbers as the NumPy mathematics, values, gradients and Hessians."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from idmatters_tf import linear
+from models.linear import assign_weights, linear_residual, plain, shortcut_network, weights_of
+from tests.checks import check_saving
+from tests.linear_cases import random_data
+
+MODELS = {
+    "residual": (lambda **options: linear_residual(3, 4, **options), True),
+    "plain": (lambda **options: plain(3, 4, **options), False),
+    "1-shortcut": (lambda **options: shortcut_network(3, 3, 1, **options), True),
+    "2-shortcut": (lambda **options: shortcut_network(3, 2, 2, **options), True),
+    "3-shortcut": (lambda **options: shortcut_network(3, 2, 3, **options), True),
+    "units without shortcuts": (lambda **options: shortcut_network(3, 2, 2, shortcut=False, **options), False),
+}
+
+
+@pytest.fixture(params=list(MODELS))
+def case(request):
+    """A float64 model, its random weights as NumPy has them, and whether it has shortcuts."""
+    keras.config.set_dtype_policy("float64")
+    build, shortcut = MODELS[request.param]
+    model = build()
+    W = np.random.default_rng(0).normal(size=weights_of(model).shape) / 2
+    assign_weights(model, W)
+    return model, W, shortcut
+
+
+def test_weights_and_maps_are_the_same(case):
+    model, W, shortcut = case
+    np.testing.assert_array_equal(weights_of(model), W)
+    X = np.random.default_rng(1).normal(size=(3, 7))
+    outputs = keras.ops.convert_to_numpy(model(X.T)).T
+    np.testing.assert_allclose(outputs, linear.shortcut_compose(W, shortcut) @ X, atol=1e-14)
+
+
+def test_gradient_and_hessian_are_those_of_automatic_differentiation(case):
+    model, W, shortcut = case
+    X, Y = random_data(np.random.default_rng(2), 3, 8)
+    statistics = linear.sufficient_statistics(X, Y)
+    variables = model.trainable_variables
+    with tf.GradientTape(persistent=True) as outer:
+        with tf.GradientTape() as inner:
+            loss = tf.reduce_sum((tf.constant(Y.T) - model(X.T)) ** 2) / 16
+        gradients = inner.gradient(loss, variables)
+        flat = tf.concat([tf.reshape(tf.transpose(gradient), [-1]) for gradient in gradients], 0)
+    blocks = outer.jacobian(flat, variables, experimental_use_pfor=False)
+    H = np.concatenate([np.swapaxes(block, 1, 2).reshape(W.size, -1) for block in blocks], axis=1)
+    expected = linear.shortcut_risk(W, *statistics, shortcut=shortcut)
+    assert float(loss) == pytest.approx(expected, rel=1e-12)
+    gradient = linear.shortcut_gradient(W, *statistics, shortcut=shortcut).ravel()
+    np.testing.assert_allclose(flat, gradient, atol=1e-12 * np.abs(gradient).max())
+    dense = linear.shortcut_hessian(W, statistics.sxx, statistics.syx, shortcut)
+    np.testing.assert_allclose(H, dense, atol=1e-12 * np.abs(dense).max())
+
+
+def test_hessian_at_zero_with_activations():
+    keras.config.set_dtype_policy("float64")
+    model = shortcut_network(3, 2, 2, pre="tanh", mid="tanh", post="tanh", kernel_initializer="zeros")
+    X, Y = random_data(np.random.default_rng(3), 3, 8)
+    with tf.GradientTape(persistent=True) as outer:
+        with tf.GradientTape() as inner:
+            loss = tf.reduce_sum((tf.constant(Y.T) - model(X.T)) ** 2) / 16
+        gradients = inner.gradient(loss, model.trainable_variables)
+        flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
+    blocks = outer.jacobian(flat, model.trainable_variables, experimental_use_pfor=False)
+    H = np.concatenate([np.reshape(block, (36, -1)) for block in blocks], axis=1)
+    through_pre = [linear.sufficient_statistics(np.tanh(X), data).syx for data in (X, Y)]
+    expected = linear.zero_hessian_spectrum(2, 2, *through_pre, slope=1.0)
+    np.testing.assert_allclose(np.linalg.eigvalsh(H), expected, atol=1e-12)
+
+
+def test_training_is_the_gradient_descent_of_numpy(case):
+    model, W, shortcut = case
+    X, Y = random_data(np.random.default_rng(4), 3, 8)
+    sxx, syx, _ = linear.sufficient_statistics(X, Y)
+    # Keras' mean squared error averages over the 3 outputs, too: 2/3 of the loss here.
+    model.compile(keras.optimizers.SGD(0.03), "mse")
+    model.fit(X.T, Y.T, batch_size=8, epochs=5, shuffle=False, verbose=0)
+    found = linear.gradient_descent(W[None], sxx, syx, 0.02, 5, shortcut)
+    np.testing.assert_allclose(weights_of(model), found.weights[0], atol=1e-6)
+
+
+def test_weight_decay_is_that_of_numpy():
+    keras.config.set_dtype_policy("float64")
+    model = linear_residual(2, 3, kernel_initializer="ones", weight_decay=0.5)
+    assert float(sum(model.losses)) == pytest.approx(0.5 * 12 / 2)
+
+
+def test_float32_weights_go_there_and_back_exactly():
+    model = shortcut_network(4, 2, 2)
+    W = weights_of(model)
+    assert W.dtype == np.float64
+    assert len(np.unique(W)) == W.size
+    assign_weights(model, W + 1)
+    np.testing.assert_array_equal(weights_of(model), (W + 1).astype(np.float32))
+    other = shortcut_network(4, 2, 2, seed=1)
+    assert not np.array_equal(weights_of(other), W)
+    np.testing.assert_array_equal(weights_of(shortcut_network(4, 2, 2)), W)
+
+
+def test_starts_and_saving(tmp_path):
+    assert not weights_of(linear_residual(3, 2)).any()
+    inputs = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
+    np.testing.assert_array_equal(linear_residual(3, 2).predict(inputs, verbose=0), inputs)
+    orthogonal = weights_of(plain(3, 2, keras.initializers.Orthogonal(seed=0)))
+    np.testing.assert_allclose(orthogonal[:, 0] @ orthogonal[:, 0].swapaxes(1, 2), [np.eye(3)] * 2, atol=1e-6)
+    assert not np.array_equal(orthogonal[0], orthogonal[1])
+    check_saving(shortcut_network(3, 2, 2, mid="relu"), inputs, tmp_path / "model.keras")
+
+
+def test_factorisation_in_a_model():
+    keras.config.set_dtype_policy("float64")
+    R = np.array([[2.0, 1.0], [-1.0, 1.0]])
+    model = linear_residual(2, 20)
+    assign_weights(model, linear.factorize(R, 20))
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(model(np.eye(2))).T, R, atol=1e-13)
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="`dim` must be a positive integer. Received: dim=0"):
+        plain(0, 3)
+    with pytest.raises(ValueError, match="`units` must be a positive integer"):
+        linear_residual(2, 1.5)
+    with pytest.raises(ValueError, match="`weight_decay` must be 0 or more"):
+        linear_residual(2, 1, weight_decay=-1)
+    with pytest.raises(ValueError, match=r"'linear_residual', \(2, 1, 3, 3\). Received: shape \(3, 1, 3, 3\)"):
+        assign_weights(linear_residual(3, 2), np.zeros((3, 1, 3, 3)))
