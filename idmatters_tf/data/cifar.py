@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), without pickle.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009).
 
 Two kinds of source are understood, and the first one found is taken:
 
