@@ -87,26 +87,27 @@ def gradient_descent(W, sxx, syx, learning_rates, steps, shortcut=True, weight_d
     # Layers first: a step walks through them, and each is then one block of memory for all networks.
     layers = W.transpose(1, 2, 0, 3, 4).copy()
     active = np.arange(networks)
-    backpropagation = _Backpropagation(layers, root, targets, shortcut)
+    descent = _Descent(layers, root, targets, shortcut)
     for step in range(steps + 1):
-        gradient, excess = backpropagation(layers)
+        excess = descent.forward(layers)
         if step == 0:
             limits = DIVERGED * np.maximum(excess, np.finfo(np.float64).tiny)
         fine = excess <= limits[active]
         if not fine.all():
             histories.diverged_at[active[~fine]] = step
-            active, excess = active[fine], excess[fine]
-            layers, gradient = layers[:, :, fine], gradient[:, :, fine]
+            active, excess, layers = active[fine], excess[fine], layers[:, :, fine]
             if not active.size:
                 break
-            backpropagation = _Backpropagation(layers, root, targets, shortcut)
-        if step % record_every == 0 or step == steps:
-            histories.record(step, active, layers, gradient, excess, shortcut)
-        if step < steps:
-            gradient *= -rates[active, None, None]
-            if decays.any():
-                layers *= (1 - rates * decays)[active, None, None]
-            layers += gradient
+            descent = _Descent(layers, root, targets, shortcut)
+            descent.forward(layers)
+        records = step % record_every == 0 or step == steps
+        if records:
+            histories.record(step, active, layers, excess, shortcut)
+        # The last gradient is for the record alone.
+        factors = (rates[active], decays[active]) if step < steps else (np.zeros(active.size), np.zeros(active.size))
+        squared_norms = descent.backward(layers, *factors, measure=records)
+        if records:
+            histories.record_gradient(step, active, squared_norms)
     histories.weights[active] = layers.transpose(2, 0, 1, 3, 4)
     return histories.trajectories()
 
@@ -141,44 +142,78 @@ def sweep(starts, sxx, syx, learning_rates, steps, weight_decay=0.0, record_ever
     return {name: results[name] for name in starts}
 
 
-class _Backpropagation:
-    """Gradient and excess risk of many networks by backpropagation of the at most d samples.
+class _Descent:
+    """Steps of gradient descent of many networks, by backpropagation of the at most d samples.
+
+    Each layer is updated as soon as its gradient is known and before the next one's: what is needed of it is still in
+    the cache then, and this, not the arithmetic, decides the time of a step. The arrays for results are kept from step
+    to step.
 
     Args:
-        layers: (units, n, networks, d, d). The arrays for one step's results are kept for the next: fresh ones of
-            this size would cost more than the arithmetic.
+        layers: (units, n, networks, d, d).
         root, targets: (d, rank), see `Regression`.
         shortcut: whether each unit adds its input.
     """
 
     def __init__(self, layers, root, targets, shortcut):
         units, n, networks, d, _ = layers.shape
-        self._root, self._targets, self._shortcut = root, targets, shortcut
-        self._states = np.empty((units, n + 1, networks, d, root.shape[1]))
-        self._errors = np.empty_like(self._states)
-        self._gradient = np.empty_like(layers)
+        self._targets, self._shortcut = targets, shortcut
+        self._inputs = np.empty((units, n, networks, d, root.shape[1]))
+        self._inputs[0, 0] = root
+        self._output, *self._spares = (np.empty(self._inputs.shape[2:]) for _ in range(3))
+        self._gradient = np.empty(layers.shape[2:])
 
-    def __call__(self, layers):
-        """(gradient, excess risk): like `layers`, and (networks,). Overflow is how divergence is seen: no warning."""
-        states, errors, shortcut = self._states, self._errors, self._shortcut
-        transposed = layers.swapaxes(-1, -2)
-        units, n = layers.shape[:2]
+    def forward(self, layers):
+        """The excess risk of each network, (networks,). Overflow is how divergence is seen: no warning."""
+        inputs, (units, n) = self._inputs, layers.shape[:2]
         with np.errstate(over="ignore", invalid="ignore"):
-            state = self._root
             for r in range(units):
-                states[r, 0] = state
-                for layer in range(n):
-                    np.matmul(layers[r, layer], states[r, layer], out=states[r, layer + 1])
-                state = states[r, 0] + states[r, n] if shortcut else states[r, n]
-            error = state - self._targets
-            excess = np.einsum("kij,kij->k", error, error) / 2
+                for layer in range(n - 1):
+                    np.matmul(layers[r, layer], inputs[r, layer], out=inputs[r, layer + 1])
+                output = inputs[r + 1, 0] if r + 1 < units else self._output
+                np.matmul(layers[r, n - 1], inputs[r, n - 1], out=output)
+                if self._shortcut:
+                    output += inputs[r, 0]
+            self._output -= self._targets
+            return np.einsum("kij,kij->k", self._output, self._output) / 2
+
+    def backward(self, layers, rates, decays, measure):
+        """Updates the layers in place, after `forward`.
+
+        Args:
+            rates, decays: (networks,).
+            measure: whether the gradient is measured.
+
+        Returns:
+            The squared Frobenius norms of the gradients before the update, (networks,); zeros if not measured.
+        """
+        units, n, networks = layers.shape[:3]
+        squared_norms = np.zeros(networks)
+        steps, keeps = -rates[:, None, None], (1 - rates * decays)[:, None, None]
+        error, one, other, gradient = self._output, *self._spares, self._gradient
+        decaying = decays.any()
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not measure:
+                # All gradients are linear in the error: scaled once, they need not be scaled each.
+                error *= steps
             for r in reversed(range(units)):
-                errors[r, n] = error
+                behind, before, free = error, one, other
                 for layer in reversed(range(n)):
-                    np.matmul(transposed[r, layer], errors[r, layer + 1], out=errors[r, layer])
-                error = errors[r, n] + errors[r, 0] if shortcut else errors[r, 0]
-            np.matmul(errors[:, 1:], states[:, :n].swapaxes(-1, -2), out=self._gradient)
-        return self._gradient, excess
+                    weights = layers[r, layer]
+                    np.matmul(behind, self._inputs[r, layer].swapaxes(-1, -2), out=gradient)
+                    np.matmul(weights.swapaxes(-1, -2), behind, out=before)
+                    if measure:
+                        squared_norms += np.einsum("kij,kij->k", gradient, gradient)
+                        gradient *= steps
+                    if decaying:
+                        weights *= keeps
+                    weights += gradient
+                    behind, before, free = before, free, before
+                if self._shortcut:
+                    error += behind
+                else:
+                    error, one, other = (behind, error, other) if behind is one else (behind, one, error)
+        return squared_norms
 
 
 class _Histories:
@@ -192,10 +227,12 @@ class _Histories:
         self.diverged_at = np.full(networks, -1)
         self.weights = np.full(shape, np.nan)
 
-    def record(self, step, active, layers, gradient, excess, shortcut):
+    def record_gradient(self, step, active, squared_norms):
+        self.gradient_norm[active, np.searchsorted(self.steps, step)] = np.sqrt(squared_norms)
+
+    def record(self, step, active, layers, excess, shortcut):
         record = np.searchsorted(self.steps, step)
         self.excess_risk[active, record] = excess
-        self.gradient_norm[active, record] = np.sqrt(np.einsum("rlkij,rlkij->k", gradient, gradient))
         norms = layer_norms(layers)
         self.layer_norms[active, record] = norms.transpose(2, 0, 1)
         if shortcut and layers.shape[1] == 1:
