@@ -43,9 +43,7 @@ class Checkpoints:
         Raises:
             RunError: it could not be written; nothing half-written is left, and the earlier ones are as they were.
         """
-        target = self.folder / f"{_PREFIX}{step:08d}"
-        if target.exists():
-            shutil.rmtree(target)
+        target = _path(self.folder, step)
         beside = self.folder / f"{_UNFINISHED}{target.name}"
         try:
             shutil.rmtree(beside, ignore_errors=True)
@@ -59,6 +57,8 @@ class Checkpoints:
                 json.dump({"step": step, "files": files}, stream, indent=2)
                 stream.flush()
                 os.fsync(stream.fileno())
+            if target.exists():
+                shutil.rmtree(target)
             os.replace(beside, target)
             _sync(self.folder)
         except (OSError, tf.errors.OpError) as error:
@@ -68,7 +68,7 @@ class Checkpoints:
                 f"{self.last_good_sentence()} Make room and give the same command again."
             ) from error
         for old in self.steps()[: -self.keep]:
-            shutil.rmtree(self.folder / f"{_PREFIX}{old:08d}", ignore_errors=True)
+            shutil.rmtree(_path(self.folder, old), ignore_errors=True)
 
     def last_good_sentence(self):
         """Says which checkpoint is the newest."""
@@ -86,17 +86,17 @@ class Checkpoints:
         """
         for unfinished in self.folder.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(unfinished, ignore_errors=True)
-        for step in reversed(self.steps()):
-            path = self.folder / f"{_PREFIX}{step:08d}"
-            damage = _damage(path)
-            if damage is None:
-                status = self._checkpoint.read(str(path / "checkpoint"))
-                status.assert_existing_objects_matched()
-                return step
+
+        def put_aside(path, damage):
             report(f"checkpoint {path} is damaged ({damage}): going back to the one before")
             # Out of the way, but not lost: the step will be reached and saved again.
             os.replace(path, path.with_name(f"damaged-{path.name}-{os.getpid()}"))
-        return None
+
+        step = _newest_intact(self.folder, put_aside)
+        if step is not None:
+            status = self._checkpoint.read(str(_path(self.folder, step) / "checkpoint"))
+            status.assert_existing_objects_matched()
+        return step
 
 
 def saved_steps(folder):
@@ -106,15 +106,27 @@ def saved_steps(folder):
 
 def restore_weights(folder, model, report):
     """Restores a model's weights alone from the newest intact checkpoint of a run. Returns its step, or None."""
+    step = _newest_intact(
+        folder, lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the one before")
+    )
+    if step is not None:
+        status = tf.train.Checkpoint(model=model).read(str(_path(folder, step) / "checkpoint"))
+        status.assert_existing_objects_matched().expect_partial()
+    return step
+
+
+def _newest_intact(folder, on_damage):
+    """The step of the newest intact checkpoint, or None; `on_damage(path, what)` is called for those passed over."""
     for step in reversed(saved_steps(folder)):
-        path = pathlib.Path(folder) / f"{_PREFIX}{step:08d}"
-        damage = _damage(path)
+        damage = _damage(_path(folder, step))
         if damage is None:
-            status = tf.train.Checkpoint(model=model).read(str(path / "checkpoint"))
-            status.assert_existing_objects_matched().expect_partial()
             return step
-        report(f"checkpoint {path} is damaged ({damage}): using the one before")
+        on_damage(_path(folder, step), damage)
     return None
+
+
+def _path(folder, step):
+    return pathlib.Path(folder) / f"{_PREFIX}{step:08d}"
 
 
 def _damage(path):

@@ -157,7 +157,7 @@ def _experiments(settings, targets):
         if not chosen:
             print(f"{name}: no targets with such a determinant, left out", file=sys.stderr)
             continue
-        progress = Progress(len(chosen) * pieces, title=name, unit="network")
+        progress = Progress(len(chosen) * pieces, title=name, unit="networks")
         tables[name] = _finish(work, progress)
         progress.close()
     return tables

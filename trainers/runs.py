@@ -31,9 +31,7 @@ FREE_SETTINGS = frozenset(
         "checkpoint_every",
         "keep_checkpoints",
         "deterministic",
-        "out",
         "preset",
-        "debug",
     }
 )
 
