@@ -18,6 +18,7 @@ import numpy as np
 import keras
 from idmatters_tf import layers, norms
 from idmatters_tf.optimizers import Momentum
+from models import linear
 from models.cifar import identity_resnet
 
 rng = np.random.default_rng(0)
@@ -31,6 +32,9 @@ dense = keras.Sequential([keras.Input((10,)), layers.ResidualDense(7), layers.Li
                           layers.ShortcutUnit(2, mid="tanh")])
 for variable in dense.trainable_variables:
     variable.assign(0.2 * rng.normal(size=variable.shape))
+shortcuts = linear.shortcut_network(10, 3, 2, mid="relu")
+linear.assign_weights(shortcuts, 0.3 * rng.normal(size=(3, 2, 10, 10)))
+assert linear.weights_of(linear.linear_residual(4, 3)).shape == (3, 1, 4, 4)
 spectral = norms.spectral_norm(model.get_layer("stage2_block1").conv1.kernel, (15, 16), 2)
 pixels = np.array(layers.PerImageStandardization()(rng.integers(0, 256, (2, 5, 5, 3)).astype("uint8")))
 model.compile(Momentum(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -43,7 +47,9 @@ half = identity_resnet((16, 16, 3), blocks=1, widths=(8, 12), stem=4)
 assert half.output.dtype == "float32", half.output.dtype
 half.predict(rng.normal(size=(2, 16, 16, 3)), verbose=0)
 print(json.dumps({"backend": keras.backend.backend(), "head": head.tolist(), "logits": logits.tolist(), "loss": loss,
-                  "dense": dense.predict(logits, verbose=0).tolist(), "pixels": pixels.tolist(), "spectral": spectral}))
+                  "dense": dense.predict(logits, verbose=0).tolist(),
+                  "shortcuts": shortcuts.predict(logits, verbose=0).tolist(), "pixels": pixels.tolist(),
+                  "spectral": spectral}))
 """
 
 

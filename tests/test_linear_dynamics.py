@@ -118,14 +118,15 @@ def test_residual_networks_learn_and_the_standard_parameterisation_stays_at_zero
     assert standard.excess_risk[0, -1] == pytest.approx(np.sum(R**2) / 2)
 
 
-def test_sweep_is_every_start_with_every_rate():
+@pytest.mark.parametrize("workers", [None, 2])
+def test_sweep_is_every_start_with_every_rate(workers):
     problem = np.eye(3), np.diag([2.0, 1.0, 0.5])
     starts = {
         ("2-shortcut", 4): (linear.initial_weights("small", 2, 2, 3, networks=3), True),
         ("orthogonal", 5): (linear.initial_weights("orthogonal", 5, 1, 3, networks=2), False),
     }
     rates = [0.01, 0.1]
-    found = linear.sweep(starts, *problem, rates, 30, record_every=30, workers=2)
+    found = linear.sweep(starts, *problem, rates, 30, record_every=30, workers=workers)
     assert list(found) == list(starts)
     for name, (W, shortcut) in starts.items():
         for k, rate in enumerate(rates):

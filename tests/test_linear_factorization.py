@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.optimize
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,12 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 def rotation(*angles):
     return scipy.linalg.block_diag(*([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]] for a in angles))
+
+
+def conditioned(d, condition):
+    """Singular values spread evenly in the logarithm, neither symmetric nor normal."""
+    U, V = (scipy.stats.special_ortho_group.rvs(d, random_state=seed) for seed in (1, 2))
+    return U * np.geomspace(condition**0.5, condition**-0.5, d) @ V.T
 
 
 def check(R, A, depth):
@@ -75,6 +82,7 @@ CORNERS = {
     "positive definite": [[2.0, 1.0], [1.0, 2.0]],
     "shear": [[1.0, 100.0], [0.0, 1.0]],
     "condition 1e12": np.diag([1e6, 1.0, 1e-6]),
+    "condition 1e12, not normal": conditioned(5, 1e12),
     "tiny": 1e-200 * np.eye(2),
     "huge": 1e200 * rotation(1.0),
     "permutation": np.eye(5)[[1, 2, 3, 4, 0]],

@@ -4,10 +4,9 @@ The loss is Li et al.'s, L = ||Y - f X||_F^2 / (2m); a regression on at most d s
 the same gradient, so that the cost of a step does not depend on the number of samples.
 """
 
-import concurrent.futures
 import dataclasses
-import os
 
+import joblib
 import numpy as np
 
 from idmatters_tf.linear.arguments import non_negative, positive_integer, real_array
@@ -16,6 +15,9 @@ from idmatters_tf.linear.statistics import regression
 
 # A loss this many times the first one has diverged: from there on the next steps overflow.
 DIVERGED = 1e6
+
+# Starting processes takes about a second; one core does this many multiplications of small matrices in that time.
+WORTH_PROCESSES = 1e9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,26 +122,34 @@ def sweep(starts, sxx, syx, learning_rates, steps, weight_decay=0.0, record_ever
         sxx, syx: (d, d).
         learning_rates: (rates,).
         steps, weight_decay, record_every: see `gradient_descent`.
-        workers: threads; the number of cores if None. The result does not depend on it.
+        workers: the number of processes; if None as many as there are cores, or one if there is little to do. The
+            result does not depend on it.
 
     Returns:
         A dict by name of `Trajectories` whose leading axes are (seeds, rates).
     """
     rates = real_array("learning_rates", learning_rates, ("rates",))
-
+    steps = int(non_negative("steps", steps))
     shape = ("seeds", "units", "n", "d", "d")
     starts = {name: (real_array(f"starts[{name!r}]", W, shape), shortcut) for name, (W, shortcut) in starts.items()}
+    if workers is None:
+        multiplications = sum(W.size * W.shape[-1] for W, _ in starts.values()) * len(rates) * steps * 3
+        workers = joblib.cpu_count() if multiplications > WORTH_PROCESSES else 1
+    workers = positive_integer("workers", workers)
 
-    def run(name):
-        W, shortcut = starts[name]
-        networks = np.repeat(W, len(rates), axis=0), sxx, syx, np.tile(rates, len(W))
-        return gradient_descent(*networks, steps, shortcut, weight_decay, record_every).reshaped(len(W), len(rates))
-
-    # The longest first, so that no core waits for one that started late. NumPy's products run outside the GIL.
+    # The longest first, so that no core waits for one that started late. Threads would not do: NumPy's calls are so
+    # short here that they spend the time waiting for the interpreter's lock.
     order = sorted(starts, key=lambda name: -starts[name][0].size)
-    with concurrent.futures.ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        results = dict(zip(order, pool.map(run, order), strict=True))
+    descents = joblib.Parallel(n_jobs=min(workers, max(len(order), 1)))(
+        joblib.delayed(_every_rate)(*starts[name], sxx, syx, rates, steps, weight_decay, record_every) for name in order
+    )
+    results = dict(zip(order, descents, strict=True))
     return {name: results[name] for name in starts}
+
+
+def _every_rate(W, shortcut, sxx, syx, rates, steps, weight_decay, record_every):
+    networks = np.repeat(W, len(rates), axis=0), sxx, syx, np.tile(rates, len(W))
+    return gradient_descent(*networks, steps, shortcut, weight_decay, record_every).reshaped(len(W), len(rates))
 
 
 class _Descent:
