@@ -1,12 +1,13 @@
 """Networks as functions that return a `keras.Model`. Pure Keras: they run on every backend.
 
 models.cifar.identity_resnet    the all-convolutional residual network of Hardt & Ma's Table 1
+models.all_cnn.all_cnn_c, models.resnet.resnet, preresnet, models.densenet.densenet    what it is compared with
 models.linear.linear_residual, plain, shortcut_network    deep linear networks, for fitting and for curvature
 """
 
 import importlib
 
-_SUBMODULES = ("cifar", "linear")
+_SUBMODULES = ("all_cnn", "cifar", "densenet", "linear", "resnet")
 
 __all__ = list(_SUBMODULES)
 

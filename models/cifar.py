@@ -4,8 +4,9 @@ import keras
 
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, mixed_seed
 from idmatters_tf.layers import RandomProjection, ResidualConv2D
+from idmatters_tf.layers.arguments import decay_regularizer, one_of, positive_integer
 
-INITIALIZERS = {"identity": IdentityNormal, "standard": StandardNormal}
+INITIALIZERS = ("identity", "standard", "fixup")
 
 
 def identity_resnet(
@@ -19,6 +20,7 @@ def identity_resnet(
     head="random",
     norm=None,
     initializer="identity",
+    branch_scale=None,
     weight_decay=1e-4,
     seed=0,
     name="identity_resnet",
@@ -40,7 +42,11 @@ def identity_resnet(
         head: "random" for the paper's frozen N(0, 1/fan_in) matrix, "trained" for a trained one (with a bias).
         norm: None, or "batch" for batch normalisation after every 3x3 convolution.
         initializer: of the residual convolutions: "identity" for N(0, (1/(k^2 c))^2), "standard" for
-            N(0, (1/(k sqrt c))^2).
+            N(0, (1/(k sqrt c))^2), or "fixup" (Zhang et al., 2019): He's divided by sqrt(branches) for the first
+            convolution of a branch, zeros for the second and for a trained head. The method's multipliers are
+            `branch_scale=1.0`, its biases (one each there, one a channel here) `bias=True`.
+        branch_scale: None, or where a trained factor on each branch starts: 0.0 with `initializer="standard"` is
+            SkipInit (De & Smith, 2020) and ReZero (Bachlechner et al., 2020).
         weight_decay: the rate as the paper's TensorFlow code meant it, `rate * sum(w^2) / 2` over the kernels of the
             convolutions (and of a trained head): half of it goes to `keras.regularizers.L2`, which has no 1/2. Biases
             and normalisation parameters are not decayed.
@@ -50,19 +56,16 @@ def identity_resnet(
     Returns:
         A `keras.Model` from pictures to logits, float32 also under a 16-bit dtype policy.
     """
-    _check(blocks=blocks, stem=stem, classes=classes, **{f"widths[{i}]": width for i, width in enumerate(widths)})
+    for argument, value in {"blocks": blocks, "stem": stem, "classes": classes}.items():
+        positive_integer(argument, value)
     if not widths:
         raise ValueError("Argument `widths` must name at least one stage. Received: widths=()")
-    if initializer not in INITIALIZERS:
-        raise ValueError(
-            f"Argument `initializer` must be one of {', '.join(map(repr, INITIALIZERS))}. "
-            f"Received: initializer={initializer!r}"
-        )
-    if head not in ("random", "trained"):
-        raise ValueError(f"Argument `head` must be 'random' or 'trained'. Received: head={head!r}")
-    if weight_decay < 0:
-        raise ValueError(f"Argument `weight_decay` must be 0 or more. Received: weight_decay={weight_decay}")
-    regularizer = keras.regularizers.L2(weight_decay / 2) if weight_decay else None
+    for stage, width in enumerate(widths):
+        positive_integer(f"widths[{stage}]", width)
+    one_of("initializer", initializer, INITIALIZERS)
+    one_of("head", head, ("random", "trained"))
+    regularizer = decay_regularizer(weight_decay)
+    first_initializer, last_initializer = _branch_initializers(initializer, blocks * len(widths))
 
     inputs = keras.Input(input_shape, name="images")
     features = keras.layers.Conv2D(
@@ -84,7 +87,9 @@ def identity_resnet(
                 use_bias=bias,
                 shortcut=shortcut,
                 norm=norm,
-                kernel_initializer=INITIALIZERS[initializer](mixed_seed(seed, stage, block)),
+                branch_scale=branch_scale,
+                kernel_initializer=first_initializer(mixed_seed(seed, stage, block)),
+                last_kernel_initializer=last_initializer(mixed_seed(seed, stage, block)),
                 projection_initializer=StandardNormal(mixed_seed(seed, stage, block)),
                 kernel_regularizer=regularizer,
                 name=f"stage{stage}_block{block}",
@@ -97,7 +102,9 @@ def identity_resnet(
     else:
         projection = keras.layers.Dense(
             classes,
-            kernel_initializer=keras.initializers.GlorotUniform(mixed_seed(seed, 1)),
+            kernel_initializer="zeros"
+            if initializer == "fixup"
+            else keras.initializers.GlorotUniform(mixed_seed(seed, 1)),
             kernel_regularizer=regularizer,
             dtype=wide,
             name="head",
@@ -105,7 +112,9 @@ def identity_resnet(
     return keras.Model(inputs, projection(features), name=name)
 
 
-def _check(**numbers):
-    for argument, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"Argument `{argument}` must be a positive integer. Received: {argument}={value!r}")
+def _branch_initializers(name, branches):
+    """The initialisers of a branch's first and second kernel, each a function of a seed."""
+    if name == "fixup":
+        return lambda seed: keras.initializers.VarianceScaling(2 / branches, seed=seed), lambda _: "zeros"
+    normal = IdentityNormal if name == "identity" else StandardNormal
+    return normal, normal

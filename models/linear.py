@@ -9,6 +9,7 @@ import numpy as np
 
 from idmatters_tf.initializers import ScaledGlorot, reseeded
 from idmatters_tf.layers import LinearResidual, ShortcutUnit
+from idmatters_tf.layers.arguments import decay_regularizer, positive_integer
 
 
 def linear_residual(dim, depth, kernel_initializer="zeros", weight_decay=0.0, seed=0, name="linear_residual"):
@@ -128,14 +129,9 @@ def _kernels(model):
 
 
 def _chain(dim, units, unit, kernel_initializer, weight_decay, seed, name):
-    for argument, value in (("dim", dim), ("units", units)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"Argument `{argument}` must be a positive integer. Received: {argument}={value!r}")
-    if not weight_decay >= 0:
-        raise ValueError(f"Argument `weight_decay` must be 0 or more. Received: weight_decay={weight_decay}")
+    dim, units = positive_integer("dim", dim), positive_integer("units", units)
+    regularizer = decay_regularizer(weight_decay)
     initializer = keras.initializers.get(kernel_initializer) or ScaledGlorot(seed=seed)
-    # Keras' L2 has no factor 1/2.
-    regularizer = keras.regularizers.L2(weight_decay / 2) if weight_decay else None
     # Keras' default would round float64 inputs to float32, whatever the policy.
     inputs = outputs = keras.Input((dim,), dtype=keras.config.dtype_policy().variable_dtype, name="vectors")
     for number in range(units):

@@ -49,6 +49,12 @@ def test_pad_shortcut_is_pooling_and_zero_channels(filters, strides, size):
     check_layer(PadShortcut2D(filters, strides), pictures, naive_shortcut(pictures, filters, strides))
 
 
+def test_a_shortcut_without_pooling_keeps_every_second_pixel():
+    pictures = rng.normal(size=(2, 7, 9, 3)).astype("float32")
+    expected = np.pad(pictures[:, ::2, ::2], [(0, 0)] * 3 + [(0, 1)])
+    check_layer(PadShortcut2D(4, 2, pooling="none"), pictures, expected)
+
+
 def test_odd_differences_put_the_extra_channel_at_the_end():
     outputs = np.array(PadShortcut2D(6)(np.ones((1, 2, 2, 3), "float32")))
     np.testing.assert_array_equal(outputs[0, 0, 0], [0, 1, 1, 1, 0, 0])

@@ -83,6 +83,8 @@ def test_weight_decay_is_half_the_rate_times_the_squares_of_the_kernels(argument
         ({"head": "trained"}, 3132 + 12 * 10 + 10),
         ({"norm": "batch"}, 3132 + 2 * (4 + 16 + 24)),
         ({"initializer": "standard"}, 3132),
+        ({"initializer": "standard", "branch_scale": 0.0}, 3132 + 2),
+        ({"initializer": "fixup", "branch_scale": 1.0, "bias": True, "head": "trained"}, 3132 + 44 + 2 + 130),
     ],
 )
 def test_ablations(arguments, parameters, tmp_path):
@@ -96,6 +98,26 @@ def test_ablations(arguments, parameters, tmp_path):
 def test_no_skip_kills_the_signal_at_the_identity_start():
     with_skip, without = (small(shortcut=shortcut).predict(pictures(), verbose=0) for shortcut in ("pad", "none"))
     assert np.linalg.norm(without) < 0.05 * np.linalg.norm(with_skip)
+
+
+@pytest.mark.parametrize("arguments", [{"initializer": "standard", "branch_scale": 0.0}, {"initializer": "fixup"}])
+def test_descendants_start_at_the_identity(arguments):
+    model = small(**arguments)
+    x = rng.normal(size=(2, 8, 8, 4)).astype("float32")
+    block = model.get_layer("stage1_block1")
+    np.testing.assert_array_equal(block(x)[..., 2:6], x)
+    scale = 1 / (3 * np.sqrt(8)) if "branch_scale" in arguments else np.sqrt(2 / 36 / 2)
+    assert np.std(block.conv1.kernel) == pytest.approx(scale, rel=0.3)
+    logits = small(**arguments, head="trained").predict(pictures(), verbose=0)
+    assert np.any(logits) == ("branch_scale" in arguments)
+
+
+def test_a_branch_scale_multiplies_the_branch():
+    block = ResidualConv2D(4, branch_scale=0.5, kernel_initializer="glorot_normal")
+    x = rng.normal(size=(2, 8, 8, 4)).astype("float32")
+    scaled = np.array(block(x))
+    block.scale.assign(1.0)
+    np.testing.assert_allclose(2 * (scaled - x), np.array(block(x)) - x, atol=1e-5)
 
 
 def test_the_seed_decides_every_weight():

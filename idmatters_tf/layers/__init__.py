@@ -2,6 +2,7 @@
 
 ResidualConv2D           x + C2(relu(C1 x)), the block of Hardt & Ma's all-convolutional networks
 PadShortcut2D            average pooling and zero channels: the parameter-free shortcut where the shape changes
+BasicBlock2D             He et al.'s block with batch normalisation, plain or pre-activated, for comparison
 RandomProjection         a frozen random matrix in place of a trained last layer
 ResidualDense            h + V relu(U h + s), the block of the expressivity theorem
 LinearResidual           h + A h, the block of the landscape theorem
@@ -9,12 +10,14 @@ ShortcutUnit             h + post(W_n mid(... mid(W_1 pre(h)))), Li et al.'s n-s
 PerImageStandardization  (x - mean) / std of each picture, so that an exported model takes raw pixels
 """
 
+from idmatters_tf.layers.basic_block import BasicBlock2D
 from idmatters_tf.layers.convolutional import PadShortcut2D, ResidualConv2D
 from idmatters_tf.layers.dense import LinearResidual, ResidualDense, ShortcutUnit
 from idmatters_tf.layers.preprocessing import PerImageStandardization
 from idmatters_tf.layers.projection import RandomProjection
 
 __all__ = [
+    "BasicBlock2D",
     "LinearResidual",
     "PadShortcut2D",
     "PerImageStandardization",

@@ -11,18 +11,19 @@ SHORTCUTS = ("pad", "projection", "none")
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class PadShortcut2D(keras.layers.Layer):
-    """Fits a picture to a residual branch of another shape, without parameters: average pooling, then zero channels.
+    """Fits a picture to a residual branch of another shape, without parameters: pooling, then zero channels.
 
-    The pooling window equals the stride. The new channels are zero, half of the difference on each side; where the
+    The new channels are zero, half of the difference on each side; where the
     difference is odd, the extra channel goes to the end. Where neither the stride nor the width changes anything, the
     input is returned as it is.
 
-    Source: the TensorFlow code that Hardt & Ma start from (tensorflow/models `resnet`, 2016); option A of He et al.
-    (2015) with pooling in place of subsampling.
+    Source: the TensorFlow code that Hardt & Ma start from (tensorflow/models `resnet`, 2016), which pools; option A of
+    He et al. (2015), which subsamples.
 
     Args:
         filters: output channels, at least as many as the input has.
-        strides: the pooling window and stride, a positive integer.
+        strides: the stride of the pooling, a positive integer.
+        pooling: "average" over windows as large as the stride, or "none" to keep the first pixel of each window.
         data_format: "channels_last", "channels_first" or None for Keras' setting.
 
     Input shape:
@@ -33,15 +34,21 @@ class PadShortcut2D(keras.layers.Layer):
         `(batch, ceil(rows / strides), ceil(cols / strides), filters)`, or with the channels first.
     """
 
-    def __init__(self, filters, strides=1, data_format=None, **kwargs):
+    def __init__(self, filters, strides=1, pooling="average", data_format=None, **kwargs):
         super().__init__(autocast=False, **kwargs)
         self.filters = positive_integer("filters", filters, self)
         self.strides = positive_integer("strides", strides, self)
+        self.pooling = one_of("pooling", pooling, ("average", "none"), self)
         self.data_format = _data_format(data_format, self)
         self._pool = None
         if self.strides > 1:
             self._pool = keras.layers.AveragePooling2D(
-                self.strides, padding="same", data_format=self.data_format, dtype=wide_dtype(self), name="pool"
+                self.strides if self.pooling == "average" else 1,
+                self.strides,
+                padding="same",
+                data_format=self.data_format,
+                dtype=wide_dtype(self),
+                name="pool",
             )
 
     def build(self, input_shape):
@@ -71,7 +78,12 @@ class PadShortcut2D(keras.layers.Layer):
         return keras.KerasTensor(_output_shape(inputs.shape, self), dtype=wide_dtype(self))
 
     def get_config(self):
-        config = {"filters": self.filters, "strides": self.strides, "data_format": self.data_format}
+        config = {
+            "filters": self.filters,
+            "strides": self.strides,
+            "pooling": self.pooling,
+            "data_format": self.data_format,
+        }
         return {**super().get_config(), **config}
 
 
@@ -95,8 +107,11 @@ class ResidualConv2D(keras.layers.Layer):
             where the shape changes. "projection": a 1x1 convolution where the shape changes, else the input.
             "none": nothing, the standard parameterisation `C2(activation(C1 x))`, for comparison.
         norm: None, or "batch" for batch normalisation after each of the two convolutions (the paper's ablation).
+        branch_scale: None, or the first value of a trained factor on the branch, `x + scale * C2(...)`: 0.0 is
+            SkipInit (De & Smith, 2020) and ReZero (Bachlechner et al., 2020), 1.0 Fixup's multiplier.
         kernel_initializer: of both kernels of the branch; `IdentityNormal()` if None. An integer seed is mixed with the
             kernel's number, so that the kernels differ.
+        last_kernel_initializer: of the second kernel where it differs; as the first if None.
         projection_initializer: of the 1x1 kernel of the projection shortcut; `StandardNormal()` if None.
         kernel_regularizer: of all kernels.
         data_format: "channels_last", "channels_first" or None for Keras' setting.
@@ -124,7 +139,9 @@ class ResidualConv2D(keras.layers.Layer):
         use_bias=False,
         shortcut="pad",
         norm=None,
+        branch_scale=None,
         kernel_initializer=None,
+        last_kernel_initializer=None,
         projection_initializer=None,
         kernel_regularizer=None,
         data_format=None,
@@ -138,24 +155,26 @@ class ResidualConv2D(keras.layers.Layer):
         self.use_bias = bool(use_bias)
         self.shortcut = one_of("shortcut", shortcut, SHORTCUTS, self)
         self.norm = one_of("norm", norm, (None, "batch"), self)
+        self.branch_scale = None if branch_scale is None else float(branch_scale)
         self.kernel_initializer = keras.initializers.get(kernel_initializer) or IdentityNormal()
+        self.last_kernel_initializer = keras.initializers.get(last_kernel_initializer)
         self.projection_initializer = keras.initializers.get(projection_initializer) or StandardNormal()
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.data_format = _data_format(data_format, self)
-        self.conv1 = self._convolution("conv1", 0, strides=self.strides)
-        self.conv2 = self._convolution("conv2", 1)
+        self.conv1 = self._convolution("conv1", 0, self.kernel_initializer, self.strides)
+        self.conv2 = self._convolution("conv2", 1, self.last_kernel_initializer or self.kernel_initializer)
         self.norm1 = self._normalization("norm1")
         self.norm2 = self._normalization("norm2")
-        self.skip = None
+        self.skip = self.scale = None
 
-    def _convolution(self, name, number, strides=1):
+    def _convolution(self, name, number, initializer, strides=1):
         return keras.layers.Conv2D(
             self.filters,
             self.kernel_size,
             strides=strides,
             padding="same",
             use_bias=self.use_bias,
-            kernel_initializer=reseeded(self.kernel_initializer, number),
+            kernel_initializer=reseeded(initializer, number),
             kernel_regularizer=self.kernel_regularizer,
             data_format=self.data_format,
             dtype=self.dtype_policy,
@@ -197,6 +216,10 @@ class ResidualConv2D(keras.layers.Layer):
         for norm in (self.norm1, self.norm2):
             if norm is not None:
                 norm.build(inner_shape)
+        if self.branch_scale is not None:
+            self.scale = self.add_weight(
+                name="scale", shape=(), initializer=keras.initializers.Constant(self.branch_scale)
+            )
 
     def call(self, inputs, training=None):
         branch = self.conv1(inputs)
@@ -206,6 +229,8 @@ class ResidualConv2D(keras.layers.Layer):
         if self.norm2 is not None:
             branch = self.norm2(branch, training=training)
         branch = ops.cast(branch, wide_dtype(self))
+        if self.scale is not None:
+            branch *= ops.cast(self.scale, branch.dtype)
         if self.shortcut == "none":
             return branch
         skip = inputs if self.skip is None else self.skip(inputs)
@@ -226,7 +251,9 @@ class ResidualConv2D(keras.layers.Layer):
             "use_bias": self.use_bias,
             "shortcut": self.shortcut,
             "norm": self.norm,
+            "branch_scale": self.branch_scale,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "last_kernel_initializer": keras.initializers.serialize(self.last_kernel_initializer),
             "projection_initializer": keras.initializers.serialize(self.projection_initializer),
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
             "data_format": self.data_format,

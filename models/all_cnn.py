@@ -1,0 +1,77 @@
+"""All-CNN-C: Springenberg et al., *Striving for Simplicity: The All Convolutional Net* (2014), Tables 1 and 2.
+
+The row "All-CNN" of Hardt & Ma's Table 2, where it has 7.25 % on CIFAR-10 and 32.39 % on CIFAR-100.
+"""
+
+import keras
+
+from idmatters_tf.initializers import mixed_seed
+from idmatters_tf.layers.arguments import decay_regularizer, positive_integer
+
+# Channels, side, stride and padding of each convolution but the last; dropout comes after the strided ones.
+CONVOLUTIONS = (
+    (96, 3, 1, "same"),
+    (96, 3, 1, "same"),
+    (96, 3, 2, "same"),
+    (192, 3, 1, "same"),
+    (192, 3, 1, "same"),
+    (192, 3, 2, "same"),
+    (192, 3, 1, "valid"),
+    (192, 1, 1, "same"),
+)
+
+
+def all_cnn_c(
+    input_shape=(32, 32, 3),
+    classes=10,
+    dropout=(0.2, 0.5),
+    weight_decay=1e-3,
+    seed=0,
+    name="all_cnn_c",
+):
+    """Nine convolutions with ReLU, two of them strided, and an average over space; 1,369,738 parameters.
+
+    The paper expects pictures after global contrast normalisation and ZCA whitening, see
+    `idmatters_tf.data.whitening`. It does not name the initialiser; He's (2015) is used.
+
+    Args:
+        input_shape: `(rows, cols, channels)`; rows and cols may be None.
+        classes: the number of classes.
+        dropout: the share dropped of the input, and of what comes out of each strided convolution.
+        weight_decay: the rate in `rate * sum(w^2) / 2`, over kernels and biases.
+        seed: a non-negative integer; every kernel's values follow from it.
+        name: the model's name.
+
+    Returns:
+        A `keras.Model` from pictures to logits, float32 also under a 16-bit dtype policy.
+    """
+    positive_integer("classes", classes)
+    regularizer = decay_regularizer(weight_decay)
+    of_input, of_features = dropout
+
+    def convolution(features, number, filters, side, strides, padding, activation="relu"):
+        return keras.layers.Conv2D(
+            filters,
+            side,
+            strides=strides,
+            padding=padding,
+            activation=activation,
+            kernel_initializer=keras.initializers.HeNormal(mixed_seed(seed, number)),
+            kernel_regularizer=regularizer,
+            bias_regularizer=regularizer,
+            name=f"conv{number}",
+        )(features)
+
+    inputs = keras.Input(input_shape, name="images")
+    features = keras.layers.Dropout(of_input, seed=mixed_seed(seed, 100), name="dropout0")(inputs)
+    for number, (filters, side, strides, padding) in enumerate(CONVOLUTIONS, start=1):
+        features = convolution(features, number, filters, side, strides, padding)
+        if strides > 1:
+            dropped = keras.layers.Dropout(of_features, seed=mixed_seed(seed, 100 + number), name=f"dropout{number}")
+            features = dropped(features)
+    # A ReLU after the ninth convolution, too (Table 1); the average over its outputs are the logits.
+    features = convolution(features, 9, classes, 1, 1, "same")
+    logits = keras.layers.GlobalAveragePooling2D(dtype=keras.config.dtype_policy().variable_dtype, name="pool")(
+        features
+    )
+    return keras.Model(inputs, logits, name=name)

@@ -1,0 +1,112 @@
+"""Densely connected networks for CIFAR: Huang et al., *Densely Connected Convolutional Networks* (2016).
+
+The row "DenseNet" of Hardt & Ma's Table 2 is L = 100, k = 24: 3.74 % on CIFAR-10 and 19.25 % on CIFAR-100.
+"""
+
+import itertools
+
+import keras
+
+from idmatters_tf.initializers import mixed_seed
+from idmatters_tf.layers.arguments import decay_regularizer, positive_integer
+from idmatters_tf.layers.basic_block import batch_normalization
+
+
+def densenet(
+    depth=100,
+    growth=24,
+    input_shape=(32, 32, 3),
+    classes=10,
+    bottleneck=False,
+    compression=None,
+    dropout=0.0,
+    weight_decay=1e-4,
+    seed=0,
+    name="densenet",
+):
+    """Three dense blocks in which every layer sees the outputs of all layers before it.
+
+    A layer is `concat(x, C(relu(BN x)))` with a 3x3 convolution of `growth` channels; with `bottleneck` a 1x1
+    convolution of 4 * growth channels, normalised and rectified, stands before it. Between the blocks: normalisation,
+    ReLU, a 1x1 convolution and 2x2 average pooling.
+
+    Trainable parameters with ten classes: 27,249,082 at L = 100, k = 24 (the paper's "27.2M"); 769,162 at L = 100,
+    k = 12 with bottlenecks ("0.8M"), 15,324,406 at L = 250, k = 24 ("15.3M").
+
+    Args:
+        depth: L, 3 n + 4 with n layers in each block; with bottlenecks 6 n + 4.
+        growth: k, the channels that each layer adds.
+        input_shape: `(rows, cols, channels)`; rows and cols may be None. Pictures are expected with mean 0 and
+            deviation 1 in each channel.
+        classes: the number of classes.
+        bottleneck: whether this is the BC form.
+        compression: the share of channels that a transition keeps; None: 0.5 with bottlenecks, else 1.
+        dropout: the share dropped after each convolution but the first; the paper has 0.2 where it does not augment.
+        weight_decay: the rate in `rate * sum(w^2) / 2`, over all parameters, those of the normalisation included, as
+            in the published Torch code.
+        seed: a non-negative integer; every kernel's values follow from it.
+        name: the model's name.
+
+    Returns:
+        A `keras.Model` from pictures to logits, float32 also under a 16-bit dtype policy.
+    """
+    per_layer = 2 if bottleneck else 1
+    if positive_integer("depth", depth) < 3 * per_layer + 4 or (depth - 4) % (3 * per_layer):
+        raise ValueError(
+            f"Argument `depth` must be {3 * per_layer} n + 4 for n layers per block"
+            f"{' with bottlenecks' if bottleneck else ''}, e.g. 40, 100. Received: depth={depth}"
+        )
+    positive_integer("growth", growth)
+    positive_integer("classes", classes)
+    compression = (0.5 if bottleneck else 1.0) if compression is None else compression
+    if not 0 < compression <= 1:
+        raise ValueError(f"Argument `compression` must lie in (0, 1]. Received: compression={compression}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"Argument `dropout` must lie in [0, 1). Received: dropout={dropout}")
+    regularizer = decay_regularizer(weight_decay)
+    seeds = (mixed_seed(seed, number) for number in itertools.count(1))
+
+    def convolution(features, filters, side, name, drops=True):
+        convolved = keras.layers.Conv2D(
+            filters,
+            side,
+            padding="same",
+            use_bias=False,
+            kernel_initializer=keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal", next(seeds)),
+            kernel_regularizer=regularizer,
+            name=name,
+        )(features)
+        if not (dropout and drops):
+            return convolved
+        return keras.layers.Dropout(dropout, seed=next(seeds), name=f"{name}_dropout")(convolved)
+
+    def normalized(features, name):
+        features = batch_normalization(regularizer, name=f"{name}_norm")(features)
+        return keras.layers.ReLU(name=f"{name}_relu")(features)
+
+    inputs = keras.Input(input_shape, name="images")
+    features = convolution(inputs, 2 * growth if bottleneck else 16, 3, "stem", drops=False)
+    for block in (1, 2, 3):
+        for layer in range(1, (depth - 4) // (3 * per_layer) + 1):
+            at = f"block{block}_layer{layer}"
+            added = normalized(features, at)
+            if bottleneck:
+                added = normalized(convolution(added, 4 * growth, 1, f"{at}_narrow"), f"{at}_narrow")
+            added = convolution(added, growth, 3, f"{at}_conv")
+            features = keras.layers.Concatenate(name=f"{at}_concat")([features, added])
+        if block < 3:
+            at = f"transition{block}"
+            kept = int(compression * features.shape[-1])
+            features = convolution(normalized(features, at), kept, 1, f"{at}_conv")
+            features = keras.layers.AveragePooling2D(2, name=f"{at}_pool")(features)
+    wide = keras.config.dtype_policy().variable_dtype
+    features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(normalized(features, "last"))
+    head = keras.layers.Dense(
+        classes,
+        kernel_initializer=keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", mixed_seed(seed, 0)),
+        kernel_regularizer=regularizer,
+        bias_regularizer=regularizer,
+        dtype=wide,
+        name="head",
+    )
+    return keras.Model(inputs, head(features), name=name)

@@ -1,0 +1,164 @@
+"""The networks of Table 2 that Hardt & Ma compare with: published sizes, forms, saving."""
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.layers import BasicBlock2D
+from models.all_cnn import all_cnn_c
+from models.densenet import densenet
+from models.resnet import preresnet, resnet
+from tests.checks import check_layer, check_saving
+from tests.test_convolutional_layers import naive_convolution
+from tests.test_models_cifar import convolutions, trainable_parameters
+
+rng = np.random.default_rng(5)
+
+
+def pictures(n=2, size=16):
+    return rng.normal(size=(n, size, size, 3)).astype("float32")
+
+
+@pytest.mark.parametrize("network", [resnet, preresnet])
+@pytest.mark.parametrize(("depth", "published"), [(20, 269_722), (56, 853_018), (110, 1_727_962)])
+def test_sizes_of_residual_networks(network, depth, published):
+    model = network(depth)
+    assert trainable_parameters(model) == published
+    assert len(convolutions(model)) == depth - 1
+    assert trainable_parameters(network(depth, shortcut="none")) == published
+
+
+def test_the_deepest_residual_network_can_be_built():
+    assert trainable_parameters(resnet(1202)) == 19_421_274
+
+
+@pytest.mark.parametrize(
+    ("arguments", "published"),
+    [
+        ({}, 27.2e6),
+        ({"depth": 40, "growth": 12}, 1.0e6),
+        ({"depth": 100, "growth": 12, "bottleneck": True}, 0.8e6),
+        ({"depth": 250, "growth": 24, "bottleneck": True}, 15.3e6),
+    ],
+)
+def test_sizes_of_dense_networks(arguments, published):
+    depth, growth, bottleneck = ({"depth": 100, "growth": 24, "bottleneck": False} | arguments).values()
+    channels = 2 * growth if bottleneck else 16
+    expected = 27 * channels
+    for block in range(3):
+        for _ in range((depth - 4) // (6 if bottleneck else 3)):
+            narrow = 4 * growth
+            expected += 2 * channels
+            expected += channels * narrow + 2 * narrow + 9 * narrow * growth if bottleneck else 9 * channels * growth
+            channels += growth
+        if block < 2:
+            kept = channels // 2 if bottleneck else channels
+            expected += 2 * channels + channels * kept
+            channels = kept
+    expected += 2 * channels + 10 * channels + 10
+    model = densenet(**arguments)
+    assert trainable_parameters(model) == expected
+    assert expected == pytest.approx(published, rel=0.04)
+    assert len(convolutions(model)) == depth - 1
+
+
+def test_all_cnn_is_that_of_the_paper():
+    model = all_cnn_c()
+    assert trainable_parameters(model) == 1_369_738
+    assert [layer.output.shape[1:] for layer in convolutions(model)] == [
+        (32, 32, 96), (32, 32, 96), (16, 16, 96), (16, 16, 192), (16, 16, 192), (8, 8, 192), (6, 6, 192), (6, 6, 192),
+        (6, 6, 10),
+    ]  # fmt: skip
+    drops = [(layer.name, layer.rate) for layer in model.layers if isinstance(layer, keras.layers.Dropout)]
+    assert drops == [("dropout0", 0.2), ("dropout3", 0.5), ("dropout6", 0.5)]
+    x = pictures(4, 32)
+    assert np.array_equal(model(x, training=False), model(x, training=False))
+    assert not np.array_equal(model(x, training=True), model(x, training=True))
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+@pytest.mark.parametrize("preactivation", [None, "branch", "both"])
+@pytest.mark.parametrize(("strides", "filters"), [(1, 4), (2, 6)])
+@pytest.mark.parametrize("shortcut", ["pad", "none"])
+def test_basic_block_is_its_formula(preactivation, strides, filters, shortcut):
+    block = BasicBlock2D(filters, strides, preactivation, shortcut)
+    x = rng.normal(size=(2, 8, 8, 4)).astype("float32")
+    block.build(x.shape)
+    for variable in block.weights:
+        variable.assign(rng.uniform(0.2, 1.5, variable.shape))
+
+    def norm(layer, features):
+        gamma, beta, mean, variance = (np.array(weight) for weight in layer.get_weights())
+        return gamma * (features - mean) / np.sqrt(variance + 1e-5) + beta
+
+    skip = np.pad(x[:, ::strides, ::strides], [(0, 0)] * 3 + [((filters - 4) // 2, (filters - 3) // 2)])
+    kernels = [np.array(conv.kernel) for conv in (block.conv1, block.conv2)]
+    if preactivation is None:
+        branch = relu(norm(block.norm1, naive_convolution(x, kernels[0], strides)))
+        branch = norm(block.norm2, naive_convolution(branch, kernels[1]))
+        expected = relu(branch + skip) if shortcut == "pad" else relu(branch)
+    else:
+        active = relu(norm(block.norm1, x))
+        if preactivation == "both":
+            skip = np.pad(active[:, ::strides, ::strides], [(0, 0)] * 3 + [((filters - 4) // 2, (filters - 3) // 2)])
+        branch = relu(norm(block.norm2, naive_convolution(active, kernels[0], strides)))
+        branch = naive_convolution(branch, kernels[1])
+        expected = branch + skip if shortcut == "pad" else branch
+    check_layer(block, x, expected, atol=1e-3 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda **more: resnet(8, **more),
+        lambda **more: preresnet(8, **more),
+        lambda **more: densenet(10, 4, dropout=0.2, bottleneck=True, **more),
+        lambda **more: all_cnn_c(**more),
+    ],
+    ids=["resnet", "preresnet", "densenet", "all_cnn_c"],
+)
+def test_they_train_save_and_depend_on_the_seed(build, tmp_path):
+    model = build(input_shape=(None, None, 3), classes=5)
+    first, again, other = (build(classes=5, seed=seed).get_weights() for seed in (0, 0, 1))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    kernels = [(a, b) for a, b in zip(first, other, strict=True) if a.ndim == 4]
+    assert not any(np.array_equal(a, b) for a, b in kernels)
+    # Everything trained is decayed, as sum(w^2) / 2.
+    decayed = sum(float(loss) for loss in model.losses)
+    rate = 1e-3 if model.name == "all_cnn_c" else 1e-4
+    total = sum(np.sum(np.square(weight)) for weight in model.trainable_variables)
+    assert decayed == pytest.approx(rate * total / 2, rel=1e-4)
+    check_saving(model, pictures(), tmp_path / "model.keras")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.01), loss)
+    first, *_, last = model.fit(pictures(5), np.arange(5), epochs=20, verbose=0).history["loss"]
+    assert last < first
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        half = build(classes=5)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert half.output.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: resnet(21), "`depth` must be 6 n . 2.*depth=21"),
+        (lambda: preresnet(2), "`depth`"),
+        (lambda: resnet(20, shortcut="projection"), "`shortcut` must be one of 'pad', 'none'"),
+        (lambda: densenet(41), "`depth` must be 3 n . 4"),
+        (lambda: densenet(43, bottleneck=True), "6 n . 4 for n layers per block with bottlenecks"),
+        (lambda: densenet(compression=0.0), "`compression` must lie"),
+        (lambda: densenet(dropout=1.0), "`dropout` must lie"),
+        (lambda: all_cnn_c(weight_decay=-1), "`weight_decay`"),
+        (lambda: all_cnn_c(classes=0), "`classes` must be a positive integer"),
+        (lambda: BasicBlock2D(8, preactivation="all"), "`preactivation` of BasicBlock2D must be one of None"),
+    ],
+)
+def test_bad_arguments(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
