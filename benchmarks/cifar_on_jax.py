@@ -1,0 +1,326 @@
+"""Claim: the paper's whole CIFAR training (60,000 steps, 24 hours on its K40) takes minutes on one data-centre GPU.
+
+    python benchmarks/cifar_on_jax.py --dataset cifar10 --data-dir DIR --out runs/jax
+
+The same Keras networks as everywhere here, on Keras' JAX backend, with the recipe of Hardt & Ma's section 4.1: momentum
+0.9 with the rate outside the velocity, batches of 128, learning rate 0.05 divided by 10 at steps 30,000 and 50,000,
+weight decay 1e-4, pad by 2, crop, flip, standardise. It needs numpy, keras and jax alone.
+
+What makes it fast: the pictures lie on the device as bytes (180 MB) and are cropped, flipped and standardised there; a
+hundred steps are one `lax.scan`, so that the host only hears of every hundredth; convolutions run in bfloat16 with
+`--precision bfloat16`, while weights, skips and logits stay float32. Order and augmentation are functions of (seed,
+step): a run that was cut off goes on from its newest checkpoint with the same command, as if nothing had happened.
+
+What to expect: the paper reports 6.38 % on CIFAR-10 and 24.64 % on CIFAR-100. Whether and where this has been run, and
+with what result, is in docs/reproduction.md. At the end it prints the test error, the images per second and the share
+of the device's matrix-product rate that was reached, the rate being measured in the same run. The folder it leaves
+(config.json, metrics.jsonl, result.json) is one that `python -m trainers.report` compares with others.
+"""
+
+import argparse
+import functools
+import json
+import math
+import os
+import pathlib
+import sys
+import time
+
+os.environ["KERAS_BACKEND"] = "jax"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from idmatters_tf.data import cifar, shapes
+from idmatters_tf.data.images import DataError
+from idmatters_tf.layers import PerImageStandardization
+from idmatters_tf.optimizers import Momentum
+from models.all_cnn import all_cnn_c
+from models.cifar import identity_resnet
+from models.densenet import densenet
+from models.resnet import preresnet, resnet
+
+NETWORKS = {
+    "identity": identity_resnet,
+    "resnet": resnet,
+    "preresnet": preresnet,
+    "densenet": densenet,
+    "all-cnn": all_cnn_c,
+}
+
+
+def parser():
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--dataset", choices=("cifar10", "cifar100", "shapes"), default="cifar10", help="the data")
+    parser.add_argument("--data-dir", help="folder with the official binary files")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/jax"), help="the run's folder")
+    parser.add_argument("--network", choices=tuple(NETWORKS), default="identity", help="the network")
+    parser.add_argument(
+        "--arguments", type=json.loads, default={}, help="its arguments as JSON, e.g. '{\"blocks\": 3}'"
+    )
+    parser.add_argument("--steps", type=int, default=60_000, help="updates in all")
+    parser.add_argument("--batch-size", type=int, default=128, help="pictures per update")
+    parser.add_argument("--learning-rate", type=float, default=0.05, help="at the start")
+    parser.add_argument("--drop-steps", type=int, nargs="*", default=[30_000, 50_000], help="where it is divided by 10")
+    parser.add_argument("--momentum", type=float, default=0.9, help="momentum")
+    parser.add_argument("--clip-norm", type=float, default=math.inf, help="bound on the gradient's global norm")
+    parser.add_argument("--padding", type=int, default=2, help="pixels a side before cropping; 4 in He et al.")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of the convolutions")
+    parser.add_argument("--seed", type=int, default=0, help="of everything random")
+    parser.add_argument("--steps-per-dispatch", type=int, help="steps in one call of the device; None: 100, 1 on CPUs")
+    parser.add_argument("--evaluate-every", type=int, default=1000, help="steps between tests")
+    parser.add_argument("--checkpoint-every", type=int, default=2000, help="steps between checkpoints")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop, saved, after so many minutes")
+    return parser
+
+
+def load(options):
+    if options.dataset == "shapes":
+        return shapes.load()
+    return cifar.load(options.dataset, options.data_dir, download=False)
+
+
+class Augmentation:
+    """Batches as functions of (seed, step), cut out of bytes on the device."""
+
+    def __init__(self, image_shape, options):
+        self.size, self.padding, self.batch_size = image_shape[:2], options.padding, options.batch_size
+        self.order, self.draws = jax.random.split(jax.random.key(options.seed))
+        self.standardize = PerImageStandardization(dtype="float32")
+
+    def padded(self, images):
+        """The pictures with their black border, on the device."""
+        border = (self.padding, self.padding)
+        return jnp.asarray(np.pad(images, [(0, 0), border, border, (0, 0)]))
+
+    def permutations(self, first_step, n):
+        """The first position of the epoch in which a dispatch begins, and the orders of this epoch and the next one."""
+        epoch = first_step * self.batch_size // n
+        orders = [jax.random.permutation(jax.random.fold_in(self.order, epoch + i), n) for i in (0, 1)]
+        return epoch * n, jnp.concatenate(orders)
+
+    def batch(self, data, step, first_position, permutation):
+        images, labels = data
+        positions = step * self.batch_size + jnp.arange(self.batch_size) - first_position
+        indices = permutation[positions]
+        key = jax.random.fold_in(self.draws, step)
+        offsets = jax.random.randint(key, (self.batch_size, 2), 0, 2 * self.padding + 1)
+        flips = jax.random.bernoulli(jax.random.fold_in(key, 1), shape=(self.batch_size, 1, 1, 1))
+
+        def crop(index, offset):
+            start = (index, offset[0], offset[1], 0)
+            return jax.lax.dynamic_slice(images, start, (1, *self.size, images.shape[3]))[0]
+
+        pictures = jax.vmap(crop)(indices, offsets)
+        pictures = jnp.where(flips, pictures[:, :, ::-1], pictures)
+        return self.standardize(pictures), labels[indices]
+
+
+class Training:
+    """A network, its optimizer, and the compiled functions of many steps."""
+
+    def __init__(self, data, options):
+        keras.config.set_dtype_policy("mixed_bfloat16" if options.precision == "bfloat16" else "float32")
+        arguments = {name: tuple(v) if isinstance(v, list) else v for name, v in options.arguments.items()}
+        self.model = NETWORKS[options.network](
+            input_shape=data.image_shape, classes=data.classes, **{"seed": options.seed, **arguments}
+        )
+        rates = [options.learning_rate * 0.1**i for i in range(len(options.drop_steps) + 1)]
+        # Keras' schedule keeps the old rate at its boundary; here a drop at step n holds for the update after n.
+        boundaries = [drop - 1 for drop in options.drop_steps]
+        schedule = keras.optimizers.schedules.PiecewiseConstantDecay(boundaries, rates) if boundaries else rates[0]
+        self.optimizer = Momentum(schedule, options.momentum)
+        self.optimizer.build(self.model.trainable_variables)
+        self.augmentation = Augmentation(data.image_shape, options)
+        self.data = self.augmentation.padded(data.train_images), jnp.asarray(data.train_labels)
+        self.clip_norm = options.clip_norm
+
+    def state(self):
+        groups = self.model.trainable_variables, self.model.non_trainable_variables, self.optimizer.variables
+        return tuple([variable.value for variable in group] for group in groups)
+
+    def loss(self, trainable, fixed, images, labels):
+        logits, fixed, penalties = self.model.stateless_call(
+            trainable, fixed, images, training=True, return_losses=True
+        )
+        logits = logits.astype("float32")
+        entropy = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1).mean()
+        wrong = jnp.mean(jnp.argmax(logits, 1) != labels)
+        return entropy + sum(penalties), (fixed, entropy, wrong)
+
+    def step(self, state, data, step, first_position, permutation):
+        trainable, fixed, slots = state
+        images, labels = self.augmentation.batch(data, step, first_position, permutation)
+        (_, (fixed, entropy, wrong)), gradients = jax.value_and_grad(self.loss, has_aux=True)(
+            trainable, fixed, images, labels
+        )
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(gradient)) for gradient in gradients))
+        shrink = jnp.minimum(1.0, self.clip_norm / norm)
+        gradients = [gradient * shrink for gradient in gradients]
+        trainable, slots = self.optimizer.stateless_apply(slots, gradients, trainable)
+        return (trainable, fixed, slots), jnp.stack([entropy, wrong, norm])
+
+    def steps(self, state, first_step, count):
+        """`count` steps, and the means of their losses, errors and gradient norms."""
+        return self._steps(state, self.data, first_step, count)
+
+    @functools.partial(jax.jit, static_argnums=(0, 4), donate_argnums=1)
+    def _steps(self, state, data, first_step, count):
+        order = self.augmentation.permutations(first_step, len(data[1]))
+        # On CPUs XLA's convolutions are some fifty times slower inside a loop.
+        if count == 1:
+            return self.step(state, data, first_step, *order)
+        state, measured = jax.lax.scan(
+            lambda state, step: self.step(state, data, step, *order), state, first_step + jnp.arange(count)
+        )
+        return state, measured.mean(axis=0)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def wrong_and_loss(self, trainable, fixed, images, labels, weights):
+        logits = self.model.stateless_call(trainable, fixed, self.augmentation.standardize(images), training=False)[0]
+        logits = logits.astype("float32")
+        entropies = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1)[:, 0]
+        return jnp.sum(weights * (jnp.argmax(logits, 1) != labels)), jnp.sum(weights * entropies)
+
+    def test(self, state, images, labels, batch_size=1000):
+        """Test error and loss; every picture counts once."""
+        wrong = loss = 0.0
+        for start in range(0, len(images), batch_size):
+            chosen = np.arange(start, start + batch_size)
+            weights = jnp.asarray(chosen < len(images), "float32")
+            chosen = np.minimum(chosen, len(images) - 1)
+            some = self.wrong_and_loss(state[0], state[1], images[chosen], labels[chosen], weights)
+            wrong, loss = wrong + float(some[0]), loss + float(some[1])
+        return wrong / len(images), loss / len(images)
+
+    def operations(self, state):
+        """Floating-point operations of one step, as XLA counts them before it optimises."""
+        order = self.augmentation.permutations(0, len(self.data[1]))
+        analysis = jax.jit(self.step).lower(state, self.data, 0, *order).cost_analysis()
+        return float((analysis[0] if isinstance(analysis, list) else analysis)["flops"])
+
+
+def matrix_product_rate(precision, size):
+    """Floating-point operations per second of one large matrix product, the best of five."""
+    matrix = jnp.ones((size, size), "bfloat16" if precision == "bfloat16" else "float32")
+    product = jax.jit(lambda a: a @ a)
+    product(matrix).block_until_ready()
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        product(matrix).block_until_ready()
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / min(seconds)
+
+
+def save(path, state, step, seconds):
+    """Writes a checkpoint beside its place, then renames it: a cut-off leaves the old or the new one."""
+    arrays = {f"{group}_{i}": np.asarray(array) for group, arrays in enumerate(state) for i, array in enumerate(arrays)}
+    beside = path.with_name(f".{os.getpid()}-{path.name}")
+    with open(beside, "wb") as stream:
+        np.savez(stream, step=step, seconds=seconds, **arrays)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(beside, path)
+
+
+def restore(path, state):
+    """The state, step and seconds of a checkpoint; those given and zeros where there is none."""
+    if not path.is_file():
+        return state, 0, 0.0
+    with np.load(path) as saved:
+        arrays = [[jnp.asarray(saved[f"{g}_{i}"]) for i in range(len(group))] for g, group in enumerate(state)]
+        return tuple(arrays), int(saved["step"]), float(saved["seconds"])
+
+
+def main(argv=None):
+    options = parser().parse_args(argv)
+    on_cpu = jax.default_backend() == "cpu"
+    options.steps_per_dispatch = options.steps_per_dispatch or (1 if on_cpu else 100)
+    settings = {**vars(options), "out": str(options.out), "clip_norm": str(options.clip_norm), "minutes": None}
+    config_path, checkpoint_path = options.out / "config.json", options.out / "checkpoint.npz"
+    if config_path.is_file() and json.loads(config_path.read_text())["settings"] != settings:
+        parser().error(f"--out {options.out} holds a run with other settings: name another folder")
+    try:
+        data = load(options)
+    except DataError as error:
+        parser().error(str(error))
+    if options.steps_per_dispatch * options.batch_size > len(data.train_labels):
+        parser().error(f"--steps-per-dispatch: a dispatch may not be longer than an epoch of {len(data.train_labels)}")
+
+    training = Training(data, options)
+    parameters = sum(math.prod(variable.shape) for variable in training.model.trainable_variables)
+    device = jax.devices()[0].device_kind
+    options.out.mkdir(parents=True, exist_ok=True)
+    versions = {"jax": jax.__version__, "keras": keras.__version__, "device": device}
+    config = {"settings": settings, "versions": versions, "data": {"origin": data.origin}}
+    config_path.write_text(json.dumps(config, indent=2) + "\n")
+    state, step, before = restore(checkpoint_path, training.state())
+    print(
+        f"{data.name}: {options.network}, {parameters:,} parameters, {options.precision} on {device}; from step {step}"
+    )
+    operations = training.operations(state)
+
+    images, labels = data.test_images, data.test_labels
+    metrics_path, began, rates = options.out / "metrics.jsonl", time.perf_counter(), []
+    lines = metrics_path.read_text().splitlines() if metrics_path.is_file() else []
+    records = [record for record in map(json.loads, lines) if record["step"] <= step]
+    metrics_path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    def record(**values):
+        records.append({**values, "step": step, "seconds": round(before + time.perf_counter() - began, 2)})
+        with open(metrics_path, "a") as stream:
+            stream.write(json.dumps(records[-1]) + "\n")
+
+    while step < options.steps:
+        boundary = min((step // every + 1) * every for every in (options.evaluate_every, options.checkpoint_every))
+        count = min(options.steps_per_dispatch, boundary - step, options.steps - step)
+        start = time.perf_counter()
+        state, measured = training.steps(state, step, count)
+        entropy, wrong, norm = (float(value) for value in measured)
+        rates.append(count * options.batch_size / (time.perf_counter() - start))
+        step += count
+        record(kind="train", loss=entropy, error=wrong, gradient_norm=norm, images_per_second=rates[-1])
+        if not math.isfinite(entropy):
+            sys.exit(f"diverged before step {step}; {checkpoint_path} is from before. Try --clip-norm 1, another --out")
+        if step % options.evaluate_every == 0 or step == options.steps:
+            error, loss = training.test(state, images, labels)
+            record(kind="test", error=error, loss=loss)
+            print(
+                f"step {step:6}  loss {entropy:.4f}  test error {100 * error:.2f} %  {rates[-1]:,.0f} images/s",
+                flush=True,
+            )
+        late = time.perf_counter() - began > 60 * options.minutes
+        if step % options.checkpoint_every == 0 or step == options.steps or late:
+            save(checkpoint_path, state, step, before + time.perf_counter() - began)
+        if late and step < options.steps:
+            print(f"stopped at step {step} after {options.minutes} minutes; the same command goes on")
+            return
+
+    tests = [record for record in records if record["kind"] == "test"]
+    best = min(tests, key=lambda record: record["error"])
+    seconds = before + time.perf_counter() - began
+    result = {"steps": step, "best_error": best["error"], "best_step": best["step"], "last_error": tests[-1]["error"],
+              "last_loss": tests[-1]["loss"], "parameters": parameters, "seconds": seconds}  # fmt: skip
+    if rates:
+        rate = float(np.median(rates))
+        peak = matrix_product_rate(options.precision, 1024 if on_cpu else 8192)
+        result["operations_per_step"] = operations
+        result["images_per_second"] = rate
+        result["share_of_matrix_product_rate"] = rate / options.batch_size * operations / peak
+        print(
+            f"{rate:,.0f} images/s (median), {rate / options.batch_size * operations / 1e12:.3g} TFLOP/s: ratio "
+            f"{result['share_of_matrix_product_rate']:.3f} to the device's matrix products, {peak / 1e12:.3g} TFLOP/s"
+        )
+    (options.out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+    print(f"test error {100 * tests[-1]['error']:.2f} % (best {100 * best['error']:.2f} % at step {best['step']}) "
+          f"after {step} steps, {seconds / 60:.1f} minutes")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
