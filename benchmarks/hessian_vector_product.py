@@ -2,9 +2,9 @@
 
     python benchmarks/hessian_vector_product.py [--batch N] [--rounds N]
 
-The network of Hardt & Ma's Table 1, 13,538,736 parameters, float32, cross-entropy without weight decay, random pictures.
-`HessianOperator.matvec` against the gradient by a plain `tf.function` with a GradientTape, in turn; a Gauss-Newton
-product as well. All are traced beforehand.
+The network of Hardt & Ma's Table 1, 13,538,736 parameters, float32, cross-entropy without weight decay, random
+pictures. `HessianOperator.matvec` against the gradient by a plain `tf.function` with a GradientTape, in turn; a
+Gauss-Newton product as well. All are traced beforehand.
 """
 
 import argparse

@@ -104,7 +104,7 @@ class Batches:
 class _Traced:
     """A `tf.function` traced for each size of batch; from the third size on, once for all the others.
 
-    Calling a `tf.function` itself would warn of retracing as soon as a few operators have been made: its count is by the
+    Calling a `tf.function` itself would warn of retracing as soon as a few operators have been made: it counts by the
     place in the source.
     """
 
@@ -112,18 +112,21 @@ class _Traced:
         self._function, self._graphs = function, {}
 
     def __call__(self, batch, *arguments):
-        key = tuple((tensor.shape, tensor.dtype) for tensor in tf.nest.flatten((batch, arguments)))
-        if key not in self._graphs and len(self._graphs) >= 2:
-            key = tuple(tensor.shape for tensor in arguments)
-        if key not in self._graphs:
-            if len(key) == len(arguments):
-                batch_spec = tf.nest.map_structure(
-                    lambda part: tf.TensorSpec([None, *part.shape[1:]], part.dtype), batch
-                )
-                self._graphs[key] = self._function.get_concrete_function(batch_spec, *arguments)
-            else:
-                self._graphs[key] = self._function.get_concrete_function(batch, *arguments)
-        return self._graphs[key](batch, *arguments)
+        shapes = tuple(tuple(argument.shape) for argument in arguments)
+        graphs = self._graphs.setdefault(shapes, {})
+        length = _length(batch)
+        if length not in graphs:
+            specification = batch
+            if len(graphs) >= 2:
+                length = "any"
+                specification = tf.nest.map_structure(_of_any_length, batch)
+            if length not in graphs:
+                graphs[length] = self._function.get_concrete_function(specification, *arguments)
+        return graphs[length](batch, *arguments)
+
+
+def _of_any_length(tensor):
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
 def _cut(arrays, batch_size):
