@@ -5,7 +5,9 @@ keys; the functions whose names end in `_verdict` say whether the paper's claim 
 to base 10, as in the paper's figures; a depth counts layers of weights.
 """
 
+import concurrent.futures
 import itertools
+import os
 
 import numpy as np
 
@@ -20,21 +22,36 @@ def conditions(statistics, depths, runs, seed):
     A condition number is at most 1 / (P eps) here: what is beyond that is rounding in the 10th percentile.
     """
     rows = []
-    for kind, network in LINEAR_KINDS.items():
-        for depth in depths:
-            if depth % network.n:
-                continue
-            found = []
-            for W in network.starts(depth, len(statistics.sxx), runs, seed):
-                H = linear.shortcut_hessian(W, statistics.sxx, statistics.syx, network.shortcut)
-                found.append(summarize(np.linalg.eigvalsh(H), tolerance=0.0))
-                yield f"{kind}, depth {depth}"
-            limit = 1 / (W.size * np.finfo(np.float64).eps)
-            lg = np.log10([min(summary.condition, limit) for summary in found])
-            row = {"kind": kind, "depth": depth, "runs": runs, "lg_condition": lg.mean(), "deviation": _deviation(lg)}
-            row |= {"at_limit": int(np.sum(lg >= np.log10(limit))), "index": np.mean([s.index for s in found])}
-            rows.append(row | {"lg_max_abs": np.mean([np.log10(s.max_abs) for s in found])})
+    with _pool() as pool:
+        for kind, network in LINEAR_KINDS.items():
+            for depth in depths:
+                if depth % network.n:
+                    continue
+                starts = network.starts(depth, len(statistics.sxx), runs, seed)
+                found = []
+                for summary in pool.map(lambda W, network=network: _summary_at(W, statistics, network), starts):
+                    found.append(summary)
+                    yield f"{kind}, depth {depth}"
+                limit = 1 / (starts[0].size * np.finfo(np.float64).eps)
+                lg = np.log10([min(summary.condition, limit) for summary in found])
+                row = {"kind": kind, "depth": depth, "runs": runs, "lg_condition": lg.mean()}
+                row |= {"deviation": _deviation(lg), "at_limit": int(np.sum(lg >= np.log10(limit)))}
+                row |= {"lg_max_abs": np.mean([np.log10(summary.max_abs) for summary in found])}
+                rows.append(row | {"index": np.mean([summary.index for summary in found])})
     return rows
+
+
+def _summary_at(W, statistics, network):
+    return _summary(linear.shortcut_hessian(W, statistics.sxx, statistics.syx, network.shortcut))
+
+
+def _summary(H):
+    return summarize(np.linalg.eigvalsh(H), tolerance=0.0)
+
+
+def _pool():
+    """Threads for eigenvalues, which NumPy computes without Python's lock; see `trainers.shortcuts` on BLAS threads."""
+    return concurrent.futures.ThreadPoolExecutor(os.cpu_count())
 
 
 def conditions_verdict(rows):
@@ -67,37 +84,35 @@ def best_rates(losses, rates):
     return float(rates[best]), float(means[best])
 
 
-def final_losses(problem, kind, depth, activation, rates, runs, epochs, seed):
-    """(runs, rates) of final losses, less the optimum for linear networks."""
-    network = _kinds(activation)[kind]
-    W = network.starts(depth, len(problem.X), runs, seed)
+def final_losses(problem, kinds, depth, activation, rates, runs, epochs, seed):
+    """By kind (runs, rates) of final losses, less the optimum for linear networks."""
+    networks = {kind: _kinds(activation)[kind] for kind in kinds}
+    starts = {kind: network.starts(depth, len(problem.X), runs, seed) for kind, network in networks.items()}
     if activation == "linear":
-        found = linear.sweep(
-            {kind: (W, network.shortcut)}, *problem.statistics[:2], rates, epochs, record_every=epochs, workers=1
-        )
-        return found[kind].excess_risk[..., -1]
-    all_rates = np.tile(rates, runs)
-    W = np.repeat(W, len(rates), axis=0)
-    *_, last = relu_descent(W, problem.X, problem.Y, all_rates, epochs, network.shortcut, epochs, "float32")
-    return last[1].reshape(runs, len(rates)).astype(np.float64)
+        named = {kind: (W, networks[kind].shortcut) for kind, W in starts.items()}
+        found = linear.sweep(named, *problem.statistics[:2], rates, epochs, record_every=epochs)
+        return {kind: trajectories.excess_risk[..., -1] for kind, trajectories in found.items()}
+    losses = {}
+    for kind, W in starts.items():
+        W, each = np.repeat(W, len(rates), axis=0), np.tile(rates, runs)
+        *_, last = relu_descent(W, problem.X, problem.Y, each, epochs, networks[kind].shortcut, epochs, "float32")
+        losses[kind] = last[1].reshape(runs, len(rates)).astype(np.float64)
+    return losses
 
 
 def sweep(problem, activation, depths, rates, runs, epochs, seed):
     """Figures 9 and 10: final losses, averaged over the runs, for every learning rate."""
     rows = []
-    for kind, network in _kinds(activation).items():
-        for depth in depths:
-            if depth % network.n:
-                continue
-            losses = final_losses(problem, kind, depth, activation, rates, runs, epochs, seed)
+    for depth in depths:
+        kinds = [kind for kind, network in _kinds(activation).items() if depth % network.n == 0]
+        for kind, losses in final_losses(problem, kinds, depth, activation, rates, runs, epochs, seed).items():
             best, _ = best_rates(losses, rates)
-            for number, rate in enumerate(rates):
-                values = losses[:, number]
+            for rate, values in zip(rates, losses.T, strict=True):
                 row = {"activation": activation, "kind": kind, "depth": depth, "rate": rate, "best": rate == best}
                 diverged = int(np.sum(~np.isfinite(values)))
                 mean = None if diverged else float(values.mean())
                 rows.append(row | {"loss": mean, "diverged": diverged, "runs": runs, "deviation": _deviation(values)})
-            yield f"{activation} {kind}, depth {depth}"
+        yield f"{activation}, depth {depth}"
     return rows
 
 
@@ -130,8 +145,8 @@ def norms(problem, activation, depths, rates, runs, epochs, every, seed):
     network = _kinds(activation)["2-shortcut"]
     rows = []
     for depth in depths:
-        losses = final_losses(problem, "2-shortcut", depth, activation, rates, min(runs, 2), epochs, seed)
-        rate, _ = best_rates(losses, rates)
+        losses = final_losses(problem, ["2-shortcut"], depth, activation, rates, min(runs, 2), epochs, seed)
+        rate, _ = best_rates(losses["2-shortcut"], rates)
         yield f"{activation}, depth {depth}"
         for epoch, loss, _, W in _descent(problem, network, depth, activation, rate, runs, epochs, every, seed):
             means = np.linalg.norm(W, axis=(-2, -1)).reshape(runs, -1).mean(axis=1)
@@ -172,11 +187,10 @@ def trajectory(problem, activation, depth, rates, runs, epochs, records, every, 
         make_hessian: `make_hessian(kind)` returns a function from weights (units, n, d, d) to the dense Hessian.
     """
     rows = []
-    for kind, network in _kinds(activation).items():
-        if kind not in ("xavier", "orthogonal", "2-shortcut"):
-            continue
-        losses = final_losses(problem, kind, depth, activation, rates, runs, epochs, seed)
-        rate, _ = best_rates(losses, rates)
+    kinds = ("xavier", "orthogonal", "2-shortcut")
+    losses = final_losses(problem, kinds, depth, activation, rates, runs, epochs, seed)
+    for kind in kinds:
+        network, (rate, _) = _kinds(activation)[kind], best_rates(losses[kind], rates)
         # Every epoch is kept: which ones are wanted is known at the end.
         history = list(_descent(problem, network, depth, activation, rate, runs, epochs, 1, seed))
         hessian = make_hessian(kind)
@@ -184,12 +198,12 @@ def trajectory(problem, activation, depth, rates, runs, epochs, records, every, 
             loss = np.array([values[run] for _, values, _, _ in history])
             count = records * (3 if run == 0 else 1)
             chosen = _spread_over_loss(loss, count) if every is None else range(0, epochs + 1, every)
-            for epoch in chosen:
-                _, _, gradient, W = history[epoch]
-                spectrum = summarize(np.linalg.eigvalsh(hessian(W[run])), tolerance=0.0)
+            with _pool() as pool:
+                spectra = [pool.submit(_summary, hessian(history[epoch][3][run])) for epoch in chosen]
+            for epoch, spectrum in zip(chosen, (future.result() for future in spectra), strict=True):
                 row = {"activation": activation, "kind": kind, "depth": depth, "run": run, "rate": rate, "epoch": epoch}
                 row |= {"loss": float(loss[epoch]), "max_abs": spectrum.max_abs, "p10_abs": spectrum.p10_abs}
-                rows.append(row | {"index": spectrum.index, "gradient_norm": float(gradient[run])})
+                rows.append(row | {"index": spectrum.index, "gradient_norm": float(history[epoch][2][run])})
             yield f"{activation} {kind}, run {run}"
     return rows
 

@@ -39,6 +39,14 @@ def _groups(rows, column):
     return groups
 
 
+def _depths(axis, rows):
+    depths = sorted({row["depth"] for row in rows})
+    axis.set_xscale("log")
+    axis.set_xticks(depths, list(map(str, depths)), fontsize=8)
+    axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+    axis.set_xlabel("depth, layers")
+
+
 def _conditions(rows):
     figure, (axis,) = _panels(1)
     for kind, of_kind in _groups(rows, "kind").items():
@@ -46,11 +54,7 @@ def _conditions(rows):
             np.array([row[column] for row in of_kind]) for column in ("depth", "lg_condition", "deviation")
         )
         axis.errorbar(depth, lg, deviation, color=COLORS[kind], marker="o", markersize=4, capsize=3, label=kind)
-    axis.set_xscale("log")
-    depths = sorted({row["depth"] for row in rows})
-    axis.set_xticks(depths, map(str, depths), fontsize=8)
-    axis.minorticks_off()
-    axis.set_xlabel("depth, layers")
+    _depths(axis, rows)
     axis.set_ylabel("lg condition number at the start")
     axis.set_title(f"Li et al., Figure 5; mean and deviation of {rows[0]['runs']} runs", fontsize=10)
     _legend(figure, axis)
@@ -70,7 +74,7 @@ def _sweep(rows):
         losses.set_ylabel("loss - optimum at the best rate" if activation == "linear" else "loss at the best rate")
         rates.set_ylabel("best learning rate")
         for axis in (losses, rates):
-            axis.set_xlabel("depth, layers")
+            _depths(axis, chosen)
             axis.set_title(f"{activation}; Figure {9 if activation == 'linear' else 10}", fontsize=10)
     _legend(figure, axes[0])
     return figure
