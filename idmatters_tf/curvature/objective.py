@@ -44,8 +44,14 @@ class Objective:
         self._totals = None
 
     def random_layers(self):
-        """The paths of the layers with random generators."""
-        return [seed.path.rpartition("/seed_generator")[0] or seed.path for seed in self._seeds]
+        """The names of the layers with random generators, at any depth of nesting."""
+        names, remaining = [], [self.model]
+        while remaining:
+            layer = remaining.pop(0)
+            remaining += getattr(layer, "layers", [])
+            if getattr(layer, "seed_generator", None) is not None:
+                names.append(layer.name)
+        return names
 
     def split(self, flat):
         """Vectors (..., P) as tensors of the variables' shapes, (..., *shape)."""
@@ -79,7 +85,7 @@ class Objective:
         """
         mapping = {id(variable): (variable, variable.value) for variable in self.model.trainable_variables}
         mapping |= {id(variable): (variable, value) for variable, value in zip(self.variables, theta, strict=True)}
-        mapping |= {id(seed): (seed, seed.value + tf.constant([0, draw], seed.dtype)) for seed in self._seeds}
+        mapping |= {id(seed): (seed, seed.value + tf.cast(tf.stack([0, draw]), seed.dtype)) for seed in self._seeds}
         with keras.StatelessScope(list(mapping.values()), collect_losses=True):
             if self.loss.of_model:
                 outputs = self.loss.of_batch(self.model, batch)
