@@ -8,14 +8,15 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
     linear         deep linear networks as mathematics: risks, factorisations, Hessians, gradient descent (NumPy alone)
     optimizers     Momentum (the learning rate outside the velocity, as TensorFlow 1 had it)
     norms          Frobenius and spectral norms of a network's kernels
-    data           CIFAR-10, CIFAR-100 and the built-in `shapes`, as batches that are a function of (seed, step)
+    curvature      Hessians, Gauss-Newton and Fisher matrices of any Keras model; their spectra
+    data           CIFAR-10, CIFAR-100, MNIST and the built-in `shapes`, as batches that are a function of (seed, step)
 """
 
 import importlib
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("data", "initializers", "layers", "linear", "norms", "optimizers")
+_SUBMODULES = ("curvature", "data", "initializers", "layers", "linear", "norms", "optimizers")
 
 __all__ = [*_SUBMODULES, "__version__"]
 

@@ -1,15 +1,14 @@
 """Shows the landscape theory of "Identity Matters in Deep Learning" (Hardt & Ma, section 2) on deep linear networks."""
 
-import csv
-import io
 import itertools
 import pathlib
 import sys
 
 from trainers.arguments import Parser, UsageError, number, whole_number
 from trainers.progress import Progress
-from trainers.runs import Run, write_atomically
+from trainers.runs import Run
 from trainers.startup import import_tensorflow, run_program
+from trainers.tables import finish, write_csv
 
 EXAMPLES = """
 experiments, each with a table (CSV), a figure and TensorBoard scalars in --out:
@@ -158,20 +157,9 @@ def _experiments(settings, targets):
             print(f"{name}: no targets with such a determinant, left out", file=sys.stderr)
             continue
         progress = Progress(len(chosen) * pieces, title=name, unit="networks")
-        tables[name] = _finish(work, progress)
+        tables[name] = finish(work, progress)
         progress.close()
     return tables
-
-
-def _finish(work, progress):
-    """Drives an experiment to its end; returns its rows."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            return end.value
-        progress.advance()
-        progress.show("")
 
 
 def _write(folder, tables):
@@ -179,11 +167,7 @@ def _write(folder, tables):
     from trainers.landscape_plots import draw
 
     for name, rows in tables.items():
-        text = io.StringIO()
-        writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_atomically(folder / f"{name}.csv", text.getvalue())
+        write_csv(folder / f"{name}.csv", rows)
         print(f"{name + ':':16}{folder / name}.csv, {draw(name, rows, folder)}")
         if name == "descent":
             print(f"{'certificate:':16}{draw('certificate', rows, folder)}")

@@ -1,7 +1,8 @@
 """The figures of `trainers.landscape`, one for each experiment: a panel for each of the first few targets."""
 
-import os
 import pathlib
+
+from trainers.plots import save
 
 
 def draw(name, rows, folder):
@@ -24,12 +25,7 @@ def draw(name, rows, folder):
     axes[0][0].set_ylabel(label)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
 
-    path = pathlib.Path(folder) / f"{name}.png"
-    beside = path.with_name(f".{os.getpid()}-{path.name}")
-    figure.savefig(beside, dpi=80, format="png")
-    pyplot.close(figure)
-    os.replace(beside, path)
-    return path
+    return save(figure, pathlib.Path(folder) / f"{name}.png", dpi=80)
 
 
 def _line(axis, rows, x, y, **style):

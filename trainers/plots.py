@@ -40,11 +40,19 @@ def convergence(records, path, title, drop_steps=()):
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend()
+    save(figure, path)
+
+
+def save(figure, path, dpi=120):
+    """Writes a figure as PNG, beside its place, then renamed, and closes it. Returns the path."""
+    from matplotlib import pyplot
+
     path = pathlib.Path(path)
     beside = path.with_name(f".{os.getpid()}-{path.name}")
-    figure.savefig(beside, dpi=120, format="png")
+    figure.savefig(beside, dpi=dpi, format="png")
     pyplot.close(figure)
     os.replace(beside, path)
+    return path
 
 
 def _smoothed(values, share=40):

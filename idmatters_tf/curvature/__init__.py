@@ -1,0 +1,48 @@
+"""Curvature of any Keras model's loss: Hessians and their relatives, by GradientTape, and what their spectra say.
+
+The operators are SciPy's; the estimators take any symmetric SciPy operator. docs/curvature.md says which to use when.
+"""
+
+# ruff: noqa: I001 - grouped by subject, a table of contents
+
+# Matrices, exact and never formed: products with vectors, blocks by layer.
+from idmatters_tf.curvature.operators import FisherOperator, GaussNewtonOperator, HessianOperator
+
+# The whole matrix.
+from idmatters_tf.curvature.dense import dense_hessian
+
+# Eigenvalues: in short, at the ends, and the density of all.
+from idmatters_tf.curvature.spectrum import (
+    Eigenpairs,
+    SpectralDensity,
+    Summary,
+    spectral_density,
+    summarize,
+    top_eigenpairs,
+)
+
+# Numbers from random products, with standard errors.
+from idmatters_tf.curvature.estimators import Estimate, diagonal, trace
+
+# During training.
+from idmatters_tf.curvature.measurement import Measurement, measure
+from idmatters_tf.curvature.callbacks import CurvatureMonitor
+
+__all__ = [
+    "CurvatureMonitor",
+    "Eigenpairs",
+    "Estimate",
+    "FisherOperator",
+    "GaussNewtonOperator",
+    "HessianOperator",
+    "Measurement",
+    "SpectralDensity",
+    "Summary",
+    "dense_hessian",
+    "diagonal",
+    "measure",
+    "spectral_density",
+    "summarize",
+    "top_eigenpairs",
+    "trace",
+]

@@ -1,0 +1,114 @@
+"""Trace and diagonal of an operator from products with random vectors, each with its standard error."""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse.linalg
+
+from idmatters_tf.curvature.progress import Bar
+
+
+class Estimate(NamedTuple):
+    """A random estimate and its standard error.
+
+    value: a float, or an array for the diagonal. standard_error: of the same shape.
+    """
+
+    value: np.ndarray
+    standard_error: np.ndarray
+
+
+def trace(operator, products=60, seed=0, progress="auto"):
+    """The trace, by Hutch++: exact on the range of a random sketch, Hutchinson's estimator on what is left.
+
+    A third of the products each for the sketch, for the operator on its range, and for Hutchinson's estimator; the
+    error falls like one over the products, that of Hutchinson's alone like one over their square root.
+    Source: Meyer, Musco, Musco & Woodruff, *Hutch++*, 2021, Algorithm 1.
+
+    Args:
+        operator: a symmetric operator or matrix.
+        products: with the operator, at least 6; with 3 P or more, or P of them, the result is exact.
+        seed: of the random signs.
+        progress: see `HessianOperator`.
+
+    Returns:
+        `Estimate`; its standard error is that of the random part given the sketch, which leaves the estimate unbiased.
+    """
+    operator = scipy.sparse.linalg.aslinearoperator(operator)
+    size = operator.shape[0]
+    if products < 6:
+        raise ValueError(f"Argument `products` must be at least 6. Received: products={products}")
+    if products >= size:
+        total = 0.0
+        with Bar(size, "trace, products", progress) as bar:
+            for columns, block in _unit_products(operator):
+                total += float(np.einsum("kk->", block[columns].astype(np.float64)))
+                bar.advance(block.shape[1])
+        return Estimate(total, 0.0)
+    share = products // 3
+    rng = np.random.default_rng(seed)
+    sketch, probes = (rng.integers(0, 2, (2, size, share)) * 2.0 - 1).astype(operator.dtype)
+    with Bar(3 * share, "trace, products", progress) as bar:
+        basis, _ = np.linalg.qr(operator @ sketch)
+        bar.advance(share)
+        exact = np.einsum("pk,pk->", basis, operator @ basis, dtype=np.float64)
+        bar.advance(share)
+        probes = probes - basis @ (basis.T @ probes)
+        samples = np.einsum("pk,pk->k", probes, operator @ probes, dtype=np.float64)
+        bar.advance(share)
+    return Estimate(float(exact + samples.mean()), float(samples.std(ddof=1) / np.sqrt(share)))
+
+
+def diagonal(operator, probes=100, seed=0, progress="auto"):
+    """The diagonal, from the products of random signs v with A v: the mean of v * (A v).
+
+    The variance of an entry is the sum of the squares beside it in its row, divided by the probes: a good estimate
+    where the diagonal dominates. With as many probes as rows unit vectors are used, and the result is exact.
+    Source: Bekas, Kokiopoulou & Saad, 2007.
+
+    Args:
+        operator: a symmetric operator or matrix.
+        probes: how many, at least 2.
+        seed: of the random signs.
+        progress: see `HessianOperator`.
+
+    Returns:
+        `Estimate` of arrays (P,).
+    """
+    operator = scipy.sparse.linalg.aslinearoperator(operator)
+    size = operator.shape[0]
+    if probes < 2:
+        raise ValueError(f"Argument `probes` must be at least 2. Received: probes={probes}")
+    if probes >= size:
+        exact = np.empty(size, operator.dtype)
+        with Bar(size, "diagonal, products", progress) as bar:
+            for columns, block in _unit_products(operator):
+                exact[columns] = np.diagonal(block[columns])
+                bar.advance(block.shape[1])
+        return Estimate(exact, np.zeros_like(exact))
+    rng = np.random.default_rng(seed)
+    mean, squares = np.zeros(size), np.zeros(size)
+    chunk = getattr(operator, "chunk", 64)
+    done = 0
+    with Bar(probes, "diagonal, products", progress) as bar:
+        while done < probes:
+            count = min(chunk, probes - done)
+            signs = (rng.integers(0, 2, (size, count)) * 2.0 - 1).astype(operator.dtype)
+            # Welford's update: squares of sums would cancel.
+            for sample in np.asarray(signs * (operator @ signs), np.float64).T:
+                done += 1
+                deviation = sample - mean
+                mean += deviation / done
+                squares += deviation * (sample - mean)
+            bar.advance(count)
+    return Estimate(mean, np.sqrt(squares / (probes - 1) / probes))
+
+
+def _unit_products(operator):
+    """The columns of an operator, a chunk at a time: (slice, (P, up to chunk))."""
+    size, chunk = operator.shape[0], getattr(operator, "chunk", 64)
+    for start in range(0, size, chunk):
+        columns = slice(start, min(start + chunk, size))
+        units = np.zeros((size, columns.stop - start), operator.dtype)
+        units[np.arange(start, columns.stop), np.arange(columns.stop - start)] = 1
+        yield columns, np.asarray(operator @ units)

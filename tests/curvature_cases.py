@@ -1,0 +1,120 @@
+"""Small models with losses and data, and oracles that use nothing of `idmatters_tf.curvature`."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+ROWS = 7
+
+
+def _dense(activation, classes=3, l2=None):
+    return keras.Sequential(
+        [
+            keras.Input((4,), dtype="float64"),
+            keras.layers.Dense(3, activation=activation, kernel_regularizer=l2 and keras.regularizers.L2(l2)),
+            keras.layers.Dense(classes),
+        ]
+    )
+
+
+def _convolution():
+    return keras.Sequential(
+        [
+            keras.Input((5, 5, 2), dtype="float64"),
+            keras.layers.Conv2D(2, 3, activation="tanh"),
+            keras.layers.BatchNormalization(),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(3),
+        ]
+    )
+
+
+def _two_outputs():
+    inputs = keras.Input((4,), dtype="float64")
+    hidden = keras.layers.Dense(3, activation="softplus")(inputs)
+    return keras.Model(inputs, [keras.layers.Dense(2)(hidden), keras.layers.Dense(1)(hidden)])
+
+
+def _both_squares(y, outputs):
+    return tf.reduce_sum((y - outputs[0]) ** 2, -1) + tf.reduce_sum(outputs[1] ** 4, -1)
+
+
+def _by_hand(model, batch):
+    x, y = batch
+    return tf.reduce_mean(tf.reduce_sum(tf.nn.softplus(model(x) * (2 * y - 1)), -1))
+
+
+def case(name, seed=0):
+    """(model, loss, (x, y)) by name; float64, smooth."""
+    keras.config.set_dtype_policy("float64")
+    keras.utils.set_random_seed(seed)
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(ROWS, 4))
+    labels = rng.integers(0, 3, ROWS)
+    one_hot = np.eye(3)[labels]
+    return {
+        "squares": lambda: (_dense("tanh", 2), "mse", (x, rng.normal(size=(ROWS, 2)))),
+        "cross-entropy": lambda: (
+            _dense("tanh"),
+            keras.losses.CategoricalCrossentropy(from_logits=True),
+            (x, one_hot),
+        ),
+        "labels and L2": lambda: (
+            _dense("softplus", l2=0.1),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            (x, labels),
+        ),
+        "convolution": lambda: (
+            _convolution(),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            (rng.normal(size=(ROWS, 5, 5, 2)), labels),
+        ),
+        "two outputs": lambda: (_two_outputs(), _both_squares, (x, rng.normal(size=(ROWS, 2)))),
+        "of the model": lambda: (_dense("tanh"), _by_hand, (x, one_hot)),
+    }[name]()
+
+
+NAMES = ("squares", "cross-entropy", "labels and L2", "convolution", "two outputs", "of the model")
+
+
+def flat(tensors):
+    return np.concatenate([np.ravel(tensor) for tensor in tensors])
+
+
+def plain_loss(model, loss, x, y, weights=None):
+    """The loss as `model.fit` would compute it on one batch, penalties included."""
+    if loss is _by_hand:
+        return loss(model, (x, y))
+    outputs = model(x, training=False)
+    if isinstance(loss, keras.losses.Loss):
+        # Keras' own reduction, in the loss' own dtype.
+        value = type(loss).from_config({**loss.get_config(), "dtype": "float64"})(y, outputs, sample_weight=weights)
+    else:
+        loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+        values = loss(tf.constant(y), outputs)
+        value = tf.reduce_mean(values if weights is None else values * weights)
+    return value + sum(model.losses)
+
+
+def plain_gradient(model, loss, x, y, weights=None):
+    with tf.GradientTape() as tape:
+        value = plain_loss(model, loss, x, y, weights)
+    variables = [variable.value for variable in model.trainable_variables]
+    return flat(tape.gradient(value, variables, unconnected_gradients="zero"))
+
+
+def differences(model, function, step=1e-5):
+    """Central differences of a function of the model by each of its trainable weights, as columns."""
+    columns = []
+    for variable in model.trainable_variables:
+        start = np.array(variable)
+        for entry in np.ndindex(start.shape):
+            values = []
+            for sign in (1, -1):
+                moved = start.copy()
+                moved[entry] += sign * step
+                variable.assign(moved)
+                values.append(function())
+            columns.append((values[0] - values[1]) / (2 * step))
+        variable.assign(start)
+    return np.stack(columns, axis=-1)

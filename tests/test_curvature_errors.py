@@ -1,0 +1,120 @@
+"""What cannot be used is refused with its reason: models, data, variables, losses, and evaluations that differ."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator, dense_hessian
+from tests import curvature_cases as cases
+
+X, Y = np.ones((6, 4), np.float32) * np.arange(6, dtype=np.float32)[:, None], np.ones((6, 2), np.float32)
+
+
+def network(*more, activation="tanh"):
+    return keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(3, activation=activation), *more, keras.layers.Dense(2)]
+    )
+
+
+def frozen():
+    model = network()
+    model.trainable = False
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: (lambda x: x, "mse", (X, Y)), "`model` must be a keras.Model. Received: function"),
+        (lambda: (keras.Sequential([keras.layers.Dense(2)]), "mse", (X, Y)), r"`model` must be built.*model.build"),
+        (lambda: (frozen(), "mse", (X, Y)), "`model` must have trainable variables"),
+        (lambda: (network(), "mse", (X[:0], Y[:0])), "`data` is empty"),
+        (lambda: (network(), "mse", []), "`data` is empty"),
+        (lambda: (network(), "mse", (X, Y[:5])), "arrays of one length. Received: lengths 5, 6"),
+        (lambda: (network(), "mse", iter([(X, Y)])), "can be gone through again"),
+        (lambda: (network(), "mse", X), "`data` must be a tf.data.Dataset of batches"),
+        (lambda: (network(), "mse", [(X, Y, Y, Y)]), "Received: 4 parts"),
+        (lambda: (network(), "mse", (np.full_like(X, np.nan), Y)), "The loss on the data is nan: it has no curvature"),
+        (
+            lambda: (network(), "mse", (X, Y), network().trainable_variables),
+            "variables of the model.*not the model's",
+        ),
+        (lambda: (network(), "mse", (X, Y), []), "`variables` must name at least one variable"),
+        (lambda: (network(), 3, (X, Y)), "`loss` must be a Keras loss or its name"),
+        (lambda: (network(), lambda y, f: "no", (X, Y)), "`loss` must return a tensor"),
+        (lambda: (network(), lambda model, batch: model(batch[0]), (X, Y)), "must return a scalar tensor"),
+        (lambda: (network(), lambda y, f: tf.reduce_mean(f), (X, Y, Y[:, 0])), "must give a value for each example"),
+        (lambda: (network(), "mse", (X, Y, np.zeros(6))), "sample weights that sum to 0"),
+    ],
+)
+def test_refused(make, message):
+    arguments = make()
+    with pytest.raises(ValueError, match=message):
+        HessianOperator(*arguments)
+
+
+def test_refused_options():
+    model = network()
+    twice = [*model.trainable_variables, model.trainable_variables[0]]
+    for options, message in (
+        ({"chunk": 0}, "`chunk` must be a positive integer"),
+        ({"batch_size": 0}, "`batch_size` must be positive"),
+        ({"variables": twice}, "names a variable twice"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            HessianOperator(model, "mse", (X, Y), **options)
+    with pytest.raises(ValueError, match="`regularization` has no meaning here"):
+        FisherOperator(model, "mse", (X, Y), regularization=True)
+    by_hand, loss, data = cases.case("of the model")
+    for kind in (GaussNewtonOperator, FisherOperator):
+        with pytest.raises(ValueError, match="needs a loss of the outputs"):
+            kind(by_hand, loss, data) @ np.ones(27)
+
+
+def test_a_hessian_too_large_for_memory():
+    model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1000)])
+    x = np.zeros((2, 1000), np.float32)
+    with pytest.raises(ValueError, match=r"dense matrix of 1,001,000 parameters takes 373\d\.\d GiB.*top_eigenpairs"):
+        dense_hessian(model, "mse", (x, x))
+    with pytest.raises(ValueError, match=r"The blocks of 1,001,000 parameters takes? .* GiB"):
+        HessianOperator(model, "mse", (x, x), check=False).blocks()
+
+
+def test_randomness_in_the_model_is_named():
+    dropout, noise = network(keras.layers.Dropout(0.5, name="drop")), network(keras.layers.GaussianNoise(0.1))
+    for model in (dropout, noise):
+        HessianOperator(model, "mse", (X, Y))
+        with pytest.raises(
+            ValueError, match=r"not the same each time.*model or the loss itself is random.*training=False"
+        ):
+            HessianOperator(model, "mse", (X, Y), training=True)
+    with pytest.raises(ValueError, match="draw random numbers: .*drop"):
+        HessianOperator(dropout, "mse", (X, Y), training=True)
+    with pytest.raises(ValueError, match="itself is random"):
+        HessianOperator(network(), lambda y, f: tf.reduce_mean((f - tf.random.normal(tf.shape(f))) ** 2), (X, Y))
+
+
+class Augmented:
+    """Batches with new noise at each pass."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def __iter__(self):
+        yield X + self.rng.normal(size=X.shape).astype(np.float32), Y
+
+
+def test_data_that_change_are_named():
+    model = network()
+    rows = np.random.default_rng(0).normal(size=(31, 4)).astype(np.float32)
+    dropped = tf.data.Dataset.from_tensor_slices((rows, rows[:, :2])).shuffle(31).batch(16, drop_remainder=True)
+    for data in (Augmented(), dropped):
+        with pytest.raises(ValueError, match="`data` gives other examples at each pass"):
+            HessianOperator(model, "mse", data)
+    shuffled = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(6, seed=1).batch(3)
+    HessianOperator(model, "mse", shuffled)
+    normalised = network(keras.layers.BatchNormalization())
+    with pytest.raises(ValueError, match=r"which ones are together in a batch \(batch normalisation"):
+        HessianOperator(normalised, "mse", shuffled, training=True)
+    HessianOperator(normalised, "mse", shuffled, training=True, check=False)

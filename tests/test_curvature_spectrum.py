@@ -1,0 +1,141 @@
+"""Eigenvalues, densities, traces and diagonals on planted spectra, and the standard errors over many seeds."""
+
+import numpy as np
+import pytest
+import scipy.sparse.linalg
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idmatters_tf.curvature import diagonal, spectral_density, summarize, top_eigenpairs, trace
+
+
+def planted(eigenvalues, seed=0):
+    """A symmetric matrix with these eigenvalues and Haar-distributed eigenvectors."""
+    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(len(eigenvalues),) * 2))
+    return basis * np.asarray(eigenvalues) @ basis.T
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["largest", "smallest", "magnitude", "both"]), st.integers(1, 3))
+def test_ends_of_the_spectrum(seed, which, k):
+    rng = np.random.default_rng(seed)
+    values = np.sort(rng.normal(size=rng.integers(8, 60)) * 10 ** rng.uniform(-2, 2))
+    matrix = planted(values, seed)
+    found = top_eigenpairs(matrix, k, which)
+    expected = {
+        "largest": values[-k:],
+        "smallest": values[:k],
+        "magnitude": np.sort(values[np.argsort(np.abs(values))[-k:]]),
+        "both": np.r_[values[:k], values[-k:]],
+    }[which]
+    size = np.abs(values).max()
+    np.testing.assert_allclose(found.values, expected, atol=1e-8 * size)
+    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(len(expected)), atol=1e-8)
+    np.testing.assert_allclose(matrix @ found.vectors, found.vectors * found.values, atol=1e-4 * size)
+    assert found.residuals.max() < 1e-4 * size
+
+
+def test_products_in_float32_and_a_bound_on_them():
+    values = np.r_[-3.0, np.linspace(0, 1, 197), 5.0, 8.0]
+    matrix = planted(values).astype(np.float32)
+    np.testing.assert_allclose(top_eigenpairs(matrix, 1, "both").values, [-3, 8], rtol=1e-4)
+    with pytest.raises(ValueError, match="`max_products`: 5 products were not enough for 2 eigenvalues"):
+        top_eigenpairs(matrix, 1, "both", max_products=5)
+
+
+def test_summary_of_a_spectrum():
+    summary = summarize([-4.0, -1e-15, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0])
+    assert summary == (4.0, pytest.approx(0, abs=1e-13), np.inf, 1 / 11, -4.0, 3.0)
+    assert summarize([-4.0, -1e-14, 1.0], tolerance=0).index == pytest.approx(2 / 3)
+    values = np.random.default_rng(0).normal(size=100)
+    assert summarize(values).condition == pytest.approx(np.abs(values).max() / np.percentile(np.abs(values), 10))
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_lanczos_finds_a_spectrum_of_few_values(seed):
+    """With as many steps as there are distinct eigenvalues the nodes are these, and the weights add up to 1."""
+    rng = np.random.default_rng(seed)
+    distinct = np.sort(rng.choice(np.arange(-10, 11), 4, replace=False)).astype(float)
+    values = rng.permutation(np.repeat(distinct, [5, 3, 7, 2]))
+    density = spectral_density(planted(values, seed), probes=3, steps=9, seed=seed)
+    np.testing.assert_allclose(density.weights.sum(axis=1), 1)
+    for nodes, weights in zip(density.nodes, density.weights, strict=True):
+        there = weights > 1e-12
+        np.testing.assert_allclose(np.abs(nodes[there, None] - distinct).min(axis=1), 0, atol=1e-8)
+    assert np.trapezoid(density.density, density.grid) == pytest.approx(1, abs=1e-2)
+
+
+def test_full_reorthogonalisation_makes_no_copies_of_outliers():
+    values = np.r_[1e4, np.linspace(-1, 1, 299)]
+    density = spectral_density(planted(values), probes=2, steps=100)
+    assert (density.nodes > 100).sum() == 2
+
+
+def test_density_and_index_with_their_errors_over_many_seeds():
+    values = np.r_[np.full(60, -1.0), np.zeros(40), np.linspace(0.5, 3, 100)]
+    matrix = planted(values)
+    runs = [spectral_density(matrix, probes=8, steps=60, points=50, seed=seed) for seed in range(60)]
+    indices, errors = np.array([run.index() for run in runs]).T
+    # The mean over seeds lies within four of its own standard errors, and the errors reported are the spread seen.
+    assert abs(indices.mean() - 0.3) < 4 * indices.std() / np.sqrt(len(runs))
+    assert np.sqrt(np.mean(errors**2)) == pytest.approx(indices.std(), rel=0.3)
+    means = np.array([run.mean(lambda nodes: nodes)[0] for run in runs])
+    assert abs(means.mean() - values.mean()) < 4 * means.std() / np.sqrt(len(runs))
+
+
+def test_trace_with_its_error_over_many_seeds():
+    values = np.r_[-50.0, 30.0, np.random.default_rng(1).normal(size=198)]
+    matrix = planted(values)
+    estimates, errors = np.array([trace(matrix, 45, seed) for seed in range(200)]).T
+    assert abs(estimates.mean() - values.sum()) < 4 * estimates.std() / np.sqrt(200)
+    assert np.sqrt(np.mean(errors**2)) == pytest.approx(estimates.std(), rel=0.25)
+    # Hutchinson's estimator with as many products would have the variance 2 (|A|^2 - |diag A|^2) / 45.
+    hutchinson = np.sqrt(2 * (np.sum(values**2) - np.sum(np.diag(matrix) ** 2)) / 45)
+    assert estimates.std() < 0.6 * hutchinson
+
+
+def test_diagonal_with_its_error_over_many_seeds():
+    matrix = planted(np.linspace(-1, 3, 60))
+    found = [diagonal(matrix, 50, seed) for seed in range(100)]
+    values, errors = (np.array([getattr(one, name) for one in found]) for name in ("value", "standard_error"))
+    spread = values.std(axis=0)
+    assert (np.abs(values.mean(axis=0) - np.diag(matrix)) < 5 * spread / 10).all()
+    np.testing.assert_allclose(np.sqrt(np.mean(errors**2, axis=0)), spread, rtol=0.35)
+    beside = np.sum(matrix**2, axis=1) - np.diag(matrix) ** 2
+    np.testing.assert_allclose(spread, np.sqrt(beside / 50), rtol=0.35)
+
+
+def test_with_enough_products_trace_and_diagonal_are_exact():
+    matrix = planted(np.linspace(-1, 3, 20))
+    operator = scipy.sparse.linalg.aslinearoperator(matrix)
+    assert trace(operator, 20) == (pytest.approx(20.0), 0.0)
+    np.testing.assert_allclose(diagonal(operator, 20).value, np.diag(matrix))
+    # A rank of at most a third of the products is found exactly, too.
+    low = planted(np.r_[5.0, -2.0, np.zeros(48)])
+    assert trace(low, 12).value == pytest.approx(3.0)
+    assert trace(low, 12).standard_error < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda A: top_eigenpairs(A, which="LM"), "`which` must be one of 'largest'"),
+        (lambda A: top_eigenpairs(A, k=0), "`k` must ask for 1 to 10 eigenvalues"),
+        (lambda A: top_eigenpairs(A, k=6, which="both"), "`k` must ask for 1 to 10 eigenvalues"),
+        (lambda A: spectral_density(A, probes=0), "`probes` and `steps` must be positive"),
+        (lambda A: spectral_density(A, bandwidth=-1.0), "`bandwidth` must be positive"),
+        (lambda A: trace(A, 3), "`products` must be at least 6"),
+        (lambda A: diagonal(A, 1), "`probes` must be at least 2"),
+        (lambda A: summarize([]), "`eigenvalues` must be a non-empty list"),
+        (lambda A: summarize([np.nan]), "`eigenvalues` must be finite"),
+        (lambda A: trace(A, progress="yes"), "`progress` must be True, False or 'auto'"),
+    ],
+)
+def test_bad_arguments(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(np.eye(10))
+
+
+def test_what_does_not_fit_is_said_before(monkeypatch):
+    huge = scipy.sparse.linalg.LinearOperator((10**9, 10**9), matvec=lambda v: v, dtype=np.float64)
+    with pytest.raises(ValueError, match=r"The Lanczos basis of 80 steps takes 596.0 GiB.*fewer `steps`"):
+        spectral_density(huge)
