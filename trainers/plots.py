@@ -43,6 +43,44 @@ def convergence(records, path, title, drop_steps=()):
     save(figure, path)
 
 
+def comparison(runs, path, title):
+    """Test error (lines) and training error (faint) against steps for several runs, saved as PNG.
+
+    Args:
+        runs: by name, the records of metrics.jsonl.
+        path: of the picture.
+        title: above the plot.
+
+    Returns:
+        The path.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
+    for number, (name, records) in enumerate(runs.items()):
+        color = f"C{number % 10}"
+        train = [(record["step"], 100 * record["error"]) for record in records if record["kind"] == "train"]
+        test = [(record["step"], 100 * record["error"]) for record in records if record["kind"] == "test"]
+        if train:
+            steps, errors = zip(*train, strict=True)
+            axes.plot(steps, _smoothed(errors), color=color, alpha=0.3, linewidth=1)
+        steps, errors = zip(*test, strict=True)
+        style = ("-", "--", ":")[number // 10 % 3]
+        best = f"{name} (best {min(errors):.2f} %)"
+        marker = "o" if len(test) < 40 else None
+        axes.plot(steps, errors, color=color, linestyle=style, marker=marker, markersize=4, label=best)
+    axes.set_xlabel("step")
+    axes.set_ylabel("top-1 error, %    (test: strong, training: faint)")
+    axes.set_title(title, fontsize=10)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return save(figure, path)
+
+
 def save(figure, path, dpi=120):
     """Writes a figure as PNG, beside its place, then renamed, and closes it. Returns the path."""
     from matplotlib import pyplot

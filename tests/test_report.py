@@ -1,0 +1,56 @@
+"""The comparison of runs."""
+
+import csv
+import json
+import subprocess
+import sys
+
+from tests.conftest import ROOT
+
+
+def report(*arguments, code=0):
+    command = [sys.executable, "-m", "trainers.report", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def make(folder, settings, errors, result=None):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"settings": settings, "data": {}, "versions": {}}))
+    with open(folder / "metrics.jsonl", "w") as stream:
+        for number, error in enumerate(errors, start=1):
+            for kind in ("train", "test"):
+                record = {"kind": kind, "step": 10 * number, "error": error, "loss": 1.0, "seconds": 60 * number}
+                stream.write(json.dumps({**record, "images_per_second": 100.0 * number}) + "\n")
+    if result:
+        (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def test_runs_side_by_side(tmp_path):
+    common = {"blocks": 3, "seed": 0, "out": "x", "log_every": 20}
+    first = make(tmp_path / "a", {**common, "widths": [8, 16], "log_every": 1}, [0.5, 0.25, 0.3], {"parameters": 1234})
+    second = make(tmp_path / "b", {**common, "widths": [8, 32]}, [0.6])
+    empty = make(tmp_path / "empty", common, [])
+    said = report(first, second, empty, "--out", tmp_path / "report")
+    assert f"{empty} has no test result yet: left out" in said
+    with open(tmp_path / "report" / "comparison.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert rows[0] == {
+        "run": "a", "best error, %": "25.0", "at step": "20", "last error, %": "30.0", "steps": "30", "finished": "yes",
+        "parameters": "1234", "images/s": "200", "minutes": "3.0", "widths": "8 16",
+    }  # fmt: skip
+    assert (rows[1]["finished"], rows[1]["widths"]) == ("no", "8 32")
+    table = (tmp_path / "report" / "comparison.md").read_text()
+    assert table in said
+    assert "| a | 25.0 | 20 | 30.0 | 30 | yes | 1,234 | 200 | 3.0 | 8 16 |" in table
+    assert (tmp_path / "report" / "comparison.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_bad_input(tmp_path):
+    run = make(tmp_path / "a", {}, [0.5])
+    assert "is not a run" in report(tmp_path, code=2)
+    assert "--names must be as many" in report(run, "--names", "x", "y", code=2)
+    assert "none of the runs" in report(make(tmp_path / "e", {}, []), "--out", tmp_path / "r", code=2)
+    assert not (tmp_path / "r").exists()
