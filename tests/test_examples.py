@@ -26,3 +26,21 @@ def test_layers_in_your_model(tmp_path):
     assert "the same answers three times" in result.stdout
     assert "ResidualConv2D" in result.stdout
     assert {path.name for path in tmp_path.iterdir()} >= {"best.keras", "model.keras", "saved_model"}
+
+
+def test_factorize_a_matrix(tmp_path):
+    (tmp_path / "R.txt").write_text("2 1\n-1 1\n")
+    command = [sys.executable, "examples/factorize_a_matrix.py", tmp_path / "R.txt", "--depths", "4", "50"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    norm, lower, theorem, error = (float(word) for word in result.stdout.splitlines()[-1].split()[1:])
+    assert lower <= norm < theorem
+    assert error < 1e-13
+
+
+def test_certificate_along_descent():
+    command = [sys.executable, "examples/certificate_along_descent.py", "--steps", "20"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    for line in result.stdout.splitlines()[1:]:
+        _, _, tau, squared_gradient, certified = (float(word) for word in line.split())
+        assert tau < 1
+        assert certified <= squared_gradient

@@ -8,12 +8,13 @@ ResidualDense            h + V relu(U h + s), the block of the expressivity theo
 LinearResidual           h + A h, the block of the landscape theorem
 ShortcutUnit             h + post(W_n mid(... mid(W_1 pre(h)))), Li et al.'s n-shortcut unit
 PerImageStandardization  (x - mean) / std of each picture, so that an exported model takes raw pixels
+ZCAWhitening             global contrast normalisation and ZCA whitening, All-CNN's preprocessing
 """
 
 from idmatters_tf.layers.basic_block import BasicBlock2D
 from idmatters_tf.layers.convolutional import PadShortcut2D, ResidualConv2D
 from idmatters_tf.layers.dense import LinearResidual, ResidualDense, ShortcutUnit
-from idmatters_tf.layers.preprocessing import PerImageStandardization
+from idmatters_tf.layers.preprocessing import PerImageStandardization, ZCAWhitening
 from idmatters_tf.layers.projection import RandomProjection
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "ResidualConv2D",
     "ResidualDense",
     "ShortcutUnit",
+    "ZCAWhitening",
 ]

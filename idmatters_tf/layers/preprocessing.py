@@ -1,6 +1,9 @@
 """The papers' preprocessing as a layer, so that exported models take raw pixels."""
 
+import math
+
 import keras
+import numpy as np
 from keras import ops
 
 from idmatters_tf.layers.arguments import wide_dtype
@@ -35,3 +38,100 @@ class PerImageStandardization(keras.layers.Layer):
 
     def compute_output_spec(self, inputs):
         return keras.KerasTensor(inputs.shape, dtype=wide_dtype(self))
+
+
+@keras.saving.register_keras_serializable(package="idmatters_tf")
+class ZCAWhitening(keras.layers.Layer):
+    """Global contrast normalisation and ZCA whitening: `(g(x) - mean) P`, the preprocessing of All-CNN.
+
+    `g` takes a picture's mean out of it and scales it to the norm `scale`. `P = (C + filter_bias I)^(-1/2)` for the
+    covariance C of the training pictures after `g`: it takes the correlations between pixels out and stays as close to
+    the pictures as that allows. Fitted by `adapt`; saved with the model; not trained.
+
+    Source: Springenberg et al. (2014), section 3.1, who refer to Goodfellow et al. (2013); the constants are those of
+    the latter's published code (pylearn2: scale 55, filter bias 0.1).
+
+    Args:
+        scale: the norm of a picture after `g`.
+        filter_bias: added to the covariance's eigenvalues.
+
+    Input shape:
+        `(batch, rows, cols, channels)` with known sizes, of any number type, uint8 included.
+
+    Output shape:
+        The same, in float32 (or float64 under a float64 policy).
+
+    Example:
+
+    >>> layer = ZCAWhitening()
+    >>> layer.adapt(np.random.default_rng(0).integers(0, 256, (50, 4, 4, 3)))
+    >>> tuple(layer(np.zeros((2, 4, 4, 3), "uint8")).shape)
+    (2, 4, 4, 3)
+    """
+
+    def __init__(self, scale=55.0, filter_bias=0.1, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.scale, self.filter_bias = float(scale), float(filter_bias)
+        if not (self.scale > 0 and self.filter_bias >= 0):
+            raise ValueError(
+                f"Arguments of ZCAWhitening: `scale` must be positive and `filter_bias` 0 or more. Received: "
+                f"scale={scale}, filter_bias={filter_bias}"
+            )
+
+    def build(self, input_shape):
+        if len(input_shape) != 4 or None in tuple(input_shape[1:]):
+            raise ValueError(
+                f"Layer {self.name} needs pictures of known size, (batch, rows, cols, channels). Received: "
+                f"input_shape={tuple(input_shape)}"
+            )
+        size = math.prod(input_shape[1:])
+        fixed = {"dtype": wide_dtype(self), "trainable": False}
+        self.mean = self.add_weight(name="mean", shape=(size,), initializer="zeros", **fixed)
+        self.matrix = self.add_weight(name="matrix", shape=(size, size), initializer="identity", **fixed)
+
+    def adapt(self, images):
+        """Fits mean and matrix to training pictures, in float64; 3,072 numbers a picture take some ten seconds.
+
+        Args:
+            images: `(n, rows, cols, channels)`.
+        """
+        images = np.asarray(images)
+        if not self.built:
+            self.build(images.shape)
+        total, products = 0.0, 0.0
+        for start in range(0, len(images), 5000):
+            rows = self._normalized(images[start : start + 5000].astype(np.float64))
+            total, products = total + rows.sum(axis=0), products + rows.T @ rows
+        mean = total / len(images)
+        values, vectors = np.linalg.eigh(products / len(images) - np.outer(mean, mean))
+        # Rounding may leave eigenvalues just below zero.
+        roots = np.sqrt(np.maximum(values, 0) + self.filter_bias)
+        if not roots.min() > 0:
+            raise ValueError(
+                f"The pictures' covariance is singular ({len(images)} pictures of {len(mean)} numbers). Received: "
+                f"filter_bias=0. Use a positive filter_bias."
+            )
+        self.mean.assign(mean)
+        self.matrix.assign((vectors / roots) @ vectors.T)
+
+    def _normalized(self, pixels):
+        rows = pixels.reshape(len(pixels), -1)
+        rows = rows - rows.mean(axis=1, keepdims=True)
+        return self.scale * rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-8)
+
+    def call(self, inputs):
+        pixels = ops.cast(inputs, wide_dtype(self))
+        rows = ops.reshape(pixels, (-1, math.prod(inputs.shape[1:])))
+        rows = rows - ops.mean(rows, axis=1, keepdims=True)
+        norms = ops.sqrt(ops.sum(ops.square(rows), axis=1, keepdims=True))
+        rows = self.scale * rows / ops.maximum(norms, 1e-8)
+        return ops.reshape(ops.matmul(rows - self.mean, self.matrix), (-1, *inputs.shape[1:]))
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, dtype=wide_dtype(self))
+
+    def get_config(self):
+        return {**super().get_config(), "scale": self.scale, "filter_bias": self.filter_bias}
