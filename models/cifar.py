@@ -38,7 +38,8 @@ def identity_resnet(
         bias: whether the 3x3 convolutions have biases.
         shortcut: "pad", "projection", or "none" for the standard parameterisation without skips.
         head: "random" for the paper's frozen N(0, 1/fan_in) matrix, "trained" for a trained one (with a bias).
-        norm: None, or "batch" for batch normalisation after every 3x3 convolution.
+        norm: None, or "batch" for batch normalisation after every 3x3 convolution; "synchronized" takes its statistics
+            over all replicas of a `tf.distribute` strategy.
         initializer: of the residual convolutions: "identity" for N(0, (1/(k^2 c))^2), "standard" for
             N(0, (1/(k sqrt c))^2).
         weight_decay: the rate as the paper's TensorFlow code meant it, `rate * sum(w^2) / 2` over the kernels of the
@@ -74,8 +75,8 @@ def identity_resnet(
         kernel_regularizer=regularizer,
         name="stem",
     )(inputs)
-    if norm == "batch":
-        features = keras.layers.BatchNormalization(name="stem_norm")(features)
+    if norm is not None:
+        features = keras.layers.BatchNormalization(synchronized=norm == "synchronized", name="stem_norm")(features)
     for stage, width in enumerate(widths, start=1):
         for block in range(1, blocks + 1):
             features = ResidualConv2D(

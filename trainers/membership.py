@@ -16,6 +16,7 @@ OWN_SETTINGS = frozenset({"data_dir", "download", "preset", "keep_checkpoints", 
 FIRST_WORD_SECONDS, WORD_SECONDS = 3.0, 30.0
 # How long a task that is told that another one ended by itself may take to end by itself, with its own reason.
 GRACE_SECONDS = 10.0
+_TELLING_SECONDS = 0.5
 
 
 class Membership:
@@ -101,7 +102,7 @@ class Membership:
             if reason is not None:
                 send_line(self._socket, {"leave": reason})
             # The chief's hub ends with it: the others are told first.
-            time.sleep(0.5 if self.cluster.is_chief else 0)
+            time.sleep(_TELLING_SECONDS if self.cluster.is_chief else 0)
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
@@ -227,4 +228,6 @@ class Membership:
         # at any moment, so nothing is lost by ending here.
         print(f"error: {sentence}", file=sys.stderr, flush=True)
         sys.stdout.flush()
+        # The chief's hub ends with it: the others are told first.
+        time.sleep(_TELLING_SECONDS if self.cluster.is_chief else 0)
         os._exit(code)

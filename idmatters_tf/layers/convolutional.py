@@ -7,6 +7,7 @@ from idmatters_tf.initializers import IdentityNormal, StandardNormal, reseeded
 from idmatters_tf.layers.arguments import one_of, positive_integer, wide_dtype
 
 SHORTCUTS = ("pad", "projection", "none")
+NORMS = (None, "batch", "synchronized")
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -94,7 +95,9 @@ class ResidualConv2D(keras.layers.Layer):
         shortcut: what the branch is added to. "pad": the input, average-pooled and zero-padded by `PadShortcut2D`
             where the shape changes. "projection": a 1x1 convolution where the shape changes, else the input.
             "none": nothing, the standard parameterisation `C2(activation(C1 x))`, for comparison.
-        norm: None, or "batch" for batch normalisation after each of the two convolutions (the paper's ablation).
+        norm: None, or "batch" for batch normalisation after each of the two convolutions (the paper's ablation), or
+            "synchronized" for the same with statistics over all replicas of a `tf.distribute` strategy (TensorFlow's
+            backend alone).
         kernel_initializer: of both kernels of the branch; `IdentityNormal()` if None. An integer seed is mixed with the
             kernel's number, so that the kernels differ.
         projection_initializer: of the 1x1 kernel of the projection shortcut; `StandardNormal()` if None.
@@ -137,7 +140,7 @@ class ResidualConv2D(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.use_bias = bool(use_bias)
         self.shortcut = one_of("shortcut", shortcut, SHORTCUTS, self)
-        self.norm = one_of("norm", norm, (None, "batch"), self)
+        self.norm = one_of("norm", norm, NORMS, self)
         self.kernel_initializer = keras.initializers.get(kernel_initializer) or IdentityNormal()
         self.projection_initializer = keras.initializers.get(projection_initializer) or StandardNormal()
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -166,7 +169,9 @@ class ResidualConv2D(keras.layers.Layer):
         if self.norm is None:
             return None
         axis = _channel_axis(self.data_format)
-        return keras.layers.BatchNormalization(axis=axis, dtype=self.dtype_policy, name=name)
+        return keras.layers.BatchNormalization(
+            axis=axis, synchronized=self.norm == "synchronized", dtype=self.dtype_policy, name=name
+        )
 
     def _shape_changing_skip(self):
         if self.shortcut == "pad":
