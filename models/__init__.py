@@ -1,12 +1,14 @@
 """Networks as functions that return a `keras.Model`. Pure Keras: they run on every backend.
 
-models.cifar.identity_resnet    the all-convolutional residual network of Hardt & Ma's Table 1
+models.cifar.identity_resnet         the all-convolutional residual network of Hardt & Ma's Table 1
+models.imagenet.identity_resnet34    its variant for ImageNet, section 4.2
+models.identity.identity_network     what the two have in common
 models.linear.linear_residual, plain, shortcut_network    deep linear networks, for fitting and for curvature
 """
 
 import importlib
 
-_SUBMODULES = ("cifar", "linear")
+_SUBMODULES = ("cifar", "identity", "imagenet", "linear")
 
 __all__ = list(_SUBMODULES)
 

@@ -1,11 +1,6 @@
 """The all-convolutional residual network for CIFAR: Hardt & Ma, *Identity Matters in Deep Learning*, Table 1."""
 
-import keras
-
-from idmatters_tf.initializers import IdentityNormal, StandardNormal, mixed_seed
-from idmatters_tf.layers import RandomProjection, ResidualConv2D
-
-INITIALIZERS = {"identity": IdentityNormal, "standard": StandardNormal}
+from models.identity import identity_network, positive
 
 
 def identity_resnet(
@@ -51,62 +46,20 @@ def identity_resnet(
     Returns:
         A `keras.Model` from pictures to logits, float32 also under a 16-bit dtype policy.
     """
-    _check(blocks=blocks, stem=stem, classes=classes, **{f"widths[{i}]": width for i, width in enumerate(widths)})
-    if not widths:
-        raise ValueError("Argument `widths` must name at least one stage. Received: widths=()")
-    if initializer not in INITIALIZERS:
-        raise ValueError(
-            f"Argument `initializer` must be one of {', '.join(map(repr, INITIALIZERS))}. "
-            f"Received: initializer={initializer!r}"
-        )
-    if head not in ("random", "trained"):
-        raise ValueError(f"Argument `head` must be 'random' or 'trained'. Received: head={head!r}")
-    if weight_decay < 0:
-        raise ValueError(f"Argument `weight_decay` must be 0 or more. Received: weight_decay={weight_decay}")
-    regularizer = keras.regularizers.L2(weight_decay / 2) if weight_decay else None
-
-    inputs = keras.Input(input_shape, name="images")
-    features = keras.layers.Conv2D(
-        stem,
-        3,
-        padding="same",
-        use_bias=bias,
-        kernel_initializer=StandardNormal(mixed_seed(seed, 0)),
-        kernel_regularizer=regularizer,
-        name="stem",
-    )(inputs)
-    if norm is not None:
-        features = keras.layers.BatchNormalization(synchronized=norm == "synchronized", name="stem_norm")(features)
-    for stage, width in enumerate(widths, start=1):
-        for block in range(1, blocks + 1):
-            features = ResidualConv2D(
-                width,
-                strides=2 if stage > 1 and block == 1 else 1,
-                use_bias=bias,
-                shortcut=shortcut,
-                norm=norm,
-                kernel_initializer=INITIALIZERS[initializer](mixed_seed(seed, stage, block)),
-                projection_initializer=StandardNormal(mixed_seed(seed, stage, block)),
-                kernel_regularizer=regularizer,
-                name=f"stage{stage}_block{block}",
-            )(features)
-    # The last layers stay in 32 bits or more: class scores need more than bfloat16's 8 bits.
-    wide = features.dtype
-    features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
-    if head == "random":
-        projection = RandomProjection(classes, seed=seed, dtype=wide, name="head")
-    else:
-        projection = keras.layers.Dense(
-            classes,
-            kernel_initializer=keras.initializers.GlorotUniform(mixed_seed(seed, 1)),
-            kernel_regularizer=regularizer,
-            dtype=wide,
-            name="head",
-        )
-    return keras.Model(inputs, projection(features), name=name)
-
-
-def _check(**numbers):
-    for argument, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"Argument `{argument}` must be a positive integer. Received: {argument}={value!r}")
+    positive(blocks=blocks)
+    return identity_network(
+        input_shape,
+        classes,
+        blocks=(blocks,) * len(widths),
+        widths=widths,
+        strides=(1, *(2,) * (len(widths) - 1)),
+        stem=stem,
+        bias=bias,
+        shortcut=shortcut,
+        head=head,
+        norm=norm,
+        initializer=initializer,
+        weight_decay=weight_decay,
+        seed=seed,
+        name=name,
+    )

@@ -70,21 +70,7 @@ def parser():
         "--widths", type=whole_number(1), nargs="+", default=[64, 128, 256], metavar="C", help="channels of the stages"
     )
     network.add_argument("--stem", type=whole_number(1), default=16, metavar="C", help="channels of the first layer")
-    network.add_argument("--bias", action="store_true", help="biases in the 3x3 convolutions")
-    network.add_argument(
-        "--shortcut",
-        choices=("pad", "projection", "none"),
-        default="pad",
-        help="pooled and zero-padded, 1x1 convolutions, or none (the standard parameterisation)",
-    )
-    network.add_argument("--head", choices=("random", "trained"), default="random", help="frozen random or trained")
-    network.add_argument("--norm", choices=("none", "batch"), default="none", help="normalisation after convolutions")
-    network.add_argument(
-        "--initializer",
-        choices=("identity", "standard"),
-        default="identity",
-        help="of residual convolutions: N(0, 1/(k^2 c)^2) or N(0, 1/(k sqrt c)^2)",
-    )
+    options.add_ablations(network)
 
     recipe = parser.add_argument_group("recipe")
     recipe.add_argument("--preset", choices=tuple(PRESETS), default="paper", help="defaults for everything else")
@@ -122,12 +108,7 @@ class Cifar(Program):
     def check_together(self, settings):
         if settings["drop_steps"] != sorted(settings["drop_steps"]):
             raise UsageError(f"--drop-steps must be in ascending order. Received: {settings['drop_steps']}")
-        channels = [settings["stem"], *settings["widths"]]
-        if settings["shortcut"] == "pad" and channels != sorted(channels):
-            raise UsageError(
-                f"--stem and --widths must not decrease with --shortcut pad, which cannot drop channels. Received: "
-                f"--stem {channels[0]} --widths {' '.join(map(str, channels[1:]))}. Use --shortcut projection."
-            )
+        options.check_widths(settings)
 
     def load(self, settings):
         from idmatters_tf.data import cifar, shapes

@@ -37,6 +37,35 @@ def add_optimizer(group):
     group.add_argument("--seed", type=whole_number(0, 2**31 - 1), default=0, metavar="N", help="of everything random")
 
 
+def add_ablations(group):
+    """Adds what the paper varies about its networks to the network's group."""
+    group.add_argument("--bias", action="store_true", help="biases in the residual convolutions and the first one")
+    group.add_argument(
+        "--shortcut",
+        choices=("pad", "projection", "none"),
+        default="pad",
+        help="pooled and zero-padded, 1x1 convolutions, or none (the standard parameterisation)",
+    )
+    group.add_argument("--head", choices=("random", "trained"), default="random", help="frozen random or trained")
+    group.add_argument("--norm", choices=("none", "batch"), default="none", help="normalisation after convolutions")
+    group.add_argument(
+        "--initializer",
+        choices=("identity", "standard"),
+        default="identity",
+        help="of residual convolutions: N(0, 1/(k^2 c)^2) or N(0, 1/(k sqrt c)^2)",
+    )
+
+
+def check_widths(settings):
+    """Raises UsageError for widths that the shortcut cannot follow."""
+    channels = [settings["stem"], *settings["widths"]]
+    if settings["shortcut"] == "pad" and channels != sorted(channels):
+        raise UsageError(
+            f"--stem and --widths must not decrease with --shortcut pad, which cannot drop channels. Received: "
+            f"--stem {channels[0]} --widths {' '.join(map(str, channels[1:]))}. Use --shortcut projection."
+        )
+
+
 def make_optimizer(settings):
     """What `add_optimizer`'s options describe, as `trainers.loop.Recipe` takes it: a function of the rate."""
     import keras

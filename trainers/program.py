@@ -69,7 +69,7 @@ class Program(abc.ABC):
         """The run's folder where --out is not given."""
         return f"runs/{settings['dataset']}"
 
-    def read_failure(self, settings, data, error):
+    def read_failure(self, settings, data, error, step):
         """A sentence about data that could not be read while training; empty where that was not the reason."""
         return ""
 
@@ -171,7 +171,7 @@ class Program(abc.ABC):
         try:
             signal = session.work()
         except Exception as error:
-            sentence = self.read_failure(settings, data, error)
+            sentence = self.read_failure(settings, data, error, int(trainer.step.numpy()))
             if not sentence:
                 raise
             raise RunError(sentence) from error
