@@ -185,7 +185,7 @@ class ImageNet(Program):
     def read_failure(self, settings, data, error, step):
         import tensorflow as tf
 
-        if not isinstance(error, (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.OpError)):
+        if not isinstance(error, tf.errors.OpError):
             return ""
         from idmatters_tf.data.streams import broken
 

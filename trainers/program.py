@@ -163,18 +163,13 @@ class Program(abc.ABC):
         first = session.resume(say)
         if first and run.writes:
             say(f"going on from step {first}")
-        elif not first:
-            events.settings(settings)
-            events.pictures(train.batch(0, stop=min(8, settings["batch_size"]))[0])
-        if run.writes:
-            say("compiling the training step ...")
-        try:
+        with self._explained(settings, data, trainer):
+            if not first:
+                events.settings(settings)
+                events.pictures(train.batch(0, stop=min(8, settings["batch_size"]))[0])
+            if run.writes:
+                say("compiling the training step ...")
             signal = session.work()
-        except Exception as error:
-            sentence = self.read_failure(settings, data, error, int(trainer.step.numpy()))
-            if not sentence:
-                raise
-            raise RunError(sentence) from error
         if signal is not None:
             if run.writes:
                 again = (
@@ -183,6 +178,16 @@ class Program(abc.ABC):
                 say(f"stopped by {signal.name}; saved. To go on: {again}")
             return 128 + signal
         return self._finish(run, settings, trainer, events, parameters) if run.writes else 0
+
+    @contextlib.contextmanager
+    def _explained(self, settings, data, trainer):
+        try:
+            yield
+        except Exception as error:
+            sentence = self.read_failure(settings, data, error, int(trainer.step.numpy()))
+            if not sentence:
+                raise
+            raise RunError(sentence) from error
 
     def _trainer(self, settings, data, strategy, membership=None):
         import keras
