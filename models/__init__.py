@@ -3,12 +3,13 @@
 models.cifar.identity_resnet         the all-convolutional residual network of Hardt & Ma's Table 1
 models.imagenet.identity_resnet34    its variant for ImageNet, section 4.2
 models.identity.identity_network     what the two have in common
+models.cost.identity_network_cost    its parameters, operations and memory, without building it
 models.linear.linear_residual, plain, shortcut_network    deep linear networks, for fitting and for curvature
 """
 
 import importlib
 
-_SUBMODULES = ("cifar", "identity", "imagenet", "linear")
+_SUBMODULES = ("cifar", "cost", "identity", "imagenet", "linear")
 
 __all__ = list(_SUBMODULES)
 

@@ -185,7 +185,8 @@ class ImageNet(Program):
     def read_failure(self, settings, data, error, step):
         import tensorflow as tf
 
-        if not isinstance(error, tf.errors.OpError):
+        errors = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError)
+        if not isinstance(error, (*errors, tf.errors.DataLossError)):
             return ""
         from idmatters_tf.data.streams import broken
 

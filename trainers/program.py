@@ -139,7 +139,10 @@ class Program(abc.ABC):
             return self._train_alone(run, settings, strategy, membership)
 
     def _train_alone(self, run, settings, strategy, membership=None):
-        # Before TensorFlow is imported: what is missing is said at once.
+        if membership is not None or settings["logical_cpus"] > 1:
+            # Several workers or logical devices have to be set up before TensorFlow computes anything.
+            strategy = self._strategy(settings, strategy, membership)
+        # Else before TensorFlow is imported: what is missing is said at once.
         data = self.load(settings)
         if run.writes:
             say(f"{data.name}: {self.counts(data)} ({data.origin})")
@@ -189,17 +192,22 @@ class Program(abc.ABC):
                 raise
             raise RunError(sentence) from error
 
+    def _strategy(self, settings, name, membership):
+        import_tensorflow()
+        from trainers import strategy as strategies
+
+        return strategies.make(name, settings["logical_cpus"], membership and membership.cluster)
+
     def _trainer(self, settings, data, strategy, membership=None):
         import keras
         import tensorflow as tf
 
-        from trainers import strategy as strategies
-
+        if isinstance(strategy, str):
+            strategy = self._strategy(settings, strategy, membership)
         if membership is not None and membership.cluster.asynchronous:
             from trainers.asynchronous import AsynchronousTrainer as Trainer
         else:
             from trainers.loop import Trainer
-        strategy = strategies.make(strategy, settings["logical_cpus"], membership and membership.cluster)
         replicas = strategy.num_replicas_in_sync
         if settings["batch_size"] % replicas:
             raise UsageError(
