@@ -97,8 +97,8 @@ def test_training_batches_hold_the_pictures_of_the_order_flipped_half_of_the_tim
         places = shuffled(tf.range(6 * step, 6 * step + 6, dtype=tf.int64), 15, 3).numpy()
         np.testing.assert_array_equal(labels, [files.labels[place] for place in places])
         for image, place in zip(images.numpy(), places, strict=True):
-            plain = tf.image.per_image_standardization(in_memory(files, place)).numpy()
-            same = [np.allclose(image, each, atol=1e-4) for each in (plain, plain[:, ::-1])]
+            plain = in_memory(files, place)
+            same = [np.allclose(image, each, atol=1e-3) for each in (plain, plain[:, ::-1])]
             assert sum(same) == 1
             flips.append(same[1])
     assert 2 <= sum(flips) <= 10
@@ -161,7 +161,7 @@ def test_evaluation_counts_every_picture_once(files, batch_size, replicas):
     assert count == min(batch_size, 15 - batch_size)
     for image, label, place in zip(images[:count], labels, range(batch_size, 15), strict=False):
         assert label == files.labels[place]
-        np.testing.assert_allclose(image, tf.image.per_image_standardization(in_memory(files, place)), atol=1e-4)
+        np.testing.assert_allclose(image, in_memory(files, place), atol=1e-3)
 
 
 def test_broken_files_are_found(tmp_path):

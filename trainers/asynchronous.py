@@ -21,8 +21,8 @@ from trainers.strategy import distribute
 class AsynchronousTrainer(Trainer):
     """As `trainers.loop.Trainer`, but each update is one worker's, scheduled by the coordinator."""
 
-    def __init__(self, strategy, build_model, recipe, batch_size):
-        super().__init__(strategy, build_model, recipe, batch_size)
+    def __init__(self, strategy, *arguments, **options):
+        super().__init__(strategy, *arguments, **options)
         self.coordinator = tf.distribute.experimental.coordinator.ClusterCoordinator(strategy)
 
     def worker_batches(self, train, workers):

@@ -108,6 +108,7 @@ class ImageNet(Program):
 
     name = "imagenet"
     presets = PRESETS
+    pixels = True
 
     def parser(self):
         return parser()

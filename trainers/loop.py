@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf.data.augment import standardize
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from trainers.arguments import RunError
 from trainers.checkpoints import Checkpoints
@@ -81,10 +82,11 @@ class Trainer:
         build_model: returns the network, a `keras.Model` from standardised pictures to logits.
         recipe: a `Recipe`.
         batch_size: of the global batch.
+        pixels: whether the batches hold pixels, which the devices then standardise, and not standardised pictures.
     """
 
-    def __init__(self, strategy, build_model, recipe, batch_size):
-        self.strategy, self.recipe, self.batch_size = strategy, recipe, batch_size
+    def __init__(self, strategy, build_model, recipe, batch_size, pixels=False):
+        self.strategy, self.recipe, self.batch_size, self.pixels = strategy, recipe, batch_size, pixels
         with strategy.scope():
             self.model = build_model()
             self.optimizer = recipe.make_optimizer(recipe.learning_rate)
@@ -121,11 +123,14 @@ class Trainer:
         norm = self._apply(gradients, rate)
         return tf.concat([measured, [norm], tf.reshape(stop, [-1])], 0)
 
+    def _logits(self, images, training):
+        return self.model(standardize(images) if self.pixels else images, training=training)
+
     def _gradients(self, images, labels):
         """This replica's part of the gradient, and of `[cross-entropy, penalty, error]`."""
         replica = tf.distribute.get_replica_context()
         with tf.GradientTape() as tape:
-            logits = self.model(images, training=True)
+            logits = self._logits(images, training=True)
             cross_entropy = tf.reduce_sum(_cross_entropy(labels, logits)) / self.batch_size
             penalty = tf.add_n(self.model.losses or [tf.zeros(())]) / replica.num_replicas_in_sync
             loss = cross_entropy + penalty
@@ -157,7 +162,7 @@ class Trainer:
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
 
     def _replica_evaluation(self, images, labels, weights):
-        logits = self.model(images, training=False)
+        logits = self._logits(images, training=False)
         return tf.stack(
             [
                 tf.reduce_sum(weights * _cross_entropy(labels, logits)),

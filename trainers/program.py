@@ -24,10 +24,12 @@ class Program(abc.ABC):
     Attributes:
         name: of the module, for messages: python -m trainers.NAME.
         presets: a dict from preset to the settings that it changes.
+        pixels: whether its batches hold pixels, see `trainers.loop.Trainer`.
     """
 
     name: str
     presets: dict
+    pixels = False
 
     @abc.abstractmethod
     def parser(self):
@@ -222,6 +224,7 @@ class Program(abc.ABC):
             lambda: self.build(settings, data.image_shape, data.classes, dtype, replicas),
             self.recipe(settings, data),
             settings["batch_size"],
+            self.pixels,
         )
 
     def _finish(self, run, settings, trainer, events, parameters):

@@ -31,11 +31,12 @@ def train_picture(contents, key, size, augmentation):
     window = None
     if augmentation == "standard":
         window = random_window(shape_of(contents), key)
-    picture = _resized(decode(contents, window), size)
-    if augmentation == "none":
-        return picture
-    flips = tf.random.stateless_uniform([], key + tf.constant([1, 0], tf.int64), 0, 2, tf.int32)
-    return tf.cond(flips > 0, lambda: tf.reverse(picture, [1]), lambda: picture)
+    picture = decode(contents, window)
+    if augmentation != "none":
+        flips = tf.random.stateless_uniform([], key + tf.constant([1, 0], tf.int64), 0, 2, tf.int32)
+        # Before resizing: there are fewer bytes to move.
+        picture = tf.cond(flips > 0, lambda: tf.reverse(picture, [1]), lambda: picture)
+    return _resized(picture, size)
 
 
 def evaluation_picture(contents, size, augmentation):

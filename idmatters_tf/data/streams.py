@@ -1,20 +1,20 @@
 """Batches of pictures that are read and decoded while training: as `idmatters_tf.data.batches`, from files.
 
 The order and every random choice are functions of (seed, position), so a resumed run begins with the very next picture
-and a replica reads its share alone.
+and a replica reads its share alone. Pictures come as pixels, 0 to 255: standardising them is left to the devices, which
+have more time for it than the cores that decode.
 """
 
 import tensorflow as tf
 
 from idmatters_tf.data import decoding
-from idmatters_tf.data.augment import standardize
 from idmatters_tf.data.batches import ALONE, shuffled
 
 _AUGMENTATION = 3
 
 
 class StreamTrainBatches:
-    """The training batches; the interface is that of `idmatters_tf.data.batches.TrainBatches`.
+    """The training batches; the interface is that of `idmatters_tf.data.batches.TrainBatches`, but for the pixels.
 
     Args:
         pictures: `idmatters_tf.data.folders.PictureFiles` or `idmatters_tf.data.records.Records`.
@@ -67,11 +67,11 @@ class StreamTrainBatches:
         # on one core, which is enough for reading but not for decoding.
         pictures = positions.map(read, num_parallel_calls=tf.data.AUTOTUNE)
         pictures = pictures.map(augment, num_parallel_calls=tf.data.AUTOTUNE)
-        return pictures.batch(size, drop_remainder=True).map(lambda images, labels: (standardize(images), labels))
+        return pictures.batch(size, drop_remainder=True)
 
 
 class StreamEvaluationBatches:
-    """Every picture once; the interface is that of `idmatters_tf.data.batches.EvaluationBatches`.
+    """Every picture once; the interface is that of `idmatters_tf.data.batches.EvaluationBatches`, but for the pixels.
 
     Args:
         pictures, batch_size, augmentation, size: as for `StreamTrainBatches`.
@@ -101,8 +101,8 @@ class StreamEvaluationBatches:
             return decoding.evaluation_picture(contents, self.size, self.augmentation), label, weight
 
         pictures = tf.data.Dataset.range(steps * share.count * size).map(read, num_parallel_calls=tf.data.AUTOTUNE)
-        pictures = pictures.map(decode, num_parallel_calls=tf.data.AUTOTUNE).batch(size, drop_remainder=True)
-        return pictures.map(lambda images, labels, weights: (standardize(images), labels, weights)).prefetch(2)
+        pictures = pictures.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+        return pictures.batch(size, drop_remainder=True).prefetch(2)
 
 
 def reader(pictures):
