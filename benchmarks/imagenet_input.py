@@ -4,8 +4,8 @@
 
 Compared in the same process, in turn, with `tf.io.decode_and_crop_jpeg` alone: the same files, read and decoded in the
 same order and to the same windows (found beforehand), in a `map` with AUTOTUNE, and thrown away. Ours also finds the
-window, flips, resizes to 224 x 224 and batches. Without --data-dir the pictures are made up: 120 of 500 x
-375 pixels and about 90 kB. Medians over the rounds, with the smallest and largest.
+window, resizes to 224 x 224 and batches; the devices flip and standardise. Without --data-dir the pictures are made up:
+120 of 500 x 375 pixels and about 90 kB. Medians over the rounds, with the smallest and largest.
 """
 
 import argparse

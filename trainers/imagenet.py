@@ -108,7 +108,6 @@ class ImageNet(Program):
 
     name = "imagenet"
     presets = PRESETS
-    pixels = True
 
     def parser(self):
         return parser()
@@ -176,6 +175,11 @@ class ImageNet(Program):
         from idmatters_tf.data.streams import StreamEvaluationBatches
 
         return StreamEvaluationBatches(data.test, settings["batch_size"], settings["augment"], settings["size"])
+
+    def finish(self):
+        from idmatters_tf.data.decoding import finish
+
+        return finish
 
     def title(self, settings, parameters):
         return (

@@ -13,7 +13,6 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from idmatters_tf.data.augment import standardize
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from trainers.arguments import RunError
 from trainers.checkpoints import Checkpoints
@@ -82,11 +81,11 @@ class Trainer:
         build_model: returns the network, a `keras.Model` from standardised pictures to logits.
         recipe: a `Recipe`.
         batch_size: of the global batch.
-        pixels: whether the batches hold pixels, which the devices then standardise, and not standardised pictures.
+        finish: turns what the batches hold into standardised pictures, on the devices; None where they are that.
     """
 
-    def __init__(self, strategy, build_model, recipe, batch_size, pixels=False):
-        self.strategy, self.recipe, self.batch_size, self.pixels = strategy, recipe, batch_size, pixels
+    def __init__(self, strategy, build_model, recipe, batch_size, finish=None):
+        self.strategy, self.recipe, self.batch_size, self.finish = strategy, recipe, batch_size, finish
         with strategy.scope():
             self.model = build_model()
             self.optimizer = recipe.make_optimizer(recipe.learning_rate)
@@ -124,7 +123,7 @@ class Trainer:
         return tf.concat([measured, [norm], tf.reshape(stop, [-1])], 0)
 
     def _logits(self, images, training):
-        return self.model(standardize(images) if self.pixels else images, training=training)
+        return self.model(images if self.finish is None else self.finish(images), training=training)
 
     def _gradients(self, images, labels):
         """This replica's part of the gradient, and of `[cross-entropy, penalty, error]`."""

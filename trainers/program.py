@@ -24,12 +24,10 @@ class Program(abc.ABC):
     Attributes:
         name: of the module, for messages: python -m trainers.NAME.
         presets: a dict from preset to the settings that it changes.
-        pixels: whether its batches hold pixels, see `trainers.loop.Trainer`.
     """
 
     name: str
     presets: dict
-    pixels = False
 
     @abc.abstractmethod
     def parser(self):
@@ -66,6 +64,10 @@ class Program(abc.ABC):
     @abc.abstractmethod
     def title(self, settings, parameters):
         """Of the convergence plot."""
+
+    def finish(self):
+        """What the devices do to the pictures of a batch first, see `trainers.loop.Trainer`."""
+        return None  # noqa: RET501 - a value, not the lack of one
 
     def default_out(self, settings):
         """The run's folder where --out is not given."""
@@ -224,7 +226,7 @@ class Program(abc.ABC):
             lambda: self.build(settings, data.image_shape, data.classes, dtype, replicas),
             self.recipe(settings, data),
             settings["batch_size"],
-            self.pixels,
+            self.finish(),
         )
 
     def _finish(self, run, settings, trainer, events, parameters):

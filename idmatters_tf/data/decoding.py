@@ -11,13 +11,15 @@ Resizing is bilinear, as TensorFlow's `resize` did it in 2016, without smoothing
 
 import tensorflow as tf
 
+from idmatters_tf.data.augment import standardize
+
 AUGMENTATIONS = ("paper", "standard", "none")
 AREA, ASPECT, ATTEMPTS = (0.08, 1.0), (3 / 4, 4 / 3), 10
 CENTRAL = 224 / 256
 
 
 def train_picture(contents, key, size, augmentation):
-    """Decodes and augments one picture.
+    """Decodes one picture and chooses its augmentation.
 
     Args:
         contents: a string scalar: a JPEG (CMYK too), or a PNG, whatever its name.
@@ -26,23 +28,34 @@ def train_picture(contents, key, size, augmentation):
         augmentation: one of `AUGMENTATIONS`.
 
     Returns:
-        float32, `(size, size, 3)`, in 0..255.
+        The picture, float32, `(size, size, 3)`, in 0..255, and whether it is to be flipped, which `finish` does.
     """
     window = None
     if augmentation == "standard":
         window = random_window(shape_of(contents), key)
-    picture = decode(contents, window)
+    flips = tf.constant(False)
     if augmentation != "none":
-        flips = tf.random.stateless_uniform([], key + tf.constant([1, 0], tf.int64), 0, 2, tf.int32)
-        # Before resizing: there are fewer bytes to move.
-        picture = tf.cond(flips > 0, lambda: tf.reverse(picture, [1]), lambda: picture)
-    return _resized(picture, size)
+        flips = tf.random.stateless_uniform([], key + tf.constant([1, 0], tf.int64), 0, 2, tf.int32) > 0
+    return _resized(decode(contents, window), size), flips
 
 
 def evaluation_picture(contents, size, augmentation):
-    """Decodes one picture as `train_picture`, without anything random."""
+    """Decodes one picture as `train_picture`, without anything random; never to be flipped."""
     window = central_window(shape_of(contents)) if augmentation == "standard" else None
-    return _resized(decode(contents, window), size)
+    return _resized(decode(contents, window), size), tf.constant(False)
+
+
+def finish(pictures):
+    """Flips and standardises a batch: what is left to the devices, which have more time than the cores that decode.
+
+    Args:
+        pictures: float32 `(batch, rows, cols, channels)` in 0..255, and bool `(batch,)`.
+
+    Returns:
+        Standardised pictures, of the same shape.
+    """
+    pixels, flips = pictures
+    return standardize(tf.where(flips[:, tf.newaxis, tf.newaxis, tf.newaxis], tf.reverse(pixels, [2]), pixels))
 
 
 def shape_of(contents):
@@ -94,4 +107,5 @@ def decode(contents, window=None):
 
 
 def _resized(picture, size):
-    return tf.ensure_shape(tf.image.resize(picture, [size, size]), [size, size, 3])
+    # Converted beforehand: the same values, in half the time.
+    return tf.ensure_shape(tf.image.resize(tf.cast(picture, tf.float32), [size, size]), [size, size, 3])

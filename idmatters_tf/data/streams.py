@@ -1,8 +1,7 @@
 """Batches of pictures that are read and decoded while training: as `idmatters_tf.data.batches`, from files.
 
 The order and every random choice are functions of (seed, position), so a resumed run begins with the very next picture
-and a replica reads its share alone. Pictures come as pixels, 0 to 255: standardising them is left to the devices, which
-have more time for it than the cores that decode.
+and a replica reads its share alone. Pictures come as `decoding.finish` takes them: that is for the devices to do.
 """
 
 import tensorflow as tf
@@ -14,7 +13,8 @@ _AUGMENTATION = 3
 
 
 class StreamTrainBatches:
-    """The training batches; the interface is that of `idmatters_tf.data.batches.TrainBatches`, but for the pixels.
+    """The training batches; the interface is that of `idmatters_tf.data.batches.TrainBatches`, but that
+    the pictures of `dataset` are still to be finished.
 
     Args:
         pictures: `idmatters_tf.data.folders.PictureFiles` or `idmatters_tf.data.records.Records`.
@@ -39,10 +39,12 @@ class StreamTrainBatches:
         return shuffled(positions, self.count, self.seed)
 
     def batch(self, step, start=0, stop=None):
-        """The examples from `start` to `stop` of a step's global batch; see `TrainBatches.batch`."""
+        """The examples from `start` to `stop` of a step's global batch, finished; see `TrainBatches.batch`."""
         stop = self.batch_size if stop is None else stop
         first = step * self.batch_size
-        return self._batches(tf.data.Dataset.range(first + start, first + stop), stop - start).get_single_element()
+        batches = self._batches(tf.data.Dataset.range(first + start, first + stop), stop - start)
+        pictures, labels = batches.get_single_element()
+        return decoding.finish(pictures), labels
 
     def dataset(self, first_step, steps, share=ALONE, stride=1):
         """The batches of `steps` steps, one element for each replica in turn; see `TrainBatches.dataset`."""
@@ -71,7 +73,8 @@ class StreamTrainBatches:
 
 
 class StreamEvaluationBatches:
-    """Every picture once; the interface is that of `idmatters_tf.data.batches.EvaluationBatches`, but for the pixels.
+    """Every picture once; the interface is that of `idmatters_tf.data.batches.EvaluationBatches`, but that
+    the pictures of `dataset` are still to be finished.
 
     Args:
         pictures, batch_size, augmentation, size: as for `StreamTrainBatches`.
