@@ -1,13 +1,17 @@
 """Networks as functions that return a `keras.Model`. Pure Keras: they run on every backend.
 
-models.cifar.identity_resnet    the all-convolutional residual network of Hardt & Ma's Table 1
-models.all_cnn.all_cnn_c, models.resnet.resnet, preresnet, models.densenet.densenet    what it is compared with
+models.cifar.identity_resnet         the all-convolutional residual network of Hardt & Ma's Table 1
+models.imagenet.identity_resnet34    its variant for ImageNet, section 4.2
+models.all_cnn.all_cnn_c, models.resnet.resnet, preresnet, models.densenet.densenet
+                                     what it is compared with
+models.identity.identity_network     what the two have in common
+models.cost.identity_network_cost    its parameters, operations and memory, without building it
 models.linear.linear_residual, plain, shortcut_network    deep linear networks, for fitting and for curvature
 """
 
 import importlib
 
-_SUBMODULES = ("all_cnn", "cifar", "densenet", "linear", "resnet")
+_SUBMODULES = ("all_cnn", "cifar", "cost", "densenet", "identity", "imagenet", "linear", "resnet")
 
 __all__ = list(_SUBMODULES)
 

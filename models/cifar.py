@@ -1,12 +1,7 @@
 """The all-convolutional residual network for CIFAR: Hardt & Ma, *Identity Matters in Deep Learning*, Table 1."""
 
-import keras
-
-from idmatters_tf.initializers import IdentityNormal, StandardNormal, mixed_seed
-from idmatters_tf.layers import RandomProjection, ResidualConv2D
-from idmatters_tf.layers.arguments import decay_regularizer, one_of, positive_integer
-
-INITIALIZERS = ("identity", "standard", "fixup")
+from idmatters_tf.layers.arguments import positive_integer
+from models.identity import identity_network
 
 
 def identity_resnet(
@@ -40,7 +35,8 @@ def identity_resnet(
         bias: whether the 3x3 convolutions have biases.
         shortcut: "pad", "projection", or "none" for the standard parameterisation without skips.
         head: "random" for the paper's frozen N(0, 1/fan_in) matrix, "trained" for a trained one (with a bias).
-        norm: None, or "batch" for batch normalisation after every 3x3 convolution.
+        norm: None, or "batch" for batch normalisation after every 3x3 convolution; "synchronized" takes its statistics
+            over all replicas of a `tf.distribute` strategy.
         initializer: of the residual convolutions: "identity" for N(0, (1/(k^2 c))^2), "standard" for
             N(0, (1/(k sqrt c))^2), or "fixup" (Zhang et al., 2019): He's divided by sqrt(branches) for the first
             convolution of a branch, zeros for the second and for a trained head. The method's multipliers are
@@ -56,65 +52,21 @@ def identity_resnet(
     Returns:
         A `keras.Model` from pictures to logits, float32 also under a 16-bit dtype policy.
     """
-    for argument, value in {"blocks": blocks, "stem": stem, "classes": classes}.items():
-        positive_integer(argument, value)
-    if not widths:
-        raise ValueError("Argument `widths` must name at least one stage. Received: widths=()")
-    for stage, width in enumerate(widths):
-        positive_integer(f"widths[{stage}]", width)
-    one_of("initializer", initializer, INITIALIZERS)
-    one_of("head", head, ("random", "trained"))
-    regularizer = decay_regularizer(weight_decay)
-    first_initializer, last_initializer = _branch_initializers(initializer, blocks * len(widths))
-
-    inputs = keras.Input(input_shape, name="images")
-    features = keras.layers.Conv2D(
-        stem,
-        3,
-        padding="same",
-        use_bias=bias,
-        kernel_initializer=StandardNormal(mixed_seed(seed, 0)),
-        kernel_regularizer=regularizer,
-        name="stem",
-    )(inputs)
-    if norm == "batch":
-        features = keras.layers.BatchNormalization(name="stem_norm")(features)
-    for stage, width in enumerate(widths, start=1):
-        for block in range(1, blocks + 1):
-            features = ResidualConv2D(
-                width,
-                strides=2 if stage > 1 and block == 1 else 1,
-                use_bias=bias,
-                shortcut=shortcut,
-                norm=norm,
-                branch_scale=branch_scale,
-                kernel_initializer=first_initializer(mixed_seed(seed, stage, block)),
-                last_kernel_initializer=last_initializer(mixed_seed(seed, stage, block)),
-                projection_initializer=StandardNormal(mixed_seed(seed, stage, block)),
-                kernel_regularizer=regularizer,
-                name=f"stage{stage}_block{block}",
-            )(features)
-    # The last layers stay in 32 bits or more: class scores need more than bfloat16's 8 bits.
-    wide = features.dtype
-    features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
-    if head == "random":
-        projection = RandomProjection(classes, seed=seed, dtype=wide, name="head")
-    else:
-        projection = keras.layers.Dense(
-            classes,
-            kernel_initializer="zeros"
-            if initializer == "fixup"
-            else keras.initializers.GlorotUniform(mixed_seed(seed, 1)),
-            kernel_regularizer=regularizer,
-            dtype=wide,
-            name="head",
-        )
-    return keras.Model(inputs, projection(features), name=name)
-
-
-def _branch_initializers(name, branches):
-    """The initialisers of a branch's first and second kernel, each a function of a seed."""
-    if name == "fixup":
-        return lambda seed: keras.initializers.VarianceScaling(2 / branches, seed=seed), lambda _: "zeros"
-    normal = IdentityNormal if name == "identity" else StandardNormal
-    return normal, normal
+    positive_integer("blocks", blocks)
+    return identity_network(
+        input_shape,
+        classes,
+        blocks=(blocks,) * len(widths),
+        widths=widths,
+        strides=(1, *(2,) * (len(widths) - 1)),
+        stem=stem,
+        bias=bias,
+        shortcut=shortcut,
+        head=head,
+        norm=norm,
+        initializer=initializer,
+        branch_scale=branch_scale,
+        weight_decay=weight_decay,
+        seed=seed,
+        name=name,
+    )

@@ -101,7 +101,7 @@ def test_an_out_below_a_file_or_an_odd_place(program, tmp_path):
 
 def saved_run(folder, **changes):
     _, defaults = cifar.parser().parse([])
-    _, settings = cifar._resolve({"dataset": "shapes", "out": str(folder / "new")}, defaults)
+    _, settings = cifar.PROGRAM.resolve({"dataset": "shapes", "out": str(folder / "new")}, defaults)
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"settings": {**settings, **changes}, "data": {}}))
     return defaults
@@ -113,11 +113,11 @@ def test_other_settings_on_a_run_are_refused_by_name(tmp_path):
     with pytest.raises(
         UsageError, match=r"widths was \[16, 32\], now \[64, 128, 256\]; learning_rate was 0.1, now 0.05"
     ):
-        cifar._resolve({"dataset": "shapes", "out": out}, defaults)
+        cifar.PROGRAM.resolve({"dataset": "shapes", "out": out}, defaults)
     with pytest.raises(UsageError, match="seed was 0, now 3"):
-        cifar._resolve({"resume": True, "out": out, "seed": 3}, defaults)
+        cifar.PROGRAM.resolve({"resume": True, "out": out, "seed": 3}, defaults)
     # Settings that change no result may differ, and --resume takes the others from the run.
-    _, settings = cifar._resolve({"resume": True, "out": out, "log_every": 7}, defaults)
+    _, settings = cifar.PROGRAM.resolve({"resume": True, "out": out, "log_every": 7}, defaults)
     assert settings["log_every"] == 7
     assert settings["learning_rate"] == 0.1
 
@@ -138,7 +138,7 @@ def test_presets_fill_in_between_defaults_and_options(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where no run of the user's own lies in runs/quick
     _, defaults = cifar.parser().parse([])
     explicit, _ = cifar.parser().parse(["--preset", "quick", "--blocks", "2"])
-    run, settings = cifar._resolve(explicit, defaults)
+    run, settings = cifar.PROGRAM.resolve(explicit, defaults)
     assert (settings["dataset"], settings["blocks"], settings["weight_decay"]) == ("shapes", 2, 1e-4)
     assert str(run.path) == "runs/quick"
     assert set(cifar.PRESETS["quick"]) <= set(defaults)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import ROOT
+from tests import processes
+from tests.processes import assert_same_run, records, tensors, wait_until
 from trainers.checkpoints import saved_steps
 
 STEPS = 300
@@ -23,39 +24,7 @@ TINY += ["--log-every", 5, "--evaluate-every", 100, "--checkpoint-every", 10]
 
 
 def start(*arguments, **kwargs):
-    command = [sys.executable, "-m", "trainers.cifar", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kwargs)
-
-
-def tensors(run, step=None):
-    """Everything in a run's newest checkpoint, by name."""
-    step = step or saved_steps(run / "checkpoints")[-1]
-    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{step:08d}" / "checkpoint"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name}
-
-
-def assert_same_run(run, other):
-    ours, theirs = tensors(run), tensors(other)
-    assert set(ours) == set(theirs)
-    for name, value in ours.items():
-        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
-
-
-def records(run):
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    # A cut-off line while the program is writing is not for us to judge.
-    return [json.loads(line) for line in lines if line.endswith("}")]
-
-
-def reached(run):
-    return max((record["step"] for record in records(run)), default=0) if (run / "metrics.jsonl").exists() else 0
-
-
-def wait_until(process, run, step):
-    deadline = time.monotonic() + 120
-    while process.poll() is None and reached(run) < step:
-        assert time.monotonic() < deadline, "no progress within two minutes"
-        time.sleep(0.02)
+    return processes.start("trainers.cifar", *arguments, **kwargs)
 
 
 @pytest.fixture(scope="module")

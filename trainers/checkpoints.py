@@ -98,6 +98,17 @@ class Checkpoints:
             status.assert_existing_objects_matched()
         return step
 
+    def restore_step(self, step):
+        """Restores the checkpoint of a step that another task has chosen, and changes nothing in the folder."""
+        try:
+            status = self._checkpoint.read(str(_path(self.folder, step) / "checkpoint"))
+        except tf.errors.OpError as error:
+            raise RunError(
+                f"the checkpoint of step {step}, from which the chief goes on, cannot be read here in {self.folder}: "
+                f"{_reason(error)}. --out must be a folder that all machines share."
+            ) from error
+        status.assert_existing_objects_matched()
+
 
 def saved_steps(folder):
     """The steps of the checkpoints in a folder, oldest first, damaged ones included."""

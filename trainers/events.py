@@ -7,10 +7,11 @@ from idmatters_tf.norms import block_norms
 
 
 class Events:
-    """Writes TensorBoard's event files of a run into `folder`."""
+    """Writes TensorBoard's event files of a run into `folder`; nothing where `writes` is false."""
 
-    def __init__(self, folder):
-        self._writer = tf.summary.create_file_writer(str(folder))
+    def __init__(self, folder, writes=True):
+        self.writes = writes
+        self._writer = tf.summary.create_file_writer(str(folder)) if writes else tf.summary.create_noop_writer()
 
     def scalars(self, step, values):
         """Writes numbers by tag."""
@@ -21,7 +22,7 @@ class Events:
 
     def norms(self, model):
         """Mean Frobenius and largest spectral norm over all residual blocks, and each block's; None without blocks."""
-        blocks = block_norms(model)
+        blocks = block_norms(model) if self.writes else None
         if not blocks:
             return None
         return {

@@ -5,6 +5,7 @@ holds: a run that is killed and resumed goes through the same weights as one tha
 """
 
 import dataclasses
+import hashlib
 import signal
 import time
 from collections.abc import Callable
@@ -18,6 +19,9 @@ from trainers.checkpoints import Checkpoints
 from trainers.progress import Progress
 from trainers.runs import Run
 from trainers.strategy import distribute
+
+# With fewer classes the right one is among the first five too easily.
+TOP5_CLASSES = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +81,11 @@ class Trainer:
         build_model: returns the network, a `keras.Model` from standardised pictures to logits.
         recipe: a `Recipe`.
         batch_size: of the global batch.
+        finish: turns what the batches hold into standardised pictures, on the devices; None where they are that.
     """
 
-    def __init__(self, strategy, build_model, recipe, batch_size):
-        self.strategy, self.recipe, self.batch_size = strategy, recipe, batch_size
+    def __init__(self, strategy, build_model, recipe, batch_size, finish=None):
+        self.strategy, self.recipe, self.batch_size, self.finish = strategy, recipe, batch_size, finish
         with strategy.scope():
             self.model = build_model()
             self.optimizer = recipe.make_optimizer(recipe.learning_rate)
@@ -91,35 +96,64 @@ class Trainer:
             )
 
     @tf.function
-    def update(self, batches):
-        """One update. Returns float32 `[cross-entropy, weight penalty, error, gradient norm, learning rate]`."""
+    def update(self, batches, stop=()):
+        """One update.
+
+        Args:
+            batches: the iterator of a distributed data set.
+            stop: in a cluster, a float32 scalar, 1 where this worker has been asked to stop, else 0.
+
+        Returns:
+            float32 `[cross-entropy, weight penalty, error, gradient norm, learning rate]`, and with `stop` its sum over
+            all replicas, by which all workers learn of it at the same step.
+        """
         rate = self.recipe.rate(self.step)
-        sums = self.strategy.run(self._replica_update, args=(*next(batches), rate))
+        sums = self.strategy.run(self._replica_update, args=(*next(batches), rate, stop))
         self.step.assign_add(1)
         sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
         replicas = float(self.strategy.num_replicas_in_sync)
-        return tf.concat([sums[:3], sums[3:] / replicas, [rate]], 0)
+        return tf.concat([sums[:3], sums[3:4] / replicas, [rate], sums[4:]], 0)
 
-    def _replica_update(self, images, labels, rate):
+    def _replica_update(self, images, labels, rate, stop):
         replica = tf.distribute.get_replica_context()
-        variables = self.model.trainable_variables
+        gradients, measured = self._gradients(images, labels)
+        if replica.num_replicas_in_sync > 1:
+            gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        norm = self._apply(gradients, rate)
+        return tf.concat([measured, [norm], tf.reshape(stop, [-1])], 0)
+
+    def _logits(self, images, training):
+        return self.model(images if self.finish is None else self.finish(images), training=training)
+
+    def _gradients(self, images, labels):
+        """This replica's part of the gradient, and of `[cross-entropy, penalty, error]`."""
+        replica = tf.distribute.get_replica_context()
         with tf.GradientTape() as tape:
-            logits = self.model(images, training=True)
+            logits = self._logits(images, training=True)
             cross_entropy = tf.reduce_sum(_cross_entropy(labels, logits)) / self.batch_size
             penalty = tf.add_n(self.model.losses or [tf.zeros(())]) / replica.num_replicas_in_sync
             loss = cross_entropy + penalty
-        gradients = tape.gradient(loss, [variable.value for variable in variables])
-        if replica.num_replicas_in_sync > 1:
-            gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        gradients = tape.gradient(loss, [variable.value for variable in self.model.trainable_variables])
+        error = tf.reduce_sum(_is_wrong(labels, logits)) / self.batch_size
+        return gradients, tf.stack([cross_entropy, penalty, error])
+
+    def _apply(self, gradients, rate):
+        """Clips the whole gradient and updates the weights. Returns its norm."""
         norm = tf.linalg.global_norm(gradients)
         if self.recipe.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self.recipe.clip_norm, use_norm=norm)
         # Each variable's update is called directly: `optimizer.apply` would reduce the gradients a second time, and
         # would count its own iterations, which can lose counts where replicas are not synchronous.
-        for gradient, variable in zip(gradients, variables, strict=True):
+        for gradient, variable in zip(gradients, self.model.trainable_variables, strict=True):
             self.optimizer.update_step(gradient, variable.value, rate)
-        error = tf.reduce_sum(_is_wrong(labels, logits)) / self.batch_size
-        return tf.stack([cross_entropy, penalty, error, norm])
+        return norm
+
+    def digest(self):
+        """A checksum of all weights and velocities (SHA-256, its first 16 hexadecimal digits)."""
+        sha = hashlib.sha256()
+        for variable in (*self.model.variables, *self.optimizer.variables):
+            sha.update(np.ascontiguousarray(variable))
+        return sha.hexdigest()[:16]
 
     @tf.function
     def _evaluate_batch(self, batches):
@@ -127,38 +161,49 @@ class Trainer:
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
 
     def _replica_evaluation(self, images, labels, weights):
-        logits = self.model(images, training=False)
+        logits = self._logits(images, training=False)
         return tf.stack(
             [
                 tf.reduce_sum(weights * _cross_entropy(labels, logits)),
                 tf.reduce_sum(weights * _is_wrong(labels, logits)),
                 tf.reduce_sum(weights),
+                tf.reduce_sum(weights * _is_wrong(labels, logits, top=min(5, logits.shape[-1]))),
             ]
         )
 
-    def evaluate(self, batches, title="evaluating"):
+    def evaluate(self, batches, title="evaluating", quiet=False):
         """Evaluates the network on every picture of an `EvaluationBatches`, once.
 
         Returns:
-            A dict with `loss` (mean cross-entropy), `error` (top-1, a fraction) and `count`.
+            A dict with `loss` (mean cross-entropy), `error` (top-1, a fraction) and `count`, and from 50 classes on
+            with `top5_error`.
         """
         iterator = iter(distribute(self.strategy, batches.dataset))
-        sums = np.zeros(3)
-        progress = Progress(batches.steps, title=title, unit="batches", leave=False)
+        sums = np.zeros(4)
+        progress = Progress(batches.steps, title=title, unit="batches", leave=False, quiet=quiet)
         for _ in range(batches.steps):
             sums += self._evaluate_batch(iterator).numpy()
             progress.advance()
             progress.show(f"error {100 * sums[1] / max(sums[2], 1):.2f} %")
         progress.close()
-        return {"loss": float(sums[0] / sums[2]), "error": float(sums[1] / sums[2]), "count": int(sums[2])}
+        return self._means(sums)
+
+    def _means(self, sums):
+        means = {"loss": float(sums[0] / sums[2]), "error": float(sums[1] / sums[2]), "count": int(sums[2])}
+        if self.model.output_shape[-1] >= TOP5_CLASSES:
+            means["top5_error"] = float(sums[3] / sums[2])
+        return means
 
 
 def _cross_entropy(labels, logits):
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.cast(logits, tf.float32))
 
 
-def _is_wrong(labels, logits):
-    return tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) != labels, tf.float32)
+def _is_wrong(labels, logits, top=1):
+    """1 where the label is not among the `top` largest logits, else 0."""
+    if top == 1:
+        return tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) != labels, tf.float32)
+    return 1.0 - tf.cast(tf.math.in_top_k(labels, tf.cast(logits, tf.float32), top), tf.float32)
 
 
 class Session:
@@ -170,10 +215,14 @@ class Session:
         train: `TrainBatches`.
         test: `EvaluationBatches`.
         events: a `trainers.events.Events`.
+        membership: in a cluster, this task's `trainers.membership.Membership`.
     """
 
-    def __init__(self, run: Run, trainer: Trainer, train: TrainBatches, test: EvaluationBatches, events):
+    def __init__(
+        self, run: Run, trainer: Trainer, train: TrainBatches, test: EvaluationBatches, events, membership=None
+    ):
         self.run, self.trainer, self.train, self.test, self.events = run, trainer, train, test, events
+        self.membership = membership
         self.recipe = trainer.recipe
         self.checkpoints = Checkpoints(
             run.checkpoints_path,
@@ -182,13 +231,20 @@ class Session:
             optimizer=trainer.optimizer,
             step=trainer.step,
         )
+        if membership is not None:
+            membership.advice = self.checkpoints.last_good_sentence
         self._pending = []
+        self._newest = None
         self._window_seconds = 0.0
         self._seconds_before = 0.0
 
     def resume(self, say):
         """Restores the newest intact checkpoint, and forgets metrics beyond it. Returns the step, 0 for a new run."""
-        step = self.checkpoints.restore(say) or 0
+        step = (self.checkpoints.restore(say) or 0) if self.run.writes else None
+        if self.membership is not None:
+            step = self.membership.gather("the step to go on from", step)[self.membership.cluster.chief]
+            if step and not self.run.writes:
+                self.checkpoints.restore_step(step)
         records = self.run.keep_metrics_until(step)
         self._seconds_before = max((record.get("seconds", 0.0) for record in records), default=0.0)
         return step
@@ -202,26 +258,46 @@ class Session:
             distribute(self.trainer.strategy, lambda share: self.train.dataset(first, recipe.steps - first, share))
         )
         self._began = time.monotonic()
-        progress = Progress(recipe.steps, done=first, title="training")
+        progress = Progress(recipe.steps, done=first, title="training", quiet=not self.run.writes)
         with Stop() as stop:
             for step in range(first + 1, recipe.steps + 1):
                 before = time.monotonic()
-                self._pending.append(self.trainer.update(batches))
+                self._pending.append(self.trainer.update(batches, *self._wish(stop)))
                 self._window_seconds += time.monotonic() - before
                 progress.advance()
                 # Read once: a signal that comes during what follows is for the next step.
-                stopped_by = stop.signal
+                stopped_by = self._agreed(stop)
                 saves = step % recipe.checkpoint_every == 0 or step == recipe.steps or stopped_by is not None
                 if step % recipe.log_every == 0 or saves:
                     self._log(step, progress)
                 if step % recipe.evaluate_every == 0 or step == recipe.steps:
                     self._evaluate(step, progress)
                 if saves:
-                    self.checkpoints.save(step)
+                    self._save(step)
                 if stopped_by is not None:
                     break
         progress.close()
         return stopped_by if step < recipe.steps else None
+
+    def _wish(self, stop):
+        """What the update is told of a signal: nothing on one machine, else whether this worker got one."""
+        return () if self.membership is None else (tf.constant(float(stop.signal is not None)),)
+
+    def _agreed(self, stop):
+        """The signal that ends the training after this step, or None: the same on all workers of a cluster."""
+        if self.membership is None:
+            return stop.signal
+        # The step before is asked, whose result is there already: so the devices need not wait for this thread.
+        asked, self._newest = self._newest, self._pending[-1]
+        if asked is None or not asked[-1] > 0:
+            return None
+        return stop.signal or signal.SIGTERM
+
+    def _save(self, step):
+        if self.membership is not None:
+            self.membership.agree(f"the weights at step {step}", self.trainer.digest())
+        if self.run.writes:
+            self.checkpoints.save(step)
 
     def _seconds(self):
         return round(self._seconds_before + time.monotonic() - self._began, 3)
@@ -250,10 +326,10 @@ class Session:
         self._pending, self._window_seconds = [], 0.0
 
     def _evaluate(self, step, progress):
-        measured = self.trainer.evaluate(self.test)
+        measured = self.trainer.evaluate(self.test, quiet=not self.run.writes)
         norms = self.events.norms(self.trainer.model)
         self.run.record(kind="test", step=step, seconds=self._seconds(), **measured, norms=norms)
-        self.events.scalars(step, {"test/loss": measured["loss"], "test/error": measured["error"]})
+        self.events.scalars(step, {f"test/{name}": value for name, value in measured.items() if name != "count"})
         self.events.write_norms(step, norms)
         progress.say(f"step {step}: test error {100 * measured['error']:.2f} %, test loss {measured['loss']:.4f}")
 

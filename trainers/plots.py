@@ -31,11 +31,15 @@ def convergence(records, path, title, drop_steps=()):
         axes.plot(steps, errors, color="tab:red", marker=marker, markersize=4, label="test error")
         best = min(test, key=lambda point: point[1])
         axes.set_xlabel(f"step    (best test error {best[1]:.2f} % at step {best[0]:,}, last {errors[-1]:.2f} %)")
+    with_top5 = [(record["step"], 100 * record["top5_error"]) for record in records if "top5_error" in record]
+    if with_top5:
+        axes.plot(*zip(*with_top5, strict=True), color="tab:orange", linewidth=1.2, label="test error, top-5")
     last = max((step for step, _ in train + test), default=1)
-    for drop in drop_steps:
-        if drop <= last:
-            axes.axvline(drop, color="grey", linestyle=":", linewidth=1)
-    axes.set_ylabel("top-1 error, %")
+    drops = [drop for drop in drop_steps if drop <= last]
+    # A rate that decays all the time is no event to mark.
+    for drop in drops if len(drops) <= 10 else ():
+        axes.axvline(drop, color="grey", linestyle=":", linewidth=1)
+    axes.set_ylabel("error, %" if with_top5 else "top-1 error, %")
     axes.set_title(title, fontsize=10)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)

@@ -14,14 +14,15 @@ class Progress:
         title: what is being done.
         unit: of the count.
         line_seconds: without a terminal, how often a line is printed.
+        quiet: shows nothing, for all but one of several processes.
     """
 
-    def __init__(self, total, done=0, title="", unit="steps", line_seconds=10.0, leave=True):
+    def __init__(self, total, done=0, title="", unit="steps", line_seconds=10.0, leave=True, quiet=False):
         self.total, self.done, self.title, self.unit = total, done, title, unit
         self._line_seconds = line_seconds
         self._started, self._started_at, self._last_line = time.monotonic(), done, time.monotonic()
-        self._bar = None
-        if sys.stderr.isatty():
+        self._bar, self._quiet = None, quiet
+        if sys.stderr.isatty() and not quiet:
             self._bar = tqdm.tqdm(
                 total=total, initial=done, desc=title, unit=f" {unit}", dynamic_ncols=True, leave=leave
             )
@@ -36,7 +37,7 @@ class Progress:
         """Shows measurements beside the bar, or on the next line due."""
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)
-        elif time.monotonic() - self._last_line >= self._line_seconds:
+        elif time.monotonic() - self._last_line >= self._line_seconds and not self._quiet:
             self._last_line = time.monotonic()
             print(
                 f"{self.title} {self.done}/{self.total} {text}, {self._time_left()} left", file=sys.stderr, flush=True
@@ -51,8 +52,9 @@ class Progress:
 
     def say(self, text):
         """Prints a line without disturbing the bar."""
-        tqdm.tqdm.write(text, file=sys.stderr)
-        sys.stderr.flush()
+        if not self._quiet:
+            tqdm.tqdm.write(text, file=sys.stderr)
+            sys.stderr.flush()
 
     def close(self):
         """Leaves the bar as it is and goes to the next line."""

@@ -32,6 +32,9 @@ FREE_SETTINGS = frozenset(
         "keep_checkpoints",
         "deterministic",
         "preset",
+        "cluster_timeout",
+        "control_port",
+        "parameter_servers",
     }
 )
 
@@ -54,10 +57,14 @@ class Run:
 
     Args:
         path: the folder; nothing is written before `start`.
+
+    Attributes:
+        writes: false in the tasks of a cluster that leave the writing to the chief: they read alone.
     """
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
+        self.writes = True
         self._metrics = None
 
     @property
@@ -133,6 +140,8 @@ class Run:
                     f"the checksums differ. The same pictures in another order count as other data."
                 )
             return
+        if not self.writes:
+            return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -166,11 +175,14 @@ class Run:
             self._metrics.close()
             self._metrics = None
         records = [record for record in self.metrics() if record["step"] <= step]
-        write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+        if self.writes:
+            write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
         return records
 
     def record(self, **values):
         """Appends a record to metrics.jsonl."""
+        if not self.writes:
+            return
         if self._metrics is None:
             self._metrics = open(self.path / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - kept open
         self._metrics.write(json.dumps(values) + "\n")

@@ -61,6 +61,7 @@ def import_tensorflow():
 
             # Looking for devices is what logs that there are none.
             tensorflow.config.list_physical_devices()
+            tensorflow.get_logger().setLevel("ERROR")
         except BaseException:
             hidden.seek(0)
             os.write(kept, hidden.read())

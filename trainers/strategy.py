@@ -5,16 +5,14 @@ import tensorflow as tf
 from idmatters_tf.data.batches import Share
 from trainers.arguments import UsageError
 
-STRATEGIES = ("auto", "one", "mirrored")
 
-
-def make(name, logical_cpus=1):
+def make(name, logical_cpus=1, cluster=None):
     """Makes a `tf.distribute.Strategy`.
 
     Args:
-        name: "one" device; "mirrored" over all GPUs, or else over all logical CPUs; "auto": mirrored where there are
-            several GPUs or logical CPUs, else one.
+        name: a value of `trainers.options.STRATEGIES` that `trainers.options.resolve_strategy` has returned.
         logical_cpus: splits the CPU into this many devices, to try out several replicas without several GPUs.
+        cluster: a `trainers.cluster.Cluster`, for the strategies of several processes.
 
     Raises:
         UsageError: TensorFlow has already started its devices otherwise.
@@ -25,6 +23,10 @@ def make(name, logical_cpus=1):
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * logical_cpus)
         except RuntimeError as error:
             raise UsageError(f"--logical-cpus {logical_cpus} comes too late in this process: {error}") from error
+    if name == "multi-worker":
+        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster.resolver())
+    if name == "parameter-server":
+        return tf.distribute.ParameterServerStrategy(cluster.resolver())
     devices = tf.config.list_logical_devices("GPU")
     if len(devices) < 2 and logical_cpus > 1:
         devices = tf.config.list_logical_devices("CPU")

@@ -1,4 +1,4 @@
-"""Data sets as uint8 arrays in memory, and batches that are a pure function of (seed, step).
+"""Data sets, and batches that are a pure function of (seed, step).
 
 images    ImageData: the arrays, their labels, names and origin
 cifar     CIFAR-10 and CIFAR-100, from the official binary files or through TensorFlow Datasets
@@ -7,11 +7,29 @@ shapes    a built-in, generated data set: works offline
 augment   crop, flip and standardise a batch at once
 sources   where data sets are looked for, and how TensorFlow Datasets gives them
 batches   which images, in which order, with which augmentation, at which step, on which replica
+imagenet  ImageNet and other folders of pictures, read while training
+folders   the usual tree of such folders: train/CLASS/*.JPEG
+records   pictures in TensorFlow Datasets' files, at random access
+decoding  compressed pictures to augmented ones of one size
+streams   the batches of pictures that are not in memory
 """
 
 import importlib
 
-_SUBMODULES = ("augment", "batches", "cifar", "images", "mnist", "shapes", "sources")
+_SUBMODULES = (
+    "augment",
+    "batches",
+    "cifar",
+    "decoding",
+    "folders",
+    "imagenet",
+    "images",
+    "mnist",
+    "records",
+    "shapes",
+    "sources",
+    "streams",
+)
 
 __all__ = list(_SUBMODULES)
 

@@ -32,6 +32,29 @@ class Share:
     count: int = 1
 
 
+ALONE = Share()
+
+
+def shuffled(positions, count, seed):
+    """Which of `count` pictures is at each position of the endless sequence: each epoch is its own permutation.
+
+    Args:
+        positions: int64, `(n,)`.
+        count: of the pictures.
+        seed: a non-negative integer below 2^32.
+
+    Returns:
+        int64, `(n,)`, in [0, count).
+    """
+    epochs = positions // count
+    seeds = tf.stack([tf.fill(tf.shape(epochs), tf.cast(seed, tf.int64)), epochs], axis=1)
+    seeds = tf.cast(tf.concat([seeds, tf.fill([tf.shape(epochs)[0], 1], tf.cast(_ORDER, tf.int64))], 1), tf.uint32)
+    # The raw operation: the Python wrapper mishandles a batch of seeds.
+    return tf.raw_ops.RandomIndexShuffle(
+        index=positions % count, seed=seeds, max_index=tf.fill(tf.shape(positions), tf.cast(count - 1, tf.int64))
+    )
+
+
 class TrainBatches:
     """The training batches of a data set.
 
@@ -56,14 +79,7 @@ class TrainBatches:
 
     def indices(self, positions):
         """The picture at each position of the endless sequence: int64 to int64, of the same shape `(count,)`."""
-        n = self._pictures.count
-        epochs = positions // n
-        seeds = tf.stack([tf.fill(tf.shape(epochs), tf.cast(self.seed, tf.int64)), epochs], axis=1)
-        seeds = tf.cast(tf.concat([seeds, tf.fill([tf.shape(epochs)[0], 1], tf.cast(_ORDER, tf.int64))], 1), tf.uint32)
-        # The raw operation: the Python wrapper mishandles a batch of seeds.
-        return tf.raw_ops.RandomIndexShuffle(
-            index=positions % n, seed=seeds, max_index=tf.fill(tf.shape(positions), tf.cast(n - 1, tf.int64))
-        )
+        return shuffled(positions, self._pictures.count, self.seed)
 
     def batch(self, step, start=0, stop=None):
         """The examples from `start` to `stop` of the global batch of a step.
@@ -83,13 +99,14 @@ class TrainBatches:
         draws = tf.random.stateless_uniform([self.batch_size, 3], key, 0, 1 << 30, tf.int32)[start:stop]
         return standardize(self._pictures.batch(indices, draws)), tf.gather(self._labels, indices)
 
-    def dataset(self, first_step, steps, share=Share()):
+    def dataset(self, first_step, steps, share=ALONE, stride=1):
         """The batches of `steps` steps as a `tf.data.Dataset`, one element for each replica in turn.
 
         Args:
-            first_step: the step to begin with.
+            first_step: the step to begin with, an integer or an int64 scalar.
             steps: how many.
             share: the replicas to feed.
+            stride: from one step to the next; asynchronous workers take turns.
         """
         if self.batch_size % share.replicas:
             raise ValueError(
@@ -100,7 +117,7 @@ class TrainBatches:
 
         def element(number):
             start = (share.first + number % share.count) * size
-            images, labels = self.batch(first_step + number // share.count, start, start + size)
+            images, labels = self.batch(first_step + number // share.count * stride, start, start + size)
             return tf.ensure_shape(images, [size, *images.shape[1:]]), tf.ensure_shape(labels, [size])
 
         numbers = tf.data.Dataset.range(steps * share.count)
@@ -127,16 +144,22 @@ class EvaluationBatches:
         """How many global batches hold all pictures."""
         return -(-self._pictures.count // self.batch_size)
 
-    def dataset(self, share=Share()):
-        """A `tf.data.Dataset` of (images, labels, weights), weights float32 in {0, 1}, one element for each replica."""
+    def dataset(self, share=ALONE, first=0, steps=None):
+        """A `tf.data.Dataset` of (images, labels, weights), weights float32 in {0, 1}, one element for each replica.
+
+        Args:
+            share: the replicas to feed.
+            first, steps: the first global batch and how many; all by default.
+        """
         size = self.batch_size // share.replicas
         n = self._pictures.count
 
         def element(number):
-            start = (number // share.count) * self.batch_size + (share.first + number % share.count) * size
+            start = (first + number // share.count) * self.batch_size + (share.first + number % share.count) * size
             positions = tf.ensure_shape(start + tf.range(size, dtype=tf.int64), [size])
             indices = tf.minimum(positions, n - 1)
             images = standardize(self._pictures.batch(indices, None))
             return images, tf.gather(self._labels, indices), tf.cast(positions < n, tf.float32)
 
-        return tf.data.Dataset.range(self.steps * share.count).map(element, num_parallel_calls=2).prefetch(2)
+        steps = self.steps if steps is None else steps
+        return tf.data.Dataset.range(steps * share.count).map(element, num_parallel_calls=2).prefetch(2)

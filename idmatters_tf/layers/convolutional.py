@@ -7,6 +7,7 @@ from idmatters_tf.initializers import IdentityNormal, StandardNormal, reseeded
 from idmatters_tf.layers.arguments import one_of, positive_integer, wide_dtype
 
 SHORTCUTS = ("pad", "projection", "none")
+NORMS = (None, "batch", "synchronized")
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -106,7 +107,9 @@ class ResidualConv2D(keras.layers.Layer):
         shortcut: what the branch is added to. "pad": the input, average-pooled and zero-padded by `PadShortcut2D`
             where the shape changes. "projection": a 1x1 convolution where the shape changes, else the input.
             "none": nothing, the standard parameterisation `C2(activation(C1 x))`, for comparison.
-        norm: None, or "batch" for batch normalisation after each of the two convolutions (the paper's ablation).
+        norm: None, or "batch" for batch normalisation after each of the two convolutions (the paper's ablation), or
+            "synchronized" for the same with statistics over all replicas of a `tf.distribute` strategy (TensorFlow's
+            backend alone).
         branch_scale: None, or the first value of a trained factor on the branch, `x + scale * C2(...)`: 0.0 is
             SkipInit (De & Smith, 2020) and ReZero (Bachlechner et al., 2020), 1.0 Fixup's multiplier.
         kernel_initializer: of both kernels of the branch; `IdentityNormal()` if None. An integer seed is mixed with the
@@ -154,7 +157,7 @@ class ResidualConv2D(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.use_bias = bool(use_bias)
         self.shortcut = one_of("shortcut", shortcut, SHORTCUTS, self)
-        self.norm = one_of("norm", norm, (None, "batch"), self)
+        self.norm = one_of("norm", norm, NORMS, self)
         self.branch_scale = None if branch_scale is None else float(branch_scale)
         self.kernel_initializer = keras.initializers.get(kernel_initializer) or IdentityNormal()
         self.last_kernel_initializer = keras.initializers.get(last_kernel_initializer)
@@ -185,7 +188,9 @@ class ResidualConv2D(keras.layers.Layer):
         if self.norm is None:
             return None
         axis = _channel_axis(self.data_format)
-        return keras.layers.BatchNormalization(axis=axis, dtype=self.dtype_policy, name=name)
+        return keras.layers.BatchNormalization(
+            axis=axis, synchronized=self.norm == "synchronized", dtype=self.dtype_policy, name=name
+        )
 
     def _shape_changing_skip(self):
         if self.shortcut == "pad":

@@ -1,0 +1,161 @@
+"""ImageNet (ILSVRC2012), and any other pictures in the same tree of folders.
+
+The first of these that is found is taken:
+
+- a tree `train/CLASS/*.JPEG` with `val/CLASS/*.JPEG`, or with `val/*.JPEG` and a file of classes;
+- `imagenet2012` as TensorFlow Datasets has prepared it;
+- the two original files `ILSVRC2012_img_train.tar` and `ILSVRC2012_img_val.tar`, which TensorFlow Datasets then
+  prepares.
+
+Finding them needs neither TensorFlow nor the network; nothing is ever downloaded, for ImageNet asks for a registration.
+"""
+
+import dataclasses
+import pathlib
+
+from idmatters_tf.data import folders
+from idmatters_tf.data.cifar import default_data_dir
+from idmatters_tf.data.images import DataError
+
+TFDS_NAME = "imagenet2012"
+TARS = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
+
+
+@dataclasses.dataclass(frozen=True)
+class PictureSet:
+    """Training and test pictures that are read while training.
+
+    Attributes:
+        name: the data set's name.
+        train, test: `folders.PictureFiles` or `records.Records`.
+        origin: where the data came from, in words.
+        size: of the square that pictures are brought to, in pixels.
+        skipped: how many broken pictures were left out.
+        outputs: of the network, where that is more than there are classes.
+    """
+
+    name: str
+    train: object
+    test: object
+    origin: str
+    size: int
+    skipped: int = 0
+    outputs: int | None = None
+
+    @property
+    def class_names(self):
+        return self.train.class_names
+
+    @property
+    def classes(self):
+        """The number of classes that the network tells apart."""
+        return self.outputs or len(self.class_names)
+
+    @property
+    def image_shape(self):
+        """`(rows, cols, channels)`."""
+        return (self.size, self.size, 3)
+
+    def digest(self):
+        """A checksum of all names and labels in their order (8 hexadecimal digits); the pixels are not read."""
+        return f"{self.test.digest(self.train.digest()):08x}"
+
+    def without_broken(self, find):
+        """The same without the pictures that cannot be decoded; `find(pictures)` returns their places."""
+        in_train, in_test = find(self.train), find(self.test)
+        return dataclasses.replace(
+            self,
+            train=self.train.without(in_train),
+            test=self.test.without(in_test),
+            skipped=len(in_train) + len(in_test),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Location:
+    """Where the data were found: `kind` is "tree", "tfds" or "tars"."""
+
+    kind: str
+    path: pathlib.Path
+
+
+def locate(data_dir=None):
+    """Looks for the data without reading them. Returns a `Location`, or None.
+
+    Args:
+        data_dir: a folder; None: that of TensorFlow Datasets (`$TFDS_DATA_DIR`, else `~/tensorflow_datasets`).
+    """
+    root = default_data_dir() if data_dir is None else pathlib.Path(data_dir).expanduser()
+    if (root / "train").is_dir():
+        return Location("tree", root)
+    if any((root / TFDS_NAME).glob("*/dataset_info.json")):
+        return Location("tfds", root)
+    for folder in (root, root / "downloads" / "manual"):
+        if all((folder / name).is_file() for name in TARS):
+            return Location("tars", folder)
+    return None
+
+
+def load(data_dir=None, val="val", val_labels=None, size=224):
+    """Finds the pictures and lists them; none is read.
+
+    Args:
+        data_dir: see `locate`.
+        val: of a tree, the folder with the validation pictures, relative to `data_dir`.
+        val_labels: a file with the classes of validation pictures that are not in class folders, see
+            `folders.list_flat`.
+        size: of the square that pictures are brought to, in pixels.
+
+    Returns:
+        A `PictureSet`.
+
+    Raises:
+        DataError: nothing found, no validation pictures, or classes that differ between the two.
+    """
+    root = default_data_dir() if data_dir is None else pathlib.Path(data_dir).expanduser()
+    location = locate(data_dir)
+    if location is None:
+        raise DataError(
+            f"no pictures were found in {root}: neither a tree train/CLASS/*.JPEG, nor {TFDS_NAME} prepared by "
+            f"TensorFlow Datasets, nor {TARS[0]} with {TARS[1]}. Name the folder that holds one of these with "
+            f"--data-dir."
+        )
+    if location.kind == "tree":
+        train, test = _tree(root, val, val_labels)
+        return PictureSet(root.resolve().name, train, test, f"picture files, {root}", size)
+    return _prepared(root, location, size)
+
+
+def _tree(root, val, val_labels):
+    train = folders.list_classes(root / "train")
+    folder = root / val
+    if not folder.is_dir():
+        raise DataError(
+            f"there are no validation pictures: {folder} is not a folder. Expected {folder}/CLASS/*.JPEG. Name another "
+            f"folder with --val; --val train tests on the training pictures, to try things out."
+        )
+    if folders.holds_pictures(folder):
+        return train, folders.list_flat(folder, train.class_names, val_labels)
+    test = folders.list_classes(folder)
+    folders.check_same_classes(train, test)
+    return train, test
+
+
+def _prepared(root, location, size):
+    import tensorflow_datasets as tfds
+
+    from idmatters_tf.data.records import Records
+
+    builder = tfds.builder(TFDS_NAME, data_dir=str(root))
+    if location.kind == "tars":
+        config = tfds.download.DownloadConfig(manual_dir=str(location.path))
+        builder.download_and_prepare(download_config=config)
+    if builder.info.file_format is not tfds.core.FileFormat.TFRECORD:
+        raise DataError(
+            f"{builder.data_dir} is prepared in {builder.info.file_format.value} files, but only TFRecord files are "
+            f"read. Prepare it again without another file format."
+        )
+    names = builder.info.features["label"].names
+    train, test = (Records(builder.info.splits[split].filepaths, names) for split in ("train", "validation"))
+    origin = f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}"
+    return PictureSet(TFDS_NAME, train, test, origin, size)

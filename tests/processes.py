@@ -1,0 +1,100 @@
+"""Runs of the training programs in processes of their own, and what they leave."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from tests.conftest import ROOT
+from trainers.checkpoints import saved_steps
+from trainers.launch import local_cluster
+
+
+def start(*arguments, **kwargs):
+    """Starts `python -m ARGUMENTS...`; both outputs come through its `stdout`."""
+    command = [sys.executable, "-m", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kwargs)
+
+
+def tensors(run, step=None):
+    """Everything in a run's newest checkpoint, by name."""
+    step = step or saved_steps(run / "checkpoints")[-1]
+    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{step:08d}" / "checkpoint"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name}
+
+
+def assert_same_run(run, other):
+    """The newest checkpoints are equal, bit for bit."""
+    ours, theirs = tensors(run), tensors(other)
+    assert set(ours) == set(theirs)
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
+def records(run):
+    """The metrics of a run."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    # A cut-off line while the program is writing is not for us to judge.
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def reached(run):
+    """The last step in the metrics."""
+    return max((record["step"] for record in records(run)), default=0) if (run / "metrics.jsonl").exists() else 0
+
+
+def wait_until(process, run, step):
+    """Waits until a run has reached a step, or its process has ended."""
+    deadline = time.monotonic() + 120
+    while process.poll() is None and reached(run) < step:
+        assert time.monotonic() < deadline, "no progress within two minutes"
+        time.sleep(0.02)
+
+
+class Cluster:
+    """The processes of a cluster on this machine, each with its own TF_CONFIG; killed when the test is over."""
+
+    def __init__(self, workers, ps=0):
+        self.jobs, self.control_port = local_cluster(workers, ps)
+        self.tasks = [f"{job} {i}" for job, addresses in self.jobs.items() for i in range(len(addresses))]
+        self.processes = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.communicate(timeout=30)
+
+    def start(self, *arguments, tasks=None):
+        """Starts all tasks, or the named ones, with the same arguments."""
+        for task in tasks or self.tasks:
+            job, index = task.split()
+            config = {"cluster": self.jobs, "task": {"type": job, "index": int(index)}}
+            env = {**os.environ, "TF_CONFIG": json.dumps(config)}
+            self.processes[task] = start(*arguments, "--control-port", self.control_port, env=env)
+
+    def kill(self, task):
+        """As the kernel kills: without a warning."""
+        self.processes[task].send_signal(signal.SIGKILL)
+        self.processes.pop(task).communicate(timeout=30)
+
+    def finish(self, timeout=150):
+        """Waits for all. Returns their exit codes and outputs by task."""
+        deadline = time.monotonic() + timeout
+        ended = {}
+        for task, process in self.processes.items():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                output, _ = process.communicate(timeout=max(1, deadline - time.monotonic()))
+                ended[task] = (process.returncode, output)
+        assert len(ended) == len(self.processes), f"still running: {set(self.processes) - set(ended)}; {ended}"
+        self.processes = {}
+        return ended

@@ -1,0 +1,108 @@
+"""TF_CONFIG and Slurm's variables: what they say, and what is wrong with them."""
+
+import json
+
+import pytest
+
+from trainers import cluster as clusters
+from trainers import options
+from trainers.arguments import UsageError
+
+TWO = {"worker": ["a:5000", "b:5000"]}
+SERVED = {"chief": ["c:1"], "ps": ["p:1"], "worker": ["w:1", "w:2"]}
+
+
+def described(monkeypatch, cluster, job="worker", index=0):
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
+    return clusters.find()
+
+
+def test_workers(monkeypatch):
+    cluster = described(monkeypatch, TWO, index=1)
+    assert (cluster.task, cluster.chief, cluster.is_chief) == ("worker 1", "worker 0", False)
+    assert cluster.tasks == {"worker 0": "a:5000", "worker 1": "b:5000"}
+    assert cluster.meeting_place == ("a", 6000)
+    assert not cluster.asynchronous
+    assert cluster.resolver().cluster_spec().as_dict() == TWO
+    assert described(monkeypatch, TWO, index="0").is_chief
+    with_chief = described(monkeypatch, {"chief": ["c:65000"], **TWO}, "chief")
+    assert with_chief.is_chief
+    assert list(with_chief.tasks) == ["chief 0", "worker 0", "worker 1"]
+    assert with_chief.meeting_place == ("c", 64000)
+
+
+def test_parameter_servers(monkeypatch):
+    cluster = described(monkeypatch, SERVED, "chief")
+    assert cluster.asynchronous
+    assert options.resolve_strategy({"strategy": "auto"}, cluster) == "parameter-server"
+    with pytest.raises(UsageError, match="--strategy mirrored does not fit the cluster of 4 tasks in TF_CONFIG"):
+        options.resolve_strategy({"strategy": "mirrored"}, cluster)
+    with pytest.raises(UsageError, match="needs one chief, which hands out the work, and one or more workers"):
+        described(monkeypatch, {"ps": ["p:1"], "worker": ["w:1"]})
+
+
+def test_no_cluster_or_one_of_a_single_task(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.delenv("SLURM_STEP_NUM_TASKS", raising=False)
+    assert clusters.find() is None
+    assert not clusters.in_environment()
+    assert described(monkeypatch, {"worker": ["a:1"]}) is None
+    with pytest.raises(UsageError, match="--strategy multi-worker needs a cluster.*trainers.launch --workers 2 -- "):
+        options.resolve_strategy({"strategy": "multi-worker"}, None)
+    with pytest.raises(UsageError, match="trainers.launch --workers 2 --ps 1 -- "):
+        options.resolve_strategy({"strategy": "parameter-server"}, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("worker", "is not JSON"),
+        ("[]", "is not an object with a cluster"),
+        (json.dumps({"cluster": TWO}), "the task's type and index are missing"),
+        (json.dumps({"cluster": TWO, "task": {"type": "worker"}}), "the task's type and index are missing"),
+        (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 2}}), "is worker 2, but .* only worker 0..1"),
+        (json.dumps({"cluster": TWO, "task": {"type": "chief", "index": 0}}), "is chief 0"),
+        (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": "x"}}), "whole number as the task's index"),
+        (json.dumps({"cluster": {"worker": ["a"]}, "task": {}}), "list the job worker as host:port"),
+        (json.dumps({"cluster": {"worker": "a:1"}, "task": {}}), "list the job worker as host:port"),
+        (json.dumps({"cluster": {"worker": ["a:1", "a:1"]}, "task": {}}), "gives the address a:1 to two tasks"),
+        (json.dumps({"cluster": {"boss": ["a:1"]}, "task": {}}), "names the job 'boss'"),
+        (json.dumps({"cluster": {"chief": ["a:1", "b:1"]}, "task": {}}), "more than one chief"),
+    ],
+)
+def test_a_wrong_tf_config_is_one_sentence(monkeypatch, text, message):
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(UsageError, match=f"TF_CONFIG .*{message}.*It must look like"):
+        clusters.find()
+
+
+def slurm(monkeypatch, rank, nodes="node[1-3]", per_node="2(x3)", tasks=6):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    for name, value in (
+        ("SLURM_PROCID", rank),
+        ("SLURM_STEP_NUM_TASKS", tasks),
+        ("SLURM_STEP_NODELIST", nodes),
+        ("SLURM_STEP_TASKS_PER_NODE", per_node),
+    ):
+        monkeypatch.setenv(name, str(value))
+
+
+def test_slurm(monkeypatch):
+    slurm(monkeypatch, rank=3)
+    cluster = clusters.find()
+    assert (cluster.task, cluster.source) == ("worker 3", "Slurm")
+    assert cluster.jobs == {"worker": [f"node{node}:{port}" for node in (1, 2, 3) for port in (8888, 8889)]}
+    assert cluster.meeting_place == ("node1", 9888)
+    assert cluster.resolver().cluster_spec().as_dict() == cluster.jobs
+
+
+def test_slurm_with_parameter_servers(monkeypatch):
+    slurm(monkeypatch, rank=1, per_node="1(x3)", tasks=3)
+    cluster = clusters.find(parameter_servers=1)
+    assert cluster.task == "ps 0"
+    assert cluster.jobs == {"chief": ["node1:8888"], "ps": ["node2:8888"], "worker": ["node3:8888"]}
+    with pytest.raises(UsageError, match="--parameter-servers 2 needs at least 4 Slurm tasks.*Received: 3"):
+        clusters.find(parameter_servers=2)
+    monkeypatch.delenv("SLURM_PROCID")
+    with pytest.raises(UsageError, match="Slurm's variables do not describe a cluster.*srun"):
+        clusters.find()

@@ -1,0 +1,171 @@
+"""Several processes that train together, on loopback: equal results, and what happens when one is lost or stopped."""
+
+import json
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests.processes import Cluster, assert_same_run, reached, records, start, tensors, wait_until
+from trainers.checkpoints import saved_steps
+
+TINY = ["trainers.cifar", "--dataset", "shapes", "--train-images", 300, "--test-images", 101, "--blocks", 1]
+TINY += ["--stem", 4, "--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--log-every", 5]
+TINY += ["--cluster-timeout", 120]
+SHORT = [*TINY, "--steps", 20, "--drop-steps", 10, "--evaluate-every", 20, "--checkpoint-every", 10]
+LONG = [*TINY, "--steps", 300, "--drop-steps", 100, "--evaluate-every", 100, "--checkpoint-every", 10]
+
+
+def trained(program, out, *arguments):
+    result = program(*SHORT, *arguments, "--out", out)
+    assert result.returncode == 0, result.stderr
+    return out
+
+
+def trained_by_workers(out, count, *arguments):
+    with Cluster(count) as cluster:
+        cluster.start(*SHORT, *arguments, "--strategy", "multi-worker", "--out", out)
+        for code, output in cluster.finish().values():
+            assert code == 0, output
+    return out
+
+
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_replicas_and_workers_end_where_one_device_ends(program, tmp_path, norm):
+    options = ["--norm", norm, "--clip-norm", 1.0]
+    one = trained(program, tmp_path / "one", *options, "--strategy", "one")
+    others = [trained_by_workers(tmp_path / "2 workers", 2, *options)]
+    if norm == "none":
+        others.append(trained_by_workers(tmp_path / "4 workers", 4, *options))
+    for count in (2, 4) if norm == "none" else (2,):
+        others.append(trained(program, tmp_path / f"{count} replicas", *options, "--logical-cpus", count))
+    expected = tensors(one)
+    for other in others:
+        got = tensors(other)
+        assert set(got) == set(expected)
+        for name, value in expected.items():
+            # Not the velocities: a gradient's last digits show in them ten times larger than in the weights.
+            if value.dtype == np.float32 and not name.startswith("optimizer/_variables"):
+                np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5, err_msg=f"{other.name}: {name}")
+        ours, theirs = ([r for r in records(run) if r["kind"] == "test"][-1] for run in (one, other))
+        assert (theirs["count"], theirs["error"]) == (101, ours["error"]), other.name
+        assert json.loads((other / "result.json").read_text())["steps"] == 20
+
+
+def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path):
+    launch = ["trainers.launch", "--workers", 2, "--", "cifar", *LONG[1:]]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    process = start(*launch, "--out", whole)
+    output, _ = process.communicate(timeout=150)
+    assert process.returncode == 0, output
+    assert "[worker 0] convergence plot" in output
+
+    with Cluster(2) as cluster:
+        cluster.start(*LONG, "--out", cut)
+        wait_until(cluster.processes["worker 0"], cut, 40)
+        cluster.kill("worker 1")
+        killed = time.monotonic()
+        ((code, output),) = cluster.finish().values()
+        assert time.monotonic() - killed < 15
+        assert code == 1, output
+        assert f"worker 1 ({cluster.jobs['worker'][1]}) was lost. The last good checkpoint is that of step" in output
+        assert "start every task again with the same command" in output
+        assert "Traceback" not in output
+
+        step = saved_steps(cut / "checkpoints")[-1]
+        cluster.start(*LONG, "--out", cut)
+        wait_until(cluster.processes["worker 0"], cut, step + 30)
+        # The one that does not write is told to stop: the other one has to learn of it and save.
+        cluster.processes["worker 1"].send_signal(signal.SIGTERM)
+        ended = cluster.finish()
+        assert [code for code, _ in ended.values()] == [143, 143], ended
+        assert f"going on from step {step}" in ended["worker 0"][1]
+        assert "stopped by SIGTERM; saved" in ended["worker 0"][1]
+        stopped_at = saved_steps(cut / "checkpoints")[-1]
+        assert stopped_at >= step + 30
+
+    process = start(*launch, "--out", cut)
+    wait_until(process, cut, stopped_at + 30)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    process = start(*launch, "--out", cut)
+    output, _ = process.communicate(timeout=150)
+    assert process.returncode == 0, output
+    assert_same_run(cut, whole)
+    # The training records differ: a stop leaves one more, at its step.
+    tests = [[(r["step"], r["loss"], r["error"]) for r in records(run) if r["kind"] == "test"] for run in (cut, whole)]
+    assert tests[0] == tests[1]
+
+
+def test_asynchronous_workers_may_be_lost_and_come_back_and_servers_may_not(tmp_path):
+    run = tmp_path / "run"
+    command = [*TINY, "--steps", 4000, "--drop-steps", 2000, "--evaluate-every", 4000, "--checkpoint-every", 50]
+    command += ["--learning-rate", 0.01, "--clip-norm", 1, "--strategy", "parameter-server", "--out", run]
+    with Cluster(2, ps=1) as cluster:
+        cluster.start(*command)
+        chief = cluster.processes["chief 0"]
+        wait_until(chief, run, 50)
+        cluster.kill("worker 1")
+        wait_until(chief, run, reached(run) + 200)
+        cluster.start(*command, tasks=["worker 1"])
+        wait_until(chief, run, reached(run) + 400)
+        assert chief.poll() is None, chief.communicate()
+        cluster.kill("ps 0")
+        ended = cluster.finish(timeout=40)
+        for code, output in ended.values():
+            assert code == 1, output
+            assert f"ps 0 ({cluster.jobs['ps'][0]}) was lost" in output
+            assert "Traceback" not in output
+        output = ended["chief 0"][1]
+        assert f"worker 1 ({cluster.jobs['worker'][1]}) was lost; the others go on" in output
+        assert f"worker 1 ({cluster.jobs['worker'][1]}) is back" in output
+        step = saved_steps(run / "checkpoints")[-1]
+        assert f"The last good checkpoint is that of step {step}." in output
+
+        cluster.start(*command)
+        wait_until(cluster.processes["chief 0"], run, step + 100)
+        cluster.processes["ps 0"].send_signal(signal.SIGTERM)
+        ended = cluster.finish(timeout=60)
+        assert ended["chief 0"][0] == 143, ended
+        assert f"going on from step {step}" in ended["chief 0"][1]
+        stopped = saved_steps(run / "checkpoints")[-1]
+        assert stopped > step
+        values = tensors(run)
+        (counter,) = [value for name, value in values.items() if name.startswith("step/")]
+        assert counter == stopped
+
+
+def test_absent_tasks_are_named_and_other_settings_refused():
+    with Cluster(2) as cluster:
+        # Before TensorFlow is imported: no waiting inside it.
+        cluster.start(*TINY, "--cluster-timeout", 5, tasks=["worker 0"])
+        ((code, output),) = cluster.finish(timeout=30).values()
+        assert code == 1, output
+        address = cluster.jobs["worker"][1]
+        assert f"worker 0 waits for worker 1 ({address}) (at most 5 seconds)" in output
+        assert f"worker 0 waited 5 seconds (--cluster-timeout) for worker 1 ({address}), in vain" in output
+        cluster.start(*TINY, "--cluster-timeout", 5, tasks=["worker 1"])
+        ((code, output),) = cluster.finish(timeout=30).values()
+        assert code == 1, output
+        assert f"worker 1 waits for worker 0 ({cluster.jobs['worker'][0]})" in output
+        cluster.start(*TINY, "--seed", 1, tasks=["worker 0"])
+        cluster.start(*TINY, "--seed", 2, "--data-dir", "elsewhere", tasks=["worker 1"])
+        for task, (code, output) in cluster.finish(timeout=30).items():
+            assert code == 2, output
+            ours = int(task.split()[1])
+            assert f"seed is {2 - ours} at worker {1 - ours}, {1 + ours} here ({task})" in output
+            assert "data_dir" not in output
+            assert "Traceback" not in output
+
+
+def test_launch_ends_all_when_one_fails(program, tmp_path):
+    result = program("trainers.launch", "--workers", 2, "--", "cifar", *TINY[1:], "--steps", 5, "--out", "/proc/run")
+    assert result.returncode == 2
+    assert "error: --out /proc/run cannot be written" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
+    for arguments, message in (([], "no program to start"), (["--", "--steps"], "expected the name of a training")):
+        result = program("trainers.launch", *arguments)
+        assert result.returncode == 2
+        assert message in result.stderr

@@ -1,0 +1,71 @@
+"""Folders of pictures: what is listed, and one sentence for each thing that can be wrong."""
+
+import os
+
+import pytest
+
+from idmatters_tf.data import folders, imagenet
+from idmatters_tf.data.images import DataError
+from tests.pictures import make_tree
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return make_tree(tmp_path / "data")
+
+
+def test_a_tree(tree):
+    (tree / "train" / "n01" / "notes.txt").write_text("not a picture")
+    (tree / "train" / ".cache").mkdir()
+    data = imagenet.load(tree)
+    assert (len(data.train), len(data.test), data.classes) == (12, 12, 3)
+    assert data.class_names == ("n00", "n01", "n02")
+    assert data.image_shape == (224, 224, 3)
+    assert data.train.names[4:6] == ["n01/1_0.JPEG", "n01/1_1.JPEG"]
+    assert data.train.labels == [0] * 4 + [1] * 4 + [2] * 4
+    assert data.train.where(4) == f"{tree}/train/n01/1_0.JPEG"
+    digest = data.digest()
+    (tree / "val" / "n02" / "2_3.JPEG").unlink()
+    assert imagenet.load(tree).digest() != digest
+
+
+@pytest.mark.parametrize("form", ["pairs", "commas", "classes"])
+def test_flat_validation_pictures_with_a_file_of_classes(tree, form):
+    for picture in sorted((tree / "val").glob("*/*")):
+        picture.rename(tree / "val" / picture.name)
+    for folder in (tree / "val").glob("n*"):
+        folder.rmdir()
+    names = sorted(path.name for path in (tree / "val").iterdir())
+    with pytest.raises(DataError, match="no file with their classes.*--val-labels"):
+        imagenet.load(tree)
+    lines = {
+        "pairs": [f"{name} n0{name[0]}" for name in reversed(names)],
+        "commas": ["ImageId,PredictionString", *(f"{name[:-5]},n0{name[0]} 1 2 3 4" for name in names)],
+        "classes": [f"n0{name[0]}" for name in names],
+    }[form]
+    (tree / "val_labels.txt").write_text("\n".join(lines) + "\n")
+    data = imagenet.load(tree)
+    assert list(zip(data.test.names, data.test.labels, strict=True)) == [(name, int(name[0])) for name in names]
+    (tree / "val_labels.txt").write_text("\n".join(lines[:-1]).replace("n01", "n07") + "\n")
+    problem = "11 lines of one class each for 12" if form == "classes" else "has no class for|is of class 'n07'"
+    with pytest.raises(DataError, match=problem):
+        imagenet.load(tree)
+
+
+def test_what_is_missing_or_wrong_is_one_sentence(tree, tmp_path):
+    with pytest.raises(DataError, match=f"no pictures were found in {tmp_path}: neither a tree train/CLASS"):
+        imagenet.load(tmp_path)
+    with pytest.raises(DataError, match="there are no validation pictures: .*/valid is not a folder.*--val train"):
+        imagenet.load(tree, val="valid")
+    assert imagenet.load(tree, val="train").test.names == imagenet.load(tree).train.names
+    (tree / "val" / "extra").mkdir()
+    with pytest.raises(DataError, match=r"class folder .*/val/extra holds no pictures .*Fill it or remove it"):
+        imagenet.load(tree)
+    (tree / "val" / "extra").rename(tree / "val" / "n00" / "inner")
+    os.rename(tree / "val" / "n02", tree / "val" / "n99")
+    with pytest.raises(DataError, match=r"the same class folders. 1 of 3 are in .*train but not in .*val: n02"):
+        imagenet.load(tree)
+    with pytest.raises(DataError, match="holds no class folders"):
+        folders.list_classes(tree / "val" / "n00" / "inner")
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        folders.list_classes(tree / "nowhere")

@@ -1,0 +1,233 @@
+"""Pictures read from files and records: decoded as plain Python does it, in an order that follows from (seed, step)."""
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from idmatters_tf.data import decoding, imagenet
+from idmatters_tf.data.batches import Share, shuffled
+from idmatters_tf.data.decoding import finish
+from idmatters_tf.data.folders import list_classes
+from idmatters_tf.data.records import Records
+from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, broken
+from tests.pictures import encoded, make_tree
+
+rng = np.random.default_rng(8)
+SIZE = 24
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return list_classes(make_tree(tmp_path_factory.mktemp("data"), each=5, splits=("train",)) / "train")
+
+
+@pytest.fixture(scope="module")
+def records(files, tmp_path_factory):
+    """The same pictures as a TFRecord data set of two files."""
+    folder = tmp_path_factory.mktemp("records")
+    paths = [folder / f"train-{i}.tfrecord" for i in range(2)]
+    for path, places in zip(paths, (range(6), range(6, 15)), strict=True):
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for place in places:
+                features = {
+                    "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[contents(files, place)])),
+                    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[files.labels[place]])),
+                }
+                writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    return Records(paths, files.class_names)
+
+
+def contents(files, place):
+    return (files.root / files.names[place]).read_bytes()
+
+
+def in_memory(files, place, size=SIZE):
+    """The picture as the paper's preprocessing has it, without the flip."""
+    return tf.image.resize(tf.io.decode_jpeg(contents(files, place)), [size, size]).numpy()
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("JPEG", "RGB"), ("JPEG", "L"), ("JPEG", "CMYK"), ("PNG", "RGB")])
+def test_every_kind_of_file_decodes_to_its_colours(kind, mode):
+    data = encoded(rng, 40, 56, kind, mode)
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)
+    got = decoding.decode(tf.constant(data)).numpy().astype(int)
+    assert np.abs(got - expected).mean() < 2
+    window = tf.constant([3, 5, 20, 30])
+    # A JPEG's colours are stored at half the resolution and interpolated: near the window's border this differs.
+    inner = decoding.decode(tf.constant(data), window).numpy().astype(int)[2:-2, 2:-2]
+    assert np.abs(inner - got[5:21, 7:33]).mean() < 1
+    np.testing.assert_array_equal(decoding.shape_of(tf.constant(data))[:2], [40, 56])
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 10**6))
+def test_windows_lie_inside_and_keep_to_their_bounds(rows, cols, number):
+    shape = tf.constant([rows, cols, 3])
+    top, left, height, width = decoding.random_window(shape, tf.constant([5, number], tf.int64)).numpy()
+    assert 0 <= top <= top + height <= rows
+    assert 0 <= left <= left + width <= cols
+    whole = (height, width) == (rows, cols)
+    # Whole pixels: a row more or less at either end.
+    area = height * width / (rows * cols)
+    assert whole or 0.07 - 2 / min(rows, cols) < area <= 1
+    assert whole or 3 / 4 - 4 / min(height, width) < width / height < 4 / 3 + 4 / min(height, width)
+    top, left, height, width = decoding.central_window(shape).numpy()
+    assert height == width == max(1, round(min(rows, cols) * 0.875))
+    assert abs(2 * top + height - rows) <= 1
+    assert abs(2 * left + width - cols) <= 1
+
+
+def test_random_windows_cover_the_range_of_areas():
+    shape = tf.constant([400, 500, 3])
+    windows = np.array([decoding.random_window(shape, tf.constant([0, i], tf.int64)) for i in range(300)])
+    areas = windows[:, 2] * windows[:, 3] / 200_000
+    assert areas.min() < 0.15
+    assert areas.max() > 0.9
+    assert len({tuple(window) for window in windows}) > 290
+
+
+def test_training_batches_hold_the_pictures_of_the_order_flipped_half_of_the_time(files):
+    ours = StreamTrainBatches(files, 6, seed=3, size=SIZE)
+    flips = []
+    for step in (0, 4):
+        images, labels = ours.batch(step)
+        places = shuffled(tf.range(6 * step, 6 * step + 6, dtype=tf.int64), 15, 3).numpy()
+        np.testing.assert_array_equal(labels, [files.labels[place] for place in places])
+        for image, place in zip(images.numpy(), places, strict=True):
+            plain = tf.image.per_image_standardization(in_memory(files, place)).numpy()
+            same = [np.allclose(image, each, atol=1e-4) for each in (plain, plain[:, ::-1])]
+            assert sum(same) == 1
+            flips.append(same[1])
+    assert 2 <= sum(flips) <= 10
+
+
+@pytest.mark.parametrize("augmentation", decoding.AUGMENTATIONS)
+def test_any_step_share_and_stride_give_the_same_examples(files, augmentation):
+    ours = StreamTrainBatches(files, 8, 1, augmentation, SIZE)
+    whole = {step: ours.batch(step)[0].numpy() for step in range(2, 6)}
+    stream = [finish(images).numpy() for images, _ in StreamTrainBatches(files, 8, 1, augmentation, SIZE).dataset(2, 4)]
+    np.testing.assert_array_equal(stream, list(whole.values()))
+    shares = [iter(ours.dataset(2, 2, Share(4, first, 2))) for first in (0, 2)]
+    for step in (2, 3):
+        parts = [finish(next(share)[0]).numpy() for share in shares for _ in range(2)]
+        np.testing.assert_allclose(np.concatenate(parts), whole[step], atol=2e-6)
+    turns = [finish(images).numpy() for images, _ in ours.dataset(tf.constant(2, tf.int64), 2, stride=3)]
+    np.testing.assert_array_equal(turns, [whole[2], whole[5]])
+
+
+def test_augmentation_differs_between_positions_epochs_and_seeds(files):
+    one = files.without(range(1, 15))
+    drawn = [
+        StreamTrainBatches(one, 16, seed, "standard", SIZE).batch(step)[0] for seed, step in ((0, 0), (0, 1), (1, 0))
+    ]
+    # Every example is the same picture; windows of a small picture can coincide, but rarely.
+    assert len({picture.numpy().tobytes() for batch in drawn for picture in batch}) > 45
+
+
+def test_nothing_that_was_seen_is_read_again(files, monkeypatch):
+    reads = []
+    original = tf.io.read_file
+
+    def counted(path):
+        tf.py_function(lambda name: reads.append(name.numpy().decode()), [path], [])
+        return original(path)
+
+    monkeypatch.setattr(tf.io, "read_file", counted)
+    ours = StreamTrainBatches(files, 5, 2, "paper", SIZE)
+    list(ours.dataset(2, 1))
+    order = shuffled(tf.range(15, dtype=tf.int64), 15, 2).numpy()
+    assert sorted(reads) == sorted(files.where(place) for place in order[10:])
+
+
+def test_records_give_what_files_give(files, records):
+    assert (len(records), records.class_names) == (15, files.class_names)
+    for one, other in zip(
+        StreamTrainBatches(files, 7, 1, "standard", SIZE).dataset(0, 3),
+        StreamTrainBatches(records, 7, 1, "standard", SIZE).dataset(0, 3),
+        strict=True,
+    ):
+        for ours, theirs in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    assert records.digest() != records.without([3]).digest()
+    assert len(records.without([3])) == 14
+    assert records.where(0).startswith("the record at byte 0 of ")
+
+
+@pytest.mark.parametrize(("batch_size", "replicas"), [(4, 1), (4, 2), (8, 4)])
+def test_evaluation_counts_every_picture_once(files, batch_size, replicas):
+    ours = StreamEvaluationBatches(files, batch_size, "none", SIZE)
+    seen = []
+    for first in range(replicas):
+        for (images, flips), labels, weights in ours.dataset(Share(replicas, first, 1)):
+            assert not np.any(flips)
+            seen += [(int(x), y.tobytes()) for x, y, w in zip(labels, images.numpy(), weights, strict=True) if w]
+    assert len(seen) == len(set(seen)) == 15
+    assert sorted(label for label, _ in seen) == files.labels
+    (((images, _), labels, weights),) = ours.dataset(first=1, steps=1)
+    count = int(sum(weights))
+    assert count == min(batch_size, 15 - batch_size)
+    for image, label, place in zip(images[:count], labels, range(batch_size, 15), strict=False):
+        assert label == files.labels[place]
+        np.testing.assert_allclose(image, in_memory(files, place), atol=1e-3)
+
+
+def test_broken_files_are_found(tmp_path):
+    files = list_classes(make_tree(tmp_path, each=3, splits=("train",)) / "train")
+    path = files.root / files.names[4]
+    path.write_bytes(path.read_bytes()[:200])
+    (files.root / files.names[7]).write_bytes(b"")
+    assert broken(files) == [4, 7]
+    assert broken(files, places=[1, 4, 4]) == [4]
+    intact = files.without([4, 7])
+    assert len(intact) == 7
+    assert broken(intact) == []
+
+
+def test_bad_arguments(files):
+    with pytest.raises(ValueError, match="`augmentation`.*'paper', 'standard', 'none'.*'crop'"):
+        StreamTrainBatches(files, 8, augmentation="crop")
+    with pytest.raises(ValueError, match="`batch_size`"):
+        StreamTrainBatches(files, 0)
+    with pytest.raises(ValueError, match="multiple of 3"):
+        StreamTrainBatches(files, 8).dataset(0, 1, Share(3, 0, 3))
+
+
+def test_imagenet_from_its_tar_files_through_tensorflow_datasets(tmp_path):
+    """The two archives as they are published, with few pictures in them."""
+    import tarfile
+
+    import tensorflow_datasets as tfds
+
+    names = tfds.builder("imagenet2012", data_dir=str(tmp_path)).info.features["label"].names
+    inner = {}
+    for name in names[:2]:
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w") as archive:
+            for number in range(2):
+                add(archive, f"{name}_{number}.JPEG", encoded(rng))
+        inner[f"{name}.tar"] = stream.getvalue()
+    validation = {f"ILSVRC2012_val_{number:08d}.JPEG": encoded(rng) for number in (1, 2, 3)}
+    for tar, members in zip(imagenet.TARS, (inner, validation), strict=True):
+        with tarfile.open(tmp_path / tar, "w") as archive:
+            for name, data in members.items():
+                add(archive, name, data)
+    assert imagenet.locate(tmp_path).kind == "tars"
+    data = imagenet.load(tmp_path, size=SIZE)
+    assert (len(data.train), len(data.test), data.classes) == (4, 3, 1000)
+    images, labels = StreamTrainBatches(data.train, 4, 0, "standard", SIZE).batch(0)
+    assert images.shape == (4, SIZE, SIZE, 3)
+    assert sorted(labels.numpy()) == [0, 0, 1, 1]
+    assert imagenet.locate(tmp_path).kind == "tfds"
+    assert imagenet.load(tmp_path).digest() == data.digest()
+
+
+def add(archive, name, data):
+    import tarfile
+
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    archive.addfile(info, io.BytesIO(data))

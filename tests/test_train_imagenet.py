@@ -1,0 +1,110 @@
+"""Training on a folder of pictures from end to end, in processes of its own."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+
+from tests.pictures import make_tree
+from tests.processes import assert_same_run, records, start, tensors, wait_until
+from trainers.checkpoints import saved_steps
+from trainers.imagenet import PROGRAM, decay_steps, parser
+
+SMALL = ["--size", 24, "--blocks", 1, 1, "--widths", 4, 8, "--stem", 4, "--batch-size", 8, "--initializer", "standard"]
+SMALL += ["--learning-rate", 0.05, "--clip-norm", 1, "--log-every", 5, "--augment", "standard"]
+LONG = [*SMALL, "--steps", 200, "--evaluate-every", 100, "--checkpoint-every", 7, "--decay-epochs", 40]
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """60 classes, so that the top-5 error is measured."""
+    return make_tree(tmp_path_factory.mktemp("pictures"), classes=60, each=1)
+
+
+@pytest.fixture(scope="module")
+def whole(tree, tmp_path_factory):
+    """An uninterrupted run, for comparison."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    process = start("trainers.imagenet", "--data-dir", tree, *LONG, "--out", run)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert "60 + 60 pictures of 60 classes" in output
+    return run
+
+
+def test_a_run_leaves_what_it_promises(whole):
+    result = json.loads((whole / "result.json").read_text())
+    (_, last) = [record for record in records(whole) if record["kind"] == "test"]
+    assert last["count"] == 60
+    assert last["top5_error"] == result["last_top5_error"] < last["error"]
+    for name in ("convergence.png", "model.keras", "saved_model", "events"):
+        assert (whole / name).exists()
+    # 40 epochs of 60 pictures in batches of 8 are 300 steps: no decay; the rate is that of the first step.
+    assert records(whole)[-2]["learning_rate"] == pytest.approx(0.05)
+
+
+def test_killed_in_the_middle_of_an_epoch_and_resumed_it_ends_bit_identical(whole, tree, tmp_path):
+    run = tmp_path / "killed"
+    process = start("trainers.imagenet", "--data-dir", tree, *LONG, "--out", run)
+    wait_until(process, run, 50)
+    process.send_signal(signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, output
+    assert saved_steps(run / "checkpoints")[-1] * 8 % 60
+    process = start("trainers.imagenet", "--resume", "--out", run)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert_same_run(run, whole)
+
+
+def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_out(program, tree, tmp_path):
+    short = [*SMALL, "--steps", 20, "--evaluate-every", 20, "--data-dir", tree]
+    extra = tree / "train" / "n07" / "broken.JPEG"
+    extra.write_bytes((tree / "train" / "n07" / "7_0.JPEG").read_bytes()[:150])
+    try:
+        named = program("trainers.imagenet", *short, "--out", tmp_path / "named")
+        assert named.returncode == 1
+        assert f"{extra} cannot be read as a picture. Replace it, or leave out" in named.stderr
+        assert "Traceback" not in named.stderr
+        one = program("trainers.imagenet", *short, "--skip-broken", "--out", tmp_path / "one")
+        assert one.returncode == 0, one.stderr
+        assert f"left out: {extra}" in one.stderr
+        assert "60 + 60 pictures of 60 classes, 1 broken ones left out" in one.stderr
+    finally:
+        extra.unlink()
+    arguments = ["--workers", 2, "--", "imagenet", *short, "--skip-broken", "--out", tmp_path / "two"]
+    two = program("trainers.launch", *arguments)
+    assert two.returncode == 0, two.stdout
+    expected, got = tensors(tmp_path / "one"), tensors(tmp_path / "two")
+    for name, value in expected.items():
+        if value.dtype == np.float32:
+            np.testing.assert_allclose(got[name], value, atol=1e-5, err_msg=name)
+
+
+def test_bad_input_is_one_sentence_and_exit_code_2(program, tree, tmp_path):
+    for arguments, message in (
+        (["--data-dir", tmp_path], "no pictures were found in"),
+        (["--data-dir", tree, "--val", "valid"], "--val train tests on the training pictures"),
+        (["--data-dir", tree, "--classes", 7], "--classes must be at least the 60 of the data. Received: 7"),
+        (["--blocks", 3, 4], "--blocks and --widths must name as many stages"),
+        (["--widths", 64, 32, 16, 8], "must not decrease with --shortcut pad"),
+        (["--data-dir", tree, "--strategy", "multi-worker"], "--strategy multi-worker needs a cluster"),
+    ):
+        result = program("trainers.imagenet", *arguments, "--out", tmp_path / "run")
+        assert result.returncode == 2, result.stderr
+        assert message in result.stderr
+        assert len(result.stderr.strip().splitlines()) == 1
+        assert not (tmp_path / "run").exists()
+
+
+def test_the_paper_s_recipe_is_the_default():
+    _, defaults = parser().parse([])
+    expected = {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 256, "steps": 700_000, "decay_factor": 0.94}
+    assert {name: defaults[name] for name in expected} == expected
+    drops = decay_steps(700_000, 1_281_167, 256, 2)
+    # A decay at the first step that has seen 2, 4, ... epochs.
+    assert (drops[0], drops[1], len(drops)) == (10_010, 20_019, 69)
+    assert decay_steps(10, 100, 20, 1) == (5,)
+    assert decay_steps(5, 100, 20, 1) == ()
+    assert set(PROGRAM.presets["resnet34"]) <= set(defaults)

@@ -1,0 +1,152 @@
+"""Starts a cluster of processes on this machine and trains with it, to try several workers out."""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from trainers.arguments import Parser, UsageError, whole_number
+from trainers.startup import run_program
+
+EXAMPLES = """
+examples:
+  python -m trainers.launch --workers 2 -- cifar --preset quick           two workers, each step together
+  python -m trainers.launch --workers 2 --ps 1 -- cifar --preset quick    asynchronous, with one parameter server
+
+The processes share the cores of this machine: this is for trying out, not for speed. Ctrl-C and SIGTERM are passed on:
+all save a checkpoint and end; the same command goes on. When one process fails, all are ended.
+"""
+# How long the other processes may take to end by themselves once one has failed.
+GRACE_SECONDS = 20.0
+
+
+def parser():
+    """The command line of this program."""
+    parser = Parser(prog="python -m trainers.launch", description=__doc__, epilog=EXAMPLES)
+    parser.add_argument("--workers", type=whole_number(1, 256), default=2, metavar="N", help="processes that compute")
+    parser.add_argument(
+        "--ps",
+        type=whole_number(0, 256),
+        default=0,
+        metavar="N",
+        help="parameter servers; with any, the workers update asynchronously, led by one process more",
+    )
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="cifar or imagenet, and its options"
+    )
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    return parser
+
+
+def main(argv=None):
+    """Runs the program; returns its exit code."""
+    arguments = parser().parse_args(argv)
+    command = [word for i, word in enumerate(arguments.command) if (i, word) != (0, "--")]
+    if not command:
+        raise UsageError("no program to start. Name one after --, for example: -- cifar --preset quick")
+    if not command[0].isidentifier():
+        raise UsageError(f"expected the name of a training program such as cifar after --. Received: {command[0]!r}")
+    jobs, control_port = local_cluster(arguments.workers, arguments.ps)
+    processes = Processes()
+    with processes.passing_signals_on():
+        for job, addresses in jobs.items():
+            for index in range(len(addresses)):
+                config = {"cluster": jobs, "task": {"type": job, "index": index}}
+                env = {**os.environ, "TF_CONFIG": json.dumps(config), "PYTHONUNBUFFERED": "1"}
+                # The tasks' meeting place comes from TF_CONFIG; here its usual port may be taken by another cluster.
+                words = ["-m", f"trainers.{command[0]}", *command[1:], "--control-port", str(control_port)]
+                processes.start(f"{job} {index}", [sys.executable, *words], env)
+        return processes.wait()
+
+
+def local_cluster(workers, ps=0):
+    """The jobs of a cluster on this machine at free ports, and the port where its tasks meet."""
+    names = ["chief"] * (ps > 0) + ["worker"] * workers + ["ps"] * ps
+    with_sockets = [socket.create_server(("127.0.0.1", 0)) for _ in (*names, "control")]
+    ports = [each.getsockname()[1] for each in with_sockets]
+    for each in with_sockets:
+        each.close()
+    jobs = {}
+    for name, port in zip(names, ports[:-1], strict=True):
+        jobs.setdefault(name, []).append(f"127.0.0.1:{port}")
+    return jobs, ports[-1]
+
+
+class Processes:
+    """Processes that live and end together; each one's output comes with its name in front."""
+
+    def __init__(self):
+        self._processes, self._readers = {}, []
+        self._lock = threading.Lock()
+        self._signals = []
+
+    def start(self, name, command, env):
+        """Starts one, in a process group of its own: signals reach it through `passing_signals_on` alone."""
+        process = subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        self._processes[name] = process
+        reader = threading.Thread(target=self._copy, args=(name, process.stdout), daemon=True)
+        reader.start()
+        self._readers.append(reader)
+
+    def _copy(self, name, stream):
+        for line in stream:
+            with self._lock:
+                print(f"[{name}] {line}", end="", flush=True)
+
+    def passing_signals_on(self):
+        """A context in which SIGTERM and Ctrl-C go to all processes; the third one kills them."""
+        return _PassingOn(self._signal)
+
+    def _signal(self, number, _frame):
+        self._signals.append(number)
+        self._send(number if len(self._signals) < 3 else signal.SIGKILL)
+
+    def _send(self, number):
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def wait(self):
+        """Waits for all; ends the others when one fails. Returns the first bad exit code, or 0."""
+        code, failed, killed = 0, None, False
+        while any(process.poll() is None for process in self._processes.values()):
+            for name, process in self._processes.items():
+                if process.returncode and failed is None:
+                    code, failed = process.returncode, (name, time.monotonic())
+                    if not self._signals:
+                        print(f"{name} ended with exit code {code}; ending the others", file=sys.stderr, flush=True)
+            if failed is not None and not self._signals and not killed:
+                waited = time.monotonic() - failed[1]
+                if waited > GRACE_SECONDS:
+                    self._send(signal.SIGKILL)
+                    killed = True
+            time.sleep(0.05)
+        for reader in self._readers:
+            reader.join(timeout=5)
+        codes = [process.returncode for process in self._processes.values() if process.returncode]
+        code = code or (codes[0] if codes else 0)
+        # A process killed by a signal has a negative code; shells say 128 + the signal.
+        return 128 - code if code < 0 else code
+
+
+class _PassingOn:
+    def __init__(self, handler):
+        self._handler = handler
+
+    def __enter__(self):
+        self._previous = {number: signal.signal(number, self._handler) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def __exit__(self, *_):
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    run_program(main)
