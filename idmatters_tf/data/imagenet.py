@@ -11,11 +11,10 @@ Finding them needs neither TensorFlow nor the network; nothing is ever downloade
 """
 
 import dataclasses
-import pathlib
 
 from idmatters_tf.data import folders
-from idmatters_tf.data.cifar import default_data_dir
 from idmatters_tf.data.images import DataError
+from idmatters_tf.data.sources import Location, data_root, is_prepared
 
 TFDS_NAME = "imagenet2012"
 TARS = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
@@ -71,24 +70,16 @@ class PictureSet:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Location:
-    """Where the data were found: `kind` is "tree", "tfds" or "tars"."""
-
-    kind: str
-    path: pathlib.Path
-
-
 def locate(data_dir=None):
-    """Looks for the data without reading them. Returns a `Location`, or None.
+    """Looks for the data without reading them. Returns a `Location` of kind "tree", "tfds" or "tars", or None.
 
     Args:
         data_dir: a folder; None: that of TensorFlow Datasets (`$TFDS_DATA_DIR`, else `~/tensorflow_datasets`).
     """
-    root = default_data_dir() if data_dir is None else pathlib.Path(data_dir).expanduser()
+    root = data_root(data_dir)
     if (root / "train").is_dir():
         return Location("tree", root)
-    if any((root / TFDS_NAME).glob("*/dataset_info.json")):
+    if is_prepared(TFDS_NAME, root):
         return Location("tfds", root)
     for folder in (root, root / "downloads" / "manual"):
         if all((folder / name).is_file() for name in TARS):
@@ -112,7 +103,7 @@ def load(data_dir=None, val="val", val_labels=None, size=224):
     Raises:
         DataError: nothing found, no validation pictures, or classes that differ between the two.
     """
-    root = default_data_dir() if data_dir is None else pathlib.Path(data_dir).expanduser()
+    root = data_root(data_dir)
     location = locate(data_dir)
     if location is None:
         raise DataError(
