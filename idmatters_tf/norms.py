@@ -7,7 +7,7 @@ The theorems of both papers speak of the norms of residual layers: |||A||| is th
 import numpy as np
 from keras import ops
 
-from idmatters_tf.layers import ResidualConv2D
+from idmatters_tf.layers import BasicBlock2D, ResidualConv2D
 
 
 def frobenius_norm(kernel):
@@ -72,7 +72,7 @@ def _length(tensor):
 
 
 def block_norms(model, iterations=20):
-    """Norms of the kernels of every `ResidualConv2D` of a built model.
+    """Norms of the kernels of every `ResidualConv2D` and `BasicBlock2D` of a built model.
 
     Args:
         model: a `keras.Model` of known picture size, channels last.
@@ -84,7 +84,7 @@ def block_norms(model, iterations=20):
     """
     norms = {}
     for layer in model.layers:
-        if not isinstance(layer, ResidualConv2D):
+        if not isinstance(layer, (ResidualConv2D, BasicBlock2D)):
             continue
         size = layer.input.shape[1:3]
         inner_size = layer.output.shape[1:3]

@@ -12,22 +12,24 @@ class Momentum(keras.optimizers.SGD):
     after a drop of the rate by 10, Keras' velocity still carries ten times too large a step for some 1 / (1 - m) steps,
     while here the step shrinks at once. TensorFlow 1's `MomentumOptimizer` (and PyTorch's SGD) are of this form.
 
+    With `nesterov` the step is `g + m v` in place of v, as in both of these.
+
     Args:
         learning_rate: a float or a Keras schedule.
         momentum: the factor m, in [0, 1].
-        kwargs: as for `keras.optimizers.SGD`; `nesterov` is not supported.
+        nesterov: whether the step looks ahead.
+        kwargs: as for `keras.optimizers.SGD`.
     """
 
-    def __init__(self, learning_rate=0.05, momentum=0.9, name="momentum", **kwargs):
-        if kwargs.pop("nesterov", False):
-            raise ValueError("Momentum has no Nesterov form. Received: nesterov=True. Use keras.optimizers.SGD.")
-        super().__init__(learning_rate, momentum=float(momentum), name=name, **kwargs)
+    def __init__(self, learning_rate=0.05, momentum=0.9, nesterov=False, name="momentum", **kwargs):
+        super().__init__(learning_rate, momentum=float(momentum), nesterov=nesterov, name=name, **kwargs)
 
     def update_step(self, gradient, variable, learning_rate):
         learning_rate = ops.cast(learning_rate, variable.dtype)
         step = ops.cast(gradient, variable.dtype)
         if self.momentum:
             velocity = self.momentums[self._get_variable_index(variable)]
-            step = ops.multiply(velocity, self.momentum) + step
-            self.assign(velocity, step)
+            new_velocity = ops.multiply(velocity, self.momentum) + step
+            step = step + self.momentum * new_velocity if self.nesterov else new_velocity
+            self.assign(velocity, new_velocity)
         self.assign_sub(variable, ops.multiply(step, learning_rate))

@@ -20,6 +20,7 @@ def densenet(
     bottleneck=False,
     compression=None,
     dropout=0.0,
+    synchronized=False,
     weight_decay=1e-4,
     seed=0,
     name="densenet",
@@ -42,6 +43,7 @@ def densenet(
         bottleneck: whether this is the BC form.
         compression: the share of channels that a transition keeps; None: 0.5 with bottlenecks, else 1.
         dropout: the share dropped after each convolution but the first; the paper has 0.2 where it does not augment.
+        synchronized: whether the normalisations take their statistics over all replicas of a `tf.distribute` strategy.
         weight_decay: the rate in `rate * sum(w^2) / 2`, over all parameters, those of the normalisation included, as
             in the published Torch code.
         seed: a non-negative integer; every kernel's values follow from it.
@@ -81,7 +83,7 @@ def densenet(
         return keras.layers.Dropout(dropout, seed=next(seeds), name=f"{name}_dropout")(convolved)
 
     def normalized(features, name):
-        features = batch_normalization(regularizer, name=f"{name}_norm")(features)
+        features = batch_normalization(regularizer, synchronized, name=f"{name}_norm")(features)
         return keras.layers.ReLU(name=f"{name}_relu")(features)
 
     inputs = keras.Input(input_shape, name="images")

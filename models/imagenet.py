@@ -18,6 +18,7 @@ def identity_resnet34(
     head="random",
     norm=None,
     initializer="identity",
+    branch_scale=None,
     weight_decay=1e-4,
     seed=0,
     name="identity_resnet34",
@@ -37,8 +38,8 @@ def identity_resnet34(
         blocks: residual blocks of each stage.
         widths: channels of each stage.
         stem: channels of the first convolution.
-        bias, shortcut, head, norm, initializer, weight_decay, seed, name: see `models.cifar.identity_resnet`;
-            `norm="batch", head="trained", bias=False` is nearest to He et al.'s network.
+        bias, shortcut, head, norm, initializer, branch_scale, weight_decay, seed, name: see
+            `models.cifar.identity_resnet`; `norm="batch", head="trained", bias=False` is nearest to He et al.'s.
 
     Returns:
         A `keras.Model` from pictures to logits, float32 also under a 16-bit dtype policy.
@@ -57,6 +58,7 @@ def identity_resnet34(
         head=head,
         norm=norm,
         initializer=initializer,
+        branch_scale=branch_scale,
         weight_decay=weight_decay,
         seed=seed,
         name=name,

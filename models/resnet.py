@@ -19,6 +19,7 @@ def resnet(
     input_shape=(32, 32, 3),
     classes=10,
     shortcut="pad",
+    synchronized=False,
     weight_decay=1e-4,
     seed=0,
     name="resnet",
@@ -33,6 +34,7 @@ def resnet(
         input_shape: `(rows, cols, channels)`; rows and cols may be None. Pictures are expected with mean 0.
         classes: the number of classes.
         shortcut: "pad" for the paper's option A (every second pixel, zero channels), or "none" for its plain networks.
+        synchronized: whether the normalisations take their statistics over all replicas of a `tf.distribute` strategy.
         weight_decay: the rate in `rate * sum(w^2) / 2`, over all parameters, those of the normalisation included, as
             in the published Torch code (fb.resnet.torch).
         seed: a non-negative integer; every kernel's values follow from it.
@@ -41,7 +43,7 @@ def resnet(
     Returns:
         A `keras.Model` from pictures to logits, float32 also under a 16-bit dtype policy.
     """
-    return _network(depth, input_shape, classes, False, shortcut, weight_decay, seed, name)
+    return _network(depth, input_shape, classes, False, shortcut, synchronized, weight_decay, seed, name)
 
 
 def preresnet(
@@ -49,6 +51,7 @@ def preresnet(
     input_shape=(32, 32, 3),
     classes=10,
     shortcut="pad",
+    synchronized=False,
     weight_decay=1e-4,
     seed=0,
     name="preresnet",
@@ -64,10 +67,10 @@ def preresnet(
     Returns:
         A `keras.Model` from pictures to logits, float32 also under a 16-bit dtype policy.
     """
-    return _network(depth, input_shape, classes, True, shortcut, weight_decay, seed, name)
+    return _network(depth, input_shape, classes, True, shortcut, synchronized, weight_decay, seed, name)
 
 
-def _network(depth, input_shape, classes, preactivated, shortcut, weight_decay, seed, name):
+def _network(depth, input_shape, classes, preactivated, shortcut, synchronized, weight_decay, seed, name):
     if positive_integer("depth", depth) < 8 or (depth - 2) % 6:
         raise ValueError(
             f"Argument `depth` must be 6 n + 2 for n blocks per stage, e.g. 20, 32, 56, 110. Received: depth={depth}"
@@ -90,7 +93,9 @@ def _network(depth, input_shape, classes, preactivated, shortcut, weight_decay, 
         name="stem",
     )(inputs)
     if not preactivated:
-        features = keras.layers.ReLU(name="stem_relu")(batch_normalization(regularizer, name="stem_norm")(features))
+        features = keras.layers.ReLU(name="stem_relu")(
+            batch_normalization(regularizer, synchronized, name="stem_norm")(features)
+        )
     for stage, width in enumerate(WIDTHS, start=1):
         for block in range(1, (depth - 2) // 6 + 1):
             first = stage == block == 1
@@ -99,12 +104,15 @@ def _network(depth, input_shape, classes, preactivated, shortcut, weight_decay, 
                 strides=2 if stage > 1 and block == 1 else 1,
                 preactivation=("both" if first else "branch") if preactivated else None,
                 shortcut=shortcut,
+                synchronized=synchronized,
                 kernel_initializer=initializer(stage, block),
                 regularizer=regularizer,
                 name=f"stage{stage}_block{block}",
             )(features)
     if preactivated:
-        features = keras.layers.ReLU(name="last_relu")(batch_normalization(regularizer, name="last_norm")(features))
+        features = keras.layers.ReLU(name="last_relu")(
+            batch_normalization(regularizer, synchronized, name="last_norm")(features)
+        )
     wide = keras.config.dtype_policy().variable_dtype
     features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
     head = keras.layers.Dense(

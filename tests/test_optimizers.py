@@ -1,6 +1,5 @@
 import keras
 import numpy as np
-import pytest
 
 from idmatters_tf.optimizers import Momentum
 
@@ -51,6 +50,13 @@ def test_fit_save_and_load(tmp_path):
     np.testing.assert_array_equal(model.predict(x, verbose=0), reloaded.predict(x, verbose=0))
 
 
-def test_no_nesterov():
-    with pytest.raises(ValueError, match="Nesterov"):
-        Momentum(nesterov=True)
+def test_nesterov_looks_ahead():
+    weight, velocity, expected = 1.0, 0.0, []
+    for gradient, rate in zip(GRADIENTS, RATES, strict=True):
+        velocity = 0.9 * velocity + gradient
+        weight -= rate * (gradient + 0.9 * velocity)
+        expected.append(weight)
+    np.testing.assert_allclose(path(Momentum(0.1, 0.9, nesterov=True)), expected, rtol=1e-5)
+    keras_own = path(keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True))
+    np.testing.assert_allclose(expected[:2], keras_own[:2], rtol=1e-5)
+    assert Momentum.from_config(Momentum(nesterov=True).get_config()).nesterov

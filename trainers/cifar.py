@@ -1,8 +1,10 @@
-"""Trains the all-convolutional residual network of "Identity Matters in Deep Learning" (Hardt & Ma, Table 1)."""
+"""Trains the all-convolutional residual network of "Identity Matters in Deep Learning" (Hardt & Ma, Table 1), or one
+of those that the paper compares it with.
+"""
 
 import dataclasses
 
-from trainers import options
+from trainers import cifar_models, options
 from trainers.arguments import Parser, UsageError, number, whole_number
 from trainers.program import Program
 from trainers.startup import import_tensorflow, run_program
@@ -31,6 +33,7 @@ examples:
   python -m trainers.cifar --preset quick                      the built-in data, two minutes on two CPU cores
   python -m trainers.cifar --dataset cifar10                   the paper's network and recipe
   python -m trainers.cifar --dataset cifar10 --blocks 3 --widths 32 64 128 --steps 4000 --out runs/small
+  python -m trainers.cifar --model resnet --depth 20 --out runs/resnet20
   python -m trainers.cifar --resume --out runs/small           go on after a stop (so does the same command again)
   python -m trainers.cifar --evaluate runs/small               test error of the newest checkpoint
   python -m trainers.cifar --export-only runs/small            model.keras and SavedModel of the newest checkpoint
@@ -59,12 +62,20 @@ def parser():
     data.add_argument("--no-download", dest="download", action="store_false", help="never download missing data")
     data.add_argument(
         "--augment",
-        choices=("paper", "standard", "none"),
+        choices=("paper", "standard", "all-cnn", "none"),
         default="paper",
-        help="random crop after zero padding by 2 (paper's base code) or 4 (standard) pixels a side, and flip",
+        help="random crop after zero padding by 2 (paper's base code), 4 (standard) or 5 (all-cnn) pixels a side, and "
+        "flip",
+    )
+    data.add_argument(
+        "--preprocess",
+        choices=("standardize", "channels", "zca"),
+        default="standardize",
+        help="each picture by itself (paper), each channel over all pictures, or contrast normalisation and whitening",
     )
 
     network = parser.add_argument_group("network")
+    cifar_models.add_options(network)
     network.add_argument("--blocks", type=whole_number(1), default=9, metavar="N", help="residual blocks per stage")
     network.add_argument(
         "--widths", type=whole_number(1), nargs="+", default=[64, 128, 256], metavar="C", help="channels of the stages"
@@ -86,6 +97,8 @@ def parser():
         help="steps at which the rate drops",
     )
     recipe.add_argument("--drop-factor", type=number(1), default=10.0, metavar="X", help="by which the rate drops")
+    recipe.add_argument("--warm-up-steps", type=whole_number(0), default=0, metavar="N", help="first steps with the")
+    recipe.add_argument("--warm-up-rate", type=number(0, False), default=0.01, metavar="X", help="rate of warming up")
     options.add_optimizer(recipe)
 
     options.add_devices(parser)
@@ -98,6 +111,10 @@ class Cifar(Program):
 
     name = "cifar"
     presets = PRESETS
+    later_defaults = cifar_models.LATER_DEFAULTS
+
+    def __init__(self):
+        self._layer = self._prepared = None
 
     def parser(self):
         return parser()
@@ -108,7 +125,14 @@ class Cifar(Program):
     def check_together(self, settings):
         if settings["drop_steps"] != sorted(settings["drop_steps"]):
             raise UsageError(f"--drop-steps must be in ascending order. Received: {settings['drop_steps']}")
-        options.check_widths(settings)
+        if settings["model"] == "identity":
+            options.check_widths(settings)
+
+    def combine(self, defaults, preset, explicit):
+        kind = cifar_models.KINDS[explicit.get("model", defaults["model"])]
+        foreign = set(cifar_models.OWN_OPTIONS) - set(kind.options)
+        preset = {name: value for name, value in preset.items() if name not in foreign}
+        return cifar_models.resolve({**defaults, **preset, **explicit}, {**preset, **explicit})
 
     def load(self, settings):
         from idmatters_tf.data import cifar, shapes
@@ -130,11 +154,7 @@ class Cifar(Program):
         return f"{len(data.train_images):,} + {len(data.test_images):,} pictures"
 
     def network(self, settings, image_shape, classes, norm):
-        from models.cifar import identity_resnet
-
-        same = ("blocks", "stem", "bias", "shortcut", "head", "initializer", "weight_decay", "seed")
-        arguments = {name: settings[name] for name in same}
-        return identity_resnet(image_shape, classes, norm=norm, widths=tuple(settings["widths"]), **arguments)
+        return cifar_models.KINDS[settings["model"]].build(settings, image_shape, classes, norm)
 
     def recipe(self, settings, data):
         from trainers.loop import Recipe
@@ -147,21 +167,47 @@ class Cifar(Program):
         from idmatters_tf.data.augment import AUGMENTATIONS
         from idmatters_tf.data.batches import TrainBatches
 
+        images, _ = self._preprocessed(settings, data)
         augmentation = AUGMENTATIONS[settings["augment"]]
-        return TrainBatches(
-            data.train_images, data.train_labels, settings["batch_size"], settings["seed"], augmentation
-        )
+        return TrainBatches(images, data.train_labels, settings["batch_size"], settings["seed"], augmentation)
 
     def test_batches(self, settings, data):
         from idmatters_tf.data.batches import EvaluationBatches
 
-        return EvaluationBatches(data.test_images, data.test_labels, settings["batch_size"])
+        _, images = self._preprocessed(settings, data)
+        return EvaluationBatches(images, data.test_labels, settings["batch_size"])
+
+    def _preprocessed(self, settings, data):
+        """Training and test pictures; bytes are standardised later, batch by batch."""
+        if settings["preprocess"] == "standardize":
+            return data.train_images, data.test_images
+        if self._prepared is None:
+            from trainers.preprocessing import apply
+
+            layer = self._fitted(settings, data)
+            self._prepared = [apply(layer, images) for images in (data.train_images, data.test_images)]
+        return self._prepared
+
+    def _fitted(self, settings, data):
+        from trainers.preprocessing import fit
+
+        self._layer = self._layer or fit(settings["preprocess"], data.train_images)
+        return self._layer
+
+    def started(self, run, settings, data):
+        if settings["preprocess"] != "standardize":
+            from trainers.preprocessing import save
+
+            save(self._fitted(settings, data), data.image_shape, run.path)
+
+    def preprocessing(self, run):
+        from trainers import preprocessing
+
+        return preprocessing.load(run.path)
 
     def title(self, settings, parameters):
-        return (
-            f"{settings['dataset']}, {len(settings['widths'])} x {settings['blocks']} blocks of widths "
-            f"{'/'.join(map(str, settings['widths']))}, {parameters:,} parameters, seed {settings['seed']}"
-        )
+        network = cifar_models.title(settings)
+        return f"{settings['dataset']}, {network}, {parameters:,} parameters, seed {settings['seed']}"
 
 
 PROGRAM = Cifar()

@@ -10,14 +10,14 @@ import tensorflow as tf
 from idmatters_tf.layers import PerImageStandardization
 
 
-def with_preprocessing(network):
-    """The network with the standardisation in front: uint8 pictures in, logits out."""
+def with_preprocessing(network, preprocessing=None):
+    """The network with its preprocessing in front: uint8 pictures in, logits out."""
+    preprocessing = preprocessing or PerImageStandardization(name="standardization")
     images = keras.Input(network.input_shape[1:], dtype="uint8", name="images")
-    standardized = PerImageStandardization(name="standardization")(images)
-    return keras.Model(images, network(standardized), name=f"{network.name}_on_pixels")
+    return keras.Model(images, network(preprocessing(images)), name=f"{network.name}_on_pixels")
 
 
-def export(network, folder):
+def export(network, folder, preprocessing=None):
     """Writes `model.keras` and `saved_model/` into a folder, each beside its place and then renamed.
 
     The SavedModel's signatures, for uint8 pictures of shape (batch, rows, cols, channels):
@@ -26,14 +26,15 @@ def export(network, folder):
     - `logits`: the logits alone.
 
     Args:
-        network: a float32 `keras.Model` from standardised pictures to logits.
+        network: a float32 `keras.Model` from preprocessed pictures to logits.
         folder: an existing folder.
+        preprocessing: a layer from raw pixels to the network's inputs; None: standardisation, picture by picture.
 
     Returns:
         The two paths.
     """
     folder = pathlib.Path(folder)
-    model = with_preprocessing(network)
+    model = with_preprocessing(network, preprocessing)
 
     keras_path = folder / "model.keras"
     beside = folder / f".{os.getpid()}.keras"

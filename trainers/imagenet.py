@@ -149,7 +149,18 @@ class ImageNet(Program):
     def network(self, settings, image_shape, classes, norm):
         from models.imagenet import identity_resnet34
 
-        same = ("blocks", "widths", "stem", "bias", "shortcut", "head", "initializer", "weight_decay", "seed")
+        same = (
+            "blocks",
+            "widths",
+            "stem",
+            "bias",
+            "shortcut",
+            "head",
+            "initializer",
+            "branch_scale",
+            "weight_decay",
+            "seed",
+        )
         return identity_resnet34(image_shape, classes, norm=norm, **{name: settings[name] for name in same})
 
     def recipe(self, settings, data):

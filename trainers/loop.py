@@ -35,6 +35,7 @@ class Recipe:
         clip_norm: bound on the global norm of the gradient over all replicas, or None.
         log_every, evaluate_every, checkpoint_every: in steps.
         keep_checkpoints: how many are kept.
+        warm_up_steps, warm_up_rate: the first steps, and their rate.
     """
 
     steps: int
@@ -47,11 +48,15 @@ class Recipe:
     evaluate_every: int
     checkpoint_every: int
     keep_checkpoints: int
+    warm_up_steps: int = 0
+    warm_up_rate: float = 0.0
 
     def rate(self, step):
         """The learning rate of the update that follows `step` updates, a float32 tensor."""
-        drops = tf.reduce_sum(tf.cast(tf.cast(step, tf.int64) >= tf.constant(self.drop_steps, tf.int64), tf.float32))
-        return self.learning_rate * tf.pow(1.0 / self.drop_factor, drops)
+        step = tf.cast(step, tf.int64)
+        drops = tf.reduce_sum(tf.cast(step >= tf.constant(self.drop_steps, tf.int64), tf.float32))
+        rate = self.learning_rate * tf.pow(1.0 / self.drop_factor, drops)
+        return tf.where(step < self.warm_up_steps, self.warm_up_rate, rate) if self.warm_up_steps else rate
 
 
 class Stop:
@@ -91,6 +96,12 @@ class Trainer:
             self.optimizer = recipe.make_optimizer(recipe.learning_rate)
             # Inside the scope: slot variables made while tracing break under several replicas.
             self.optimizer.build(self.model.trainable_variables)
+            # Neither weights nor saved with them.
+            self._random_states = [
+                (int(variable.numpy()[0]), variable)
+                for variable in self.model.variables
+                if variable.path.endswith("seed_generator_state")
+            ]
             self.step = tf.Variable(
                 0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name="step"
             )
@@ -116,11 +127,18 @@ class Trainer:
 
     def _replica_update(self, images, labels, rate, stop):
         replica = tf.distribute.get_replica_context()
+        self._seed(replica)
         gradients, measured = self._gradients(images, labels)
         if replica.num_replicas_in_sync > 1:
             gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
         norm = self._apply(gradients, rate)
         return tf.concat([measured, [norm], tf.reshape(stop, [-1])], 0)
+
+    def _seed(self, replica):
+        """Makes what dropout draws a function of its seed, the step and the replica, whatever was drawn before."""
+        number = self.step * replica.num_replicas_in_sync + tf.cast(replica.replica_id_in_sync_group, tf.int64)
+        for seed, state in self._random_states:
+            state.value.assign(tf.cast(tf.stack([seed, number]), state.value.dtype))
 
     def _logits(self, images, training):
         return self.model(images if self.finish is None else self.finish(images), training=training)

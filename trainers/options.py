@@ -5,7 +5,10 @@ from trainers.arguments import UsageError, number, whole_number
 STRATEGIES = ("auto", "one", "mirrored", "multi-worker", "parameter-server")
 
 # What runs were started with before these options existed.
-DEVICE_DEFAULTS = {"control_port": None, "parameter_servers": 0, "cluster_timeout": 600.0}
+LATER_DEFAULTS = {"control_port": None, "parameter_servers": 0, "cluster_timeout": 600.0} | {
+    "nesterov": False,
+    "branch_scale": None,
+}
 
 
 def add_optimizer(group):
@@ -20,6 +23,7 @@ def add_optimizer(group):
         help="the rate after the velocity (w -= lr v, the paper's optimizer) or inside it (Keras' SGD); they differ "
         "only after a drop of the rate",
     )
+    group.add_argument("--nesterov", action="store_true", help="Nesterov's form of momentum")
     group.add_argument(
         "--weight-decay",
         type=number(0),
@@ -50,9 +54,15 @@ def add_ablations(group):
     group.add_argument("--norm", choices=("none", "batch"), default="none", help="normalisation after convolutions")
     group.add_argument(
         "--initializer",
-        choices=("identity", "standard"),
+        choices=("identity", "standard", "fixup"),
         default="identity",
-        help="of residual convolutions: N(0, 1/(k^2 c)^2) or N(0, 1/(k sqrt c)^2)",
+        help="of residual convolutions: N(0, 1/(k^2 c)^2), N(0, 1/(k sqrt c)^2), or Zhang et al.'s (2019)",
+    )
+    group.add_argument(
+        "--branch-scale",
+        type=number(0),
+        metavar="X",
+        help="a trained factor on each branch, started at X; 0 with --initializer standard is SkipInit and ReZero",
     )
 
 
@@ -73,7 +83,7 @@ def make_optimizer(settings):
     from idmatters_tf.optimizers import Momentum
 
     optimizer = Momentum if settings["momentum_convention"] == "tensorflow1" else keras.optimizers.SGD
-    return lambda rate: optimizer(rate, momentum=settings["momentum"])
+    return lambda rate: optimizer(rate, momentum=settings["momentum"], nesterov=settings["nesterov"])
 
 
 def add_devices(parser):

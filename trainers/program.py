@@ -24,10 +24,12 @@ class Program(abc.ABC):
     Attributes:
         name: of the module, for messages: python -m trainers.NAME.
         presets: a dict from preset to the settings that it changes.
+        later_defaults: settings that older runs lack, with what they amounted to.
     """
 
     name: str
     presets: dict
+    later_defaults: dict = {}  # noqa: RUF012 - never changed
 
     @abc.abstractmethod
     def parser(self):
@@ -73,6 +75,17 @@ class Program(abc.ABC):
         """The run's folder where --out is not given."""
         return f"runs/{settings['dataset']}"
 
+    def combine(self, defaults, preset, explicit):
+        """The settings of a new run, from the options' defaults, the preset and what was typed."""
+        return {**defaults, **preset, **explicit}
+
+    def started(self, run, settings, data):  # noqa: B027 - most programs have nothing to do then
+        """Called when the run's folder is there, by the task that writes to it."""
+
+    def preprocessing(self, run):
+        """The layer that exports put in front of the network; None: standardisation, picture by picture."""
+        return None  # noqa: RET501 - a value, not the lack of one
+
     def read_failure(self, settings, data, error, step):
         """A sentence about data that could not be read while training; empty where that was not the reason."""
         return ""
@@ -85,7 +98,7 @@ class Program(abc.ABC):
             raise UsageError("--evaluate, --export-only and --resume exclude one another: give one of them.")
         if explicit.get("evaluate") or explicit.get("export_only"):
             run = Run(explicit.pop("evaluate", None) or explicit.pop("export_only"))
-            settings = settings_of(run, explicit)
+            settings = self.settings_of(run, explicit)
             return self._evaluate(run, settings) if modes == ["evaluate"] else self._export(run, settings)
         run, settings = self.resolve(explicit, defaults)
         return self._train(run, settings)
@@ -94,16 +107,24 @@ class Program(abc.ABC):
         """The run's folder and its settings: a saved run's, or the defaults, the preset and what was typed, in turn."""
         resume = explicit.pop("resume", False)
         preset = self.presets[explicit.get("preset", defaults["preset"])]
-        settings = {name: value for name, value in {**defaults, **preset, **explicit}.items() if name not in _MODES}
+        settings = self.combine(defaults, preset, explicit)
+        settings = {name: value for name, value in settings.items() if name not in _MODES}
         out = settings.pop("out")
         run = Run(self.default_out(settings) if out is None else out)
         if resume:
-            settings = settings_of(run, explicit)
+            settings = self.settings_of(run, explicit)
         elif run.exists():
             run.check_same(settings)
         run.check_usable()
         self.check_together(settings)
         return run, settings
+
+    def settings_of(self, run, explicit):
+        """A saved run's settings, with the explicit ones that may differ; refuses others that do."""
+        saved = run.config()["settings"]
+        explicit = {name: value for name, value in explicit.items() if name not in ("out", "debug", "resume")}
+        run.check_same(explicit)
+        return {**options.LATER_DEFAULTS, **self.later_defaults, **saved, **explicit}
 
     def build(self, settings, image_shape, classes, dtype=None, replicas=1):
         """The network that the settings describe, under a dtype policy (None: the one in force).
@@ -112,7 +133,7 @@ class Program(abc.ABC):
         """
         import keras
 
-        norm = {"none": None, "batch": "batch" if replicas == 1 else "synchronized"}[settings["norm"]]
+        norm = None if settings["norm"] == "none" else "batch" if replicas == 1 else "synchronized"
         previous = keras.config.dtype_policy()
         keras.config.set_dtype_policy(dtype or previous)
         try:
@@ -156,10 +177,10 @@ class Program(abc.ABC):
         if membership is not None:
             membership.agree("the data", data.digest())
         trainer = self._trainer(settings, data, strategy, membership)
-        run.start(
-            settings,
-            {name: getattr(data, name) for name in ("origin", "image_shape", "classes")} | {"digest": data.digest()},
-        )
+        described = {name: getattr(data, name) for name in ("origin", "image_shape", "classes")}
+        run.start(settings, {**described, "digest": data.digest()})
+        if run.writes:
+            self.started(run, settings, data)
         parameters = sum(math.prod(variable.shape) for variable in trainer.model.trainable_variables)
         if run.writes:
             devices = _devices(trainer, membership)
@@ -263,7 +284,7 @@ class Program(abc.ABC):
         network = self.build(settings, model.input_shape[1:], model.output_shape[-1], dtype="float32")
         network.set_weights(model.get_weights())
         try:
-            print(how_to_load(*export(network, run.path)))
+            print(how_to_load(*export(network, run.path, self.preprocessing(run))))
         except OSError as error:
             raise RunError(
                 f"the export to {run.path} failed: {error}. Make room, then use --export-only {run.path}"
@@ -320,14 +341,6 @@ def _session(run, trainer, train, test, events, membership):
     else:
         from trainers.loop import Session
     return Session(run, trainer, train, test, events, membership)
-
-
-def settings_of(run, explicit):
-    """A saved run's settings, with the explicit ones that may differ; refuses others that do."""
-    saved = run.config()["settings"]
-    explicit = {name: value for name, value in explicit.items() if name not in ("out", "debug", "resume")}
-    run.check_same(explicit)
-    return {**options.DEVICE_DEFAULTS, **saved, **explicit}
 
 
 def _require_checkpoint(run):

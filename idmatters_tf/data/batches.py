@@ -11,7 +11,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from idmatters_tf.data.augment import Pictures, standardize
+from idmatters_tf.data.augment import Pictures
 
 # Keeps the permutation's random numbers apart from the augmentation's.
 _ORDER, _AUGMENTATION = 1, 2
@@ -59,7 +59,8 @@ class TrainBatches:
     """The training batches of a data set.
 
     Args:
-        images: uint8, `(n, rows, cols, channels)`.
+        images: uint8, `(n, rows, cols, channels)`, which are standardised one by one behind the augmentation; or
+            float32, preprocessed already, which are only augmented.
         labels: integers, `(n,)`.
         batch_size: of the global batch.
         seed: a non-negative integer below 2^32.
@@ -89,7 +90,7 @@ class TrainBatches:
             start, stop: integers or int64 scalars within the batch; all of it by default.
 
         Returns:
-            Standardised images, float32 `(stop - start, rows, cols, channels)`, and labels, int32 `(stop - start,)`.
+            The images, float32 `(stop - start, rows, cols, channels)`, and labels, int32 `(stop - start,)`.
         """
         stop = self.batch_size if stop is None else stop
         step = tf.cast(step, tf.int64)
@@ -97,7 +98,7 @@ class TrainBatches:
         # Drawn for the whole batch and then cut, so that a share gets the numbers that the whole would get.
         key = tf.stack([tf.constant((self.seed << 2) + _AUGMENTATION, tf.int64), step])
         draws = tf.random.stateless_uniform([self.batch_size, 3], key, 0, 1 << 30, tf.int32)[start:stop]
-        return standardize(self._pictures.batch(indices, draws)), tf.gather(self._labels, indices)
+        return self._pictures.standardized(indices, draws), tf.gather(self._labels, indices)
 
     def dataset(self, first_step, steps, share=ALONE, stride=1):
         """The batches of `steps` steps as a `tf.data.Dataset`, one element for each replica in turn.
@@ -128,7 +129,8 @@ class EvaluationBatches:
     """Every picture once, without augmentation; what fills up the last batch has weight 0.
 
     Args:
-        images: uint8, `(n, rows, cols, channels)`.
+        images: uint8, `(n, rows, cols, channels)`, which are standardised one by one behind the augmentation; or
+            float32, preprocessed already, which are only augmented.
         labels: integers, `(n,)`.
         batch_size: of the global batch.
     """
@@ -158,7 +160,7 @@ class EvaluationBatches:
             start = (first + number // share.count) * self.batch_size + (share.first + number % share.count) * size
             positions = tf.ensure_shape(start + tf.range(size, dtype=tf.int64), [size])
             indices = tf.minimum(positions, n - 1)
-            images = standardize(self._pictures.batch(indices, None))
+            images = self._pictures.standardized(indices, None)
             return images, tf.gather(self._labels, indices), tf.cast(positions < n, tf.float32)
 
         steps = self.steps if steps is None else steps

@@ -24,6 +24,7 @@ class BasicBlock2D(keras.layers.Layer):
         strides: the stride of the first convolution.
         preactivation: None, "branch" or "both".
         shortcut: "pad", or "none" to leave the skip out (the plain networks of the 2015 paper).
+        synchronized: whether the normalisations take their statistics over all replicas of a `tf.distribute` strategy.
         kernel_initializer: of both kernels; if None He's normal distribution by the outputs' number, as in the
             published code. An integer seed is mixed with the kernel's number.
         regularizer: of the kernels and of the normalisations' parameters.
@@ -46,6 +47,7 @@ class BasicBlock2D(keras.layers.Layer):
         strides=1,
         preactivation=None,
         shortcut="pad",
+        synchronized=False,
         kernel_initializer=None,
         regularizer=None,
         **kwargs,
@@ -55,14 +57,15 @@ class BasicBlock2D(keras.layers.Layer):
         self.strides = positive_integer("strides", strides, self)
         self.preactivation = one_of("preactivation", preactivation, (None, "branch", "both"), self)
         self.shortcut = one_of("shortcut", shortcut, ("pad", "none"), self)
+        self.synchronized = bool(synchronized)
         default = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
         self.kernel_initializer = keras.initializers.get(kernel_initializer) or default
         self.regularizer = keras.regularizers.get(regularizer)
         self.conv1 = self._convolution("conv1", 0, self.strides)
         self.conv2 = self._convolution("conv2", 1, 1)
         # Before the first and the second convolution, or behind them.
-        self.norm1 = batch_normalization(self.regularizer, dtype=self.dtype_policy, name="norm1")
-        self.norm2 = batch_normalization(self.regularizer, dtype=self.dtype_policy, name="norm2")
+        self.norm1 = batch_normalization(self.regularizer, self.synchronized, dtype=self.dtype_policy, name="norm1")
+        self.norm2 = batch_normalization(self.regularizer, self.synchronized, dtype=self.dtype_policy, name="norm2")
         self.skip = None
 
     def _convolution(self, name, number, strides):
@@ -114,14 +117,20 @@ class BasicBlock2D(keras.layers.Layer):
             "strides": self.strides,
             "preactivation": self.preactivation,
             "shortcut": self.shortcut,
+            "synchronized": self.synchronized,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "regularizer": keras.regularizers.serialize(self.regularizer),
         }
         return {**super().get_config(), **config}
 
 
-def batch_normalization(regularizer, **kwargs):
+def batch_normalization(regularizer, synchronized=False, **kwargs):
     """Batch normalisation with the constants of the published Torch code, its parameters regularised too."""
     return keras.layers.BatchNormalization(
-        momentum=0.9, epsilon=1e-5, gamma_regularizer=regularizer, beta_regularizer=regularizer, **kwargs
+        momentum=0.9,
+        epsilon=1e-5,
+        gamma_regularizer=regularizer,
+        beta_regularizer=regularizer,
+        synchronized=synchronized,
+        **kwargs,
     )

@@ -1,0 +1,105 @@
+"""The networks that the paper compares with, trained by the same program: resumed, exported, refused."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+import idmatters_tf.layers  # noqa: F401 - registers the layers
+from idmatters_tf.data import shapes
+from tests.processes import assert_same_run, records
+from trainers import preprocessing
+from trainers.cifar import PROGRAM
+from trainers.loop import Recipe
+
+SHORT = ["--dataset", "shapes", "--train-images", 300, "--test-images", 60, "--batch-size", 8, "--steps", 8]
+SHORT += ["--drop-steps", 6, "--log-every", 1, "--evaluate-every", 4, "--checkpoint-every", 4]
+NETWORKS = {
+    "all-cnn": ["--preprocess", "channels"],
+    "preresnet": ["--depth", 8, "--warm-up-steps", 2],
+    "densenet": ["--depth", 7, "--growth", 4, "--dropout", 0.2],
+}
+
+
+@pytest.mark.parametrize("model", NETWORKS)
+def test_a_resumed_run_ends_as_one_that_was_not_stopped(model, program, tmp_path):
+    command = ["trainers.cifar", "--model", model, *NETWORKS[model], *SHORT]
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    done = program(*command, "--out", whole)
+    assert done.returncode == 0, done.stderr
+    shutil.copytree(whole, resumed)
+    (resumed / "result.json").unlink()
+    shutil.rmtree(resumed / "checkpoints" / "step-00000008", ignore_errors=True)
+    for path in (resumed / "checkpoints").glob("step-*8*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    done = program(*command, "--out", resumed)
+    assert done.returncode == 0, done.stderr
+    assert "going on from step 4" in done.stderr
+    assert_same_run(whole, resumed)
+
+    rates = [record["learning_rate"] for record in records(whole) if record["kind"] == "train"]
+    if model == "preresnet":
+        np.testing.assert_allclose(rates, [0.01] * 2 + [0.1] * 4 + [0.01] * 2, rtol=1e-6)
+    # The exported network has its preprocessing inside.
+    data = shapes.load(300, 60)
+    logits = keras.saving.load_model(whole / "model.keras").predict(data.test_images, verbose=0)
+    error = np.mean(np.argmax(logits, axis=1) != data.test_labels)
+    assert error == pytest.approx(json.loads((whole / "result.json").read_text())["last_error"])
+
+
+def settings_of(*arguments):
+    explicit, defaults = PROGRAM.parser().parse(list(map(str, arguments)))
+    return PROGRAM.combine(defaults, {}, explicit)
+
+
+def test_each_model_brings_the_recipe_of_its_paper():
+    resnet = settings_of("--model", "resnet")
+    assert (resnet["depth"], resnet["steps"], resnet["learning_rate"]) == (110, 64_000, 0.1)
+    assert (resnet["warm_up_steps"], resnet["blocks"], resnet["norm"]) == (400, None, None)
+    densenet = settings_of("--model", "densenet", "--steps", 10)
+    assert (densenet["growth"], densenet["batch_size"], densenet["nesterov"]) == (24, 64, True)
+    assert (densenet["steps"], densenet["dropout"], densenet["bottleneck"]) == (10, 0.0, False)
+    assert settings_of("--model", "all-cnn")["preprocess"] == "zca"
+    identity = settings_of()
+    assert (identity["steps"], identity["blocks"], identity["depth"]) == (60_000, 9, None)
+
+
+def test_the_rate_warms_up_and_drops():
+    recipe = Recipe(10, 0.1, (5,), 10.0, None, None, 1, 1, 1, 1, warm_up_steps=2, warm_up_rate=0.01)
+    rates = [float(recipe.rate(step)) for step in range(7)]
+    np.testing.assert_allclose(rates, [0.01, 0.01, 0.1, 0.1, 0.1, 0.01, 0.01], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "resnet", "--blocks", 3], "--blocks is no option of --model resnet"),
+        (["--model", "all-cnn", "--depth", 20], "--depth is no option of --model all-cnn"),
+        (["--growth", 12], "--growth is no option of --model identity: it is one of --model densenet"),
+        (["--model", "resnet", "--shortcut", "projection"], "--shortcut must be pad or none"),
+        (["--model", "resnet", "--depth", 21, "--dataset", "shapes"], "6 n + 2"),
+    ],
+)
+def test_bad_options(arguments, message, program, tmp_path):
+    done = program("trainers.cifar", *arguments, "--out", tmp_path / "run")
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", preprocessing.NAMES)
+def test_preprocessing_is_kept_with_the_run(name, tmp_path):
+    images = shapes.load(200, 1).train_images[:, ::4, ::4]
+    layer = preprocessing.fit(name, images)
+    outputs = preprocessing.apply(layer, images)
+    assert outputs.dtype == np.float32
+    if name == "channels":
+        np.testing.assert_allclose(outputs.mean(axis=(0, 1, 2)), 0, atol=1e-4)
+        np.testing.assert_allclose(outputs.std(axis=(0, 1, 2)), 1, atol=1e-3)
+    preprocessing.save(layer, images.shape[1:], tmp_path)
+    np.testing.assert_allclose(preprocessing.load(tmp_path)(images), outputs, atol=1e-4)
+    assert [path.name for path in tmp_path.iterdir()] == [preprocessing.FILE]
+    assert preprocessing.load(tmp_path / "nothing") is None
