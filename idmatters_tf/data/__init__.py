@@ -2,14 +2,16 @@
 
 images    ImageData: the arrays, their labels, names and origin
 cifar     CIFAR-10 and CIFAR-100, from the official binary files or through TensorFlow Datasets
+mnist     MNIST, from the official idx files or through TensorFlow Datasets
 shapes    a built-in, generated data set: works offline
 augment   crop, flip and standardise a batch at once
+sources   where data sets are looked for, and how TensorFlow Datasets gives them
 batches   which images, in which order, with which augmentation, at which step, on which replica
 """
 
 import importlib
 
-_SUBMODULES = ("augment", "batches", "cifar", "images", "shapes")
+_SUBMODULES = ("augment", "batches", "cifar", "images", "mnist", "shapes", "sources")
 
 __all__ = list(_SUBMODULES)
 

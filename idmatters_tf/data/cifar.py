@@ -10,17 +10,13 @@ Finding and checking files needs neither TensorFlow nor the network, so a progra
 """
 
 import dataclasses
-import os
-import pathlib
-import socket
 import tarfile
-import threading
-import urllib.parse
-import urllib.request
 
 import numpy as np
 
+from idmatters_tf.data import sources
 from idmatters_tf.data.images import DataError, ImageData
+from idmatters_tf.data.sources import Location
 
 IMAGE_SHAPE = (32, 32, 3)
 IMAGE_BYTES = 3072
@@ -71,14 +67,6 @@ VARIANTS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Location:
-    """Where a data set was found: `kind` is "folder", "archive" or "tfds"."""
-
-    kind: str
-    path: pathlib.Path
-
-
 def locate(name, data_dir=None):
     """Looks for a data set's files without reading them.
 
@@ -88,26 +76,18 @@ def locate(name, data_dir=None):
             (`$TFDS_DATA_DIR`, else `~/tensorflow_datasets`).
 
     Returns:
-        A `Location`, or None.
+        A `Location` of kind "folder", "archive" or "tfds", or None.
     """
     variant = VARIANTS[name]
-    root = default_data_dir() if data_dir is None else pathlib.Path(data_dir).expanduser()
-    if not root.is_dir():
-        return None
-    for folder in (root, *sorted(entry for entry in root.iterdir() if entry.is_dir())):
+    for folder in sources.folders(sources.data_root(data_dir)):
         for candidate in (folder, folder / variant.folder):
             if (candidate / variant.test_file).is_file() and candidate.name == variant.folder:
                 return Location("folder", candidate)
         if (folder / variant.archive).is_file():
             return Location("archive", folder / variant.archive)
-        if any((folder / name).glob("*/dataset_info.json")):
+        if sources.is_prepared(name, folder):
             return Location("tfds", folder)
     return None
-
-
-def default_data_dir():
-    """The folder in which TensorFlow Datasets keeps its data."""
-    return pathlib.Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
 
 def load(name, data_dir=None, download=False):
@@ -129,11 +109,11 @@ def load(name, data_dir=None, download=False):
         raise DataError(f"Argument `name` must be one of {', '.join(map(repr, VARIANTS))}. Received: name={name!r}")
     location = locate(name, data_dir)
     if location is None:
-        if not (download and _server_answers()):
+        if not (download and sources.server_answers(DOWNLOAD_HOST)):
             raise DataError(_missing(name, data_dir, tried_download=download))
-        return _load_tfds(name, default_data_dir() if data_dir is None else data_dir, download=True)
+        return sources.load_tfds(name, sources.data_root(data_dir), download=True)
     if location.kind == "tfds":
-        return _load_tfds(name, location.path, download=False)
+        return sources.load_tfds(name, location.path, download=False)
     return _load_binary(name, location)
 
 
@@ -198,64 +178,11 @@ def _decode(data, variant, records, path):
     return np.ascontiguousarray(channels_first.transpose(0, 2, 3, 1)), labels
 
 
-def _load_tfds(name, data_dir, download):
-    import tensorflow_datasets as tfds
-
-    tfds.display_progress_bar(download)
-    builder = tfds.builder(name, data_dir=str(data_dir))
-    if download:
-        builder.download_and_prepare()
-    splits = {}
-    for split in ("train", "test"):
-        # In the files' own order, so that the order of training depends on the seed alone.
-        everything = builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
-        splits[split] = everything["image"].numpy(), everything["label"].numpy().astype(np.int32)
-    return ImageData(
-        name=name,
-        train_images=splits["train"][0],
-        train_labels=splits["train"][1],
-        test_images=splits["test"][0],
-        test_labels=splits["test"][1],
-        class_names=tuple(builder.info.features["label"].names),
-        origin=f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}",
-    )
-
-
-def _server_answers(timeout=1.0):
-    """Whether the server of the data, or the proxy before it, takes a connection in time, name look-up included.
-
-    TensorFlow Datasets itself gives up only after minutes of retries.
-    """
-    host, port = DOWNLOAD_HOST
-    proxy = urllib.request.getproxies().get("https")
-    if proxy:
-        parsed = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
-        host, port = parsed.hostname, parsed.port or 80
-    answered = threading.Event()
-
-    def connect():
-        try:
-            socket.create_connection((host, port), timeout=timeout).close()
-        except OSError:
-            return
-        answered.set()
-
-    # In a thread, for a name look-up has no time-out of its own.
-    attempt = threading.Thread(target=connect, daemon=True)
-    attempt.start()
-    attempt.join(timeout)
-    return answered.is_set()
-
-
 def _missing(name, data_dir, tried_download):
     variant = VARIANTS[name]
-    root = default_data_dir() if data_dir is None else pathlib.Path(data_dir).expanduser()
-    tried = f", and {DOWNLOAD_HOST[0]} does not answer, so it cannot be downloaded now" if tried_download else ""
+    root = sources.data_root(data_dir)
     hint = ""
     if root.is_dir() and any(root.rglob(variant.python_archive)):
         hint = f" ({variant.python_archive} is there, but it holds pickles, which are never loaded.)"
-    return (
-        f"{name} was not found in {root} (looked for {variant.folder}/, {variant.archive} and a prepared "
-        f"TensorFlow data set {name}/){tried}.{hint} Either name the folder that holds one of these with --data-dir, "
-        f"or use the built-in data with --dataset shapes."
-    )
+    looked_for = f"{variant.folder}/, {variant.archive}"
+    return sources.missing(name, data_dir, looked_for, DOWNLOAD_HOST[0] if tried_download else None, hint)

@@ -1,0 +1,125 @@
+"""Where data sets are looked for, and how TensorFlow Datasets gives or downloads them.
+
+Finding files needs neither TensorFlow nor the network, so a program can say at once what is missing.
+"""
+
+import dataclasses
+import os
+import pathlib
+import socket
+import threading
+import urllib.parse
+import urllib.request
+
+import numpy as np
+
+from idmatters_tf.data.images import ImageData
+
+
+@dataclasses.dataclass(frozen=True)
+class Location:
+    """Where a data set was found: `kind` says as what ("tfds": prepared by TensorFlow Datasets)."""
+
+    kind: str
+    path: pathlib.Path
+
+
+def default_data_dir():
+    """The folder in which TensorFlow Datasets keeps its data: `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`."""
+    return pathlib.Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+
+
+def data_root(data_dir):
+    """The folder to search: `data_dir`, or the default one for None."""
+    return default_data_dir() if data_dir is None else pathlib.Path(data_dir).expanduser()
+
+
+def folders(root):
+    """A folder and those directly in it, the order of search; empty where there is no such folder."""
+    return (root, *sorted(entry for entry in root.iterdir() if entry.is_dir())) if root.is_dir() else ()
+
+
+def is_prepared(name, folder):
+    """Whether TensorFlow Datasets has prepared the data set `name` in a folder."""
+    return any((folder / name).glob("*/dataset_info.json"))
+
+
+def load_tfds(name, data_dir, download):
+    """Loads a data set of pictures through TensorFlow Datasets.
+
+    Args:
+        name: of the data set there, with the splits "train" and "test".
+        data_dir: its folder.
+        download: whether to download and prepare what is not there.
+
+    Returns:
+        An `ImageData`.
+    """
+    import tensorflow_datasets as tfds
+
+    tfds.display_progress_bar(download)
+    builder = tfds.builder(name, data_dir=str(data_dir))
+    if download:
+        builder.download_and_prepare()
+    splits = {}
+    for split in ("train", "test"):
+        # In the files' own order, so that the order of training depends on the seed alone.
+        everything = builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
+        splits[split] = everything["image"].numpy(), everything["label"].numpy().astype(np.int32)
+    return ImageData(
+        name=name,
+        train_images=splits["train"][0],
+        train_labels=splits["train"][1],
+        test_images=splits["test"][0],
+        test_labels=splits["test"][1],
+        class_names=tuple(builder.info.features["label"].names),
+        origin=f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}",
+    )
+
+
+def server_answers(address, timeout=1.0):
+    """Whether a server, or the proxy before it, takes a connection in time, name look-up included.
+
+    TensorFlow Datasets itself gives up only after minutes of retries.
+
+    Args:
+        address: (host, port).
+        timeout: in seconds.
+    """
+    host, port = address
+    proxy = urllib.request.getproxies().get("https")
+    if proxy:
+        parsed = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
+        host, port = parsed.hostname, parsed.port or 80
+    answered = threading.Event()
+
+    def connect():
+        try:
+            socket.create_connection((host, port), timeout=timeout).close()
+        except OSError:
+            return
+        answered.set()
+
+    # In a thread, for a name look-up has no time-out of its own.
+    attempt = threading.Thread(target=connect, daemon=True)
+    attempt.start()
+    attempt.join(timeout)
+    return answered.is_set()
+
+
+def missing(name, data_dir, looked_for, silent_server=None, hint="", instead="--dataset shapes"):
+    """The sentence that says that a data set was not found, and the ways on.
+
+    Args:
+        name, data_dir: of the data set.
+        looked_for: what would have been taken, in words.
+        silent_server: the host that was tried for a download, or None.
+        hint: a sentence more, beginning with a space.
+        instead: the option that selects built-in data.
+    """
+    tried = f", and {silent_server} does not answer, so it cannot be downloaded now" if silent_server else ""
+    return (
+        f"{name} was not found in {data_root(data_dir)} (looked for {looked_for} and a prepared TensorFlow data set "
+        f"{name}/){tried}.{hint} Either name the folder that holds one of these with --data-dir, or use the built-in "
+        f"data with {instead}."
+    )

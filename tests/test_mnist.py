@@ -1,0 +1,109 @@
+"""MNIST from made idx files, plain and compressed, and as TensorFlow Datasets prepares it."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+
+from idmatters_tf.data import mnist
+from idmatters_tf.data.images import DataError
+
+rng = np.random.default_rng(3)
+SIZES = {"train": 12, "test": 7}
+
+
+def idx(array):
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+@pytest.fixture
+def arrays():
+    images = {f"{split}_images": rng.integers(0, 256, (n, 28, 28), dtype=np.uint8) for split, n in SIZES.items()}
+    return images | {f"{split}_labels": rng.integers(0, 10, n, dtype=np.uint8) for split, n in SIZES.items()}
+
+
+def write(folder, arrays, compressed=False, dotted=False):
+    folder.mkdir(exist_ok=True)
+    for part, array in arrays.items():
+        name = mnist.FILES[part].replace("-idx", ".idx") if dotted else mnist.FILES[part]
+        (folder / (f"{name}.gz" if compressed else name)).write_bytes(
+            gzip.compress(idx(array)) if compressed else idx(array)
+        )
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("dotted", [False, True])
+def test_idx_files(tmp_path, arrays, compressed, dotted):
+    folder = tmp_path / "mnist"
+    write(folder, arrays, compressed, dotted)
+    for data_dir in (tmp_path, folder):
+        assert mnist.locate(data_dir) == mnist.Location("folder", folder)
+    data = mnist.load(tmp_path)
+    assert (data.name, data.classes, data.image_shape) == ("mnist", 10, (28, 28, 1))
+    for part, array in arrays.items():
+        np.testing.assert_array_equal(getattr(data, part).squeeze(), array)
+    assert data.train_labels.dtype == np.int32
+
+
+def test_damaged_files_are_refused(tmp_path, arrays):
+    write(tmp_path, arrays)
+    path = tmp_path / mnist.FILES["train_images"]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(DataError, match=r"must hold entries of shape \(28, 28\), 9,424 bytes.*Received.*9,423 bytes"):
+        mnist.load(tmp_path)
+    path.write_bytes(idx(np.zeros((4, 32, 32), np.uint8)))
+    with pytest.raises(DataError, match=r"entries of shape \(32, 32\)"):
+        mnist.load(tmp_path)
+    path.write_bytes(b"<html>")
+    with pytest.raises(DataError, match=r"unsigned bytes with 3 dimensions. Received: .*3c 68 74 6d"):
+        mnist.load(tmp_path)
+    path.unlink()
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(whole)[:-20])
+    with pytest.raises(DataError, match="cannot be decompressed"):
+        mnist.load(tmp_path)
+    path.write_bytes(whole)
+    (tmp_path / mnist.FILES["test_labels"]).unlink()
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte is missing"):
+        mnist.load(tmp_path)
+
+
+def test_missing_data_names_the_place_and_the_ways_on(tmp_path, monkeypatch):
+    assert mnist.locate(tmp_path / "nowhere") is None
+    with pytest.raises(DataError, match=r"mnist was not found in .*--data-dir.*--dataset digits-like"):
+        mnist.load(tmp_path)
+    monkeypatch.setattr(mnist.sources, "server_answers", lambda _address: False)
+    with pytest.raises(DataError, match="storage.googleapis.com does not answer"):
+        mnist.load(tmp_path, download=True)
+
+
+def test_tensorflow_datasets(tmp_path, arrays, monkeypatch):
+    """A data set prepared by TensorFlow Datasets' own builder, from made files of the official layout."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.image_classification import mnist as builder_of_mnist
+
+    write(tmp_path / "idx", arrays)
+    monkeypatch.setattr(builder_of_mnist, "_TRAIN_EXAMPLES", SIZES["train"])
+    monkeypatch.setattr(builder_of_mnist, "_TEST_EXAMPLES", SIZES["test"])
+
+    class LocalFiles:
+        @staticmethod
+        def download_and_extract(urls):
+            names = {key: url.split("/")[-1].removesuffix(".gz") for key, url in urls.items()}
+            return {key: str(tmp_path / "idx" / name) for key, name in names.items()}
+
+    prepared = tmp_path / "prepared"
+    builder = tfds.builder("mnist", data_dir=prepared)
+    generators = type(builder)._split_generators
+    builder._split_generators = lambda _manager: generators(builder, LocalFiles)
+    builder.download_and_prepare()
+
+    assert mnist.locate(prepared) == mnist.Location("tfds", prepared)
+    data = mnist.load(prepared)
+    assert data.train_images.shape == (12, 28, 28, 1)
+    expected = {
+        image.tobytes(): label for image, label in zip(arrays["test_images"], arrays["test_labels"], strict=True)
+    }
+    got = {image.tobytes(): label for image, label in zip(data.test_images, data.test_labels, strict=True)}
+    assert got == expected
