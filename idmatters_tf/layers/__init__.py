@@ -4,6 +4,7 @@ ResidualConv2D           x + C2(relu(C1 x)), the block of Hardt & Ma's all-convo
 PadShortcut2D            average pooling and zero channels: the parameter-free shortcut where the shape changes
 RandomProjection         a frozen random matrix in place of a trained last layer
 ResidualDense            h + V relu(U h + s), the block of the expressivity theorem
+ResidualDenseStack       thousands of such blocks as one layer
 LinearResidual           h + A h, the block of the landscape theorem
 ShortcutUnit             h + post(W_n mid(... mid(W_1 pre(h)))), Li et al.'s n-shortcut unit
 PerImageStandardization  (x - mean) / std of each picture, so that an exported model takes raw pixels
@@ -13,6 +14,7 @@ from idmatters_tf.layers.convolutional import PadShortcut2D, ResidualConv2D
 from idmatters_tf.layers.dense import LinearResidual, ResidualDense, ShortcutUnit
 from idmatters_tf.layers.preprocessing import PerImageStandardization
 from idmatters_tf.layers.projection import RandomProjection
+from idmatters_tf.layers.stacked import ResidualDenseStack
 
 __all__ = [
     "LinearResidual",
@@ -21,5 +23,6 @@ __all__ = [
     "RandomProjection",
     "ResidualConv2D",
     "ResidualDense",
+    "ResidualDenseStack",
     "ShortcutUnit",
 ]
