@@ -131,7 +131,7 @@ def _panels(Z):
 def _largest_product(Z, surrogates):
     largest = -np.inf
     for panel in _panels(Z):
-        products = highest_products(Z[panel], Z, panel.start, np.empty(panel.stop - panel.start))
+        products = highest_products(Z[panel], Z, np.arange(panel.start, panel.stop))
         largest = max(largest, products.max(), (Z[panel] @ surrogates.T).max())
     return float(largest)
 
@@ -144,6 +144,6 @@ def _smallest_squared_distance(Z, surrogates):
     smallest = np.inf
     for panel in _panels(Z):
         units = np.column_stack([Z[panel], np.ones(panel.stop - panel.start)])
-        highest = highest_products(units, everything, panel.start, np.empty(len(units)))
+        highest = highest_products(units, everything, np.arange(panel.start, panel.stop))
         smallest = min(smallest, float((squares[panel] - 2 * highest).min()))
     return smallest

@@ -16,8 +16,10 @@ from idmatters_tf.expressivity.ridge import ridge_directions
 from idmatters_tf.expressivity.samples import chunks
 from idmatters_tf.expressivity.surrogates import directions, last_block, surrogate_labels
 
-# Rows and columns of the tiles in which inner products are taken: one tile stays in the second-level cache.
-PANEL, TILE = 256, 2048
+# Rows and columns of the tiles in which inner products are taken: a tile of products stays in the cache.
+PANEL, TILE = 256, 4096
+# A relative margin a thousand times float32's rounding error.
+CLOSE = 1e-3
 # Below this share of the largest norm, surrogate labels of half the smallest norm drown in rounding errors.
 SMALLEST_NORM = 1e-6
 
@@ -112,55 +114,75 @@ def project(x, width, rng):
     return projection, bias, Z
 
 
-def highest_products(units, Z, first, out):
-    """For each unit of the points first, first + 1, ...: the largest <u, z> over the points after its own.
+def highest_products(units, Z, own):
+    """For each unit the largest <u, z> over the points after its own.
 
     Args:
-        units: (p, k).
-        Z: (n, k), all points in order.
-        first: the number of the first unit's point.
-        out: (p,), overwritten.
+        units: (p, k), those of a few points, in order.
+        Z: (n, k), all points in order; of the dtype in which products are taken.
+        own: (p,), ascending, the numbers of the units' own points.
+
+    Returns:
+        (p,), -inf for the last point.
     """
-    end = first + len(units)
-    own = units @ Z[first:end].T
-    own[np.tri(len(units), dtype=bool)] = -np.inf
-    own.max(axis=1, out=out)
-    buffer = np.empty((len(units), TILE))
-    for start in range(end, len(Z), TILE):
+    highest = np.full(len(units), -np.inf, Z.dtype)
+    buffer = np.empty((len(units), TILE), Z.dtype)
+    for start in range(own[0] + 1, len(Z), TILE):
         tile = Z[start : start + TILE]
-        products = np.matmul(units, tile.T, out=buffer[:, : len(tile)] if len(tile) == TILE else None)
-        np.maximum(out, products.max(axis=1), out=out)
-    return out
+        products = np.matmul(units, tile.T, out=buffer[:, : len(tile)])
+        if start <= own[-1]:
+            products[np.arange(start, start + len(tile)) <= own[:, None]] = -np.inf
+        np.maximum(highest, products.max(axis=1), out=highest)
+    return highest
 
 
 def _unit_by_unit(Z, norms, surrogates, order, progress):
     """Directions (n, k), the largest product that must not fire each unit (n,), and relative margins (n,)."""
     n = len(Z)
+    points = _Points(Z, norms, surrogates)
     units, highest = Z.copy(), np.empty(n)
     for first in range(0, n, PANEL):
         panel = slice(first, min(first + PANEL, n))
-        highest_products(Z[panel], Z, first, highest[panel])
-        np.maximum(highest[panel], (Z[panel] @ surrogates.T).max(axis=1), out=highest[panel])
+        highest[panel] = points.highest(Z[panel], panel)
         if order == "ridge":
-            _improve(units, highest, panel, Z, norms, surrogates)
+            _improve(units, highest, panel, points)
         if progress is not None:
             progress(panel.stop, n)
-    return units, highest, _margins(units, highest, Z, norms)
+    return units, highest, points.margins(units, highest, slice(0, n))
 
 
-def _margins(units, highest, Z, norms):
-    own = np.einsum("nk,nk->n", units, Z)
-    return (own - highest) / (np.linalg.norm(units, axis=1) * norms)
+class _Points:
+    """The points in the order in which they are moved, in both precisions, and the surrogate labels."""
+
+    def __init__(self, Z, norms, surrogates):
+        self.Z, self.norms, self.surrogates = Z, norms, surrogates
+        self._single = Z.astype(np.float32)
+
+    def highest(self, units, panel):
+        """The largest product that must not fire each of a panel's units.
+
+        Found in float32, which is twice as fast and good enough to place a threshold in the middle of a margin; where
+        the margin turns out small, in float64 again.
+        """
+        own = np.arange(panel.start, panel.stop)
+        beside = (units @ self.surrogates.T).max(axis=1)
+        found = np.maximum(highest_products(units.astype(np.float32), self._single, own), beside)
+        close = np.flatnonzero(self.margins(units, found, panel) < CLOSE)
+        if len(close):
+            found[close] = np.maximum(highest_products(units[close], self.Z, own[close]), beside[close])
+        return found
+
+    def margins(self, units, highest, panel):
+        """(<u, z> - highest) / (||u|| ||z||) of a panel."""
+        own = np.einsum("nk,nk->n", units, self.Z[panel])
+        return (own - highest) / (np.linalg.norm(units, axis=1) * self.norms[panel])
 
 
-def _improve(units, highest, panel, Z, norms, surrogates):
+def _improve(units, highest, panel, points):
     """Takes the ridge direction for those units of a panel whose margin it enlarges."""
-    candidates = ridge_directions(Z, panel, surrogates)
-    reached = highest_products(candidates, Z, panel.start, np.empty(len(candidates)))
-    np.maximum(reached, (candidates @ surrogates.T).max(axis=1), out=reached)
-    before = _margins(units[panel], highest[panel], Z[panel], norms[panel])
-    after = _margins(candidates, reached, Z[panel], norms[panel])
-    better = after > before
+    candidates = ridge_directions(points.Z, panel, points.surrogates)
+    reached = points.highest(candidates, panel)
+    better = points.margins(candidates, reached, panel) > points.margins(units[panel], highest[panel], panel)
     units[panel][better] = candidates[better]
     highest[panel][better] = reached[better]
 
@@ -202,7 +224,7 @@ def _common_threshold(Z, surrogates, progress):
     highest = np.empty(n)
     for first in range(0, n, PANEL):
         panel = slice(first, min(first + PANEL, n))
-        highest_products(Z[panel], Z, first, highest[panel])
+        highest[panel] = highest_products(Z[panel], Z, np.arange(panel.start, panel.stop))
         np.maximum(highest[panel], (Z[panel] @ surrogates.T).max(axis=1), out=highest[panel])
         if progress is not None:
             progress(panel.stop, n)

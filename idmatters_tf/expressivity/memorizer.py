@@ -179,7 +179,7 @@ def memorize(
     return model
 
 
-def verify(model, x, labels, batch_size=8192, progress=None):
+def verify(model, x, labels, batch_size=4096, progress=None):
     """Runs every row through the model, in batches of the model's own dtype, and compares with the one-hot vectors.
 
     Args:
