@@ -1,4 +1,4 @@
-"""Universal finite-sample expressivity: Hardt & Ma's Theorem 3.2 made executable, for any distinct points and any width.
+"""Universal finite-sample expressivity: Hardt & Ma's Theorem 3.2 made executable, at any width.
 
 memorize            a Keras model that maps each row of a sample to the one-hot vector of its label, in closed form
 verify              every row of a sample through a model, against its label

@@ -93,8 +93,8 @@ def check_assumption(x, labels=None, classes=None, width=32, seed=0):
         if not norms.all():
             row = rows.start + int(np.argmin(norms))
             raise ValueError(
-                f"Argument `x` must not have zero rows, which have no direction. Received: zeros in row {row}. Append a "
-                f"constant column."
+                f"Argument `x` must not have zero rows, which have no direction. Received: zeros in row {row}. Append "
+                f"a constant column."
             )
         unit[rows] = x[rows] / norms
     kept = distinct_rows(x, labels)

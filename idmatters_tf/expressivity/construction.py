@@ -1,25 +1,30 @@
 """Theorem 3.2 made executable, in NumPy float64: every weight of a residual network that maps n points to their labels.
 
 The network is h_0 = A_0 x (+ b), then h <- h + V_j relu(U_j h + s_j) for j = 1, ..., ceil(n/k), and at last
-V relu(U h + s) without skip. Each block moves k points from where A_0 put them to the surrogate label of their class and
-leaves all others where they are. Hardt & Ma's proof gives every unit the same threshold, which asks for nearly equal
-norms and a width in the hundreds. The order of norms does without: if point i has the largest norm of those not yet
-moved, then by Cauchy-Schwarz <z_i, z_i> > <z_i, z> for each other one of them, whatever the width, and so each unit gets
-a threshold of its own between the two.
+V relu(U h + s) without skip. Each block moves k points from where A_0 put them to the surrogate label of their class,
+and leaves all others where they are. Hardt & Ma's proof gives every unit the same threshold, which asks for nearly
+equal norms and a width in the hundreds. The order of norms does without: if point i has the largest norm of those not
+yet moved, then by Cauchy-Schwarz <z_i, z_i> > <z_i, z> for each other one of them, whatever the width, and so each unit
+gets a threshold of its own between the two.
 """
 
 import dataclasses
+import itertools
 
 import numpy as np
 
-from idmatters_tf.expressivity.ridge import ridge_directions
+from idmatters_tf.expressivity.ridge import directions_away
 from idmatters_tf.expressivity.samples import chunks
 from idmatters_tf.expressivity.surrogates import directions, last_block, surrogate_labels
 
 # Rows and columns of the tiles in which inner products are taken: a tile of products stays in the cache.
 PANEL, TILE = 256, 4096
+# Relative margins below this are rounding errors.
+SMALLEST_MARGIN = 16 * np.finfo(float).eps
 # A relative margin a thousand times float32's rounding error.
 CLOSE = 1e-3
+# How far a direction leans: the point's own direction holds off the points that are no neighbours.
+TILTS = (0.03, 0.3, 3.0)
 # Below this share of the largest norm, surrogate labels of half the smallest norm drown in rounding errors.
 SMALLEST_NORM = 1e-6
 
@@ -82,7 +87,7 @@ def construct(x, labels, classes, width, order, seed, progress=None):
     else:
         surrogates = surrogate_labels(classes, width, norms[-1] / 2, rng)
         units, highest, margins = _unit_by_unit(Z, norms, surrogates, order, progress)
-        if margins.min() < 4 * np.finfo(float).eps:
+        if margins.min() < SMALLEST_MARGIN:
             raise _too_close(rows, Z, norms, units, margins)
         thresholds = (np.einsum("nk,nk->n", units, Z) + highest) / 2
         last = last_block(surrogates)
@@ -179,12 +184,14 @@ class _Points:
 
 
 def _improve(units, highest, panel, points):
-    """Takes the ridge direction for those units of a panel whose margin it enlarges."""
-    candidates = ridge_directions(points.Z, panel, points.surrogates)
-    reached = points.highest(candidates, panel)
-    better = points.margins(candidates, reached, panel) > points.margins(units[panel], highest[panel], panel)
-    units[panel][better] = candidates[better]
-    highest[panel][better] = reached[better]
+    """Takes those directions, leaning away from the neighbours, which enlarge a unit's margin."""
+    outward = points.Z[panel] / points.norms[panel, None]
+    for away, tilt in itertools.product(directions_away(points.Z, panel, points.surrogates), TILTS):
+        candidates = outward + tilt * away
+        reached = points.highest(candidates, panel)
+        better = points.margins(candidates, reached, panel) > points.margins(units[panel], highest[panel], panel)
+        units[panel][better] = candidates[better]
+        highest[panel][better] = reached[better]
 
 
 def blocks_of(units, thresholds, Z, targets, width):
@@ -231,7 +238,7 @@ def _common_threshold(Z, surrogates, progress):
     if own.min() <= highest.max():
         raise ValueError(
             f"order='paper' is impossible here: its one common threshold must lie below the smallest ||z||^2 = "
-            f"{own.min():.3g} and above every inner product with another point or surrogate label, of which the largest "
+            f"{own.min():.3g} and above every inner product with another point or surrogate label, whose largest "
             f"is {highest.max():.3g}. `check_assumption` says more. Use order='norm', which works at any width, or a "
             f"larger width than {Z.shape[1]}."
         )
@@ -245,7 +252,8 @@ def _paper_last_block(surrogates):
     highest = max(0.0, products.max()) if len(products) > 1 else 0.0
     if highest >= 1:
         raise ValueError(
-            "order='paper' is impossible here: two random surrogate labels coincide. Use order='norm' or a larger width."
+            "order='paper' is impossible here: two random surrogate labels coincide. Use order='norm' or a larger "
+            "width."
         )
     classes = len(surrogates)
     return surrogates.T.copy(), np.full(classes, -(1 + highest) / 2), 2 / (1 - highest) * np.eye(classes)

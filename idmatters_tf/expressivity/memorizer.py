@@ -275,7 +275,7 @@ def _check_unit_norms(x):
         if np.abs(norms - 1).max() > 1e-5:
             row = rows.start + int(np.argmax(np.abs(norms - 1)))
             raise ValueError(
-                f"order='paper' needs rows of norm 1 in argument `x`. Received: norm {norms[row - rows.start]:.6g} in row "
-                f"{row}. Divide each row by its norm; where rows are zero or multiples of each other, append a constant "
-                f"column before."
+                f"order='paper' needs rows of norm 1 in argument `x`. Received: norm {norms[row - rows.start]:.6g} in "
+                f"row {row}. Divide each row by its norm; where rows are zero or multiples of each other, append a "
+                f"constant column before."
             )

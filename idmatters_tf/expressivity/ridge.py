@@ -8,34 +8,47 @@ TILE = 8192
 RIDGE = 0.1
 
 
-def ridge_directions(Z, panel, surrogates):
-    """u_i = (C + lambda I)^(-1) (z_i - m) for the points of a panel, with C and m the covariance and mean of neighbours.
+def directions_away(Z, panel, surrogates):
+    """Two directions for each point of a panel that look away from its neighbours.
 
-    A unit in the direction z_i has a margin of half the squared distance to the nearest point; in a direction that
-    looks away from the neighbours the margin is of the order of the distance itself.
+    A unit in the direction z_i has a margin of half the squared distance to the nearest point; leaning it away from the
+    neighbours makes the margin of the order of the distance itself. The directions are (C + lambda I)^(-1) (z_i - m),
+    where C and m are the covariance and mean of 32 neighbours, and z_i - z for the nearest z alone, which is better
+    where a single point is much nearer than all others.
 
     Args:
         Z: (n, k), the points in order of norms; the neighbours are among those after the point itself.
         panel: a slice of points.
-        surrogates: (r, k).
+        surrogates: (r, k); their mean stands in for neighbours where there are too few.
 
     Returns:
-        (points of the panel, k) float64, of norm 1. Whether a direction separates is for the caller to see.
+        Two arrays (points of the panel, k), float64, rows of norm 1 or 0. Whether a direction separates is for the
+        caller to see.
     """
     points, width = Z[panel], Z.shape[1]
-    middle = surrogates.mean(axis=0)
-    neighbours = np.concatenate([Z, middle[None]])[_neighbours(Z, panel)]
+    numbers, nearest = _neighbours(Z, panel)
+    candidates = np.concatenate([Z, surrogates.mean(axis=0, keepdims=True)])
+    neighbours = candidates[numbers]
     mean = neighbours.mean(axis=1)
     spread = neighbours - mean[:, None]
     covariance = spread.transpose(0, 2, 1) @ spread / neighbours.shape[1]
-    size = np.einsum("pkk->p", covariance) / width
-    covariance += (RIDGE * size + np.finfo(float).tiny)[:, None, None] * np.eye(width)
-    found = np.linalg.solve(covariance, (points - mean)[:, :, None])[:, :, 0]
-    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.finfo(float).tiny)
+    variance = np.einsum("pkk->p", covariance) / width
+    # The floor is for neighbours that are all the same point.
+    ridge = RIDGE * variance + 1e-12 * np.einsum("pk,pk->p", points, points) / width + np.finfo(float).tiny
+    covariance += ridge[:, None, None] * np.eye(width)
+    away = np.linalg.solve(covariance, (points - mean)[:, :, None])[:, :, 0]
+    return _normalized(away), _normalized(points - candidates[nearest])
+
+
+def _normalized(vectors):
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms > 0, norms, 1)
 
 
 def _neighbours(Z, panel):
-    """For each point of a panel the numbers of points near it among those after it, and n where there are too few.
+    """For each point of a panel the numbers of points near it among those after it, and of the nearest of them.
+
+    The number n says that there are too few.
 
     Only the nearest of each strip of neighbouring columns is looked at: a full sort would take longer than all else.
     """
@@ -59,4 +72,5 @@ def _neighbours(Z, panel):
     if best.shape[1] > NEIGHBOURS:
         nearest = np.argpartition(best, -NEIGHBOURS, axis=1)[:, -NEIGHBOURS:]
         best, where = (np.take_along_axis(array, nearest, axis=1) for array in (best, where))
-    return np.where(np.isfinite(best), where, n)
+    where = np.where(np.isfinite(best), where, n)
+    return where, np.take_along_axis(where, best.argmax(axis=1)[:, None], axis=1)[:, 0]

@@ -1,4 +1,4 @@
-"""Surrogate labels: one well separated vector for each class, and the last block, which turns them into one-hot ones."""
+"""Surrogate labels: a well separated vector for each class; and the last block, which makes them one-hot."""
 
 import numpy as np
 
