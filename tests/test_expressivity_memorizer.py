@@ -1,6 +1,7 @@
 """Memorisers as Keras models: exact, saved, exported, trained on, taken apart; and `ResidualDenseStack`."""
 
 import dataclasses
+import re
 import warnings
 
 import hypothesis
@@ -46,7 +47,7 @@ def test_float32_is_close_to_float64(n, width, seed):
     wide, single = (memorize(x, labels, 5, width, dtype=dtype, check=()) for dtype in ("float64", "float32"))
     assert single.report.dtype == "float32"
     error = np.abs(np.asarray(single(x.astype("float32"))) - np.asarray(wide(x))).max()
-    assert error < 1e-6 / wide.report.smallest_margin
+    assert error < 1e-5 / wide.report.smallest_margin
 
 
 def test_float64_is_chosen_where_the_margin_asks_for_it():
@@ -68,8 +69,8 @@ def test_saved_exported_and_read_by_predict(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     assert verify(loaded, x, labels) == model.report.verified["float64"]
     model.export(tmp_path / "saved", verbose=False)
-    served = tf.saved_model.load(tmp_path / "saved").serve(tf.constant(x))
-    np.testing.assert_allclose(served, np.eye(4)[labels], atol=1e-6)
+    served = tf.saved_model.load(tmp_path / "saved")
+    np.testing.assert_allclose(served.serve(tf.constant(x)), np.eye(4)[labels], atol=1e-6)
     # Keras rounds float64 arrays to float32 on the way in, but not those of a tf.data.Dataset.
     rounded = model.predict(x, verbose=0)
     assert (rounded.argmax(axis=1) == labels).all()
@@ -210,6 +211,5 @@ def test_progress_is_reported():
 )
 def test_bad_input_is_one_clear_sentence(changes, message):
     arguments = {"x": np.arange(1.0, 9).reshape(4, 2), "labels": [0, 1, 0, 1], "width": 2, **changes}
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=re.escape(message)):
         memorize(**arguments)
-    assert message in str(caught.value)

@@ -195,10 +195,12 @@ def verify(model, x, labels, batch_size=4096, progress=None):
     dtype = model.inputs[0].dtype
     correct, largest, wrong = 0, 0.0, []
     order = _by_norm(model, x)
+    # Compiled, unless there is a single batch, for which that would take longer than running it. `predict` would round
+    # float64 to float32.
+    run = model if len(x) <= batch_size else model.predict_on_batch
     for start in range(0, len(x), batch_size):
         rows = order[start : start + batch_size]
-        # Not `predict`, which rounds float64 to float32.
-        outputs = np.asarray(model.predict_on_batch(x[rows].astype(dtype)))
+        outputs = keras.ops.convert_to_numpy(run(x[rows].astype(dtype))).copy()
         right = outputs.argmax(axis=1) == labels[rows]
         correct += int(right.sum())
         wrong.extend(int(row) for row in rows[~right][: 10 - len(wrong)])
@@ -261,12 +263,12 @@ def _check_options(width, order, dtype, check, seed):
         raise ValueError(f"Argument `seed` must be a non-negative integer. Received: seed={seed!r}")
     if order not in ORDERS:
         raise ValueError(f"Argument `order` must be one of 'norm', 'ridge', 'paper'. Received: order={order!r}")
-    for argument, values in (("dtype", [dtype]), ("check", [check] if isinstance(check, str) else check)):
-        for value in values:
-            if value not in DTYPES or isinstance(check, str):
-                shown = dtype if argument == "dtype" else check
-                expected = "'float64' or 'float32'" if argument == "dtype" else "a tuple of 'float64' and 'float32'"
-                raise ValueError(f"Argument `{argument}` must be {expected}. Received: {argument}={shown!r}")
+    if dtype not in DTYPES:
+        raise ValueError(f"Argument `dtype` must be 'float64' or 'float32'. Received: dtype={dtype!r}")
+    if isinstance(check, str) or not set(check) <= set(DTYPES):
+        raise ValueError(
+            f"Argument `check` must be a tuple of 'float64' and 'float32', or empty. Received: check={check!r}"
+        )
 
 
 def _check_unit_norms(x):
