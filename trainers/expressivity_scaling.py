@@ -104,6 +104,8 @@ def draw(rows, path, settings):
         for axis in axes[:, column]:
             axis.set_xscale("log")
             axis.set_yscale("log")
+            axis.set_xticks(sizes, [f"{size:,.0f}" for size in sizes], rotation=30, fontsize=7)
+            axis.minorticks_off()
             axis.grid(alpha=0.3)
             axis.legend(fontsize=7)
     for axis, label in zip(axes[:, 0], ("parameters", "relative margin", "seconds to build, megabytes"), strict=True):
