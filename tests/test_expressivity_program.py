@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+import idmatters_tf.layers  # noqa: F401 - registers the layers of the loaded model
 from idmatters_tf.data import shapes
 from tests.conftest import ROOT
 
