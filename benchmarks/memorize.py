@@ -1,4 +1,4 @@
-"""Claim: a memoriser is built and checked at half the rate at which this machine multiplies large matrices, or more.
+"""Claim: a memoriser is built and checked as fast as the plain algorithm would be at half this machine's matrix rate.
 
     python benchmarks/memorize.py [--rows N] [--dim D] [--classes R] [--width K] [--dtype DTYPE] [--rounds N]
 
