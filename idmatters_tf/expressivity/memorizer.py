@@ -102,8 +102,8 @@ def memorize(
         classes: r; by default the largest label plus 1.
         width: k >= 1, the width of the residual blocks.
         order: "norm" moves the points in the order of their norms, each with its own threshold; "ridge" also tries
-            directions away from each point's neighbours, with a larger margin on clustered data, in three times the
-            time; "paper" takes the rows as they come with one threshold for all units, for rows of norm 1.
+            directions away from each point's neighbours, with a larger margin on clustered data, in ten times the time
+            or more; "paper" takes the rows as they come with one threshold for all units, for rows of norm 1.
         seed: of the random projection and the surrogate labels.
         dtype: "float64" or "float32". Where the smallest margin is below 1e-4, float32 is not enough: the model is
             float64 then, and a warning says so.
