@@ -3,8 +3,9 @@
 Sub-modules are imported when they are first used, so that `import idmatters_tf` costs nothing:
 
     initializers   IdentityNormal, StandardNormal, ScaledGlorot
-    layers         ResidualConv2D, PadShortcut2D, RandomProjection, ResidualDense, LinearResidual, ShortcutUnit,
-                   PerImageStandardization
+    layers         ResidualConv2D, PadShortcut2D, RandomProjection, ResidualDense, ResidualDenseStack, LinearResidual,
+                   ShortcutUnit, PerImageStandardization
+    expressivity   residual networks that memorise any sample, in closed form
     linear         deep linear networks as mathematics: risks, factorisations, Hessians, gradient descent (NumPy alone)
     optimizers     Momentum (the learning rate outside the velocity, as TensorFlow 1 had it)
     norms          Frobenius and spectral norms of a network's kernels
@@ -16,7 +17,7 @@ import importlib
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("curvature", "data", "initializers", "layers", "linear", "norms", "optimizers")
+_SUBMODULES = ("curvature", "data", "expressivity", "initializers", "layers", "linear", "norms", "optimizers")
 
 __all__ = [*_SUBMODULES, "__version__"]
 

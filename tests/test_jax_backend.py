@@ -17,6 +17,7 @@ import json, sys
 import numpy as np
 import keras
 from idmatters_tf import layers, norms
+from idmatters_tf.expressivity import memorize
 from idmatters_tf.optimizers import Momentum
 from models import linear
 from models.cifar import identity_resnet
@@ -42,6 +43,12 @@ loss = model.fit(pictures, np.arange(4), epochs=2, shuffle=False, verbose=0).his
 model.save(sys.argv[2])
 same = keras.saving.load_model(sys.argv[2]).predict(pictures, verbose=0)
 assert np.array_equal(same, model.predict(pictures, verbose=0))
+points, labels = rng.normal(size=(60, 5)), rng.integers(0, 4, 60)
+memorizer = memorize(points, labels, width=8, dtype="float32")
+exact = memorizer.report.verified["float32"]
+assert exact.correct == 60 and exact.largest_error < 1e-3, exact
+memorizer.compile(keras.optimizers.SGD(1e-3), "mse")
+memorizer.fit(points, np.eye(4)[labels], epochs=1, verbose=0)
 keras.config.set_dtype_policy("mixed_bfloat16")
 half = identity_resnet((16, 16, 3), blocks=1, widths=(8, 12), stem=4)
 assert half.output.dtype == "float32", half.output.dtype

@@ -27,11 +27,11 @@ class Progress:
                 total=total, initial=done, desc=title, unit=f" {unit}", dynamic_ncols=True, leave=leave
             )
 
-    def advance(self):
-        """One more unit is done."""
-        self.done += 1
+    def advance(self, count=1):
+        """One more unit is done, or several."""
+        self.done += count
         if self._bar is not None:
-            self._bar.update()
+            self._bar.update(count)
 
     def show(self, text):
         """Shows measurements beside the bar, or on the next line due."""

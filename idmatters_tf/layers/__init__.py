@@ -5,6 +5,7 @@ PadShortcut2D            average pooling and zero channels: the parameter-free s
 BasicBlock2D             He et al.'s block with batch normalisation, plain or pre-activated, for comparison
 RandomProjection         a frozen random matrix in place of a trained last layer
 ResidualDense            h + V relu(U h + s), the block of the expressivity theorem
+ResidualDenseStack       thousands of such blocks as one layer
 LinearResidual           h + A h, the block of the landscape theorem
 ShortcutUnit             h + post(W_n mid(... mid(W_1 pre(h)))), Li et al.'s n-shortcut unit
 PerImageStandardization  (x - mean) / std of each picture, so that an exported model takes raw pixels
@@ -16,6 +17,7 @@ from idmatters_tf.layers.convolutional import PadShortcut2D, ResidualConv2D
 from idmatters_tf.layers.dense import LinearResidual, ResidualDense, ShortcutUnit
 from idmatters_tf.layers.preprocessing import PerImageStandardization, ZCAWhitening
 from idmatters_tf.layers.projection import RandomProjection
+from idmatters_tf.layers.stacked import ResidualDenseStack
 
 __all__ = [
     "BasicBlock2D",
@@ -25,6 +27,7 @@ __all__ = [
     "RandomProjection",
     "ResidualConv2D",
     "ResidualDense",
+    "ResidualDenseStack",
     "ShortcutUnit",
     "ZCAWhitening",
 ]

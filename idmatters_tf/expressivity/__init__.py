@@ -1,0 +1,28 @@
+"""Universal finite-sample expressivity: Hardt & Ma's Theorem 3.2 made executable, at any width.
+
+memorize            a Keras model that maps each row of a sample to the one-hot vector of its label, in closed form
+verify              every row of a sample through a model, against its label
+check_assumption    what the paper's own constants ask of a sample, and by how much they fail
+"""
+
+# ruff: noqa: I001 - in the order of use, a table of contents
+
+# The network, its check and its report: in Keras.
+from idmatters_tf.expressivity.memorizer import Report, Verification, memorize, verify
+
+# The paper's assumption and constants.
+from idmatters_tf.expressivity.assumption import AssumptionCheck, check_assumption
+
+# The weights alone: in NumPy float64.
+from idmatters_tf.expressivity.construction import Weights, construct
+
+__all__ = [
+    "AssumptionCheck",
+    "Report",
+    "Verification",
+    "Weights",
+    "check_assumption",
+    "construct",
+    "memorize",
+    "verify",
+]

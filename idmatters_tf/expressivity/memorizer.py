@@ -1,0 +1,283 @@
+"""Memorisers as Keras models: built from the constructed weights, checked on every row, with a report."""
+
+import dataclasses
+import math
+import time
+import warnings
+
+import keras
+import numpy as np
+
+from idmatters_tf.expressivity.construction import TooClose, construct
+from idmatters_tf.expressivity.samples import checked, chunks, distinct_rows
+from idmatters_tf.layers import ResidualDenseStack
+
+ORDERS = ("norm", "ridge", "paper")
+DTYPES = ("float64", "float32")
+# Below this relative margin float32's rounding (6e-8, times what inner products add up) can move a unit across zero.
+SAFE_FLOAT32_MARGIN = 1e-4
+# As wide as pays for one product; the layer's outputs do not depend on it.
+LOOKAHEAD_UNITS = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """What a network does on a sample.
+
+    Attributes:
+        rows, correct: how many rows there are, and on how many the largest output is the label's.
+        largest_error: over all rows and classes, of |output - one-hot|.
+        wrong_rows: the first ten rows that are not correct.
+    """
+
+    rows: int
+    correct: int
+    largest_error: float
+    wrong_rows: tuple
+
+    @property
+    def accuracy(self):
+        return self.correct / self.rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """How a memoriser came out; `model.report`. It is not saved with the model: `verify` checks a loaded one.
+
+    Attributes:
+        rows, distinct_rows, dim, classes: of the sample: n with and without repetitions, d, r.
+        width, blocks: k and ceil(n / k), n the distinct rows.
+        parameters: of the model, k (d + r) + r + r^2 + blocks k (2 k + 1), and k more where there is a bias.
+        constant: parameters / (n ln n + r^2), the constant in the theorem's O(n log n + r^2).
+        order, dtype: as built; the dtype may differ from the one asked for.
+        smallest_margin, median_margin: of the units, relative: (<u, z_i> - what must not fire) / (||u|| ||z_i||).
+        verified: a `Verification` for each dtype in which all rows were run through the network.
+        build_seconds, verify_seconds: wall time.
+    """
+
+    rows: int
+    distinct_rows: int
+    dim: int
+    classes: int
+    width: int
+    blocks: int
+    parameters: int
+    constant: float
+    order: str
+    dtype: str
+    smallest_margin: float
+    median_margin: float
+    verified: dict
+    build_seconds: float
+    verify_seconds: float
+
+
+def memorize(
+    x,
+    labels,
+    classes=None,
+    width=32,
+    order="norm",
+    seed=0,
+    dtype="float64",
+    check=DTYPES,
+    progress=None,
+):
+    """A residual network that maps every row of x to the one-hot vector of its label, in closed form.
+
+    Source: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 3.2: ceil(n/k) blocks h + V relu(U h + s) after a
+    random projection, then a block without skip; O(n log n + r^2) parameters for k = O(log n). The paper's thresholds
+    work for widths in the hundreds at best; the default order works for any distinct rows and any width. All versions
+    of the paper have wrong constants, see `check_assumption` and docs/expressivity.md.
+
+    The network is an ordinary functional model with the layers `projection` (Dense), `blocks` (`ResidualDenseStack`;
+    `.block(j)` is a `ResidualDense`), `last_hidden` and `last` (Dense).
+
+    `fit`, `predict` and `evaluate` of Keras round float64 arrays to float32 before the model sees them, which a margin
+    of 1e-3 turns into an error of about 1e-4: call the model itself, `verify`, or hand over a `tf.data.Dataset`.
+
+    Args:
+        x: (n, d) real and finite. Equal rows with equal labels count once.
+        labels: (n,) integers in [0, classes).
+        classes: r; by default the largest label plus 1.
+        width: k >= 1, the width of the residual blocks.
+        order: "norm" moves the points in the order of their norms, each with its own threshold; "ridge" also tries
+            directions away from each point's neighbours, with a larger margin on clustered data, in ten times the time
+            or more; "paper" takes the rows as they come with one threshold for all units, for rows of norm 1.
+        seed: of the random projection and the surrogate labels.
+        dtype: "float64" or "float32". Where the smallest margin is below 1e-4, float32 is not enough: the model is
+            float64 then, and a warning says so.
+        check: the dtypes in which every row is run through the network and compared; () for none.
+        progress: called with ("building", points done, n) and ("checking in DTYPE", rows done, n).
+
+    Returns:
+        A `keras.Model`, (batch, d) -> (batch, classes), with the `Report` as its attribute `report`.
+
+    Raises:
+        ValueError: for bad arguments; where equal rows have different labels or two rows are too close to be told apart
+            in float64 (both are named); where the paper's order is impossible; where a check finds a wrong row.
+
+    Example:
+
+    >>> rng = np.random.default_rng(0)
+    >>> x, labels = rng.normal(size=(50, 3)), rng.integers(0, 4, 50)
+    >>> model = memorize(x, labels, width=8)
+    >>> bool((np.argmax(model(x), axis=1) == labels).all()), model.report.blocks
+    (True, 7)
+    """
+    x, labels, classes = checked(x, labels, classes)
+    _check_options(width, order, dtype, check, seed)
+    if order == "paper":
+        _check_unit_norms(x)
+    start = time.perf_counter()
+    kept = distinct_rows(x, labels)
+    points, their_labels = (x, labels) if len(kept) == len(x) else (x[kept], labels[kept])
+    building = None if progress is None else lambda done, total: progress("building", done, total)
+    try:
+        weights = construct(points, their_labels, classes, width, order, seed, building)
+    except TooClose as error:
+        raise ValueError(error.sentence(kept)) from None
+    smallest = float(weights.margins.min())
+    if dtype == "float32" and smallest < SAFE_FLOAT32_MARGIN:
+        warnings.warn(
+            f"dtype='float32' is not enough for a relative margin of {smallest:.1e}: the model is float64.",
+            stacklevel=2,
+        )
+        dtype = "float64"
+    model = network(weights, dtype)
+    built = time.perf_counter()
+    verified = {}
+    for checked_dtype in dict.fromkeys(check):
+        same = model if checked_dtype == dtype else network(weights, checked_dtype)
+        showing = None if progress is None else _titled(progress, f"checking in {checked_dtype}")
+        verified[checked_dtype] = verify(same, x, labels, progress=showing)
+    if dtype in verified and verified[dtype].correct < len(x):
+        wrong = verified[dtype]
+        raise ValueError(
+            f"The rounding errors of {dtype} are too large for this sample (smallest relative margin {smallest:.1e}): "
+            f"{wrong.rows - wrong.correct} rows come out wrong, among them {wrong.wrong_rows[0]}. Use a larger width "
+            f"than {width}, order='ridge', or subtract the mean of x."
+        )
+    distinct, parameters = len(kept), model.count_params()
+    model.report = Report(
+        rows=len(x),
+        distinct_rows=distinct,
+        dim=x.shape[1],
+        classes=classes,
+        width=width,
+        blocks=len(weights.U),
+        parameters=parameters,
+        constant=parameters / (distinct * math.log(distinct) + classes**2),
+        order=order,
+        dtype=dtype,
+        smallest_margin=smallest,
+        median_margin=float(np.median(weights.margins)),
+        verified=verified,
+        build_seconds=built - start,
+        verify_seconds=time.perf_counter() - built,
+    )
+    return model
+
+
+def verify(model, x, labels, batch_size=4096, progress=None):
+    """Runs every row through the model, in batches of the model's own dtype, and compares with the one-hot vectors.
+
+    Args:
+        model: from `memorize`, or loaded from a file.
+        x, labels: as `memorize` takes them.
+        batch_size: rows at a time.
+        progress: called with (rows done, n).
+
+    Returns:
+        A `Verification`.
+    """
+    x, labels, _ = checked(x, labels, model.output_shape[-1])
+    dtype = model.inputs[0].dtype
+    correct, largest, wrong = 0, 0.0, []
+    order = _by_norm(model, x)
+    # Compiled, unless there is a single batch, for which that would take longer than running it. `predict` would round
+    # float64 to float32.
+    run = model if len(x) <= batch_size else model.predict_on_batch
+    for start in range(0, len(x), batch_size):
+        rows = order[start : start + batch_size]
+        outputs = keras.ops.convert_to_numpy(run(x[rows].astype(dtype))).copy()
+        right = outputs.argmax(axis=1) == labels[rows]
+        correct += int(right.sum())
+        wrong.extend(int(row) for row in rows[~right][: 10 - len(wrong)])
+        outputs[np.arange(len(rows)), labels[rows]] -= 1
+        largest = max(largest, float(np.abs(outputs).max()))
+        if progress is not None:
+            progress(start + len(rows), len(x))
+    return Verification(len(x), correct, largest, tuple(sorted(wrong)))
+
+
+def network(weights, dtype):
+    """The Keras model with these `Weights`."""
+    d, k = weights.projection.shape
+    blocks, classes = len(weights.U), len(weights.last_s)
+    has_bias = weights.bias is not None
+    zeros = {"kernel_initializer": "zeros", "dtype": dtype}
+    lookahead = min(blocks, max(1, LOOKAHEAD_UNITS // k))
+    layers = [
+        keras.layers.Dense(k, use_bias=has_bias, name="projection", **zeros),
+        ResidualDenseStack(blocks, k, lookahead, name="blocks", **zeros),
+        keras.layers.Dense(classes, activation="relu", name="last_hidden", **zeros),
+        keras.layers.Dense(classes, use_bias=False, name="last", **zeros),
+    ]
+    inputs = outputs = keras.Input((d,), dtype=dtype, name="points")
+    for layer in layers:
+        outputs = layer(outputs)
+    values = [
+        [weights.projection, weights.bias][: 1 + has_bias],
+        [weights.U, weights.s, weights.V],
+        [weights.last_U, weights.last_s],
+        [weights.last_V],
+    ]
+    for layer, arrays in zip(layers, values, strict=True):
+        layer.set_weights([array.astype(dtype, copy=False) for array in arrays])
+    return keras.Model(inputs, outputs, name="memorizer")
+
+
+def _by_norm(model, x):
+    """The rows in the order of their projections' norms, so that the rows of a batch fire in the same few blocks and
+    the layer's look-ahead passes over the others; in the rows' own order for a model of another kind."""
+    try:
+        projection = model.get_layer("projection").weights
+    except ValueError:
+        return np.arange(len(x))
+    kernel, *bias = (np.asarray(weight, np.float64) for weight in projection)
+    norms = np.empty(len(x))
+    for rows in chunks(x):
+        norms[rows] = np.linalg.norm(x[rows].astype(np.float64, copy=False) @ kernel + sum(bias), axis=1)
+    return np.argsort(-norms, kind="stable")
+
+
+def _titled(progress, title):
+    return lambda done, total: progress(title, done, total)
+
+
+def _check_options(width, order, dtype, check, seed):
+    if isinstance(width, bool) or not hasattr(width, "__index__") or width < 1:
+        raise ValueError(f"Argument `width` must be a positive integer. Received: width={width!r}")
+    if isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0:
+        raise ValueError(f"Argument `seed` must be a non-negative integer. Received: seed={seed!r}")
+    if order not in ORDERS:
+        raise ValueError(f"Argument `order` must be one of 'norm', 'ridge', 'paper'. Received: order={order!r}")
+    if dtype not in DTYPES:
+        raise ValueError(f"Argument `dtype` must be 'float64' or 'float32'. Received: dtype={dtype!r}")
+    if isinstance(check, str) or not set(check) <= set(DTYPES):
+        raise ValueError(
+            f"Argument `check` must be a tuple of 'float64' and 'float32', or empty. Received: check={check!r}"
+        )
+
+
+def _check_unit_norms(x):
+    for rows in chunks(x):
+        norms = np.linalg.norm(x[rows].astype(np.float64, copy=False), axis=1)
+        if np.abs(norms - 1).max() > 1e-5:
+            row = rows.start + int(np.argmax(np.abs(norms - 1)))
+            raise ValueError(
+                f"order='paper' needs rows of norm 1 in argument `x`. Received: norm {norms[row - rows.start]:.6g} in "
+                f"row {row}. Divide each row by its norm; where rows are zero or multiples of each other, append a "
+                f"constant column before."
+            )

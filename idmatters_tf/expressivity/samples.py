@@ -1,0 +1,84 @@
+"""What `memorize` takes: points and labels, checked; equal rows counted once."""
+
+import numpy as np
+
+CHUNK_ENTRIES = 2**24
+
+
+def checked(x, labels, classes=None):
+    """Points and labels as arrays, checked; the points are not copied where they are an array of numbers.
+
+    Args:
+        x: (n, d) real and finite, of any dtype.
+        labels: (n,) integers in [0, classes).
+        classes: None takes the largest label plus 1.
+
+    Returns:
+        (x, labels, classes).
+
+    Raises:
+        ValueError: for anything else, naming the argument.
+    """
+    try:
+        x, labels = np.asarray(x), np.asarray(labels)
+    except ValueError as error:
+        raise ValueError(f"Arguments `x` and `labels` must be arrays of numbers. Received: {error}") from error
+    if x.ndim != 2 or 0 in x.shape:
+        remedy = " Flatten each point: x.reshape(len(x), -1)." if x.ndim > 2 else ""
+        raise ValueError(f"Argument `x` must have shape (n, d), not empty. Received: shape {x.shape}.{remedy}")
+    if x.dtype.kind not in "fiub":
+        raise ValueError(f"Argument `x` must hold real numbers. Received: dtype {x.dtype}")
+    if labels.shape != x.shape[:1]:
+        raise ValueError(
+            f"Argument `labels` must have shape ({len(x)},), one for each row of x. Received: shape {labels.shape}"
+        )
+    if labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"Argument `labels` must hold integers, class numbers from 0 on. Received: dtype {labels.dtype}"
+        )
+    if labels.min() < 0:
+        raise ValueError(f"Argument `labels` must not be negative. Received: {labels.min()}")
+    if classes is None:
+        classes = int(labels.max()) + 1
+    elif isinstance(classes, bool) or not hasattr(classes, "__index__") or classes <= labels.max():
+        raise ValueError(
+            f"Argument `classes` must be an integer above the largest label, {labels.max()}. "
+            f"Received: classes={classes!r}"
+        )
+    for rows in chunks(x):
+        bad = ~np.isfinite(x[rows]).all(axis=1)
+        if bad.any():
+            row = rows.start + int(np.argmax(bad))
+            raise ValueError(f"Argument `x` must be finite. Received: NaN or infinite entries in row {row}")
+    return x, labels, int(classes)
+
+
+def chunks(x):
+    """Slices over the rows of x, of about 2^24 numbers each: no second copy of the whole in float64."""
+    step = max(1, CHUNK_ENTRIES // x.shape[1])
+    return [slice(start, min(start + step, len(x))) for start in range(0, len(x), step)]
+
+
+def distinct_rows(x, labels):
+    """The numbers of the rows that are not equal to an earlier one, ascending.
+
+    Raises:
+        ValueError: where two equal rows have different labels; it names them.
+    """
+    first_with, kept = {}, []
+    for rows in chunks(x):
+        # -0.0 equals 0.0 but has other bytes; adding 0 makes them the same.
+        part = np.ascontiguousarray(x[rows] + 0 if x.dtype.kind == "f" else x[rows])
+        for row, point in enumerate(part, rows.start):
+            # Different points may share a hash, so each keeps a list.
+            candidates = first_with.setdefault(hash(point.tobytes()), [])
+            equal = next((other for other in candidates if np.array_equal(x[other], x[row])), None)
+            if equal is None:
+                candidates.append(row)
+                kept.append(row)
+            elif labels[equal] != labels[row]:
+                raise ValueError(
+                    f"Arguments `x` and `labels` contradict each other: rows {equal} and {row} are equal, but their "
+                    f"labels are {labels[equal]} and {labels[row]}. No function fits both: remove one of them."
+                )
+    return np.array(kept)

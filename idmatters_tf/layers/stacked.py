@@ -1,0 +1,122 @@
+"""Many residual blocks as one layer: thousands of Keras layers would take minutes to build, save and load."""
+
+import keras
+from keras import ops
+
+from idmatters_tf.initializers import reseeded
+from idmatters_tf.layers.arguments import positive_integer
+from idmatters_tf.layers.dense import ResidualDense
+
+
+@keras.saving.register_keras_serializable(package="idmatters_tf")
+class ResidualDenseStack(keras.layers.Layer):
+    """A chain of `ResidualDense` blocks: `h <- h + V_j relu(U_j h + s_j)` for j = 1, ..., blocks.
+
+    The weights of all blocks are stacked in three variables and the layer scans over them. Memory grows with the batch,
+    not with the number of blocks; only gradients need the activations of every block.
+
+    Outside training the layer looks ahead: it multiplies h by the U of `lookahead` blocks at once, and where none of
+    their units fires for any row of the batch, h passes as it is and their V are not touched. The outputs are the same.
+    In the memorisers of `idmatters_tf.expressivity` each training row fires in one block of thousands.
+
+    Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 3.1 and Theorem 3.2.
+
+    Args:
+        blocks: their number. `U` has shape (blocks, dim, units), `s` (blocks, units) and `V` (blocks, units, dim);
+            their slices are the weights of a `ResidualDense`.
+        units: the hidden width k of each block.
+        lookahead: blocks looked at once outside training; 1 for none.
+        kernel_initializer: of U and V, called with their stacked shapes; N(0, 0.01^2) if None. (Initialisers that look
+            at the shape, such as Glorot's, would take the number of blocks for a receptive field.)
+        bias_initializer: of s.
+
+    Input shape:
+        `(batch, ..., dim)`.
+
+    Output shape:
+        The same as the input's.
+
+    Example:
+
+    >>> stack = ResidualDenseStack(blocks=1000, units=8)
+    >>> tuple(stack(keras.ops.ones((2, 5))).shape), len(stack.weights), stack.count_params()
+    ((2, 5), 3, 88000)
+    >>> stack.block(999)(keras.ops.ones((2, 5))).shape == (2, 5)
+    True
+    """
+
+    def __init__(self, blocks, units, lookahead=1, kernel_initializer=None, bias_initializer="zeros", **kwargs):
+        super().__init__(**kwargs)
+        self.blocks = positive_integer("blocks", blocks, self)
+        self.units = positive_integer("units", units, self)
+        self.lookahead = positive_integer("lookahead", lookahead, self)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer) or keras.initializers.RandomNormal(
+            stddev=0.01
+        )
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        # XLA cannot differentiate loops whose length it does not know when tracing, and is not faster here.
+        self.supports_jit = keras.backend.backend() != "tensorflow"
+
+    def build(self, input_shape):
+        dim = input_shape[-1]
+        if dim is None:
+            raise ValueError(
+                f"Layer {self.name} needs a known last dimension. Received: input_shape={tuple(input_shape)}"
+            )
+        first, second = (reseeded(self.kernel_initializer, number) for number in range(2))
+        self.U = self.add_weight(name="U", shape=(self.blocks, dim, self.units), initializer=first)
+        self.s = self.add_weight(name="s", shape=(self.blocks, self.units), initializer=self.bias_initializer)
+        self.V = self.add_weight(name="V", shape=(self.blocks, self.units, dim), initializer=second)
+
+    def call(self, inputs, training=None):
+        weights = [ops.convert_to_tensor(weight) for weight in (self.U, self.s, self.V)]
+        if training or self.lookahead == 1:
+            return _chain(inputs, weights)
+        groups = self.blocks // self.lookahead
+        whole = groups * self.lookahead
+        grouped = [ops.reshape(w[:whole], (groups, self.lookahead, *w.shape[1:])) for w in weights]
+        outputs, _ = ops.scan(_unless_silent, inputs, tuple(grouped), length=groups) if groups else (inputs, None)
+        return _chain(outputs, [w[whole:] for w in weights]) if whole < self.blocks else outputs
+
+    def block(self, number):
+        """Block `number` (0 is applied first) as a `ResidualDense` of its own, with a copy of the weights."""
+        if not self.built:
+            raise ValueError(f"Layer {self.name} has no weights yet. Call it on data first.")
+        if not 0 <= number < self.blocks:
+            raise ValueError(f"Argument `number` must lie in 0..{self.blocks - 1}. Received: number={number}")
+        block = ResidualDense(self.units, dtype=self.dtype_policy, name=f"{self.name}_block{number}")
+        block.build((None, self.U.shape[1]))
+        for name in ("U", "s", "V"):
+            getattr(block, name).assign(getattr(self, name)[number])
+        return block
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def get_config(self):
+        config = {
+            "blocks": self.blocks,
+            "units": self.units,
+            "lookahead": self.lookahead,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+        }
+        return {**super().get_config(), **config}
+
+
+def _chain(h, weights):
+    """The blocks one after the other; weights: U, s, V with the blocks first."""
+
+    def block(h, weights):
+        U, s, V = weights
+        return h + ops.matmul(ops.relu(ops.matmul(h, U) + s), V), None
+
+    return ops.scan(block, h, tuple(weights), length=weights[0].shape[0])[0]
+
+
+def _unless_silent(h, weights):
+    """A group of blocks, left out if none of their units fires on h: then each of them is the identity."""
+    U, s, _ = weights
+    wide = ops.reshape(ops.transpose(U, (1, 0, 2)), (U.shape[1], -1))
+    fires = ops.any(ops.matmul(h, wide) + ops.reshape(s, (-1,)) > 0)
+    return ops.cond(fires, lambda: _chain(h, weights), lambda: h), None

@@ -1,0 +1,192 @@
+"""The construction of Theorem 3.2 in NumPy: against a plain forward pass, its theorem's bounds, and brute force."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from idmatters_tf.expressivity import check_assumption, construct
+from idmatters_tf.expressivity.construction import TooClose, highest_products
+from idmatters_tf.expressivity.samples import distinct_rows
+from idmatters_tf.expressivity.surrogates import last_block, surrogate_labels
+
+
+def outputs_of(weights, x):
+    """The network as the paper writes it, one block after the other."""
+    h = x @ weights.projection + (0 if weights.bias is None else weights.bias)
+    for U, s, V in zip(weights.U, weights.s, weights.V, strict=True):
+        h = h + np.maximum(h @ U + s, 0) @ V
+    return np.maximum(h @ weights.last_U + weights.last_s, 0) @ weights.last_V
+
+
+def sample(kind, n, dim, classes, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, dim))
+    if kind == "clusters":
+        x = rng.standard_normal((3, dim))[rng.integers(0, 3, n)] + 1e-2 * x
+    elif kind == "pairs":
+        x[n // 2 :] = x[: n - n // 2] + 1e-3 * rng.standard_normal((n - n // 2, dim))
+    elif kind == "zero and far":
+        x *= 10.0 ** rng.integers(-3, 3, (n, 1))
+        x[0] = 0
+    elif kind == "pictures":
+        x = rng.integers(0, 256, (n, dim)).astype(np.uint8)
+    labels = rng.integers(0, classes, n)
+    first = np.unique(x, axis=0, return_index=True)[1]
+    return x[first], labels[first]
+
+
+@given(
+    kind=st.sampled_from(["normal", "clusters", "pairs", "zero and far", "pictures"]),
+    n=st.integers(1, 90),
+    dim=st.integers(1, 40),
+    classes=st.integers(1, 60),
+    width=st.integers(1, 24),
+    order=st.sampled_from(["norm", "ridge"]),
+    seed=st.integers(0, 10**6),
+)
+def test_any_sample_at_any_width(kind, n, dim, classes, width, order, seed):
+    x, labels = sample(kind, n, dim, classes, seed)
+    weights = construct(x, labels, classes, width, order, seed=seed)
+    # Rounding grows with the inverse of the margin, and with that of the surrogates in one and two dimensions.
+    tolerance = 1e-6 if width > 2 else 1e-4
+    if weights.margins.min() > 1e-9:
+        np.testing.assert_allclose(outputs_of(weights, x), np.eye(classes)[labels], atol=tolerance)
+
+
+@pytest.mark.parametrize("order", ["norm", "ridge"])
+def test_each_unit_fires_for_its_own_point_and_for_none_that_comes_later(order):
+    x, labels = sample("clusters", 70, 12, 5, seed=1)
+    weights = construct(x, labels, 5, 8, order, seed=0)
+    h = x @ weights.projection
+    units, s = weights.U.transpose(0, 2, 1).reshape(-1, 8)[: len(x)], weights.s.ravel()[: len(x)]
+    fires = units @ h[weights.order].T + s[:, None] > 0
+    assert fires.diagonal().all()
+    assert not np.triu(fires, 1).any()
+    # Cauchy-Schwarz: half the squared distance to the nearest later point, or surrogate label, is in the margin.
+    norms = np.linalg.norm(h, axis=1)[weights.order]
+    assert (np.diff(norms) <= 0).all()
+    distances = np.linalg.norm(h[weights.order][:, None] - h[weights.order][None], axis=2)
+    distances[np.tri(len(x), dtype=bool)] = np.inf
+    bound = np.minimum(distances.min(axis=1) ** 2 / 2 / norms**2, 0.5)
+    assert (weights.margins >= bound * (1 - 1e-6) - 1e-7).all()
+
+
+def test_ridge_never_has_a_smaller_margin_and_a_larger_one_on_near_pairs():
+    x, labels = sample("pairs", 400, 20, 5, seed=2)
+    norm, ridge = (construct(x, labels, 5, 32, order, seed=0).margins for order in ("norm", "ridge"))
+    assert (ridge >= norm - 1e-7).all()
+    near = norm < 1e-2
+    assert 150 < near.sum() < 250
+    assert np.median(ridge[near] / norm[near]) > 2.5
+    assert ridge.min() > 10 * norm.min()
+
+
+def test_highest_products_against_brute_force():
+    rng = np.random.default_rng(0)
+    Z, own = rng.standard_normal((9001, 5)), np.array([3, 4, 4100, 9000])
+    units = rng.standard_normal((4, 5))
+    expected = [max((Z[own[i] + 1 :] @ units[i]), default=-np.inf) for i in range(4)]
+    np.testing.assert_allclose(highest_products(units, Z, own), expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize(("classes", "dim"), [(1, 1), (7, 1), (2, 2), (40, 2), (10, 32), (300, 8)])
+def test_surrogates_and_the_last_block(classes, dim):
+    surrogates = surrogate_labels(classes, dim, 0.3, np.random.default_rng(0))
+    norms = np.linalg.norm(surrogates, axis=1)
+    assert norms.max() <= 0.3 * (1 + 1e-12)
+    assert (np.diff(norms) <= 1e-12).all()
+    U, s, V = last_block(surrogates)
+    assert U.shape == (dim, classes)
+    np.testing.assert_allclose(np.maximum(surrogates @ U + s, 0) @ V, np.eye(classes), atol=1e-8)
+
+
+def test_parameters_stay_within_the_theorem():
+    # k = ceil(ln n) and d, r <= n: 4 n ln n + 7 n + r^2 and lower terms, at most 14 (n ln n + r^2) from n = 3 on.
+    for n in (3, 10, 100, 10**4, 10**6, 10**9):
+        k = int(np.ceil(np.log(n)))
+        for d in (1, n):
+            for r in (1, n):
+                parameters = -(-n // k) * k * (2 * k + 1) + k * (d + 1) + k * r + r + r**2
+                assert parameters <= 14 * (n * np.log(n) + r**2)
+
+
+def test_rows_too_close_for_float64_are_named():
+    x = np.random.default_rng(0).standard_normal((50, 6))
+    x[31] = x[7] * (1 + 1e-15)
+    with pytest.raises(TooClose) as caught:
+        construct(x, np.zeros(50, int), 1, 8, "norm", seed=0)
+    assert set(caught.value.rows) == {7, 31}
+
+
+def test_distinct_rows():
+    x = np.array([[1.0, 0.0], [2.0, 3.0], [1.0, -0.0], [2.0, 3.0]])
+    np.testing.assert_array_equal(distinct_rows(x, np.array([4, 1, 4, 1])), [0, 1])
+    with pytest.raises(ValueError, match="rows 1 and 3 are equal, but their labels are 1 and 2"):
+        distinct_rows(x, np.array([4, 1, 4, 2]))
+
+
+# The paper's constants.
+
+
+def on_the_sphere(n, dim, seed):
+    x = np.random.default_rng(seed).standard_normal((n, dim))
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def test_the_papers_quantities_against_brute_force():
+    x = on_the_sphere(60, 9, seed=0)
+    found = check_assumption(3 * x, np.arange(60) % 4, width=20, seed=5)
+    rng = np.random.default_rng(5)
+    Z = x @ rng.standard_normal((9, 20)) / np.sqrt(20)
+    q = rng.standard_normal((4, 20))
+    everything = np.concatenate([Z, q / np.linalg.norm(q, axis=1, keepdims=True)])
+    pairs = [(i, j) for i in range(60) for j in range(i + 1, 64)]
+    assert found.rho == pytest.approx(min(np.sum((x[i] - x[j]) ** 2) for i, j in pairs if j < 60))
+    distance = min(np.linalg.norm(everything[i] - everything[j]) for i, j in pairs)
+    deviation = np.abs(np.sum(Z**2, axis=1) - 1).max()
+    assert found.smallest_distance == pytest.approx(distance)
+    assert found.norm_deviation == pytest.approx(deviation)
+    assert found.printed_excess == pytest.approx(3 * deviation - distance)
+    assert found.excess == pytest.approx(6 * deviation - distance**2)
+    assert found.largest_other == pytest.approx(max(everything[i] @ everything[j] for i, j in pairs))
+    assert found.paper_width == np.ceil(10 * np.log(60) / found.rho**2)
+
+
+def test_the_papers_width_fails_ten_times_of_ten():
+    for seed in range(10):
+        x = on_the_sphere(1000, 3072, seed)
+        rho = check_assumption(x, width=1).rho
+        found = check_assumption(x, width=int(np.ceil(10 * np.log(1000) / rho**2)), seed=seed)
+        assert found.width == found.paper_width < 100
+        assert not found.some_threshold_works
+
+
+def test_the_printed_condition_does_not_suffice_and_the_right_one_does():
+    # Two vectors with ||a||^2 = 1 + rho' at distance 3 rho' (printed) fire each other at rho' = 0.1; so they do where
+    # the printed number is taken for the square. At ||a - b||^2 = 6 rho' they do not.
+    rho = 0.1
+    for squared, works in (((3 * rho) ** 2, False), (3 * rho, False), (6 * rho, True)):
+        own = 1 + rho
+        product = own - squared / 2
+        assert (product <= 1 - 2 * rho + 1e-12) == works
+
+
+def test_four_log_classes_are_too_few_dimensions_for_surrogate_labels():
+    classes = 1000
+    x = on_the_sphere(3, 5, seed=0)
+    for factor, few in ((4, True), (16, False)):
+        width = int(np.ceil(factor * np.log(classes)))
+        products = [check_assumption(x, np.zeros(3, int), classes, width, seed).surrogate_product for seed in range(5)]
+        assert (min(products) > 0.5) if few else (np.median(products) < 0.55)
+
+
+def test_the_papers_order_works_where_its_condition_holds():
+    x, labels = np.eye(12), np.arange(12) % 3
+    found = check_assumption(x, labels, width=400, seed=1)
+    assert found.lemma_holds
+    assert found.paper_threshold_works
+    assert found.some_threshold_works
+    weights = construct(x, labels, 3, 400, "paper", seed=1)
+    assert len(set(weights.s[0, :12])) == 1
+    np.testing.assert_allclose(outputs_of(weights, x), np.eye(3)[labels], atol=1e-9)

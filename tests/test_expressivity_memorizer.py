@@ -1,0 +1,215 @@
+"""Memorisers as Keras models: exact, saved, exported, trained on, taken apart; and `ResidualDenseStack`."""
+
+import dataclasses
+import re
+import warnings
+
+import hypothesis
+import hypothesis.strategies as st
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from idmatters_tf.expressivity import memorize, verify
+from idmatters_tf.expressivity import memorizer as module
+from idmatters_tf.layers import ResidualDense, ResidualDenseStack
+from tests.checks import check_layer
+
+
+def sample(n, dim, classes, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, dim)), rng.integers(0, classes, n)
+
+
+@pytest.mark.parametrize(
+    ("n", "dim", "classes", "width"),
+    [(50, 200, 3, 16), (50, 3, 4, 1), (47, 5, 6, 9), (20, 2, 30, 8), (1, 4, 1, 3), (33, 4, 2, 64), (300, 32, 10, 11)],
+)
+def test_every_row_becomes_its_one_hot_vector(n, dim, classes, width):
+    x, labels = sample(n, dim, classes)
+    model = memorize(x, labels, classes, width)
+    np.testing.assert_allclose(model(x), np.eye(classes)[labels], atol=1e-6)
+    report = model.report
+    assert report.parameters == sum(np.size(weight) for weight in model.weights)
+    assert report.parameters == -(-n // width) * width * (2 * width + 1) + width * (dim + classes) + classes * (
+        classes + 1
+    )
+    assert report.blocks == -(-n // width) == model.get_layer("blocks").blocks
+    assert report.verified["float64"].accuracy == 1
+    assert verify(model, x, labels) == report.verified["float64"]
+
+
+@hypothesis.settings(max_examples=6)
+@hypothesis.given(n=st.integers(2, 80), width=st.integers(8, 32), seed=st.integers(0, 999))
+def test_float32_is_close_to_float64(n, width, seed):
+    x, labels = sample(n, 20, 5, seed)
+    wide, single = (memorize(x, labels, 5, width, dtype=dtype, check=()) for dtype in ("float64", "float32"))
+    assert single.report.dtype == "float32"
+    error = np.abs(np.asarray(single(x.astype("float32"))) - np.asarray(wide(x))).max()
+    assert error < 1e-5 / wide.report.smallest_margin
+
+
+def test_float64_is_chosen_where_the_margin_asks_for_it():
+    x, labels = sample(40, 6, 3)
+    x[21] = x[2] * (1 + 1e-5)
+    with pytest.warns(UserWarning, match="the model is float64"):
+        model = memorize(x, labels, width=8, dtype="float32")
+    assert model.report.dtype == model.inputs[0].dtype == "float64"
+    assert model.report.verified["float64"].largest_error < 1e-6
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert memorize(*sample(40, 6, 3), width=8, dtype="float32").report.dtype == "float32"
+
+
+def test_saved_exported_and_read_by_predict(tmp_path):
+    x, labels = sample(300, 12, 4)
+    model = memorize(x, labels, width=16)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    assert verify(loaded, x, labels) == model.report.verified["float64"]
+    model.export(tmp_path / "saved", verbose=False)
+    served = tf.saved_model.load(tmp_path / "saved")
+    np.testing.assert_allclose(served.serve(tf.constant(x)), np.eye(4)[labels], atol=1e-6)
+    # Keras rounds float64 arrays to float32 on the way in, but not those of a tf.data.Dataset.
+    rounded = model.predict(x, verbose=0)
+    assert (rounded.argmax(axis=1) == labels).all()
+    assert np.abs(rounded - np.eye(4)[labels]).max() > 1e-9
+    exact = model.predict(tf.data.Dataset.from_tensor_slices(x).batch(64), verbose=0)
+    np.testing.assert_allclose(exact, np.eye(4)[labels], atol=1e-9)
+
+
+def test_it_is_differentiable_and_trainable():
+    x, labels = sample(100, 6, 3)
+    model = memorize(x, labels, width=8)
+    target = np.roll(np.eye(3)[labels], 1, axis=1)
+    variable = model.get_layer("blocks").s
+    for training in (False, True):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(tf.constant(x), training=training) - target) ** 2)
+        gradient = tape.gradient(loss, variable).numpy()
+        step = 1e-6 * gradient / np.linalg.norm(gradient)
+        before = float(loss)
+        variable.assign_add(step)
+        after = float(tf.reduce_mean((model(tf.constant(x)) - target) ** 2))
+        variable.assign_sub(step)
+        assert (after - before) / 1e-6 == pytest.approx(np.linalg.norm(gradient), rel=1e-3)
+    model.compile(keras.optimizers.Adam(1e-4), "mse")
+    history = model.fit(x, target, epochs=3, verbose=0).history["loss"]
+    assert history[-1] < history[0]
+
+
+def test_one_block_taken_out():
+    x, labels = sample(60, 7, 3)
+    model = memorize(x, labels, width=8)
+    h = model.get_layer("projection")(x)
+    blocks = model.get_layer("blocks")
+    for number in range(blocks.blocks):
+        block = blocks.block(number)
+        moved = np.abs(np.asarray(block(h) - h)).max(axis=1) > 1e-9
+        assert moved.sum() == min(8, 60 - 8 * number)
+        h = block(h)
+    assert isinstance(block, ResidualDense)
+    np.testing.assert_allclose(h, blocks(model.get_layer("projection")(x)), atol=1e-12)
+    with pytest.raises(ValueError, match=r"must lie in 0\.\.7"):
+        blocks.block(8)
+    with pytest.raises(ValueError, match="has no weights yet"):
+        ResidualDenseStack(2, 3).block(0)
+
+
+@pytest.mark.parametrize("lookahead", [1, 3, 7, 20])
+@pytest.mark.parametrize("shape", [(5, 6), (2, 3, 6)])
+def test_the_stack_is_a_chain_of_blocks_however_far_it_looks_ahead(lookahead, shape):
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal(shape).astype("float32")
+    stack = ResidualDenseStack(7, 4, lookahead)
+    stack.build(inputs.shape)
+    # Some blocks are silent and some fire.
+    for weight, shift in ((stack.U, 0), (stack.V, 0), (stack.s, -1)):
+        weight.assign(
+            0.5 * rng.standard_normal(weight.shape) + shift * rng.integers(0, 9, (7, *[1] * (weight.ndim - 1)))
+        )
+    expected = inputs
+    for number in range(7):
+        expected = stack.block(number)(expected)
+    np.testing.assert_allclose(stack(inputs), expected, atol=1e-5)
+    np.testing.assert_allclose(stack(inputs, training=True), expected, atol=1e-5)
+
+
+def test_the_stack_as_a_layer():
+    inputs = np.random.default_rng(0).standard_normal((4, 6)).astype("float32")
+    check_layer(ResidualDenseStack(5, 3, lookahead=2, kernel_initializer="ones"), inputs)
+    for argument in ("blocks", "units", "lookahead"):
+        with pytest.raises(ValueError, match=f"Argument `{argument}` of ResidualDenseStack must be a positive integer"):
+            ResidualDenseStack(**{"blocks": 2, "units": 2, argument: 0})
+
+
+def test_equal_rows_count_once_and_integer_points_are_taken_as_they_are():
+    x = np.random.default_rng(0).integers(0, 256, (40, 9)).astype(np.uint8)
+    labels = np.arange(40) % 5
+    model = memorize(np.concatenate([x, x[:7]]), np.concatenate([labels, labels[:7]]), width=8)
+    assert (model.report.rows, model.report.distinct_rows, model.report.blocks) == (47, 40, 5)
+    assert model.report.verified["float64"].rows == 47
+
+
+def test_a_zero_row_gets_a_bias():
+    x, labels = sample(30, 4, 3)
+    x[5] = 0
+    model = memorize(x, labels, width=8)
+    assert len(model.get_layer("projection").weights) == 2
+    assert model.report.parameters == model.count_params()
+    np.testing.assert_allclose(model(x), np.eye(3)[labels], atol=1e-6)
+
+
+def test_verify_finds_wrong_rows():
+    x, labels = sample(50, 4, 3)
+    model = memorize(x, labels, width=8)
+    labels[[3, 17]] = (labels[[3, 17]] + 1) % 3
+    found = verify(model, x, labels, batch_size=16)
+    assert (found.correct, found.wrong_rows, found.largest_error) == (48, (3, 17), pytest.approx(1))
+
+
+def test_a_network_that_is_wrong_is_not_returned(monkeypatch):
+    construct = module.construct
+    monkeypatch.setattr(module, "construct", lambda *a: dataclasses.replace(construct(*a), V=-construct(*a).V))
+    with pytest.raises(ValueError, match="rows come out wrong, among them"):
+        memorize(*sample(50, 4, 3), width=8)
+
+
+def test_progress_is_reported():
+    seen = []
+    memorize(*sample(600, 4, 3), progress=lambda *values: seen.append(values))
+    stages = list(dict.fromkeys(stage for stage, _, _ in seen))
+    assert stages == ["building", "checking in float64", "checking in float32"]
+    assert all(done <= total == 600 for _, done, total in seen)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": np.ones((0, 3)), "labels": []}, "must have shape (n, d), not empty. Received: shape (0, 3)"),
+        ({"x": np.ones((4, 2, 2))}, "Flatten each point: x.reshape(len(x), -1)"),
+        ({"x": np.array([[1.0], [np.nan], [2], [3]])}, "Received: NaN or infinite entries in row 1"),
+        ({"x": np.array([["a"], ["b"], ["c"], ["d"]])}, "must hold real numbers. Received: dtype <U1"),
+        ({"labels": [0, 1, 0]}, "must have shape (4,), one for each row of x. Received: shape (3,)"),
+        ({"labels": [0.0, 1.0, 0.0, 1.0]}, "must hold integers"),
+        ({"labels": [0, -1, 0, 1]}, "must not be negative. Received: -1"),
+        ({"classes": 1}, "must be an integer above the largest label, 1. Received: classes=1"),
+        ({"width": 0}, "Argument `width` must be a positive integer. Received: width=0"),
+        ({"order": "random"}, "must be one of 'norm', 'ridge', 'paper'. Received: order='random'"),
+        ({"dtype": "float16"}, "Argument `dtype` must be 'float64' or 'float32'. Received: dtype='float16'"),
+        ({"check": "float64"}, "Argument `check` must be a tuple"),
+        ({"seed": -1}, "Argument `seed` must be a non-negative integer"),
+        ({"x": np.array([[1.0], [2], [1], [3]]), "labels": [0, 1, 1, 0]}, "rows 0 and 2 are equal, but their labels"),
+        ({"x": np.array([[1.0], [2], [2 + 1e-15], [3]]), "labels": [0, 1, 1, 0]}, "cannot tell apart"),
+        ({"order": "paper"}, "order='paper' needs rows of norm 1"),
+        (
+            {"x": np.array([[1.0, 0], [0, 1], [0.8, 0.6], [-1, 0]]), "order": "paper"},
+            "order='paper' is impossible here",
+        ),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(changes, message):
+    arguments = {"x": np.arange(1.0, 9).reshape(4, 2), "labels": [0, 1, 0, 1], "width": 2, **changes}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        memorize(**arguments)

@@ -1,0 +1,91 @@
+"""The memorising program and the example, run as a user would."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import idmatters_tf.layers  # noqa: F401 - registers the layers of the loaded model
+from idmatters_tf.data import shapes
+from tests.conftest import ROOT
+
+
+def test_everything_is_written_and_the_loaded_model_is_exact(program, tmp_path):
+    trained = tmp_path / "trained"
+    trained.mkdir()
+    (trained / "config.json").write_text(json.dumps({"settings": {"dataset": "shapes"}}))
+    (trained / "result.json").write_text(json.dumps({"last_error": 0.25, "parameters": 1234}))
+    out = tmp_path / "run"
+    options = ("--train-images", 300, "--labels", "random", "--width", 16)
+    result = program("trainers.expressivity", *options, "--compare", trained, "--out", out)
+    assert result.returncode == 0, result.stderr
+    assert "100.00 % of 300 rows" in result.stdout
+    assert "75.00 % with 1,234 parameters" in result.stdout
+    numbers = json.loads((out / "result.json").read_text())
+    assert (numbers["loaded"]["correct"], numbers["blocks"]) == (300, 19)
+    assert numbers["loaded"]["largest_error"] < 1e-6
+    # Random labels teach nothing.
+    assert numbers["test"]["accuracy"] < 0.2
+    model = keras.saving.load_model(out / "model.keras")
+    assert model.count_params() == numbers["parameters"]
+    labels = np.random.default_rng(0).integers(0, 10, 300)
+    images = shapes.load().train_images[:300].reshape(300, -1).astype(float)
+    np.testing.assert_allclose(model(images), np.eye(10)[labels], atol=1e-6)
+    assert (out / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    with open(out / "scaling.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert {row["varied"] for row in rows} == {"n", "k"}
+    assert all(float(row["smallest_margin"]) > 0 for row in rows)
+
+    again = program("trainers.expressivity", *options, "--out", out)
+    assert (again.returncode, "is finished" in again.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--width", "0"], 2, "argument --width: expected a whole number of at least 1"),
+        (["--rows", "50"], 2, "--rows does not go with --dataset shapes"),
+        (["--dataset", "random", "--labels", "true"], 2, "--labels does not go with --dataset random"),
+        (["--dataset", "mnist", "--no-download", "--data-dir", "{}"], 2, "mnist was not found"),
+        (["--compare", "nowhere"], 2, "nowhere is not a run"),
+        (["--dataset", "random", "--rows", "60", "--order", "paper"], 1, "order='paper' is impossible here"),
+    ],
+)
+def test_bad_input_is_one_sentence(program, tmp_path, arguments, code, message):
+    arguments = [argument.format(tmp_path) for argument in arguments]
+    result = program("trainers.expressivity", *arguments, "--out", tmp_path / "run")
+    assert result.returncode == code, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_help_imports_nothing_heavy(program, tmp_path):
+    code = (
+        "import sys; from trainers import expressivity\n"
+        "try: expressivity.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('numpy', 'tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"
+    )
+    (tmp_path / "script.py").write_text(code)
+    result = program("script", env={"PYTHONPATH": str(tmp_path)})
+    assert "(default: 32)" in result.stdout
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_example_takes_a_csv_file_and_arrays(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("kind,length,mass\n" + "".join(f"{'ab'[i % 2]},{i / 7:.3f},{i % 5}\n" for i in range(40)))
+    np.savez(tmp_path / "arrays.npz", x=np.random.default_rng(0).random((30, 5)), labels=np.arange(30) % 3)
+    command = [sys.executable, "examples/memorize_your_data.py", "--out", tmp_path / "m.keras"]
+    for source, rows in (
+        (["--csv", table, "--label", "kind"], 40),
+        (["--npz", tmp_path / "arrays.npz"], 30),
+    ):
+        done = subprocess.run([*command, *source], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+        assert f"{rows} of {rows} rows right" in done.stdout
