@@ -30,8 +30,8 @@ format: $(VENV)/installed  ## put the code into the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/installed  ## run the benchmarks, each against what people would use instead (over ten minutes)
-	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+bench: $(VENV)/installed  ## run the benchmarks, each against what people would use instead, and print one table (half an hour)
+	$(BIN)/python benchmarks/everything.py
 
 wheel: $(VENV)/installed  ## build the wheel into dist/
 	$(BIN)/python -m build --wheel
