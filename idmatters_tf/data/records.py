@@ -60,8 +60,8 @@ class Records:
         return zlib.crc32(self._offsets.tobytes(), zlib.crc32(names.encode(), crc))
 
     def reader(self):
-        """Two functions for `tf.data`: from int64 places `(n,)` to files and offsets of that shape, and from one of each
-        to the compressed picture and its int32 label.
+        """Two functions for `tf.data`: from int64 places `(n,)` to files and offsets of that shape, and from one of
+        each to the compressed picture and its int32 label.
         """
         with tf.device("CPU:0"):
             paths = tf.constant(self._paths)
