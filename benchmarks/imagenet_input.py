@@ -1,4 +1,4 @@
-"""Claim: training batches of ImageNet come at 80 % or more of the rate at which the JPEGs can be decoded at all.
+"""Claim: batches of ImageNet come at 60 % or more (the aim: 80 %) of the rate at which JPEGs can be decoded at all.
 
     python benchmarks/imagenet_input.py [--data-dir DIR] [--augment paper|standard] [--seconds S] [--rounds N]
 
