@@ -19,7 +19,7 @@ $(VENV)/installed: setup.cfg pyproject.toml
 train: $(VENV)/installed  ## set up, then train on the built-in data (two minutes, no network needed after set-up)
 	$(BIN)/python -m trainers.cifar --preset quick
 
-test: $(VENV)/installed  ## set up, then run all tests (about five minutes)
+test: $(VENV)/installed  ## set up, then run all tests (about ten minutes)
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/installed  ## check style

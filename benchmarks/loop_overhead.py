@@ -65,8 +65,8 @@ class Timed(Session):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=40, help="of each round (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=200, help="of each round (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--blocks", type=int, default=1, help="per stage (default: %(default)s)")
     parser.add_argument("--widths", type=int, nargs="+", default=[16, 32, 64], help="(default: 16 32 64)")
     options = parser.parse_args()
@@ -80,7 +80,7 @@ def main():
     step = bare_step(options)
     recipe = Recipe(
         steps=options.steps,
-        learning_rate=0.05,
+        learning_rate=1e-4,
         drop_steps=(30_000, 50_000),
         drop_factor=10.0,
         make_optimizer=lambda rate: Momentum(rate, 0.9),

@@ -57,11 +57,16 @@ def test_every_kind_of_file_decodes_to_its_colours(kind, mode):
     expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)
     got = decoding.decode(tf.constant(data)).numpy().astype(int)
     assert np.abs(got - expected).mean() < 2
-    window = tf.constant([3, 5, 20, 30])
+    shapes = []
+
+    def window(shape):
+        shapes.append(shape)
+        return tf.constant([3, 5, 20, 30])
+
     # A JPEG's colours are stored at half the resolution and interpolated: near the window's border this differs.
     inner = decoding.decode(tf.constant(data), window).numpy().astype(int)[2:-2, 2:-2]
     assert np.abs(inner - got[5:21, 7:33]).mean() < 1
-    np.testing.assert_array_equal(decoding.shape_of(tf.constant(data))[:2], [40, 56])
+    np.testing.assert_array_equal(shapes[0][:2], [40, 56])
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 10**6))

@@ -153,7 +153,7 @@ def add_run(parser):
     """Adds the options about the run's folder, its records and its checkpoints."""
     group = parser.add_argument_group("run")
     group.add_argument(
-        "--out", metavar="DIR", help="the run's folder (default: runs/DATASET, runs/quick for the preset)"
+        "--out", metavar="DIR", help="the run's folder (default: in runs/, named after the data or preset)"
     )
     group.add_argument("--resume", action="store_true", help="go on with the run in --out, with its own settings")
     group.add_argument("--log-every", type=whole_number(1), default=20, metavar="N", help="steps between records")

@@ -331,7 +331,8 @@ def _member(cluster, settings):
         tensorflow = sys.modules.get("tensorflow")
         if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
             membership.wait_to_be_told()
-        membership.end(f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}")
+        first_line, *_ = [*str(error).strip().splitlines(), ""]
+        membership.end(f"{type(error).__name__} {first_line}".strip())
         raise
 
 

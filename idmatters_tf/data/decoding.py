@@ -19,7 +19,7 @@ CENTRAL = 224 / 256
 
 
 def train_picture(contents, key, size, augmentation):
-    """Decodes one picture and chooses its augmentation.
+    """Decodes one picture, or a random part of it.
 
     Args:
         contents: a string scalar: a JPEG (CMYK too), or a PNG, whatever its name.
@@ -28,21 +28,15 @@ def train_picture(contents, key, size, augmentation):
         augmentation: one of `AUGMENTATIONS`.
 
     Returns:
-        The picture, float32, `(size, size, 3)`, in 0..255, and whether it is to be flipped, which `finish` does.
+        float32, `(size, size, 3)`, in 0..255; flipping it is left to `finish`.
     """
-    window = None
-    if augmentation == "standard":
-        window = random_window(shape_of(contents), key)
-    flips = tf.constant(False)
-    if augmentation != "none":
-        flips = tf.random.stateless_uniform([], key + tf.constant([1, 0], tf.int64), 0, 2, tf.int32) > 0
-    return _resized(decode(contents, window), size), flips
+    window = (lambda shape: random_window(shape, key)) if augmentation == "standard" else None
+    return _resized(decode(contents, window), size)
 
 
 def evaluation_picture(contents, size, augmentation):
-    """Decodes one picture as `train_picture`, without anything random; never to be flipped."""
-    window = central_window(shape_of(contents)) if augmentation == "standard" else None
-    return _resized(decode(contents, window), size), tf.constant(False)
+    """Decodes one picture as `train_picture`, without anything random."""
+    return _resized(decode(contents, central_window if augmentation == "standard" else None), size)
 
 
 def finish(pictures):
@@ -56,15 +50,6 @@ def finish(pictures):
     """
     pixels, flips = pictures
     return standardize(tf.where(flips[:, tf.newaxis, tf.newaxis, tf.newaxis], tf.reverse(pixels, [2]), pixels))
-
-
-def shape_of(contents):
-    """The rows, columns and channels of a compressed picture, int32; reads a JPEG's header alone."""
-    return tf.cond(
-        tf.io.is_jpeg(contents),
-        lambda: tf.io.extract_jpeg_shape(contents),
-        lambda: tf.shape(tf.io.decode_image(contents, channels=3, expand_animations=False)),
-    )
 
 
 def random_window(shape, key):
@@ -90,18 +75,28 @@ def central_window(shape):
 
 
 def decode(contents, window=None):
-    """uint8 `(rows, cols, 3)`, the whole picture or the window; of a JPEG only the window is decoded."""
+    """Decodes a picture, or a part of it.
+
+    Args:
+        contents: a string scalar.
+        window: from the picture's shape, int32 `(3,)`, to the part, int32 `[top, left, rows, cols]`; None: all of it.
+            Of a JPEG only the part is decoded.
+
+    Returns:
+        uint8, `(rows, cols, 3)`.
+    """
 
     def other():
         picture = tf.io.decode_image(contents, channels=3, expand_animations=False)
         if window is None:
             return picture
-        return tf.slice(picture, tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0))
+        part = window(tf.shape(picture))
+        return tf.slice(picture, tf.concat([part[:2], [0]], 0), tf.concat([part[2:], [3]], 0))
 
     def jpeg():
         if window is None:
             return tf.io.decode_jpeg(contents, channels=3)
-        return tf.io.decode_and_crop_jpeg(contents, window, channels=3)
+        return tf.io.decode_and_crop_jpeg(contents, window(tf.io.extract_jpeg_shape(contents)), channels=3)
 
     return tf.ensure_shape(tf.cond(tf.io.is_jpeg(contents), jpeg, other), [None, None, 3])
 

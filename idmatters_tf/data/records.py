@@ -60,24 +60,29 @@ class Records:
         return zlib.crc32(self._offsets.tobytes(), zlib.crc32(names.encode(), crc))
 
     def reader(self):
-        """A function from an int64 place to the compressed picture and its int32 label, for `tf.data`."""
+        """Two functions for `tf.data`: from int64 places `(n,)` to files and offsets of that shape, and from one of
+        each to the compressed picture and its int32 label.
+        """
         with tf.device("CPU:0"):
             paths = tf.constant(self._paths)
             numbers, offsets = tf.constant(self._file_numbers), tf.constant(self._offsets)
         element = {"output_types": [tf.string], "output_shapes": [[]]}
         features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
-        def read(place):
+        def look_up(places):
+            return tf.gather(paths, tf.gather(numbers, places)), tf.gather(offsets, places)
+
+        def read(path, offset):
             # The public TFRecordDataset cannot begin inside a file.
             records = tf.raw_ops.TFRecordDatasetV2(
-                filenames=[paths[numbers[place]]], compression_type="", buffer_size=0, byte_offsets=[offsets[place]]
+                filenames=[path], compression_type="", buffer_size=0, byte_offsets=[offset]
             )
             one = tf.raw_ops.TakeDataset(input_dataset=records, count=1, **element)
             (record,) = tf.raw_ops.DatasetToSingleElement(dataset=one, **element)
             example = tf.io.parse_single_example(record, features)
             return example["image"], tf.cast(example["label"], tf.int32)
 
-        return read
+        return look_up, read
 
 
 def _offsets(path):

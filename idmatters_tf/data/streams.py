@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from idmatters_tf.data import decoding
 from idmatters_tf.data.batches import ALONE, shuffled
+from idmatters_tf.data.records import Records
 
-_AUGMENTATION = 3
+_AUGMENTATION, _FLIPS = 3, 2
 
 
 class StreamTrainBatches:
@@ -32,7 +33,7 @@ class StreamTrainBatches:
             raise ValueError(f"Argument `augmentation` must be one of {allowed}. Received: {augmentation!r}")
         self.count, self.batch_size, self.seed = len(pictures), batch_size, seed
         self.augmentation, self.size = augmentation, size
-        self._read = reader(pictures)
+        self._source = source(pictures)
 
     def indices(self, positions):
         """The picture at each position of the endless sequence: int64 to int64, of the same shape `(count,)`."""
@@ -41,35 +42,37 @@ class StreamTrainBatches:
     def batch(self, step, start=0, stop=None):
         """The examples from `start` to `stop` of a step's global batch, finished; see `TrainBatches.batch`."""
         stop = self.batch_size if stop is None else stop
-        first = step * self.batch_size
-        batches = self._batches(tf.data.Dataset.range(first + start, first + stop), stop - start)
-        pictures, labels = batches.get_single_element()
+        data = tf.data.Dataset.from_tensors(tf.cast(step, tf.int64))
+        pictures, labels = self._batches(data, lambda step: (step, start), stop - start).get_single_element()
         return decoding.finish(pictures), labels
 
     def dataset(self, first_step, steps, share=ALONE, stride=1):
         """The batches of `steps` steps, one element for each replica in turn; see `TrainBatches.dataset`."""
         size = _replica_batch(self.batch_size, share)
 
-        def position(number):
-            element, example = number // size, number % size
-            step = first_step + element // share.count * stride
-            return step * self.batch_size + (share.first + element % share.count) * size + example
+        def step_and_start(number):
+            step = first_step + number // share.count * stride
+            return step, (share.first + number % share.count) * size
 
-        return self._batches(tf.data.Dataset.range(steps * share.count * size).map(position), size).prefetch(2)
+        return self._batches(tf.data.Dataset.range(steps * share.count), step_and_start, size).prefetch(2)
 
-    def _batches(self, positions, size):
-        def read(position):
-            return position, *self._read(self.indices(position[tf.newaxis])[0])
+    def _batches(self, numbers, step_and_start, size):
+        def choose(number):
+            # For a batch at once: small operations would cost as much as decoding if done for each picture.
+            step, start = step_and_start(number)
+            positions = step * self.batch_size + start + tf.range(size, dtype=tf.int64)
+            keys = tf.stack([tf.fill([size], tf.constant((self.seed << 2) + _AUGMENTATION, tf.int64)), positions], 1)
+            flips = tf.zeros([self.batch_size], tf.int32)
+            if self.augmentation != "none":
+                key = tf.stack([tf.constant((self.seed << 2) + _FLIPS, tf.int64), step])
+                flips = tf.random.stateless_uniform([self.batch_size], key, 0, 2, tf.int32)
+            return (*self._source.look_up(self.indices(positions)), keys, flips[start : start + size] > 0)
 
-        def augment(position, contents, label):
-            key = tf.stack([tf.constant((self.seed << 2) + _AUGMENTATION, tf.int64), position])
-            return decoding.train_picture(contents, key, self.size, self.augmentation), label
+        def decode(contents, label, key, flip):
+            return (decoding.train_picture(contents, key, self.size, self.augmentation), flip), label
 
-        # Two steps: reading records counts as having state, and under `enable_op_determinism` a map with state is run
-        # on one core, which is enough for reading but not for decoding.
-        pictures = positions.map(read, num_parallel_calls=tf.data.AUTOTUNE)
-        pictures = pictures.map(augment, num_parallel_calls=tf.data.AUTOTUNE)
-        return pictures.batch(size, drop_remainder=True)
+        chosen = numbers.map(choose, num_parallel_calls=2).unbatch()
+        return self._source.decoded(chosen, decode).batch(size, drop_remainder=True)
 
 
 class StreamEvaluationBatches:
@@ -82,7 +85,7 @@ class StreamEvaluationBatches:
 
     def __init__(self, pictures, batch_size, augmentation="paper", size=224):
         self.count, self.batch_size, self.augmentation, self.size = len(pictures), batch_size, augmentation, size
-        self._read = reader(pictures)
+        self._source = source(pictures)
 
     @property
     def steps(self):
@@ -94,28 +97,64 @@ class StreamEvaluationBatches:
         size = _replica_batch(self.batch_size, share)
         steps = self.steps if steps is None else steps
 
-        def read(number):
-            element, example = number // size, number % size
-            start = (first + element // share.count) * self.batch_size + (share.first + element % share.count) * size
-            place = start + example
-            return *self._read(tf.minimum(place, self.count - 1)), tf.cast(place < self.count, tf.float32)
+        def choose(number):
+            start = (first + number // share.count) * self.batch_size + (share.first + number % share.count) * size
+            places = start + tf.range(size, dtype=tf.int64)
+            weights = tf.cast(places < self.count, tf.float32)
+            return (*self._source.look_up(tf.minimum(places, self.count - 1)), weights)
 
         def decode(contents, label, weight):
-            return decoding.evaluation_picture(contents, self.size, self.augmentation), label, weight
+            picture = decoding.evaluation_picture(contents, self.size, self.augmentation)
+            return (picture, tf.constant(False)), label, weight
 
-        pictures = tf.data.Dataset.range(steps * share.count * size).map(read, num_parallel_calls=tf.data.AUTOTUNE)
-        pictures = pictures.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
-        return pictures.batch(size, drop_remainder=True).prefetch(2)
+        chosen = tf.data.Dataset.range(steps * share.count).map(choose, num_parallel_calls=2).unbatch()
+        return self._source.decoded(chosen, decode).batch(size, drop_remainder=True).prefetch(2)
 
 
-def reader(pictures):
-    """A function from an int64 place to the compressed picture and its int32 label, for `tf.data`."""
-    if hasattr(pictures, "reader"):
-        return pictures.reader()
-    with tf.device("CPU:0"):
-        names, labels = tf.constant(pictures.names), tf.constant(pictures.labels, tf.int32)
-    root = f"{pictures.root}/"
-    return lambda place: (tf.io.read_file(tf.strings.join([root, names[place]])), labels[place])
+class _Files:
+    """Reads `idmatters_tf.data.folders.PictureFiles` in `tf.data`."""
+
+    def __init__(self, files):
+        with tf.device("CPU:0"):
+            self._names, self._labels = tf.constant(files.names), tf.constant(files.labels, tf.int32)
+        self._root = f"{files.root}/"
+
+    def look_up(self, places):
+        """What `read` needs of the pictures at int64 places `(n,)`: two tensors of that shape."""
+        return tf.strings.join([self._root, tf.gather(self._names, places)]), tf.gather(self._labels, places)
+
+    def read(self, path, label):
+        """One compressed picture and its label."""
+        return tf.io.read_file(path), label
+
+    def decoded(self, chosen, decode):
+        """The data set of `decode(contents, label, *rest)` of elements (what `look_up` gave, and the rest)."""
+
+        def both(path, label, *rest):
+            return decode(*self.read(path, label), *rest)
+
+        return chosen.map(both, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+class _Records:
+    """Reads `idmatters_tf.data.records.Records` in `tf.data`; the methods are those of `_Files`."""
+
+    def __init__(self, records):
+        self.look_up, self.read = records.reader()
+
+    def decoded(self, chosen, decode):
+        def read(path, offset, *rest):
+            return *self.read(path, offset), *rest
+
+        # In two steps: reading records counts as having state, and under `enable_op_determinism` a map with state is
+        # run on one core, which is enough for reading but not for decoding.
+        records = chosen.map(read, num_parallel_calls=tf.data.AUTOTUNE)
+        return records.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def source(pictures):
+    """What reads these pictures."""
+    return _Records(pictures) if isinstance(pictures, Records) else _Files(pictures)
 
 
 def broken(pictures, places=None, advance=lambda: None):
@@ -129,10 +168,11 @@ def broken(pictures, places=None, advance=lambda: None):
     places = range(len(pictures)) if places is None else sorted(set(places))
     if not places:
         return []
-    read = reader(pictures)
+    reads = source(pictures)
 
     def attempt(place):
-        shape = tf.shape(decoding.decode(read(place)[0]))
+        contents, _ = reads.read(*(values[0] for values in reads.look_up(place[tf.newaxis])))
+        shape = tf.shape(decoding.decode(contents))
         return tf.stack([place, tf.cast(tf.reduce_min(shape), tf.int64)])
 
     data = tf.data.Dataset.from_tensor_slices(tf.constant(list(places), tf.int64))
