@@ -4,7 +4,7 @@ import dataclasses
 import math
 import sys
 
-from trainers import options
+from trainers import curvature, options
 from trainers.arguments import Parser, RunError, UsageError, number, whole_number
 from trainers.runs import Run
 from trainers.startup import import_tensorflow, run_program
@@ -128,6 +128,7 @@ def parser():
     )
     recipe.add_argument("--seed", type=whole_number(0, 2**31 - 1), default=0, metavar="N", help="of everything random")
 
+    curvature.add_options(parser)
     options.add_devices(parser)
     options.add_run(parser)
     return parser
@@ -222,6 +223,7 @@ def _train(run, settings):
         events.settings(settings)
         events.pictures(train.batch(0, stop=min(8, settings["batch_size"]))[0])
     _say("compiling the training step ...")
+    session.watches = curvature.watches(settings, trainer, data, run)
     signal = session.work()
     if signal is not None:
         _say(f"stopped by {signal.name}; saved. To go on: python -m trainers.cifar --resume --out {run.path}")

@@ -182,6 +182,8 @@ class Session:
             optimizer=trainer.optimizer,
             step=trainer.step,
         )
+        # Called after each step with the step and the seconds so far, e.g. `trainers.curvature.CurvatureWatch`.
+        self.watches = []
         self._pending = []
         self._window_seconds = 0.0
         self._seconds_before = 0.0
@@ -216,6 +218,8 @@ class Session:
                     self._log(step, progress)
                 if step % recipe.evaluate_every == 0 or step == recipe.steps:
                     self._evaluate(step, progress)
+                for watch in self.watches:
+                    watch(step, self._seconds())
                 if saves:
                     self.checkpoints.save(step)
                 if stopped_by is not None:

@@ -10,7 +10,7 @@ COMMANDS = {
     "theorem1": "the zero point by closed form and by automatic differentiation, and what it is",
 }
 
-ACTIVATIONS = ("linear", "tanh", "softsign", "silu", "gelu", "relu")
+ACTIVATIONS = ("linear", "tanh", "silu", "gelu", "relu")
 
 
 def parser(command):
