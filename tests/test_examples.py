@@ -26,3 +26,12 @@ def test_layers_in_your_model(tmp_path):
     assert "the same answers three times" in result.stdout
     assert "ResidualConv2D" in result.stdout
     assert {path.name for path in tmp_path.iterdir()} >= {"best.keras", "model.keras", "saved_model"}
+
+
+def test_curvature_of_your_model(tmp_path):
+    options = ["--out", str(tmp_path), "--epochs", "1", "--images", "300"]
+    command = [sys.executable, "examples/curvature_of_your_model.py", *options]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "exactly: Summary(max_abs=" in result.stdout
+    assert (tmp_path / "density.png").read_bytes()[:4] == b"\x89PNG"

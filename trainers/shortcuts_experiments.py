@@ -13,6 +13,7 @@ import numpy as np
 
 from idmatters_tf import linear
 from idmatters_tf.curvature.spectrum import summarize
+from trainers.shortcuts_curves import interpolated
 from trainers.shortcuts_networks import LINEAR_KINDS, RELU_KINDS, linear_descent, relu_descent
 
 
@@ -69,7 +70,7 @@ def conditions_verdict(rows):
     numbers = "; ".join(
         f"{kind} x {10**lg:.3g} from depth {first} to {last}" for kind, (lg, first, last) in change.items()
     )
-    return seen, f"initial condition numbers, constant for 2-shortcuts alone: {numbers}"
+    return seen, f"initial condition numbers, constant for 2-shortcuts, growing for the rest but 3-shortcuts: {numbers}"
 
 
 def best_rates(losses, rates):
@@ -229,34 +230,6 @@ def trajectory_verdict(rows):
         f"{rows[0]['activation']}, condition number of 2-shortcuts below orthogonal's at {100 * smaller:.0f} % of the "
         f"common losses, x {10**high:.3g} smaller in the upper third; index below at {100 * lower:.0f} %; {index}"
     )
-
-
-def interpolated(rows, column, grid):
-    """A column of one kind against the loss: each run interpolated linearly in lg loss, NaN outside its losses.
-
-    Args:
-        rows: of one kind.
-        column: of the rows, or "condition".
-        grid: lg losses.
-
-    Returns:
-        (runs, grid).
-    """
-    curves = []
-    for run in sorted({row["run"] for row in rows}):
-        points = [(np.log10(row["loss"]), _value(row, column)) for row in rows if row["run"] == run and row["loss"] > 0]
-        x, y = np.array(sorted(points)).T
-        curves.append(np.interp(grid, x, y, left=np.nan, right=np.nan))
-    return np.array(curves)
-
-
-def _value(row, column):
-    """Eigenvalues and what is made of them in lg, the index as it is."""
-    if column == "condition":
-        return np.log10(row["max_abs"]) - np.log10(max(row["p10_abs"], row["max_abs"] * 1e-16))
-    if column in ("max_abs", "p10_abs"):
-        return np.log10(max(row[column], 1e-300))
-    return row[column]
 
 
 def _at_common_losses(rows, column, points=40):
