@@ -181,6 +181,8 @@ def norms_verdict(rows):
 def trajectory(problem, activation, depth, rates, runs, epochs, records, every, seed, make_hessian):
     """Figures 6 to 8: the Hessian's spectrum against the loss while networks train.
 
+    Each kind descends with the best of the learning rates on two runs.
+
     Args:
         records: for how many moments of each run the spectrum is computed, spread evenly over the logarithm of the
             loss; three times as many for the first run.
@@ -189,7 +191,7 @@ def trajectory(problem, activation, depth, rates, runs, epochs, records, every, 
     """
     rows = []
     kinds = ("xavier", "orthogonal", "2-shortcut")
-    losses = final_losses(problem, kinds, depth, activation, rates, runs, epochs, seed)
+    losses = final_losses(problem, kinds, depth, activation, rates, min(runs, 2), epochs, seed)
     for kind in kinds:
         network, (rate, _) = _kinds(activation)[kind], best_rates(losses[kind], rates)
         # Every epoch is kept: which ones are wanted is known at the end.
