@@ -1,4 +1,4 @@
-"""Claim: the same Hessian and Gauss-Newton products as PyTorch's curvlinops, on the same weights and data, and faster.
+"""Claim: the same Hessian and Gauss-Newton products as PyTorch's curvlinops on the same weights and data, to rounding.
 
     pip install '.[bench]'
     python benchmarks/curvature_against_torch.py [--rounds N]
@@ -8,6 +8,7 @@ the agreement and float32 for the times; cross-entropy, 256 examples. The two ta
 """
 
 import argparse
+import importlib.util
 import os
 import statistics
 import time
@@ -16,8 +17,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
-import torch
-from curvlinops import GGNLinearOperator, HessianLinearOperator
 
 from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator
 
@@ -26,6 +25,8 @@ EXAMPLES = 256
 
 def convolutional(dtype):
     """(Keras model, PyTorch model, pictures with channels last)."""
+    import torch
+
     keras.config.set_dtype_policy(dtype)
     layers = [keras.layers.Conv2D(16, 3, strides=2, activation="tanh"), keras.layers.GlobalAveragePooling2D()]
     model = keras.Sequential([keras.Input((16, 16, 3), dtype=dtype), *layers, keras.layers.Dense(10)])
@@ -41,6 +42,8 @@ def convolutional(dtype):
 
 def dense(dtype):
     """(Keras model, PyTorch model, vectors)."""
+    import torch
+
     keras.config.set_dtype_policy(dtype)
     layers = [keras.layers.Dense(width, activation="tanh") for width in (256, 256)]
     model = keras.Sequential([keras.Input((784,), dtype=dtype), *layers, keras.layers.Dense(10)])
@@ -57,6 +60,8 @@ def to_torch(array):
 
 def operators(build, dtype, ours, theirs):
     """Our operator, theirs, and a function from our vectors to theirs."""
+    import torch
+
     model, twin, x = build(dtype)
     y = np.random.default_rng(1).integers(0, 10, EXAMPLES)
     twin = twin.to(getattr(torch, dtype))
@@ -88,6 +93,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20, help="(default: %(default)s)")
     rounds = parser.parse_args().rounds
+    if importlib.util.find_spec("curvlinops") is None:
+        print("PyTorch and curvlinops are not installed: pip install '.[bench]'")
+        return
+
+    import torch
+    from curvlinops import GGNLinearOperator, HessianLinearOperator
+
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     for build in (convolutional, dense):
         for name, ours, theirs in (

@@ -60,9 +60,8 @@ def main():
     monitor = CurvatureMonitor(sample, every=max(1, options.epochs // 4), log_dir=out / "events", measure_options=few)
     model.fit(x, y, epochs=options.epochs, verbose=0, callbacks=[monitor])
     for epoch, measured in monitor.measurements.items():
-        print(
-            f"epoch {epoch}: loss {measured.loss:.3f}, eigenvalues {measured.smallest[0]:.3f} to {measured.largest[0]:.3f}"
-        )
+        ends = f"{measured.smallest[0]:.3f} to {measured.largest[0]:.3f}"
+        print(f"epoch {epoch}: loss {measured.loss:.3f}, eigenvalues {ends}")
 
     # The trained network's Hessian, as a SciPy operator: nothing is formed, each product goes through the data.
     hessian = HessianOperator(model, model.loss, sample)

@@ -166,7 +166,7 @@ def training_norms(runs, path):
     matplotlib.use("Agg")
     figure, (axis,) = _panels(1)
     for label, (losses, norms) in runs.items():
-        axis.semilogx(losses, norms, marker="o", markersize=3, label=label)
+        axis.plot(losses, norms, marker="o", markersize=3, label=label)
     axis.set_xlabel("training loss")
     axis.set_ylabel("mean Frobenius norm of the blocks' kernels")
     axis.set_title("Li et al., Figure 2's measurement", fontsize=10)
