@@ -181,7 +181,7 @@ def norms_verdict(rows):
 def trajectory(problem, activation, depth, rates, runs, epochs, records, every, seed, make_hessian):
     """Figures 6 to 8: the Hessian's spectrum against the loss while networks train.
 
-    Each kind descends with the best of the learning rates on two runs.
+    Each kind descends with the rate whose mean final loss is lowest, none of its runs diverging.
 
     Args:
         records: for how many moments of each run the spectrum is computed, spread evenly over the logarithm of the
@@ -191,7 +191,7 @@ def trajectory(problem, activation, depth, rates, runs, epochs, records, every, 
     """
     rows = []
     kinds = ("xavier", "orthogonal", "2-shortcut")
-    losses = final_losses(problem, kinds, depth, activation, rates, min(runs, 2), epochs, seed)
+    losses = final_losses(problem, kinds, depth, activation, rates, runs, epochs, seed)
     for kind in kinds:
         network, (rate, _) = _kinds(activation)[kind], best_rates(losses[kind], rates)
         # Every epoch is kept: which ones are wanted is known at the end.
@@ -201,6 +201,9 @@ def trajectory(problem, activation, depth, rates, runs, epochs, records, every, 
             loss = np.array([values[run] for _, values, _, _ in history])
             count = records * (3 if run == 0 else 1)
             chosen = _spread_over_loss(loss, count) if every is None else range(0, epochs + 1, every)
+            # The rate was chosen in other rounding: a run may diverge all the same, and ends there.
+            finite = np.isfinite(np.array([np.sum(W[run]) for _, _, _, W in history])) & np.isfinite(loss)
+            chosen = [epoch for epoch in chosen if finite[: epoch + 1].all()]
             with _pool() as pool:
                 spectra = [pool.submit(_summary, hessian(history[epoch][3][run])) for epoch in chosen]
             for epoch, spectrum in zip(chosen, (future.result() for future in spectra), strict=True):
@@ -263,6 +266,7 @@ def _descent(problem, network, depth, activation, rate, runs, epochs, every, see
 
 def _spread_over_loss(loss, count):
     """Epochs at which lg loss first passes evenly spaced levels; the first and the last among them."""
+    loss = np.where(np.isfinite(loss), loss, np.inf)
     lg = np.minimum.accumulate(np.log10(np.maximum(loss, 1e-300)))
     levels = np.linspace(lg[0], lg[-1], count)
     return sorted({int(np.argmax(lg <= level)) for level in levels} | {len(loss) - 1})
