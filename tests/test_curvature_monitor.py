@@ -48,7 +48,7 @@ def test_a_measurement_agrees_with_the_dense_matrix():
     np.testing.assert_allclose(measured.largest, values[:-3:-1], rtol=1e-3)
     np.testing.assert_allclose(measured.smallest, values[:2], rtol=1e-3)
     assert measured.trace == pytest.approx(np.trace(dense))
-    index = np.mean(values < -1e-6 * np.abs(values).max())
+    index = np.mean(values < -0.01 * np.abs(values).max())
     assert abs(measured.index - index) < 5 * measured.index_error
     assert measured.gradient_norm == pytest.approx(np.linalg.norm(cases.plain_gradient(model, loss, *data)))
 
@@ -63,30 +63,28 @@ def test_monitor_needs_one_loss_and_positive_epochs():
 
 
 REPLICAS = """
-import numpy as np, tensorflow as tf, keras
+import numpy as np, tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from tests import curvature_cases as cases
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-for name in ("labels and L2", "convolution"):
+kinds = {"labels and L2": HessianOperator, "convolution": GaussNewtonOperator, "squares": FisherOperator}
+for name, kind in kinds.items():
     model, loss, data = cases.case(name)
-    for kind in (HessianOperator, GaussNewtonOperator, FisherOperator):
-        expected = kind(model, loss, data, batch_size=3).to_dense()
-        with strategy.scope():
-            mirrored, _, _ = cases.case(name)
-            mirrored.set_weights(model.get_weights())
-            # The last batch has one example, fewer than there are replicas.
-            operator = kind(mirrored, loss, data, batch_size=3)
-        dense = operator.to_dense()
-        assert np.abs(dense - expected).max() < 1e-13 * np.abs(expected).max() * len(dense), (name, kind)
-        vector = np.arange(len(dense)) / 10
-        np.testing.assert_allclose(operator @ vector, expected @ vector, rtol=1e-10, atol=1e-12)
+    expected = kind(model, loss, data, batch_size=3, check=False)
+    vectors = np.random.default_rng(0).normal(size=(expected.shape[0], 2))
+    with strategy.scope():
+        mirrored, _, _ = cases.case(name)
+        mirrored.set_weights(model.get_weights())
+        # The last batch has one example, fewer than there are replicas.
+        operator = kind(mirrored, loss, data, batch_size=3, check=name == "squares")
+    np.testing.assert_allclose(operator @ vectors, expected @ vectors, rtol=1e-10, atol=1e-12)
 print("the same on two replicas")
 """
 
 
 def test_two_replicas_give_the_same():
     command = [sys.executable, "-c", REPLICAS]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=480, check=False)
     assert "the same on two replicas" in result.stdout, result.stderr

@@ -44,3 +44,12 @@ def test_certificate_along_descent():
         _, _, tau, squared_gradient, certified = (float(word) for word in line.split())
         assert tau < 1
         assert certified <= squared_gradient
+
+
+def test_curvature_of_your_model(tmp_path):
+    options = ["--out", str(tmp_path), "--epochs", "1", "--images", "300"]
+    command = [sys.executable, "examples/curvature_of_your_model.py", *options]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "exactly: Summary(max_abs=" in result.stdout
+    assert (tmp_path / "density.png").read_bytes()[:4] == b"\x89PNG"

@@ -4,7 +4,7 @@ of those that the paper compares it with.
 
 import dataclasses
 
-from trainers import cifar_models, options
+from trainers import cifar_models, cluster, curvature, options
 from trainers.arguments import Parser, UsageError, number, whole_number
 from trainers.program import Program
 from trainers.startup import import_tensorflow, run_program
@@ -101,6 +101,7 @@ def parser():
     recipe.add_argument("--warm-up-rate", type=number(0, False), default=0.01, metavar="X", help="rate of warming up")
     options.add_optimizer(recipe)
 
+    curvature.add_options(parser)
     options.add_devices(parser)
     options.add_run(parser)
     return parser
@@ -125,6 +126,8 @@ class Cifar(Program):
     def check_together(self, settings):
         if settings["drop_steps"] != sorted(settings["drop_steps"]):
             raise UsageError(f"--drop-steps must be in ascending order. Received: {settings['drop_steps']}")
+        if settings["curvature_every"] is not None and cluster.in_environment():
+            raise UsageError("--curvature-every works on one machine, not in a cluster. Leave it out.")
         if settings["model"] == "identity":
             options.check_widths(settings)
 
@@ -199,6 +202,11 @@ class Cifar(Program):
             from trainers.preprocessing import save
 
             save(self._fitted(settings, data), data.image_shape, run.path)
+
+    def watches(self, settings, trainer, data, run):
+        count = settings["curvature_examples"]
+        images, _ = self._preprocessed(settings, data)
+        return curvature.watches(settings, trainer, images[:count], data.train_labels[:count], run)
 
     def preprocessing(self, run):
         from trainers import preprocessing

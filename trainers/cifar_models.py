@@ -116,6 +116,8 @@ LATER_DEFAULTS = {
     "preprocess": "standardize",
     "warm_up_steps": 0,
     "warm_up_rate": 0.01,
+    "curvature_every": None,
+    "curvature_examples": 256,
 }
 
 

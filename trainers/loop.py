@@ -249,6 +249,8 @@ class Session:
             optimizer=trainer.optimizer,
             step=trainer.step,
         )
+        # Called after each step with the step and the seconds so far, e.g. `trainers.curvature.CurvatureWatch`.
+        self.watches = []
         if membership is not None:
             membership.advice = self.checkpoints.last_good_sentence
         self._pending = []
@@ -290,6 +292,8 @@ class Session:
                     self._log(step, progress)
                 if step % recipe.evaluate_every == 0 or step == recipe.steps:
                     self._evaluate(step, progress)
+                for watch in self.watches:
+                    watch(step, self._seconds())
                 if saves:
                     self._save(step)
                 if stopped_by is not None:

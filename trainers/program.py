@@ -86,6 +86,10 @@ class Program(abc.ABC):
         """The layer that exports put in front of the network; None: standardisation, picture by picture."""
         return None  # noqa: RET501 - a value, not the lack of one
 
+    def watches(self, settings, trainer, data, run):
+        """What the loop calls after each step, see `trainers.loop.Session`."""
+        return []
+
     def read_failure(self, settings, data, error, step):
         """A sentence about data that could not be read while training; empty where that was not the reason."""
         return ""
@@ -195,6 +199,7 @@ class Program(abc.ABC):
             if not first:
                 events.settings(settings)
                 events.pictures(train.batch(0, stop=min(8, settings["batch_size"]))[0])
+            session.watches = self.watches(settings, trainer, data, run)
             if run.writes:
                 say("compiling the training step ...")
             signal = session.work()

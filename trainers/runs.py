@@ -1,7 +1,7 @@
 """The folder of a run: its settings, its metrics, and whether a command may go on with it.
 
 config.json      every setting and every version, written once
-metrics.jsonl    one JSON object per line: {"kind": "train" | "test", "step": ..., ...}
+metrics.jsonl    one JSON object per line: {"kind": "train" | "test" | "curvature", "step": ..., ...}
 checkpoints/     see trainers.checkpoints
 events/          TensorBoard
 result.json      best and last error, written at the end: its presence says that the run is finished
@@ -30,6 +30,8 @@ FREE_SETTINGS = frozenset(
         "evaluate_every",
         "checkpoint_every",
         "keep_checkpoints",
+        "curvature_every",
+        "curvature_examples",
         "deterministic",
         "preset",
         "cluster_timeout",

@@ -203,8 +203,6 @@ def _theorem1(run, settings, problem):
 
 def _training_norms(run, folders):
     """Figure 2 from the logs of trainers.cifar."""
-    from trainers.shortcuts_plots import training_norms
-
     run.check_usable()
     curves, rows = {}, []
     for folder in folders:
@@ -220,6 +218,8 @@ def _training_norms(run, folders):
         label = label if label not in curves else f"{label}, {folder}"
         curves[label] = [point["loss"] for point in points], [point["mean_frobenius"] for point in points]
         rows += [{"run": str(folder), "network": label, **point} for point in points]
+    from trainers.shortcuts_plots import training_norms
+
     run.path.mkdir(parents=True, exist_ok=True)
     write_csv(run.path / "training-norms.csv", rows)
     print(f"{run.path}/training-norms.csv, {training_norms(curves, run.path / 'training-norms.png')}")

@@ -13,6 +13,7 @@ import numpy as np
 
 from idmatters_tf import linear
 from idmatters_tf.curvature.spectrum import summarize
+from trainers.shortcuts_curves import interpolated
 from trainers.shortcuts_networks import LINEAR_KINDS, RELU_KINDS, linear_descent, relu_descent
 
 
@@ -69,7 +70,7 @@ def conditions_verdict(rows):
     numbers = "; ".join(
         f"{kind} x {10**lg:.3g} from depth {first} to {last}" for kind, (lg, first, last) in change.items()
     )
-    return seen, f"initial condition numbers, constant for 2-shortcuts alone: {numbers}"
+    return seen, f"initial condition numbers, constant for 2-shortcuts, growing for the rest but 3-shortcuts: {numbers}"
 
 
 def best_rates(losses, rates):
@@ -180,6 +181,8 @@ def norms_verdict(rows):
 def trajectory(problem, activation, depth, rates, runs, epochs, records, every, seed, make_hessian):
     """Figures 6 to 8: the Hessian's spectrum against the loss while networks train.
 
+    Each kind descends with the rate whose mean final loss is lowest, none of its runs diverging.
+
     Args:
         records: for how many moments of each run the spectrum is computed, spread evenly over the logarithm of the
             loss; three times as many for the first run.
@@ -198,6 +201,9 @@ def trajectory(problem, activation, depth, rates, runs, epochs, records, every, 
             loss = np.array([values[run] for _, values, _, _ in history])
             count = records * (3 if run == 0 else 1)
             chosen = _spread_over_loss(loss, count) if every is None else range(0, epochs + 1, every)
+            # The rate was chosen in other rounding: a run may diverge all the same, and ends there.
+            finite = np.isfinite(np.array([np.sum(W[run]) for _, _, _, W in history])) & np.isfinite(loss)
+            chosen = [epoch for epoch in chosen if finite[: epoch + 1].all()]
             with _pool() as pool:
                 spectra = [pool.submit(_summary, hessian(history[epoch][3][run])) for epoch in chosen]
             for epoch, spectrum in zip(chosen, (future.result() for future in spectra), strict=True):
@@ -231,34 +237,6 @@ def trajectory_verdict(rows):
     )
 
 
-def interpolated(rows, column, grid):
-    """A column of one kind against the loss: each run interpolated linearly in lg loss, NaN outside its losses.
-
-    Args:
-        rows: of one kind.
-        column: of the rows, or "condition".
-        grid: lg losses.
-
-    Returns:
-        (runs, grid).
-    """
-    curves = []
-    for run in sorted({row["run"] for row in rows}):
-        points = [(np.log10(row["loss"]), _value(row, column)) for row in rows if row["run"] == run and row["loss"] > 0]
-        x, y = np.array(sorted(points)).T
-        curves.append(np.interp(grid, x, y, left=np.nan, right=np.nan))
-    return np.array(curves)
-
-
-def _value(row, column):
-    """Eigenvalues and what is made of them in lg, the index as it is."""
-    if column == "condition":
-        return np.log10(row["max_abs"]) - np.log10(max(row["p10_abs"], row["max_abs"] * 1e-16))
-    if column in ("max_abs", "p10_abs"):
-        return np.log10(max(row[column], 1e-300))
-    return row[column]
-
-
 def _at_common_losses(rows, column, points=40):
     """The means over runs at the losses that orthogonal and 2-shortcut networks both pass; by kind."""
     compared = ("orthogonal", "2-shortcut")
@@ -288,6 +266,7 @@ def _descent(problem, network, depth, activation, rate, runs, epochs, every, see
 
 def _spread_over_loss(loss, count):
     """Epochs at which lg loss first passes evenly spaced levels; the first and the last among them."""
+    loss = np.where(np.isfinite(loss), loss, np.inf)
     lg = np.minimum.accumulate(np.log10(np.maximum(loss, 1e-300)))
     levels = np.linspace(lg[0], lg[-1], count)
     return sorted({int(np.argmax(lg <= level)) for level in levels} | {len(loss) - 1})

@@ -10,7 +10,7 @@ COMMANDS = {
     "theorem1": "the zero point by closed form and by automatic differentiation, and what it is",
 }
 
-ACTIVATIONS = ("linear", "tanh", "softsign", "silu", "gelu", "relu")
+ACTIVATIONS = ("linear", "tanh", "silu", "gelu", "relu")
 
 
 def parser(command):
@@ -74,7 +74,7 @@ def _add_trajectory(parser):
     _add_activation(networks)
     networks.add_argument("--depth", type=whole_number(2, 200), default=16, metavar="N", help="layers, an even number")
     _add_runs(networks, 10)
-    _add_descent(networks)
+    _add_descent(networks, samples=200)
     networks.add_argument(
         "--records",
         type=whole_number(2),
@@ -122,7 +122,7 @@ def _add_runs(group, default):
     group.add_argument("--starts", type=whole_number(1, 1000), default=default, metavar="N", help="runs of each kind")
 
 
-def _add_descent(group):
+def _add_descent(group, samples=500):
     group.add_argument("--epochs", type=whole_number(1), default=1000, metavar="N", help="full-batch updates")
     group.add_argument(
         "--rates", type=number(0, False), nargs="+", metavar="X", help="learning rates (default: 12 from 1e-3 to 1.78)"
@@ -130,7 +130,7 @@ def _add_descent(group):
     group.add_argument(
         "--samples",
         type=whole_number(10),
-        default=500,
+        default=samples,
         metavar="N",
         help="examples for networks with ReLUs, for which second moments are not enough (linear ones use all)",
     )

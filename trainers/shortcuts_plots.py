@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 
 from trainers.plots import save
-from trainers.shortcuts_experiments import interpolated
+from trainers.shortcuts_curves import interpolated
 
 COLORS = {"xavier": "tab:green", "orthogonal": "tab:orange", "1-shortcut": "tab:red", "2-shortcut": "tab:blue"}
 COLORS |= {"3-shortcut": "tab:purple"}
@@ -29,7 +29,12 @@ def _panels(count):
 
 
 def _legend(figure, axis):
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
+    figure.legend(
+        *axis.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=3 if len(figure.axes) == 1 else 5,
+        fontsize=8,
+    )
 
 
 def _groups(rows, column):
@@ -90,6 +95,8 @@ def _norms(rows):
                 points = [(row["loss"], row["mean_frobenius"]) for row in of_run if row["loss"] > 0]
                 color = f"C{number}"
                 axis.semilogx(*zip(*points, strict=True), color=color, label=None if run else f"depth {depth}")
+        # What is below is rounding.
+        axis.set_xlim(left=max(axis.get_xlim()[0], 1e-9))
         axis.set_xlabel("loss - optimum" if activation == "linear" else "loss")
         axis.set_ylabel("mean Frobenius norm")
         axis.set_title(f"2-shortcuts, {activation}; Figure 3", fontsize=10)
@@ -159,7 +166,7 @@ def training_norms(runs, path):
     matplotlib.use("Agg")
     figure, (axis,) = _panels(1)
     for label, (losses, norms) in runs.items():
-        axis.semilogx(losses, norms, marker="o", markersize=3, label=label)
+        axis.plot(losses, norms, marker="o", markersize=3, label=label)
     axis.set_xlabel("training loss")
     axis.set_ylabel("mean Frobenius norm of the blocks' kernels")
     axis.set_title("Li et al., Figure 2's measurement", fontsize=10)

@@ -7,7 +7,7 @@ from idmatters_tf import linear
 from idmatters_tf.curvature.spectrum import summarize
 
 # mid'(0) and post'(0); ReLU has none.
-SLOPES = {"linear": 1.0, "tanh": 1.0, "softsign": 1.0, "silu": 0.5, "gelu": 0.5}
+SLOPES = {"linear": 1.0, "tanh": 1.0, "silu": 0.5, "gelu": 0.5}
 # The most parameters for which the dense Hessian by tape is computed.
 MOST_PARAMETERS = 5000
 

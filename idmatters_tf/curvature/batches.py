@@ -1,6 +1,8 @@
 """A data set as batches that can be gone through again and again, on one device or split over replicas."""
 
+import contextlib
 import itertools
+import logging
 
 import numpy as np
 import tensorflow as tf
@@ -81,10 +83,11 @@ class Batches:
                 scales = [
                     tf.constant([scale * share, per_example * share * _length(part)], dtype) for part, share in parts
                 ]
-                if self.replicas == 1:
-                    result = traced(parts[0][0], scales[0], *arguments)
-                else:
-                    result = on_batch(self._spread([part for part, _ in parts]), self._spread(scales), *arguments)
+                with _without_advice():
+                    if self.replicas == 1:
+                        result = traced(parts[0][0], scales[0], *arguments)
+                    else:
+                        result = on_batch(self._spread([part for part, _ in parts]), self._spread(scales), *arguments)
                 sums = result if sums is None else tf.nest.map_structure(tf.add, sums, result)
                 if progress is not None:
                     progress()
@@ -99,6 +102,21 @@ class Batches:
             return values[context.replica_id_in_sync_group]
 
         return self.strategy.experimental_distribute_values_from_function(value)
+
+
+@contextlib.contextmanager
+def _without_advice():
+    """Without `vectorized_map`'s line for each gradient of a kernel that it computes in a loop: that is all right."""
+
+    def wanted(record):
+        return "uses a while_loop" not in str(record.msg)
+
+    logger = logging.getLogger("tensorflow")
+    logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(wanted)
 
 
 class _Traced:

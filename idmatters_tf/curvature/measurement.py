@@ -19,7 +19,8 @@ class Measurement:
         gradient_norm: of that loss.
         largest, smallest: eigenvalues at the two ends, (k,) each, the outermost first.
         trace, trace_error: Hutch++'s estimate and its standard error.
-        index, index_error: the fraction of negative eigenvalues by Lanczos quadrature, and its standard error.
+        index, index_error: the fraction of eigenvalues below -1 % of the largest in size, by Lanczos quadrature, and
+            its standard error; see `SpectralDensity.index`.
         density: `SpectralDensity`.
     """
 

@@ -24,6 +24,10 @@ class Objective:
     """
 
     def __init__(self, model, loss, data, variables, regularization, training, batch_size):
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                f"Curvature needs Keras' TensorFlow backend. Received: {keras.backend.backend()!r}. Set KERAS_BACKEND."
+            )
         if not isinstance(model, keras.Model):
             raise ValueError(f"Argument `model` must be a keras.Model. Received: {type(model).__name__}")
         if not model.built:

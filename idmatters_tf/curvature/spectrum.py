@@ -186,12 +186,12 @@ class SpectralDensity:
         return _mean_and_error(np.sum(self.weights * function(self.nodes), axis=1))
 
     def index(self, tolerance=None):
-        """(value, standard error) of the fraction of negative eigenvalues; those within the tolerance count as zero.
+        """(value, standard error) of the fraction of eigenvalues below -tolerance; 1 % of the largest in size if None.
 
-        It resolves eigenvalues near zero as far as the Lanczos steps do: a node stands for all that are near it.
+        A node stands for all eigenvalues near it: how many of those close to zero are negative takes many steps, or the
+        dense matrix and `summarize`.
         """
-        size = np.abs(self.nodes).max()
-        tolerance = 1e-6 * size if tolerance is None else tolerance
+        tolerance = 0.01 * np.abs(self.nodes).max() if tolerance is None else tolerance
         return self.mean(lambda nodes: nodes < -tolerance)
 
 

@@ -1,0 +1,229 @@
+"""The shortcuts program, run as a user would on small cases, and its experiments' numbers."""
+
+import csv
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from idmatters_tf import linear
+from models.linear import assign_weights, shortcut_network, weights_of
+from trainers import shortcuts_data, shortcuts_networks, shortcuts_theorem
+from trainers import shortcuts_experiments as experiments
+from trainers.tables import finish
+
+PROBLEM = shortcuts_data.load("digits-like", 10)
+SMALL = ("--dataset", "digits-like", "--starts", 2)
+DESCENT = ("--epochs", 40, "--samples", 60, "--rates", 0.03, 0.3)
+
+
+class Silent:
+    """Takes progress and shows nothing."""
+
+    def advance(self):
+        pass
+
+    def show(self, text):
+        pass
+
+
+def rows_of(work):
+    return finish(work, Silent())
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "figures"),
+    [
+        ("conditions", ("--depths", 2, 4), 1),
+        ("sweep", ("--depths", 2, 4, *DESCENT), 1),
+        ("norms", ("--depths", 2, 4, *DESCENT), 1),
+        ("trajectory", ("--depth", 2, "--records", 3, *DESCENT), 2),
+    ],
+)
+def test_every_command_writes_its_table_figure_and_verdict(program, tmp_path, command, options, figures):
+    out = tmp_path / "run"
+    result = program("trainers.shortcuts", command, *SMALL, *options, "--out", out)
+    assert result.returncode == 0, result.stderr
+    assert len(list(out.glob("*.png"))) == figures
+    with open(out / f"{command}.csv", newline="") as stream:
+        assert list(csv.DictReader(stream))
+    verdicts = json.loads((out / "result.json").read_text())["verdicts"]
+    assert len(verdicts) == (1 if command == "conditions" else 2)
+    for verdict in verdicts:
+        assert verdict.split(":")[0] in ("SEEN", "NOT SEEN", "OPEN")
+        assert verdict in result.stdout
+    if command == "conditions":
+        again = program("trainers.shortcuts", command, *SMALL, *options, "--out", out)
+        assert (again.returncode, "is finished" in again.stdout) == (0, True)
+
+
+def test_theorem1_prints_both_spectra_and_the_verdict(program, tmp_path):
+    options = ("--dataset", "digits-like", "--units", 2, "--mid", "tanh")
+    result = program("trainers.shortcuts", "theorem1", *options, "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    for words in ("closed form: -1.2", "by tape:     -1.2", "strict saddle: yes", "measured: 1 "):
+        assert words in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "'nothing' is none of the commands conditions, trajectory"),
+        (["conditions", "--depths", "0"], "argument --depths: expected a whole number from 1 to 1000"),
+        (["conditions", "--components", "9"], "expected a whole number from 10 to 100"),
+        (["trajectory", "--depth", "5"], "--depth must be even"),
+        (["norms", "--depths", "3"], "--depths must be even"),
+        (["theorem1", "--relu-slope", "0.5"], "--relu-slope needs --mid relu or --post relu"),
+        (["theorem1", "--shortcut-depth", "1", "--mid", "tanh"], "--mid needs a --shortcut-depth of at least 2"),
+        (["sweep", "--data-dir", "{empty}", "--no-download"], "mnist was not found in"),
+        (["norms", "--runs", "{empty}"], "is not a run: there is no config.json"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(program, tmp_path, arguments, message):
+    arguments = [argument.format(empty=tmp_path) for argument in arguments]
+    result = program("trainers.shortcuts", *arguments, "--out", tmp_path / "run")
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) <= 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_imports_nothing_heavy(program, tmp_path):
+    code = (
+        "import sys; from trainers import shortcuts\n"
+        "for arguments in (['--help'], ['sweep', '--help'], ['theorem1', '--help']):\n"
+        "    try: shortcuts.main(arguments)\n"
+        "    except SystemExit: pass\n"
+        "print([name for name in ('numpy', 'tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"
+    )
+    (tmp_path / "script.py").write_text(code)
+    result = program("script", env={"PYTHONPATH": str(tmp_path)})
+    assert "(default: 4 8 16 32 64 96)" in result.stdout
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_data_are_white_and_one_hot():
+    statistics = PROBLEM.statistics
+    np.testing.assert_allclose(statistics.sxx, np.eye(10), atol=1e-12)
+    assert (PROBLEM.Y.sum(axis=0) == 1).all()
+    assert np.linalg.matrix_rank(statistics.syx, tol=1e-8) == 9
+    assert shortcuts_data.load("digits-like", 10).digest() == PROBLEM.digest()
+    # Against the library's whitening, which goes by the SVD of the data.
+    inputs, _ = shortcuts_data._digits_like()
+    expected, _, _ = linear.whiten(inputs, 10)
+    np.testing.assert_allclose(np.abs(PROBLEM.X), np.abs(expected), atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", list(shortcuts_networks.RELU_KINDS))
+def test_relu_descent_of_many_is_that_of_each_keras_model(kind):
+    keras.config.set_dtype_policy("float64")
+    network = shortcuts_networks.RELU_KINDS[kind]
+    problem = PROBLEM.first(30)
+    W = network.starts(4, 10, 2, seed=1) * (30 if kind == "2-shortcut" else 1)
+    rates = np.array([0.1, 0.02])
+    records = list(shortcuts_networks.relu_descent(W, problem.X, problem.Y, rates, 5, network.shortcut, 2))
+    assert [epoch for epoch, *_ in records] == [0, 2, 4, 5]
+    for run, rate in enumerate(rates):
+        model = shortcut_network(10, 2, 2, mid="relu", shortcut=network.shortcut)
+        assign_weights(model, W[run])
+        for epoch in range(6):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(shortcuts_theorem.half_squares(problem.Y.T, model(problem.X.T)))
+            gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+            for at, losses, norms, weights in records:
+                if at == epoch:
+                    assert losses[run] == pytest.approx(float(loss), rel=1e-10)
+                    assert norms[run] == pytest.approx(float(tf.linalg.global_norm(gradients)), rel=1e-10)
+                    np.testing.assert_allclose(weights[run], weights_of(model), atol=1e-12)
+            for gradient, variable in zip(gradients, model.trainable_variables, strict=True):
+                variable.assign_sub(rate * gradient)
+
+
+def test_linear_descent_in_pieces_is_that_in_one():
+    network, statistics = shortcuts_networks.LINEAR_KINDS["2-shortcut"], PROBLEM.statistics
+    W, rates = network.starts(4, 10, 2), np.full(2, 0.3)
+    records = list(shortcuts_networks.linear_descent(W, statistics, rates, 25, True, 10))
+    whole = linear.gradient_descent(W, statistics.sxx, statistics.syx, rates, 25)
+    for epoch, loss, norm, _ in records:
+        np.testing.assert_allclose(loss, whole.excess_risk[:, epoch], rtol=1e-10)
+        np.testing.assert_allclose(norm, whole.gradient_norm[:, epoch], rtol=1e-9)
+    np.testing.assert_allclose(records[-1][3], whole.weights, atol=1e-12)
+
+
+def test_conditions_at_the_zero_point_are_those_of_the_theorem():
+    """Two-shortcut networks at Xavier x 0.01 are close to zero: the 10th percentile of the singular values of G."""
+    statistics = PROBLEM.statistics
+    rows = rows_of(experiments.conditions(statistics, [2, 4], 2, 0))
+    G = statistics.sxx - statistics.syx
+    expected = np.log10(linear_condition(np.linalg.svd(G, compute_uv=False)))
+    found = {(row["kind"], row["depth"]): row for row in rows}
+    for depth in (2, 4):
+        assert found["2-shortcut", depth]["lg_condition"] == pytest.approx(expected, abs=0.02)
+        assert found["2-shortcut", depth]["index"] == pytest.approx(0.5, abs=0.01)
+    assert found["xavier", 4]["lg_condition"] > found["xavier", 2]["lg_condition"] + 0.3
+    assert ("3-shortcut", 2) not in found
+    assert experiments.conditions_verdict(rows)[0] is True
+
+
+def linear_condition(singular_values):
+    return singular_values.max() / np.percentile(np.repeat(singular_values, 20), 10)
+
+
+def test_verdicts_can_go_both_ways():
+    def row(kind, depth, loss):
+        return {"activation": "relu", "kind": kind, "depth": depth, "rate": 0.1, "best": True, "loss": loss}
+
+    good = [row("2-shortcut", 8, 0.1), row("xavier", 8, 0.4), row("orthogonal", 8, 0.2)]
+    assert experiments.sweep_verdict(good)[0] is True
+    assert experiments.sweep_verdict([row("2-shortcut", 8, 0.3), *good[1:]])[0] is False
+    assert experiments.sweep_verdict(good[:1])[0] is None
+    falling = [
+        {"activation": "relu", "depth": depth, "loss": loss, "mean_frobenius": norm}
+        for depth, norm in ((2, 3.0), (4, 2.0))
+        for loss in (1.0, 0.1)
+    ]
+    assert experiments.norms_verdict(falling)[0] is True
+    assert experiments.norms_verdict([{**row, "mean_frobenius": row["depth"]} for row in falling])[0] is False
+
+
+def test_interpolation_is_linear_in_lg_loss():
+    rows = [{"run": 0, "loss": loss, "index": index} for loss, index in ((1.0, 0.5), (0.01, 0.1))]
+    values = experiments.interpolated(rows, "index", np.array([-3.0, -2.0, -1.0, 0.0]))
+    np.testing.assert_allclose(values, [[np.nan, 0.1, 0.3, 0.5]])
+
+
+def test_the_best_rate_leaves_out_diverged_runs():
+    losses = np.array([[3.0, 1.0, np.nan], [3.0, 2.0, 0.1]])
+    assert experiments.best_rates(losses, [0.1, 0.2, 0.3]) == (0.2, 1.5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_theorem_1_by_closed_form_tape_and_growth(n):
+    problem = PROBLEM.first(50)
+    closed = shortcuts_theorem.closed_form(problem, 2, n, "linear", "linear", "linear")
+    np.testing.assert_allclose(
+        shortcuts_theorem.by_tape(problem, 2, n, "linear", "linear", "linear"), closed, atol=1e-12
+    )
+    assert shortcuts_theorem.stationary_order(problem, 2, n, "linear", "linear", "linear")[0] == n - 1
+
+
+@pytest.mark.parametrize(("pre", "mid", "post"), [("relu", "tanh", "silu"), ("tanh", "gelu", "tanh")])
+def test_theorem_1_with_activations(pre, mid, post):
+    problem = PROBLEM.first(50)
+    closed = shortcuts_theorem.closed_form(problem, 1, 2, pre, mid, post)
+    assert np.abs(closed).max() > 0.01
+    np.testing.assert_allclose(shortcuts_theorem.by_tape(problem, 1, 2, pre, mid, post), closed, atol=1e-12)
+
+
+def test_relu_at_zero_is_refused_not_reported_as_zeros():
+    problem = PROBLEM.first(50)
+    assert np.abs(shortcuts_theorem.by_tape(problem, 1, 2, "linear", "relu", "linear")).max() == 0
+    lines, numbers = shortcuts_theorem.report(problem, 1, 2, "linear", "relu", "linear")
+    assert "undefined: ReLU in the mid position" in lines[-1]
+    assert "max_abs" not in numbers
+    lines, numbers = shortcuts_theorem.report(problem, 1, 2, "linear", "relu", "linear", relu_slope=0.5)
+    exact = shortcuts_theorem.closed_form(problem, 1, 2, "linear", "linear", "linear")
+    assert numbers["max_abs"] == pytest.approx(np.abs(exact).max() / 2)
+    assert any("left out" in line for line in lines)
