@@ -10,6 +10,7 @@ import keras
 from idmatters_tf.initializers import mixed_seed
 from idmatters_tf.layers.arguments import decay_regularizer, positive_integer
 from idmatters_tf.layers.basic_block import batch_normalization
+from models.resnet import logits
 
 
 def densenet(
@@ -66,7 +67,7 @@ def densenet(
     if not 0 <= dropout < 1:
         raise ValueError(f"Argument `dropout` must lie in [0, 1). Received: dropout={dropout}")
     regularizer = decay_regularizer(weight_decay)
-    seeds = (mixed_seed(seed, number) for number in itertools.count(1))
+    seeds = (mixed_seed(seed, number) for number in itertools.count(2))
 
     def convolution(features, filters, side, name, drops=True):
         convolved = keras.layers.Conv2D(
@@ -101,14 +102,5 @@ def densenet(
             kept = int(compression * features.shape[-1])
             features = convolution(normalized(features, at), kept, 1, f"{at}_conv")
             features = keras.layers.AveragePooling2D(2, name=f"{at}_pool")(features)
-    wide = keras.config.dtype_policy().variable_dtype
-    features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(normalized(features, "last"))
-    head = keras.layers.Dense(
-        classes,
-        kernel_initializer=keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", mixed_seed(seed, 0)),
-        kernel_regularizer=regularizer,
-        bias_regularizer=regularizer,
-        dtype=wide,
-        name="head",
-    )
-    return keras.Model(inputs, head(features), name=name)
+    outputs = logits(normalized(features, "last"), classes, regularizer, seed)
+    return keras.Model(inputs, outputs, name=name)

@@ -113,14 +113,18 @@ def _network(depth, input_shape, classes, preactivated, shortcut, synchronized, 
         features = keras.layers.ReLU(name="last_relu")(
             batch_normalization(regularizer, synchronized, name="last_norm")(features)
         )
+    return keras.Model(inputs, logits(features, classes, regularizer, seed), name=name)
+
+
+def logits(features, classes, regularizer, seed):
+    """The mean over space and a dense layer, initialised as in the published Torch code; at least float32."""
     wide = keras.config.dtype_policy().variable_dtype
     features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
-    head = keras.layers.Dense(
+    return keras.layers.Dense(
         classes,
         kernel_initializer=keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", mixed_seed(seed, 1)),
         kernel_regularizer=regularizer,
         bias_regularizer=regularizer,
         dtype=wide,
         name="head",
-    )
-    return keras.Model(inputs, head(features), name=name)
+    )(features)
