@@ -7,8 +7,8 @@ to base 10, as in the paper's figures; a depth counts layers of weights.
 
 import concurrent.futures
 import itertools
-import os
 
+import joblib
 import numpy as np
 
 from idmatters_tf import linear
@@ -52,7 +52,7 @@ def _summary(H):
 
 def _pool():
     """Threads for eigenvalues, which NumPy computes without Python's lock; see `trainers.shortcuts` on BLAS threads."""
-    return concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+    return concurrent.futures.ThreadPoolExecutor(joblib.cpu_count())
 
 
 def conditions_verdict(rows):
