@@ -2,10 +2,10 @@
 
 models.cifar.identity_resnet         the all-convolutional residual network of Hardt & Ma's Table 1
 models.imagenet.identity_resnet34    its variant for ImageNet, section 4.2
-models.all_cnn.all_cnn_c, models.resnet.resnet, preresnet, models.densenet.densenet
-                                     what it is compared with
 models.identity.identity_network     what the two have in common
 models.cost.identity_network_cost    its parameters, operations and memory, without building it
+models.all_cnn.all_cnn_c, models.resnet.resnet, preresnet, models.densenet.densenet
+                                     what it is compared with
 models.linear.linear_residual, plain, shortcut_network    deep linear networks, for fitting and for curvature
 """
 

@@ -32,7 +32,7 @@ def all_cnn_c(
     """Nine convolutions with ReLU, two of them strided, and an average over space; 1,369,738 parameters.
 
     The paper expects pictures after global contrast normalisation and ZCA whitening, see
-    `idmatters_tf.data.whitening`. It does not name the initialiser; He's (2015) is used.
+    `idmatters_tf.layers.ZCAWhitening`. It does not name the initialiser; He's (2015) is used.
 
     Args:
         input_shape: `(rows, cols, channels)`; rows and cols may be None.

@@ -5,7 +5,10 @@ from trainers.arguments import UsageError, number, whole_number
 STRATEGIES = ("auto", "one", "mirrored", "multi-worker", "parameter-server")
 
 # What runs were started with before these options existed.
-LATER_DEFAULTS = {"control_port": None, "parameter_servers": 0, "cluster_timeout": 600.0} | {
+LATER_DEFAULTS = {
+    "control_port": None,
+    "parameter_servers": 0,
+    "cluster_timeout": 600.0,
     "nesterov": False,
     "branch_scale": None,
 }

@@ -19,8 +19,8 @@ def convergence(records, path, title, drop_steps=()):
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
-    train = [(record["step"], 100 * record["error"]) for record in records if record["kind"] == "train"]
-    test = [(record["step"], 100 * record["error"]) for record in records if record["kind"] == "test"]
+    train = _errors(records, "train")
+    test = _errors(records, "test")
     if train:
         steps, errors = zip(*train, strict=True)
         axes.plot(steps, errors, color="tab:blue", alpha=0.25, linewidth=1)
@@ -66,8 +66,8 @@ def comparison(runs, path, title):
     figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
     for number, (name, records) in enumerate(runs.items()):
         color = f"C{number % 10}"
-        train = [(record["step"], 100 * record["error"]) for record in records if record["kind"] == "train"]
-        test = [(record["step"], 100 * record["error"]) for record in records if record["kind"] == "test"]
+        train = _errors(records, "train")
+        test = _errors(records, "test")
         if train:
             steps, errors = zip(*train, strict=True)
             axes.plot(steps, _smoothed(errors), color=color, alpha=0.3, linewidth=1)
@@ -95,6 +95,11 @@ def save(figure, path, dpi=120):
     pyplot.close(figure)
     os.replace(beside, path)
     return path
+
+
+def _errors(records, kind):
+    """(step, top-1 error in percent) of each record of a kind."""
+    return [(record["step"], 100 * record["error"]) for record in records if record["kind"] == kind]
 
 
 def _smoothed(values, share=40):
