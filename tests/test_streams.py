@@ -11,7 +11,6 @@ from PIL import Image
 
 from idmatters_tf.data import decoding, imagenet
 from idmatters_tf.data.batches import Share, shuffled
-from idmatters_tf.data.decoding import finish
 from idmatters_tf.data.folders import list_classes
 from idmatters_tf.data.records import Records
 from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, broken
@@ -44,6 +43,10 @@ def records(files, tmp_path_factory):
 
 def contents(files, place):
     return (files.root / files.names[place]).read_bytes()
+
+
+def finish(pictures):
+    return decoding.finish(pictures, SIZE)
 
 
 def in_memory(files, place, size=SIZE):
@@ -93,6 +96,21 @@ def test_random_windows_cover_the_range_of_areas():
     assert areas.min() < 0.15
     assert areas.max() > 0.9
     assert len({tuple(window) for window in windows}) > 290
+
+
+@given(st.data())
+def test_packed_pictures_are_resized_as_each_alone(data):
+    count = data.draw(st.integers(1, 5))
+    sizes = data.draw(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=count, max_size=count))
+    flips = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    side = data.draw(st.integers(1, 40))
+    pictures = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
+    flat = tf.constant(np.concatenate([picture.ravel() for picture in pictures]))
+    got = decoding.resize(flat, tf.constant(sizes, tf.int32), tf.constant(flips), side).numpy()
+    for ours, picture, flip in zip(got, pictures, flips, strict=True):
+        alone = tf.image.resize(picture, [side, side]).numpy()
+        # Where pixels are noise, a place that is rounded in its last digit is felt.
+        np.testing.assert_allclose(ours, alone[:, ::-1] if flip else alone, atol=0.02)
 
 
 def test_training_batches_hold_the_pictures_of_the_order_flipped_half_of_the_time(files):
@@ -167,12 +185,14 @@ def test_evaluation_counts_every_picture_once(files, batch_size, replicas):
     ours = StreamEvaluationBatches(files, batch_size, "none", SIZE)
     seen = []
     for first in range(replicas):
-        for (images, flips), labels, weights in ours.dataset(Share(replicas, first, 1)):
-            assert not np.any(flips)
+        for pictures, labels, weights in ours.dataset(Share(replicas, first, 1)):
+            assert not np.any(pictures[-1])
+            images = finish(pictures)
             seen += [(int(x), y.tobytes()) for x, y, w in zip(labels, images.numpy(), weights, strict=True) if w]
     assert len(seen) == len(set(seen)) == 15
     assert sorted(label for label, _ in seen) == files.labels
-    (((images, _), labels, weights),) = ours.dataset(first=1, steps=1)
+    ((pictures, labels, weights),) = ours.dataset(first=1, steps=1)
+    images = decoding.resize(*pictures, SIZE)
     count = int(sum(weights))
     assert count == min(batch_size, 15 - batch_size)
     for image, label, place in zip(images[:count], labels, range(batch_size, 15), strict=False):

@@ -3,6 +3,7 @@ or on any folder of labelled pictures.
 """
 
 import dataclasses
+import functools
 import math
 
 from trainers import options
@@ -187,10 +188,10 @@ class ImageNet(Program):
 
         return StreamEvaluationBatches(data.test, settings["batch_size"], settings["augment"], settings["size"])
 
-    def finish(self):
+    def finish(self, settings):
         from idmatters_tf.data.decoding import finish
 
-        return finish
+        return functools.partial(finish, size=settings["size"])
 
     def title(self, settings, parameters):
         return (

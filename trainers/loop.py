@@ -86,7 +86,7 @@ class Trainer:
         build_model: returns the network, a `keras.Model` from standardised pictures to logits.
         recipe: a `Recipe`.
         batch_size: of the global batch.
-        finish: turns what the batches hold into standardised pictures, on the devices; None where they are that.
+        finish: turns what the batches hold into pictures for the network, on the devices; None where they are that.
     """
 
     def __init__(self, strategy, build_model, recipe, batch_size, finish=None):

@@ -67,7 +67,7 @@ class Program(abc.ABC):
     def title(self, settings, parameters):
         """Of the convergence plot."""
 
-    def finish(self):
+    def finish(self, settings):
         """What the devices do to the pictures of a batch first, see `trainers.loop.Trainer`."""
         return None  # noqa: RET501 - a value, not the lack of one
 
@@ -252,7 +252,7 @@ class Program(abc.ABC):
             lambda: self.build(settings, data.image_shape, data.classes, dtype, replicas),
             self.recipe(settings, data),
             settings["batch_size"],
-            self.finish(),
+            self.finish(settings),
         )
 
     def _finish(self, run, settings, trainer, events, parameters):

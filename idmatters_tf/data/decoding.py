@@ -1,4 +1,8 @@
-"""Compressed pictures of any size to augmented ones of one size, one at a time, as a function of a random key.
+"""Compressed pictures of any size to augmented ones of one size, as a function of random keys.
+
+In two parts: the processor decodes a batch, each picture or its random part in its own size, one behind the other; the
+devices that train bring them to one size, flip and standardise. So the cores that decode do little else, and what goes
+to the devices are single bytes, of which decoded parts have fewer than resized pictures have numbers.
 
 "paper"     the whole picture resized to the square, whatever its shape, and flipped half of the time (Hardt & Ma,
             section 4.2: "Each image is resized to 224x224 pixels")
@@ -18,38 +22,99 @@ AREA, ASPECT, ATTEMPTS = (0.08, 1.0), (3 / 4, 4 / 3), 10
 CENTRAL = 224 / 256
 
 
-def train_picture(contents, key, size, augmentation):
-    """Decodes one picture, or a random part of it.
+def train_window(augmentation, key):
+    """The part of a picture to train on, as `decode` takes it.
 
     Args:
-        contents: a string scalar: a JPEG (CMYK too), or a PNG, whatever its name.
-        key: int64, `(2,)`, the seed of its random numbers.
-        size: of the side, in pixels.
         augmentation: one of `AUGMENTATIONS`.
-
-    Returns:
-        float32, `(size, size, 3)`, in 0..255; flipping it is left to `finish`.
+        key: int64, `(2,)`, the seed of its random numbers.
     """
-    window = (lambda shape: random_window(shape, key)) if augmentation == "standard" else None
-    return _resized(decode(contents, window), size)
+    return (lambda shape: random_window(shape, key)) if augmentation == "standard" else None
 
 
-def evaluation_picture(contents, size, augmentation):
-    """Decodes one picture as `train_picture`, without anything random."""
-    return _resized(decode(contents, central_window if augmentation == "standard" else None), size)
+def evaluation_window(augmentation):
+    """The part of a picture to evaluate on, as `decode` takes it."""
+    return central_window if augmentation == "standard" else None
 
 
-def finish(pictures):
-    """Flips and standardises a batch: what is left to the devices, which have more time than the cores that decode.
+def pack(count, picture):
+    """Decoded pictures of different sizes, one behind the other.
 
     Args:
-        pictures: float32 `(batch, rows, cols, channels)` in 0..255, and bool `(batch,)`.
+        count: how many.
+        picture: from a number below `count` to that picture, uint8 `(rows, cols, 3)`.
 
     Returns:
-        Standardised pictures, of the same shape.
+        Their pixels, uint8 `(bytes,)`, and their rows and cols, int32 `(count, 2)`.
     """
-    pixels, flips = pictures
-    return standardize(tf.where(flips[:, tf.newaxis, tf.newaxis, tf.newaxis], tf.reverse(pixels, [2]), pixels))
+    pixels = tf.TensorArray(tf.uint8, count, infer_shape=False, element_shape=[None])
+    sizes = tf.TensorArray(tf.int32, count, element_shape=[2])
+
+    def add(number, pixels, sizes):
+        decoded = picture(number)
+        pixels = pixels.write(number, tf.reshape(decoded, [-1]))
+        return number + 1, pixels, sizes.write(number, tf.shape(decoded)[:2])
+
+    _, pixels, sizes = tf.while_loop(lambda number, *_: number < count, add, (0, pixels, sizes))
+    return pixels.concat(), tf.ensure_shape(sizes.stack(), [count, 2])
+
+
+def finish(pictures, size):
+    """Resizes, flips and standardises a batch: what is left to the devices.
+
+    Args:
+        pictures: pixels and sizes, see `pack`, and bool `(batch,)`, which ones to flip.
+        size: of the side, in pixels.
+
+    Returns:
+        Standardised pictures, float32 `(batch, size, size, 3)`.
+    """
+    return standardize(resize(*pictures, size))
+
+
+def resize(pixels, sizes, flips, size):
+    """Brings pictures that lie one behind the other to one size, by bilinear interpolation as `tf.image.resize`.
+
+    Args:
+        pixels, sizes: see `pack`.
+        flips: bool `(batch,)`: which ones are mirrored left to right.
+        size: of the side, in pixels.
+
+    Returns:
+        float32 `(batch, size, size, 3)`, in 0..255.
+    """
+    # Converted before gathering: on a GPU there may be no gathering of bytes.
+    pixels = tf.cast(tf.reshape(pixels, [-1, 3]), tf.float32)
+    rows, cols = tf.cast(sizes[:, 0], tf.int64), tf.cast(sizes[:, 1], tf.int64)
+    begins = tf.cumsum(rows * cols, exclusive=True)
+    top, bottom, down = _neighbours(rows, size)
+    left, right, across = (
+        tf.where(flips[:, tf.newaxis], values[:, ::-1], values) for values in _neighbours(cols, size)
+    )
+    down, across = down[:, :, tf.newaxis, tf.newaxis], across[:, tf.newaxis, :, tf.newaxis]
+
+    def interpolated(row):
+        starts = (begins[:, tf.newaxis] + row * cols[:, tf.newaxis])[:, :, tf.newaxis]
+        one, other = (tf.gather(pixels, starts + col[:, tf.newaxis, :]) for col in (left, right))
+        return one + (other - one) * across
+
+    upper = interpolated(top)
+    return upper + (interpolated(bottom) - upper) * down
+
+
+def _neighbours(lengths, size):
+    """For each of `size` samples along sides of these lengths the pixels before and after it, and its way from one to
+    the other, 0 to 1: int64, int64, float32, `(batch, size)`.
+    """
+    scales = (tf.cast(lengths, tf.float32) / size)[:, tf.newaxis]
+    places = (tf.range(size, dtype=tf.float32) + 0.5) * scales - 0.5
+    before, after = tf.floor(places), tf.math.ceil(places)
+    last = lengths[:, tf.newaxis] - 1
+    return (
+        tf.maximum(tf.cast(before, tf.int64), 0),
+        tf.minimum(tf.cast(after, tf.int64), last),
+        places - before,
+    )
 
 
 def random_window(shape, key):
@@ -100,7 +165,3 @@ def decode(contents, window=None):
 
     return tf.ensure_shape(tf.cond(tf.io.is_jpeg(contents), jpeg, other), [None, None, 3])
 
-
-def _resized(picture, size):
-    # Converted beforehand: the same values, in half the time.
-    return tf.ensure_shape(tf.image.resize(tf.cast(picture, tf.float32), [size, size]), [size, size, 3])

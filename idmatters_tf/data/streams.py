@@ -1,7 +1,7 @@
 """Batches of pictures that are read and decoded while training: as `idmatters_tf.data.batches`, from files.
 
 The order and every random choice are functions of (seed, position), so a resumed run begins with the very next picture
-and a replica reads its share alone. Pictures come as `decoding.finish` takes them: that is for the devices to do.
+and a replica reads its share alone. Pictures come as `decoding.finish` takes them: the rest is for the devices to do.
 """
 
 import tensorflow as tf
@@ -44,7 +44,7 @@ class StreamTrainBatches:
         stop = self.batch_size if stop is None else stop
         data = tf.data.Dataset.from_tensors(tf.cast(step, tf.int64))
         pictures, labels = self._batches(data, lambda step: (step, start), stop - start).get_single_element()
-        return decoding.finish(pictures), labels
+        return decoding.finish(pictures, self.size), labels
 
     def dataset(self, first_step, steps, share=ALONE, stride=1):
         """The batches of `steps` steps, one element for each replica in turn; see `TrainBatches.dataset`."""
@@ -68,11 +68,14 @@ class StreamTrainBatches:
                 flips = tf.random.stateless_uniform([self.batch_size], key, 0, 2, tf.int32)
             return (*self._source.look_up(self.indices(positions)), keys, flips[start : start + size] > 0)
 
-        def decode(contents, label, key, flip):
-            return (decoding.train_picture(contents, key, self.size, self.augmentation), flip), label
+        def decode(contents, labels, keys, flips):
+            def picture(number):
+                window = decoding.train_window(self.augmentation, keys[number])
+                return decoding.decode(contents(number), window)
 
-        chosen = numbers.map(choose, num_parallel_calls=2).unbatch()
-        return self._source.decoded(chosen, decode).batch(size, drop_remainder=True)
+            return (*decoding.pack(size, picture), flips), labels
+
+        return self._source.decoded(numbers.map(choose, num_parallel_calls=2), size, decode)
 
 
 class StreamEvaluationBatches:
@@ -103,12 +106,13 @@ class StreamEvaluationBatches:
             weights = tf.cast(places < self.count, tf.float32)
             return (*self._source.look_up(tf.minimum(places, self.count - 1)), weights)
 
-        def decode(contents, label, weight):
-            picture = decoding.evaluation_picture(contents, self.size, self.augmentation)
-            return (picture, tf.constant(False)), label, weight
+        def decode(contents, labels, weights):
+            window = decoding.evaluation_window(self.augmentation)
+            packed = decoding.pack(size, lambda number: decoding.decode(contents(number), window))
+            return (*packed, tf.zeros([size], tf.bool)), labels, weights
 
-        chosen = tf.data.Dataset.range(steps * share.count).map(choose, num_parallel_calls=2).unbatch()
-        return self._source.decoded(chosen, decode).batch(size, drop_remainder=True).prefetch(2)
+        chosen = tf.data.Dataset.range(steps * share.count).map(choose, num_parallel_calls=2)
+        return self._source.decoded(chosen, size, decode).prefetch(2)
 
 
 class _Files:
@@ -127,11 +131,13 @@ class _Files:
         """One compressed picture and its label."""
         return tf.io.read_file(path), label
 
-    def decoded(self, chosen, decode):
-        """The data set of `decode(contents, label, *rest)` of elements (what `look_up` gave, and the rest)."""
+    def decoded(self, chosen, size, decode):
+        """The data set of `decode(contents, labels, *rest)` of batches of `size` of (what `look_up` gave, and the
+        rest); `contents(number)` is a compressed picture.
+        """
 
-        def both(path, label, *rest):
-            return decode(*self.read(path, label), *rest)
+        def both(paths, labels, *rest):
+            return decode(lambda number: tf.io.read_file(paths[number]), labels, *rest)
 
         return chosen.map(both, num_parallel_calls=tf.data.AUTOTUNE)
 
@@ -142,14 +148,17 @@ class _Records:
     def __init__(self, records):
         self.look_up, self.read = records.reader()
 
-    def decoded(self, chosen, decode):
+    def decoded(self, chosen, size, decode):
         def read(path, offset, *rest):
             return *self.read(path, offset), *rest
 
+        def from_memory(contents, *rest):
+            return decode(lambda number: contents[number], *rest)
+
         # In two steps: reading records counts as having state, and under `enable_op_determinism` a map with state is
         # run on one core, which is enough for reading but not for decoding.
-        records = chosen.map(read, num_parallel_calls=tf.data.AUTOTUNE)
-        return records.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+        records = chosen.unbatch().map(read, num_parallel_calls=tf.data.AUTOTUNE).batch(size, drop_remainder=True)
+        return records.map(from_memory, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def source(pictures):
