@@ -5,7 +5,8 @@
 The bare step is the same network, loss, gradient and update as one `tf.function` in a plain `for`, on batches that are
 there already. The loop reads augmented batches through its pipeline, counts steps, computes the learning rate, the
 error and the gradient's norm, watches for signals, and writes a record of every 20 steps to metrics.jsonl and
-TensorBoard. In turn in one process; medians over the rounds.
+TensorBoard. What is done once a session, making the pipeline, is printed for itself. In turn in one process; medians
+over the rounds.
 """
 
 import argparse
@@ -65,8 +66,8 @@ class Timed(Session):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200, help="of each round (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=100, help="of each round (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="(default: %(default)s)")
     parser.add_argument("--blocks", type=int, default=1, help="per stage (default: %(default)s)")
     parser.add_argument("--widths", type=int, nargs="+", default=[16, 32, 64], help="(default: 16 32 64)")
     options = parser.parse_args()
@@ -98,23 +99,29 @@ def main():
             return identity_resnet(blocks=options.blocks, widths=tuple(options.widths))
 
         session = Timed(run, Trainer(tf.distribute.get_strategy(), build, recipe, BATCH), train, test, Events(folder))
-        times = {"loop": [], "bare": []}
+        ends = []
+        session.watches.append(lambda step, seconds: ends.append(time.perf_counter()))
+        times, first = {"loop": [], "bare": []}, []
         for round_number in range(options.rounds + 1):
             session.trainer.step.assign(0)
+            ends.clear()
             start = time.perf_counter()
             session.work()
-            loop = time.perf_counter() - start
+            first.append(ends[0] - start)
+            loop = time.perf_counter() - ends[0]
             start = time.perf_counter()
             for number in range(options.steps):
                 float(step(*batches[number % 8]))
             bare = time.perf_counter() - start
             # The first round compiles.
             if round_number:
-                times["loop"].append(loop / options.steps)
+                times["loop"].append(loop / (options.steps - 1))
                 times["bare"].append(bare / options.steps)
     for name, values in times.items():
         low, middle, high = (1000 * f(values) for f in (min, statistics.median, max))
         print(f"{name}: {middle:8.2f} ms a step   ({low:.2f} .. {high:.2f})")
+    once = statistics.median(first[1:]) - statistics.median(times["bare"])
+    print(f"once a session: {1000 * once:.0f} ms")
     ratio = statistics.median(a / b for a, b in zip(*times.values(), strict=True))
     print(f"ratio {ratio:.3f} on {len(os.sched_getaffinity(0))} cores, batch {BATCH}, widths {options.widths}")
 

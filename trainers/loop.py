@@ -119,20 +119,22 @@ class Trainer:
             all replicas, by which all workers learn of it at the same step.
         """
         rate = self.recipe.rate(self.step)
-        sums = self.strategy.run(self._replica_update, args=(*next(batches), rate, stop))
+        results = self.strategy.run(self._replica_update, args=(*next(batches), rate, stop))
         self.step.assign_add(1)
-        sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
-        replicas = float(self.strategy.num_replicas_in_sync)
-        return tf.concat([sums[:3], sums[3:4] / replicas, [rate], sums[4:]], 0)
+        # The same on every replica.
+        return self.strategy.experimental_local_results(results)[0]
 
     def _replica_update(self, images, labels, rate, stop):
         replica = tf.distribute.get_replica_context()
         self._seed(replica)
         gradients, measured = self._gradients(images, labels)
+        stop = tf.reshape(stop, [-1])
         if replica.num_replicas_in_sync > 1:
-            gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+            # All in one go: each exchange costs a round through the replicas, however small it is.
+            everything = [*gradients, measured, stop]
+            *gradients, measured, stop = replica.all_reduce(tf.distribute.ReduceOp.SUM, everything)
         norm = self._apply(gradients, rate)
-        return tf.concat([measured, [norm], tf.reshape(stop, [-1])], 0)
+        return tf.concat([measured, [norm, rate], stop], 0)
 
     def _seed(self, replica):
         """Makes what dropout draws a function of its seed, the step and the replica, whatever was drawn before."""
