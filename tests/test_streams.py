@@ -106,11 +106,12 @@ def test_packed_pictures_are_resized_as_each_alone(data):
     side = data.draw(st.integers(1, 40))
     pictures = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
     flat = tf.constant(np.concatenate([picture.ravel() for picture in pictures]))
-    got = decoding.resize(flat, tf.constant(sizes, tf.int32), tf.constant(flips), side).numpy()
-    for ours, picture, flip in zip(got, pictures, flips, strict=True):
-        alone = tf.image.resize(picture, [side, side]).numpy()
-        # Where pixels are noise, a place that is rounded in its last digit is felt.
-        np.testing.assert_allclose(ours, alone[:, ::-1] if flip else alone, atol=0.02)
+    for way in (decoding.resize_one_by_one, decoding.resize_at_once):
+        got = way(flat, tf.constant(sizes, tf.int32), tf.constant(flips), side).numpy()
+        for ours, picture, flip in zip(got, pictures, flips, strict=True):
+            alone = tf.image.resize(picture, [side, side]).numpy()
+            # Where pixels are noise, a place that is rounded in its last digit is felt.
+            np.testing.assert_allclose(ours, alone[:, ::-1] if flip else alone, atol=0.02)
 
 
 def test_training_batches_hold_the_pictures_of_the_order_flipped_half_of_the_time(files):

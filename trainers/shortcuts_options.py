@@ -78,7 +78,7 @@ def _add_trajectory(parser):
     networks.add_argument(
         "--records",
         type=whole_number(2),
-        default=8,
+        default=12,
         metavar="N",
         help="moments of each run at which the spectrum is computed, spread evenly over the logarithm of the loss; "
         "three times as many for the first run",
