@@ -187,4 +187,3 @@ def decode(contents, window=None):
         return tf.io.decode_and_crop_jpeg(contents, window(tf.io.extract_jpeg_shape(contents)), channels=3)
 
     return tf.ensure_shape(tf.cond(tf.io.is_jpeg(contents), jpeg, other), [None, None, 3])
-
