@@ -114,6 +114,15 @@ def test_packed_pictures_are_resized_as_each_alone(data):
             np.testing.assert_allclose(ours, alone[:, ::-1] if flip else alone, atol=0.02)
 
 
+def test_packed_pictures_are_resized_where_their_number_is_not_known_beforehand(files):
+    """So it is where parameter servers train."""
+    ((pictures, _),) = StreamTrainBatches(files, 6, seed=3, size=SIZE).dataset(0, 1)
+    signature = [tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in pictures]
+    for way in (decoding.resize_one_by_one, decoding.resize_at_once):
+        traced = tf.function(lambda *parts, way=way: way(*parts, SIZE), input_signature=signature)
+        np.testing.assert_allclose(traced(*pictures), way(*pictures, SIZE), atol=0.02)
+
+
 def test_training_batches_hold_the_pictures_of_the_order_flipped_half_of_the_time(files):
     ours = StreamTrainBatches(files, 6, seed=3, size=SIZE)
     flips = []

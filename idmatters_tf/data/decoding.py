@@ -101,7 +101,8 @@ def resize_one_by_one(pixels, sizes, flips, size):
         return tf.cond(flips[number], lambda: tf.reverse(picture, [1]), lambda: picture)
 
     kind = tf.TensorSpec([size, size, 3], tf.float32)
-    return tf.map_fn(resized, tf.range(sizes.shape[0]), fn_output_signature=kind)
+    pictures = tf.map_fn(resized, tf.range(tf.shape(sizes)[0]), fn_output_signature=kind)
+    return tf.ensure_shape(pictures, [sizes.shape[0], *kind.shape])
 
 
 def resize_at_once(pixels, sizes, flips, size):
