@@ -128,13 +128,12 @@ class Trainer:
         replica = tf.distribute.get_replica_context()
         self._seed(replica)
         gradients, measured = self._gradients(images, labels)
-        stop = tf.reshape(stop, [-1])
+        measured = tf.concat([measured, tf.reshape(stop, [-1])], 0)
         if replica.num_replicas_in_sync > 1:
             # All in one go: each exchange costs a round through the replicas, however small it is.
-            everything = [*gradients, measured, stop]
-            *gradients, measured, stop = replica.all_reduce(tf.distribute.ReduceOp.SUM, everything)
+            *gradients, measured = replica.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, measured])
         norm = self._apply(gradients, rate)
-        return tf.concat([measured, [norm, rate], stop], 0)
+        return tf.concat([measured[:3], [norm, rate], measured[3:]], 0)
 
     def _seed(self, replica):
         """Makes what dropout draws a function of its seed, the step and the replica, whatever was drawn before."""
