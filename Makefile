@@ -22,9 +22,10 @@ train: $(VENV)/installed  ## set up, then train on the built-in data (two minute
 test: $(VENV)/installed  ## set up, then run all tests (about ten minutes)
 	$(BIN)/python -m pytest
 
-lint: $(VENV)/installed  ## check style
+lint: $(VENV)/installed  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pyright
 
 format: $(VENV)/installed  ## put the code into the house style
 	$(BIN)/ruff check --fix .

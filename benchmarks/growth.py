@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from idmatters_tf.optimizers import Momentum
 from models.cifar import identity_resnet
-from trainers.loop import Recipe, Trainer
+from trainers.training.loop import Recipe, Trainer
 
 WIDTHS = (64, 128, 256)
 

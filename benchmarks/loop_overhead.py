@@ -27,9 +27,9 @@ from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.optimizers import Momentum
 from models.cifar import identity_resnet
-from trainers.events import Events
-from trainers.loop import Recipe, Session, Trainer
-from trainers.runs import Run
+from trainers.run.events import Events
+from trainers.run.folder import Run
+from trainers.training.loop import Recipe, Session, Trainer
 
 BATCH = 128
 

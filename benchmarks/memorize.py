@@ -20,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 
 from idmatters_tf.expressivity import memorize
-from trainers.progress import Progress
+from trainers.run.progress import Progress
 
 
 def machine_rate(dtype, size=3000):

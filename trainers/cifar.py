@@ -4,10 +4,12 @@ of those that the paper compares it with.
 
 import dataclasses
 
-from trainers import cifar_models, cluster, curvature, options
-from trainers.arguments import Parser, UsageError, number, whole_number
-from trainers.program import Program
-from trainers.startup import import_tensorflow, run_program
+from trainers.cli.arguments import Parser, UsageError, number, whole_number
+from trainers.cli.startup import import_tensorflow, run_program
+from trainers.cluster import description as cluster
+from trainers.training import curvature, options
+from trainers.training import networks as cifar_models
+from trainers.training.program import Program
 
 DATASETS = ("cifar10", "cifar100", "shapes")
 
@@ -160,7 +162,7 @@ class Cifar(Program):
         return cifar_models.KINDS[settings["model"]].build(settings, image_shape, classes, norm)
 
     def recipe(self, settings, data):
-        from trainers.loop import Recipe
+        from trainers.training.loop import Recipe
 
         fields = [field.name for field in dataclasses.fields(Recipe) if field.name in settings]
         values = {name: settings[name] for name in fields} | {"drop_steps": tuple(settings["drop_steps"])}
@@ -185,21 +187,21 @@ class Cifar(Program):
         if settings["preprocess"] == "standardize":
             return data.train_images, data.test_images
         if self._prepared is None:
-            from trainers.preprocessing import apply
+            from trainers.training.preprocessing import apply
 
             layer = self._fitted(settings, data)
             self._prepared = [apply(layer, images) for images in (data.train_images, data.test_images)]
         return self._prepared
 
     def _fitted(self, settings, data):
-        from trainers.preprocessing import fit
+        from trainers.training.preprocessing import fit
 
         self._layer = self._layer or fit(settings["preprocess"], data.train_images)
         return self._layer
 
     def started(self, run, settings, data):
         if settings["preprocess"] != "standardize":
-            from trainers.preprocessing import save
+            from trainers.training.preprocessing import save
 
             save(self._fitted(settings, data), data.image_shape, run.path)
 
@@ -209,7 +211,7 @@ class Cifar(Program):
         return curvature.watches(settings, trainer, images[:count], data.train_labels[:count], run)
 
     def preprocessing(self, run):
-        from trainers import preprocessing
+        from trainers.training import preprocessing
 
         return preprocessing.load(run.path)
 

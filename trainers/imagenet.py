@@ -6,10 +6,10 @@ import dataclasses
 import functools
 import math
 
-from trainers import options
-from trainers.arguments import Parser, UsageError, number, whole_number
-from trainers.program import Program, say
-from trainers.startup import import_tensorflow, run_program
+from trainers.cli.arguments import Parser, UsageError, number, whole_number
+from trainers.cli.startup import import_tensorflow, run_program
+from trainers.training import options
+from trainers.training.program import Program, say
 
 PRESETS = {
     # Section 4.2: these are the defaults of the options themselves.
@@ -165,7 +165,7 @@ class ImageNet(Program):
         return identity_resnet34(image_shape, classes, norm=norm, **{name: settings[name] for name in same})
 
     def recipe(self, settings, data):
-        from trainers.loop import Recipe
+        from trainers.training.loop import Recipe
 
         values = {name: settings[name] for name in (f.name for f in dataclasses.fields(Recipe)) if name in settings}
         drops = decay_steps(settings["steps"], len(data.train), settings["batch_size"], settings["decay_epochs"])
@@ -231,7 +231,7 @@ def decay_steps(steps, pictures, batch_size, epochs):
 
 
 def _without_broken(data):
-    from trainers.progress import Progress
+    from trainers.run.progress import Progress
 
     import_tensorflow()
     from idmatters_tf.data.streams import broken

@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 
-from trainers.arguments import Parser, UsageError, whole_number
-from trainers.startup import run_program
+from trainers.cli.arguments import Parser, UsageError, whole_number
+from trainers.cli.startup import run_program
 
 EXAMPLES = """
 examples:

@@ -3,8 +3,8 @@
 import dataclasses
 
 from models.cost import identity_resnet34_cost
-from trainers.arguments import Parser, UsageError, number, whole_number
-from trainers.startup import run_program
+from trainers.cli.arguments import Parser, UsageError, number, whole_number
+from trainers.cli.startup import run_program
 
 BYTES = {"float32": 4, "bfloat16": 2}
 # Forwards once, backwards for the inputs and for the weights.

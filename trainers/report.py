@@ -3,9 +3,9 @@
 import pathlib
 import statistics
 
-from trainers.arguments import Parser, UsageError
-from trainers.runs import FREE_SETTINGS, Run, write_atomically
-from trainers.startup import run_program
+from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.startup import run_program
+from trainers.run.folder import FREE_SETTINGS, Run, write_atomically
 
 EXAMPLES = """
 examples:
@@ -53,8 +53,8 @@ def main(argv=None):
     if not runs:
         raise UsageError("none of the runs has a test result yet. Wait for the first one (--evaluate-every).")
 
-    from trainers.plots import comparison
-    from trainers.tables import write_csv
+    from trainers.run.figures import comparison
+    from trainers.run.tables import write_csv
 
     rows = rows_of(runs)
     folder = pathlib.Path(options.out)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator, dense_hessian
-from tests import curvature_cases as cases
+from tests.support import curvature_cases as cases
 
 X, Y = np.ones((6, 4), np.float32) * np.arange(6, dtype=np.float32)[:, None], np.ones((6, 2), np.float32)
 

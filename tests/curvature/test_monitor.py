@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from idmatters_tf.curvature import CurvatureMonitor, HessianOperator, measure
-from tests import curvature_cases as cases
 from tests.conftest import ROOT
+from tests.support import curvature_cases as cases
 
 
 def tags(folder):
@@ -67,7 +67,7 @@ import numpy as np, tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
-from tests import curvature_cases as cases
+from tests.support import curvature_cases as cases
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 kinds = {"labels and L2": HessianOperator, "convolution": GaussNewtonOperator, "squares": FisherOperator}
 for name, kind in kinds.items():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from idmatters_tf import linear
 from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator, dense_hessian
 from models.linear import assign_weights, shortcut_network
-from tests import curvature_cases as cases
+from tests.support import curvature_cases as cases
 
 
 @pytest.mark.parametrize("name", cases.NAMES)

@@ -6,7 +6,7 @@ import pytest
 
 from idmatters_tf.data import folders, imagenet
 from idmatters_tf.data.images import DataError
-from tests.pictures import make_tree
+from tests.support.images import make_tree
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from idmatters_tf.data.batches import Share, shuffled
 from idmatters_tf.data.folders import list_classes
 from idmatters_tf.data.records import Records
 from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, broken
-from tests.pictures import encoded, make_tree
+from tests.support.images import encoded, make_tree
 
 rng = np.random.default_rng(8)
 SIZE = 24

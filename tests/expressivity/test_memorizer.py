@@ -14,7 +14,7 @@ import tensorflow as tf
 from idmatters_tf.expressivity import memorize, verify
 from idmatters_tf.expressivity import memorizer as module
 from idmatters_tf.layers import ResidualDense, ResidualDenseStack
-from tests.checks import check_layer
+from tests.support.checks import check_layer
 
 
 def sample(n, dim, classes, seed=0):

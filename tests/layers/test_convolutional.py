@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from idmatters_tf.initializers import IdentityNormal
 from idmatters_tf.layers import PadShortcut2D, ResidualConv2D
-from tests.checks import check_layer, check_saving
+from tests.support.checks import check_layer, check_saving
 
 rng = np.random.default_rng(0)
 

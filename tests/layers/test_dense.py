@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idmatters_tf.layers import LinearResidual, PerImageStandardization, RandomProjection, ResidualDense, ShortcutUnit
-from tests.checks import check_layer, check_saving
+from tests.support.checks import check_layer, check_saving
 
 rng = np.random.default_rng(1)
 

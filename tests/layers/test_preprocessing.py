@@ -6,7 +6,7 @@ import pytest
 import scipy.linalg
 
 from idmatters_tf.layers import ZCAWhitening
-from tests.checks import check_saving
+from tests.support.checks import check_saving
 
 
 def pictures(n=400):

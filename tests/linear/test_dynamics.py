@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from idmatters_tf import linear
 from idmatters_tf.linear.statistics import regression
-from tests.linear_cases import random_data
+from tests.support.linear_cases import random_data
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from idmatters_tf import linear
 from idmatters_tf.linear.factorization import METHODS
-from tests.linear_cases import random_matrix
+from tests.support.linear_cases import random_matrix
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idmatters_tf import linear
-from tests.linear_cases import central_differences, random_covariance, random_data
+from tests.support.linear_cases import central_differences, random_covariance, random_data
 
 SEEDS = st.integers(0, 2**32 - 1)
 

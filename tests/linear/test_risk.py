@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmatters_tf import linear
-from tests.linear_cases import central_differences, random_covariance
+from tests.support.linear_cases import central_differences, random_covariance
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -8,9 +8,9 @@ from idmatters_tf.layers import BasicBlock2D
 from models.all_cnn import all_cnn_c
 from models.densenet import densenet
 from models.resnet import preresnet, resnet
-from tests.checks import check_layer, check_saving
-from tests.test_convolutional_layers import naive_convolution
-from tests.test_models_cifar import convolutions, trainable_parameters
+from tests.layers.test_convolutional import naive_convolution
+from tests.models.test_cifar import convolutions, trainable_parameters
+from tests.support.checks import check_layer, check_saving
 
 rng = np.random.default_rng(5)
 

@@ -4,7 +4,7 @@ import pytest
 
 from idmatters_tf.layers import RandomProjection, ResidualConv2D
 from models.cifar import identity_resnet
-from tests.checks import check_saving
+from tests.support.checks import check_saving
 
 rng = np.random.default_rng(3)
 

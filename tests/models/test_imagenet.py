@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from models.imagenet import RESNET34_WIDTHS, identity_resnet34
-from tests.checks import check_saving
+from tests.support.checks import check_saving
 
 rng = np.random.default_rng(5)
 

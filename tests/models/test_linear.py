@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from idmatters_tf import linear
 from models.linear import assign_weights, linear_residual, plain, shortcut_network, weights_of
-from tests.checks import check_saving
-from tests.linear_cases import random_data
+from tests.support.checks import check_saving
+from tests.support.linear_cases import random_data
 
 MODELS = {
     "residual": (lambda **options: linear_residual(3, 4, **options), True),

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from tests.conftest import ROOT
-from trainers.checkpoints import saved_steps
 from trainers.launch import local_cluster
+from trainers.training.checkpoints import saved_steps
 
 
 def start(*arguments, **kwargs):

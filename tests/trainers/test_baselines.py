@@ -9,10 +9,10 @@ import pytest
 
 import idmatters_tf.layers  # noqa: F401 - registers the layers
 from idmatters_tf.data import shapes
-from tests.processes import assert_same_run, records
-from trainers import preprocessing
+from tests.support.processes import assert_same_run, records
 from trainers.cifar import PROGRAM
-from trainers.loop import Recipe
+from trainers.training import preprocessing
+from trainers.training.loop import Recipe
 
 SHORT = ["--dataset", "shapes", "--train-images", 300, "--test-images", 60, "--batch-size", 8, "--steps", 8]
 SHORT += ["--drop-steps", 6, "--log-every", 1, "--evaluate-every", 4, "--checkpoint-every", 4]

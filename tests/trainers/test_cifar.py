@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import processes
-from tests.processes import assert_same_run, records, tensors, wait_until
-from trainers.checkpoints import saved_steps
+from tests.support import processes
+from tests.support.processes import assert_same_run, records, tensors, wait_until
+from trainers.training.checkpoints import saved_steps
 
 STEPS = 300
 TINY = ["--dataset", "shapes", "--train-images", 500, "--test-images", 100, "--blocks", 1, "--stem", 4]
@@ -187,8 +187,8 @@ np.save('keras.npy', model.predict(np.load('pictures.npy'), verbose=0))
     np.testing.assert_allclose(served["probabilities"].sum(axis=1), 1, rtol=1e-5)
     np.testing.assert_array_equal(served["label"], from_keras.argmax(axis=1))
     # And with the trained network itself, standardised by TensorFlow's own function.
-    from trainers.checkpoints import restore_weights
     from trainers.cifar import build
+    from trainers.training.checkpoints import restore_weights
 
     settings = json.loads((run / "config.json").read_text())["settings"]
     network = build(settings, (32, 32, 3), 10)

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from trainers import cifar
-from trainers.arguments import UsageError, number, whole_number
+from trainers.cli.arguments import UsageError, number, whole_number
 
 OFFLINE = ("trainers.cifar", "--no-download")
 

@@ -66,7 +66,7 @@ def test_bad_input_is_one_sentence(program, tmp_path, arguments, code, message):
 
 def test_help_imports_nothing_heavy(program, tmp_path):
     code = (
-        "import sys; from trainers import expressivity\n"
+        "import sys; from trainers.expressivity import __main__ as expressivity\n"
         "try: expressivity.main(['--help'])\n"
         "except SystemExit: pass\n"
         "print([name for name in ('numpy', 'tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"

@@ -6,10 +6,10 @@ import signal
 import numpy as np
 import pytest
 
-from tests.pictures import make_tree
-from tests.processes import assert_same_run, records, start, tensors, wait_until
-from trainers.checkpoints import saved_steps
+from tests.support.images import make_tree
+from tests.support.processes import assert_same_run, records, start, tensors, wait_until
 from trainers.imagenet import PROGRAM, decay_steps, parser
+from trainers.training.checkpoints import saved_steps
 
 SMALL = ["--size", 24, "--blocks", 1, 1, "--widths", 4, 8, "--stem", 4, "--batch-size", 8, "--initializer", "standard"]
 SMALL += ["--learning-rate", 0.05, "--clip-norm", 1, "--log-every", 5, "--augment", "standard"]

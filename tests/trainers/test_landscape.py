@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from idmatters_tf import linear
-from trainers import landscape
-from trainers import landscape_experiments as experiments
+from trainers.landscape import __main__ as landscape
+from trainers.landscape import experiments
 
 SMALL = ("--dim", 3, "--depths", 2, 8, "--steps", 60, "--seeds", 1, "--condition", 3)
 
@@ -78,7 +78,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(program, tmp_path, arguments,
 
 def test_help_imports_nothing_heavy(program, tmp_path):
     code = (
-        "import sys; from trainers import landscape\n"
+        "import sys; from trainers.landscape import __main__ as landscape\n"
         "try: landscape.main(['--help'])\n"
         "except SystemExit: pass\n"
         "print([name for name in ('numpy', 'tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"

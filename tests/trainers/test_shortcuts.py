@@ -10,9 +10,11 @@ import tensorflow as tf
 
 from idmatters_tf import linear
 from models.linear import assign_weights, shortcut_network, weights_of
-from trainers import shortcuts_data, shortcuts_networks, shortcuts_theorem
-from trainers import shortcuts_experiments as experiments
-from trainers.tables import finish
+from trainers.run.tables import finish
+from trainers.shortcuts import data as shortcuts_data
+from trainers.shortcuts import experiments
+from trainers.shortcuts import networks as shortcuts_networks
+from trainers.shortcuts import theorem1 as shortcuts_theorem
 
 PROBLEM = shortcuts_data.load("digits-like", 10)
 SMALL = ("--dataset", "digits-like", "--starts", 2)
@@ -92,7 +94,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(program, tmp_path, arguments,
 
 def test_help_imports_nothing_heavy(program, tmp_path):
     code = (
-        "import sys; from trainers import shortcuts\n"
+        "import sys; from trainers.shortcuts import __main__ as shortcuts\n"
         "for arguments in (['--help'], ['sweep', '--help'], ['theorem1', '--help']):\n"
         "    try: shortcuts.main(arguments)\n"
         "    except SystemExit: pass\n"

@@ -5,7 +5,7 @@ import sys
 import tempfile
 import traceback
 
-from trainers.arguments import RunError, UsageError
+from trainers.cli.arguments import RunError, UsageError
 
 DEBUG = "--debug"
 

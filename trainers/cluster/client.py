@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 
-from trainers.arguments import RunError, UsageError
-from trainers.hub import Hub, keep_alive, send_line
+from trainers.cli.arguments import RunError, UsageError
+from trainers.cluster.server import Hub, keep_alive, send_line
 
 # Each worker may have its own of these; everything else has to be the same everywhere.
 OWN_SETTINGS = frozenset({"data_dir", "download", "preset", "keep_checkpoints", "cluster_timeout"})
@@ -20,10 +20,10 @@ _TELLING_SECONDS = 0.5
 
 
 class Membership:
-    """The connection of this task to the others, through the chief's `trainers.hub.Hub`.
+    """The connection of this task to the others, through the chief's `trainers.cluster.server.Hub`.
 
     Args:
-        cluster: a `trainers.cluster.Cluster`.
+        cluster: a `trainers.cluster.description.Cluster`.
         timeout: in seconds, how long to wait for absent tasks.
         say: called with a sentence for people.
     """

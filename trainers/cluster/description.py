@@ -8,7 +8,7 @@ import dataclasses
 import json
 import os
 
-from trainers.arguments import UsageError
+from trainers.cli.arguments import UsageError
 
 JOBS = ("chief", "worker", "ps")
 CONTROL_PORT_OFFSET = 1000

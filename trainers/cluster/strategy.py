@@ -3,16 +3,16 @@
 import tensorflow as tf
 
 from idmatters_tf.data.batches import Share
-from trainers.arguments import UsageError
+from trainers.cli.arguments import UsageError
 
 
 def make(name, logical_cpus=1, cluster=None):
     """Makes a `tf.distribute.Strategy`.
 
     Args:
-        name: a value of `trainers.options.STRATEGIES` that `trainers.options.resolve_strategy` has returned.
+        name: a value of `STRATEGIES` that `resolve_strategy` of `trainers.training.options` has returned.
         logical_cpus: splits the CPU into this many devices, to try out several replicas without several GPUs.
-        cluster: a `trainers.cluster.Cluster`, for the strategies of several processes.
+        cluster: a `trainers.cluster.description.Cluster`, for the strategies of several processes.
 
     Raises:
         UsageError: TensorFlow has already started its devices otherwise.

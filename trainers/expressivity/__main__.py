@@ -5,10 +5,10 @@ import os
 import sys
 import time
 
-from trainers.arguments import Parser, RunError, UsageError, whole_number
-from trainers.progress import Progress
-from trainers.runs import Run
-from trainers.startup import import_tensorflow, run_program
+from trainers.cli.arguments import Parser, RunError, UsageError, whole_number
+from trainers.cli.startup import import_tensorflow, run_program
+from trainers.run.folder import Run
+from trainers.run.progress import Progress
 
 DATASETS = ("cifar10", "cifar100", "mnist", "shapes", "random")
 # One nearest-neighbour search in pixel space costs n * tests * d operations; this many show where the accuracy lies.
@@ -268,7 +268,7 @@ def _test(run, sample):
 
 
 def _draw(run, settings, sample):
-    from trainers.expressivity_scaling import draw, measure, plans, write
+    from trainers.expressivity.scaling import draw, measure, plans, write
 
     chosen, rows = plans(sample.x, settings), []
     progress = Progress(len(chosen), title="scaling", unit="networks")

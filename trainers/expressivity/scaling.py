@@ -10,7 +10,7 @@ import numpy as np
 
 from idmatters_tf.expressivity import construct
 from idmatters_tf.expressivity.samples import distinct_rows
-from trainers.runs import write_atomically
+from trainers.run.folder import write_atomically
 
 WIDTHS = (4, 8, 16, 32, 64)
 DIMS = (16, 64, 256, 1024)

@@ -4,11 +4,11 @@ import itertools
 import pathlib
 import sys
 
-from trainers.arguments import Parser, UsageError, number, whole_number
-from trainers.progress import Progress
-from trainers.runs import Run
-from trainers.startup import import_tensorflow, run_program
-from trainers.tables import finish, write_csv
+from trainers.cli.arguments import Parser, UsageError, number, whole_number
+from trainers.cli.startup import import_tensorflow, run_program
+from trainers.run.folder import Run
+from trainers.run.progress import Progress
+from trainers.run.tables import finish, write_csv
 
 EXAMPLES = """
 experiments, each with a table (CSV), a figure and TensorBoard scalars in --out:
@@ -89,7 +89,7 @@ def _targets(settings):
         sign = np.linalg.slogdet(R)[0]
         name = pathlib.Path(settings["target"]).name
         return ({name: R}, {}) if sign > 0 else ({}, {name: R})
-    from trainers.landscape_experiments import random_target
+    from trainers.landscape.experiments import random_target
 
     if settings["dim"] == 1:
         # A number has condition 1.
@@ -132,7 +132,7 @@ def _digest(targets):
 
 def _experiments(settings, targets):
     """The rows of each experiment that has targets, by name."""
-    from trainers import landscape_experiments as experiments
+    from trainers.landscape import experiments
 
     positive, negative = targets
     depths, steps = settings["depths"], settings["steps"]
@@ -164,7 +164,7 @@ def _experiments(settings, targets):
 
 def _write(folder, tables):
     """CSV, figure and TensorBoard scalars of every table."""
-    from trainers.landscape_plots import draw
+    from trainers.landscape.figures import draw
 
     for name, rows in tables.items():
         write_csv(folder / f"{name}.csv", rows)
@@ -176,7 +176,7 @@ def _write(folder, tables):
 
 def _write_events(folder, tables):
     """A TensorBoard run for each curve: its scalars against step, or against depth where there are no steps."""
-    from trainers.events import Events
+    from trainers.run.events import Events
 
     curves = {}
     for name, rows in tables.items():

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from trainers.plots import save
+from trainers.run.figures import save
 
 
 def draw(name, rows, folder):

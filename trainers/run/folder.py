@@ -2,7 +2,7 @@
 
 config.json      every setting and every version, written once
 metrics.jsonl    one JSON object per line: {"kind": "train" | "test" | "curvature", "step": ..., ...}
-checkpoints/     see trainers.checkpoints
+checkpoints/     see trainers.training.checkpoints
 events/          TensorBoard
 result.json      best and last error, written at the end: its presence says that the run is finished
 convergence.png, model.keras, saved_model/
@@ -15,7 +15,7 @@ import pathlib
 import platform
 import sys
 
-from trainers.arguments import UsageError
+from trainers.cli.arguments import UsageError
 
 PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "numpy", "tensorflow-datasets")
 

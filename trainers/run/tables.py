@@ -3,7 +3,7 @@
 import csv
 import io
 
-from trainers.runs import write_atomically
+from trainers.run.folder import write_atomically
 
 
 def finish(work, progress):
@@ -11,7 +11,7 @@ def finish(work, progress):
 
     Args:
         work: a generator; what it yields, if anything, is shown beside the bar.
-        progress: a `trainers.progress.Progress`.
+        progress: a `trainers.run.progress.Progress`.
     """
     while True:
         try:

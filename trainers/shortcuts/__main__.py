@@ -3,12 +3,12 @@
 import os
 import sys
 
-from trainers.arguments import UsageError
-from trainers.progress import Progress
-from trainers.runs import Run
-from trainers.shortcuts_options import COMMANDS, parser
-from trainers.startup import import_tensorflow, run_program
-from trainers.tables import finish, write_csv
+from trainers.cli.arguments import UsageError
+from trainers.cli.startup import import_tensorflow, run_program
+from trainers.run.folder import Run
+from trainers.run.progress import Progress
+from trainers.run.tables import finish, write_csv
+from trainers.shortcuts.options import COMMANDS, parser
 
 HELP = f"""usage: python -m trainers.shortcuts COMMAND [options]
 
@@ -78,7 +78,7 @@ def _check_together(settings):
 
 def _load(settings):
     from idmatters_tf.data.images import DataError
-    from trainers import shortcuts_data
+    from trainers.shortcuts import data as shortcuts_data
 
     try:
         if settings["dataset"] == "mnist":
@@ -97,8 +97,8 @@ def _load(settings):
 
 def _experiment(run, settings, problem):
     """Runs an experiment for each activation; writes table, figure and verdicts."""
-    from trainers import shortcuts_experiments as experiments
-    from trainers.shortcuts_plots import draw
+    from trainers.shortcuts import experiments
+    from trainers.shortcuts.figures import draw
 
     command = settings["command"]
     activations = {"both": ("linear", "relu")}.get(settings.get("activation"), (settings.get("activation", "linear"),))
@@ -124,8 +124,8 @@ def _plan(settings, problem, activation):
     """An experiment's generator, and how many pieces of work it has."""
     import numpy as np
 
-    from trainers import shortcuts_experiments as experiments
-    from trainers.shortcuts_networks import LINEAR_KINDS
+    from trainers.shortcuts import experiments
+    from trainers.shortcuts.networks import LINEAR_KINDS
 
     command, seed, starts = settings["command"], settings["seed"], settings["starts"]
     if command == "conditions":
@@ -160,7 +160,7 @@ def _plan(settings, problem, activation):
 def _hessian_of(problem, depth, activation):
     """Makes for a kind of network a function from weights to the dense Hessian: closed form, by tape with ReLUs."""
     from idmatters_tf import linear
-    from trainers.shortcuts_networks import LINEAR_KINDS, RELU_KINDS
+    from trainers.shortcuts.networks import LINEAR_KINDS, RELU_KINDS
 
     if activation == "linear":
         statistics = problem.statistics
@@ -172,7 +172,7 @@ def _hessian_of(problem, depth, activation):
 
     from idmatters_tf.curvature import HessianOperator
     from models.linear import assign_weights
-    from trainers.shortcuts_theorem import half_squares, zero_network
+    from trainers.shortcuts.theorem1 import half_squares, zero_network
 
     def make_by_tape(kind):
         network = RELU_KINDS[kind]
@@ -192,7 +192,7 @@ def _hessian_of(problem, depth, activation):
 
 
 def _theorem1(run, settings, problem):
-    from trainers.shortcuts_theorem import report
+    from trainers.shortcuts.theorem1 import report
 
     names = ("units", "shortcut_depth", "pre", "mid", "post", "relu_slope", "seed")
     lines, numbers = report(problem.first(settings["samples"]), *(settings[name] for name in names))
@@ -219,7 +219,7 @@ def _training_norms(run, folders):
         label = label if label not in curves else f"{label}, {folder}"
         curves[label] = [point["loss"] for point in points], [point["mean_frobenius"] for point in points]
         rows += [{"run": str(folder), "network": label, **point} for point in points]
-    from trainers.shortcuts_plots import training_norms
+    from trainers.shortcuts.figures import training_norms
 
     run.path.mkdir(parents=True, exist_ok=True)
     write_csv(run.path / "training-norms.csv", rows)

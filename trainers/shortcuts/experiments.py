@@ -13,8 +13,8 @@ import numpy as np
 
 from idmatters_tf import linear
 from idmatters_tf.curvature.spectrum import summarize
-from trainers.shortcuts_curves import interpolated
-from trainers.shortcuts_networks import LINEAR_KINDS, RELU_KINDS, linear_descent, relu_descent
+from trainers.shortcuts.curves import interpolated
+from trainers.shortcuts.networks import LINEAR_KINDS, RELU_KINDS, linear_descent, relu_descent
 
 
 def conditions(statistics, depths, runs, seed):

@@ -4,8 +4,8 @@ import pathlib
 
 import numpy as np
 
-from trainers.plots import save
-from trainers.shortcuts_curves import interpolated
+from trainers.run.figures import save
+from trainers.shortcuts.curves import interpolated
 
 COLORS = {"xavier": "tab:green", "orthogonal": "tab:orange", "1-shortcut": "tab:red", "2-shortcut": "tab:blue"}
 COLORS |= {"3-shortcut": "tab:purple"}

@@ -1,6 +1,6 @@
 """The command lines of `trainers.shortcuts`."""
 
-from trainers.arguments import Parser, number, whole_number
+from trainers.cli.arguments import Parser, number, whole_number
 
 COMMANDS = {
     "conditions": "Figure 5: condition numbers of the Hessian at the start, against depth",

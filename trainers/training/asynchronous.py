@@ -12,14 +12,14 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from trainers.arguments import RunError
-from trainers.loop import Session, Stop, Trainer
-from trainers.progress import Progress
-from trainers.strategy import distribute
+from trainers.cli.arguments import RunError
+from trainers.cluster.strategy import distribute
+from trainers.run.progress import Progress
+from trainers.training.loop import Session, Stop, Trainer
 
 
 class AsynchronousTrainer(Trainer):
-    """As `trainers.loop.Trainer`, but each update is one worker's, scheduled by the coordinator."""
+    """As `trainers.training.loop.Trainer`, but each update is one worker's, scheduled by the coordinator."""
 
     def __init__(self, strategy, *arguments, **options):
         super().__init__(strategy, *arguments, **options)
@@ -40,7 +40,7 @@ class AsynchronousTrainer(Trainer):
 
     @tf.function
     def update(self, batches):
-        """One worker's update; what it returns is as in `trainers.loop.Trainer.update`."""
+        """One worker's update; what it returns is as in `trainers.training.loop.Trainer.update`."""
         rate = self.recipe.rate(self.step)
         gradients, measured = self.strategy.run(self._gradients, args=next(batches))
         total = tf.distribute.ReduceOp.SUM
@@ -70,7 +70,7 @@ class AsynchronousTrainer(Trainer):
 
 
 class AsynchronousSession(Session):
-    """As `trainers.loop.Session`, on the coordinator."""
+    """As `trainers.training.loop.Session`, on the coordinator."""
 
     def work(self):
         recipe, done = self.recipe, int(self.trainer.step.numpy())

@@ -13,7 +13,7 @@ import shutil
 
 import tensorflow as tf
 
-from trainers.arguments import RunError
+from trainers.cli.arguments import RunError
 
 _PREFIX = "step-"
 _UNFINISHED = ".writing-"

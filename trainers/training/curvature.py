@@ -2,14 +2,14 @@
 
 import sys
 
-from trainers.arguments import UsageError, whole_number
+from trainers.cli.arguments import UsageError, whole_number
 
 # About 100 Hessian-vector products a measurement.
 EFFORT = {"eigenvalues": 2, "probes": 2, "steps": 20, "products": 15, "tolerance": 1e-2}
 
 
 def add_options(parser):
-    """Adds the options to a `trainers.arguments.Parser`."""
+    """Adds the options to a `trainers.cli.arguments.Parser`."""
     group = parser.add_argument_group("curvature")
     group.add_argument(
         "--curvature-every",
@@ -28,10 +28,10 @@ def watches(settings, trainer, images, labels, run):
 
     Args:
         settings: of the run.
-        trainer: a `trainers.loop.Trainer`.
+        trainer: a `trainers.training.loop.Trainer`.
         images, labels: training pictures as `idmatters_tf.data.batches.EvaluationBatches` takes them, used without
             augmentation.
-        run: a `trainers.runs.Run`.
+        run: a `trainers.run.folder.Run`.
 
     Raises:
         UsageError: where it cannot be measured with the other settings.
@@ -51,9 +51,9 @@ class CurvatureWatch:
     """Measures every so many steps; called with the step and the seconds since the run began.
 
     Args:
-        trainer: a `trainers.loop.Trainer`.
+        trainer: a `trainers.training.loop.Trainer`.
         images, labels: see `watches`.
-        run: a `trainers.runs.Run`: metrics.jsonl gets a record of kind "curvature".
+        run: a `trainers.run.folder.Run`: metrics.jsonl gets a record of kind "curvature".
         every: steps between measurements.
     """
 

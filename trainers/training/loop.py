@@ -14,11 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
-from trainers.arguments import RunError
-from trainers.checkpoints import Checkpoints
-from trainers.progress import Progress
-from trainers.runs import Run
-from trainers.strategy import distribute
+from trainers.cli.arguments import RunError
+from trainers.cluster.strategy import distribute
+from trainers.run.folder import Run
+from trainers.run.progress import Progress
+from trainers.training.checkpoints import Checkpoints
 
 # With fewer classes the right one is among the first five too easily.
 TOP5_CLASSES = 50
@@ -229,12 +229,12 @@ class Session:
     """One sitting at a run: from the newest checkpoint to the end, or to a signal.
 
     Args:
-        run: a `trainers.runs.Run` that has been started.
+        run: a `trainers.run.folder.Run` that has been started.
         trainer: a `Trainer`.
         train: `TrainBatches`.
         test: `EvaluationBatches`.
-        events: a `trainers.events.Events`.
-        membership: in a cluster, this task's `trainers.membership.Membership`.
+        events: a `trainers.run.events.Events`.
+        membership: in a cluster, this task's `trainers.cluster.client.Membership`.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class Session:
             optimizer=trainer.optimizer,
             step=trainer.step,
         )
-        # Called after each step with the step and the seconds so far, e.g. `trainers.curvature.CurvatureWatch`.
+        # Called after each step with the step and the seconds so far, such as `CurvatureWatch`.
         self.watches = []
         if membership is not None:
             membership.advice = self.checkpoints.last_good_sentence

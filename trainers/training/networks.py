@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 
-from trainers.arguments import UsageError, number, whole_number
+from trainers.cli.arguments import UsageError, number, whole_number
 
 IDENTITY_OPTIONS = ("blocks", "widths", "stem", "bias", "shortcut", "head", "norm", "initializer", "branch_scale")
 

@@ -1,6 +1,6 @@
 """Options that every training program has: its recipe, its devices, and its run."""
 
-from trainers.arguments import UsageError, number, whole_number
+from trainers.cli.arguments import UsageError, number, whole_number
 
 STRATEGIES = ("auto", "one", "mirrored", "multi-worker", "parameter-server")
 
@@ -80,7 +80,7 @@ def check_widths(settings):
 
 
 def make_optimizer(settings):
-    """What `add_optimizer`'s options describe, as `trainers.loop.Recipe` takes it: a function of the rate."""
+    """What `add_optimizer`'s options describe, as `trainers.training.loop.Recipe` takes it: a function of the rate."""
     import keras
 
     from idmatters_tf.optimizers import Momentum
@@ -90,7 +90,7 @@ def make_optimizer(settings):
 
 
 def add_devices(parser):
-    """Adds the options about devices and machines to a `trainers.arguments.Parser`."""
+    """Adds the options about devices and machines to a `trainers.cli.arguments.Parser`."""
     group = parser.add_argument_group("devices and machines")
     group.add_argument(
         "--strategy",
@@ -130,7 +130,7 @@ def resolve_strategy(settings, cluster):
 
     Args:
         settings: with `strategy`.
-        cluster: a `trainers.cluster.Cluster` or None.
+        cluster: a `trainers.cluster.description.Cluster` or None.
 
     Raises:
         UsageError: the strategy and the cluster do not fit each other.

@@ -5,12 +5,12 @@ import contextlib
 import math
 import sys
 
-from trainers import cluster as clusters
-from trainers import options
-from trainers.arguments import RunError, UsageError
-from trainers.membership import Membership
-from trainers.runs import Run
-from trainers.startup import import_tensorflow
+from trainers.cli.arguments import RunError, UsageError
+from trainers.cli.startup import import_tensorflow
+from trainers.cluster import description as clusters
+from trainers.cluster.client import Membership
+from trainers.run.folder import Run
+from trainers.training import options
 
 _MODES = ("resume", "evaluate", "export_only", "debug")
 
@@ -33,7 +33,7 @@ class Program(abc.ABC):
 
     @abc.abstractmethod
     def parser(self):
-        """The command line, a `trainers.arguments.Parser`."""
+        """The command line, a `trainers.cli.arguments.Parser`."""
 
     @abc.abstractmethod
     def check_together(self, settings):
@@ -53,7 +53,7 @@ class Program(abc.ABC):
 
     @abc.abstractmethod
     def recipe(self, settings, data):
-        """The `trainers.loop.Recipe`."""
+        """The `trainers.training.loop.Recipe`."""
 
     @abc.abstractmethod
     def train_batches(self, settings, data):
@@ -68,7 +68,7 @@ class Program(abc.ABC):
         """Of the convergence plot."""
 
     def finish(self, settings):
-        """What the devices do to the pictures of a batch first, see `trainers.loop.Trainer`."""
+        """What the devices do to the pictures of a batch first, see `trainers.training.loop.Trainer`."""
         return None  # noqa: RET501 - a value, not the lack of one
 
     def default_out(self, settings):
@@ -87,7 +87,7 @@ class Program(abc.ABC):
         return None  # noqa: RET501 - a value, not the lack of one
 
     def watches(self, settings, trainer, data, run):
-        """What the loop calls after each step, see `trainers.loop.Session`."""
+        """What the loop calls after each step, see `trainers.training.loop.Session`."""
         return []
 
     def read_failure(self, settings, data, error, step):
@@ -160,7 +160,7 @@ class Program(abc.ABC):
             if cluster.asynchronous:
                 if not cluster.is_chief:
                     import_tensorflow()
-                    from trainers.asynchronous import serve
+                    from trainers.training.asynchronous import serve
 
                     return serve(membership, say)
             else:
@@ -176,7 +176,7 @@ class Program(abc.ABC):
         if run.writes:
             say(f"{data.name}: {self.counts(data)} ({data.origin})")
         import_tensorflow()
-        from trainers.events import Events
+        from trainers.run.events import Events
 
         if membership is not None:
             membership.agree("the data", data.digest())
@@ -224,7 +224,7 @@ class Program(abc.ABC):
 
     def _strategy(self, settings, name, membership):
         import_tensorflow()
-        from trainers import strategy as strategies
+        from trainers.cluster import strategy as strategies
 
         return strategies.make(name, settings["logical_cpus"], membership and membership.cluster)
 
@@ -235,9 +235,9 @@ class Program(abc.ABC):
         if isinstance(strategy, str):
             strategy = self._strategy(settings, strategy, membership)
         if membership is not None and membership.cluster.asynchronous:
-            from trainers.asynchronous import AsynchronousTrainer as Trainer
+            from trainers.training.asynchronous import AsynchronousTrainer as Trainer
         else:
-            from trainers.loop import Trainer
+            from trainers.training.loop import Trainer
         replicas = strategy.num_replicas_in_sync
         if settings["batch_size"] % replicas:
             raise UsageError(
@@ -257,7 +257,7 @@ class Program(abc.ABC):
 
     def _finish(self, run, settings, trainer, events, parameters):
         """The plot, the exports, the result."""
-        from trainers import plots
+        from trainers.run import figures as plots
 
         records = run.metrics()
         tests = [record for record in records if record["kind"] == "test"]
@@ -283,7 +283,7 @@ class Program(abc.ABC):
         return 0
 
     def _write_exports(self, run, settings, model):
-        from trainers.export import export, how_to_load
+        from trainers.training.export import export, how_to_load
 
         # Rebuilt in float32 and for one device: what is served should not depend on how it was trained.
         network = self.build(settings, model.input_shape[1:], model.output_shape[-1], dtype="float32")
@@ -343,9 +343,9 @@ def _member(cluster, settings):
 
 def _session(run, trainer, train, test, events, membership):
     if membership is not None and membership.cluster.asynchronous:
-        from trainers.asynchronous import AsynchronousSession as Session
+        from trainers.training.asynchronous import AsynchronousSession as Session
     else:
-        from trainers.loop import Session
+        from trainers.training.loop import Session
     return Session(run, trainer, train, test, events, membership)
 
 
@@ -355,7 +355,7 @@ def _require_checkpoint(run):
 
 
 def _restore(run, model):
-    from trainers.checkpoints import restore_weights
+    from trainers.training.checkpoints import restore_weights
 
     step = restore_weights(run.checkpoints_path, model, say)
     if step is None:

@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from tests.processes import Cluster, assert_same_run, reached, records, start, tensors, wait_until
-from trainers.checkpoints import saved_steps
+from tests.support.processes import Cluster, assert_same_run, reached, records, start, tensors, wait_until
+from trainers.training.checkpoints import saved_steps
 
 TINY = ["trainers.cifar", "--dataset", "shapes", "--train-images", 300, "--test-images", 101, "--blocks", 1]
 TINY += ["--stem", 4, "--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--log-every", 5]

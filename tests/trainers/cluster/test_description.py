@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from trainers import cluster as clusters
-from trainers import options
-from trainers.arguments import UsageError
+from trainers.cli.arguments import UsageError
+from trainers.cluster import description as clusters
+from trainers.training import options
 
 TWO = {"worker": ["a:5000", "b:5000"]}
 SERVED = {"chief": ["c:1"], "ps": ["p:1"], "worker": ["w:1", "w:2"]}

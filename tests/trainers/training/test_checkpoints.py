@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf.optimizers import Momentum
-from trainers.arguments import RunError
-from trainers.checkpoints import Checkpoints, restore_weights, saved_steps
+from trainers.cli.arguments import RunError
+from trainers.training.checkpoints import Checkpoints, restore_weights, saved_steps
 
 
 class Subject:

@@ -10,8 +10,8 @@ from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.optimizers import Momentum
 from models.cifar import identity_resnet
-from trainers.loop import Recipe, Trainer
-from trainers.strategy import distribute
+from trainers.cluster.strategy import distribute
+from trainers.training.loop import Recipe, Trainer
 
 DATA = shapes.load(80, 45)
 BATCHES = TrainBatches(DATA.train_images, DATA.train_labels, 16, 3, AUGMENTATIONS["paper"])
