@@ -1,6 +1,6 @@
 """The all-convolutional residual network for CIFAR: Hardt & Ma, *Identity Matters in Deep Learning*, Table 1."""
 
-from idmatters_tf.layers.arguments import positive_integer
+from idmatters_tf.arguments import positive_integer
 from models.identity import identity_network
 
 

@@ -7,8 +7,9 @@ import itertools
 
 import keras
 
+from idmatters_tf.arguments import positive_integer
 from idmatters_tf.initializers import mixed_seed
-from idmatters_tf.layers.arguments import decay_regularizer, positive_integer
+from idmatters_tf.layers.arguments import decay_regularizer
 from idmatters_tf.layers.basic_block import batch_normalization
 from models.resnet import logits
 

@@ -4,9 +4,10 @@
 
 import keras
 
+from idmatters_tf.arguments import one_of, positive_integer
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, mixed_seed
 from idmatters_tf.layers import RandomProjection, ResidualConv2D
-from idmatters_tf.layers.arguments import decay_regularizer, one_of, positive_integer
+from idmatters_tf.layers.arguments import decay_regularizer
 
 INITIALIZERS = ("identity", "standard", "fixup")
 

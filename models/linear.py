@@ -7,9 +7,10 @@ the transpose. Hardt & Ma's A is W[:, 0] of a `linear_residual`.
 import keras
 import numpy as np
 
+from idmatters_tf.arguments import positive_integer
 from idmatters_tf.initializers import ScaledGlorot, reseeded
 from idmatters_tf.layers import LinearResidual, ShortcutUnit
-from idmatters_tf.layers.arguments import decay_regularizer, positive_integer
+from idmatters_tf.layers.arguments import decay_regularizer
 
 
 def linear_residual(dim, depth, kernel_initializer="zeros", weight_decay=0.0, seed=0, name="linear_residual"):

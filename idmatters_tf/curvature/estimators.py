@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse.linalg
 
-from idmatters_tf.curvature.progress import Bar
+from idmatters_tf.progress import Bar
 
 
 class Estimate(NamedTuple):
@@ -18,7 +18,7 @@ class Estimate(NamedTuple):
     standard_error: np.ndarray
 
 
-def trace(operator, products=60, seed=0, progress="auto"):
+def trace(operator, products=60, seed=0, progress: bool = False):
     """The trace, by Hutch++: exact on the range of a random sketch, Hutchinson's estimator on what is left.
 
     A third of the products each for the sketch, for the operator on its range, and for Hutchinson's estimator; the
@@ -29,7 +29,7 @@ def trace(operator, products=60, seed=0, progress="auto"):
         operator: a symmetric operator or matrix.
         products: with the operator, at least 6; with 3 P or more, or P of them, the result is exact.
         seed: of the random signs.
-        progress: see `HessianOperator`.
+        progress: whether a bar on standard error counts the products.
 
     Returns:
         `Estimate`; its standard error is that of the random part given the sketch, which leaves the estimate unbiased.
@@ -59,7 +59,7 @@ def trace(operator, products=60, seed=0, progress="auto"):
     return Estimate(float(exact + samples.mean()), float(samples.std(ddof=1) / np.sqrt(share)))
 
 
-def diagonal(operator, probes=100, seed=0, progress="auto"):
+def diagonal(operator, probes=100, seed=0, progress: bool = False):
     """The diagonal, from the products of random signs v with A v: the mean of v * (A v).
 
     The variance of an entry is the sum of the squares beside it in its row, divided by the probes: a good estimate
@@ -70,7 +70,7 @@ def diagonal(operator, probes=100, seed=0, progress="auto"):
         operator: a symmetric operator or matrix.
         probes: how many, at least 2.
         seed: of the random signs.
-        progress: see `HessianOperator`.
+        progress: whether a bar on standard error counts the products.
 
     Returns:
         `Estimate` of arrays (P,).

@@ -11,7 +11,7 @@ import tensorflow as tf
 from idmatters_tf.curvature.determinism import check_reproducible
 from idmatters_tf.curvature.memory import check_fits
 from idmatters_tf.curvature.objective import Objective
-from idmatters_tf.curvature.progress import Bar
+from idmatters_tf.progress import Bar
 
 DEFAULT_CHUNK = 64
 
@@ -31,7 +31,7 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
         batch_size=256,
         chunk=DEFAULT_CHUNK,
         check=True,
-        progress="auto",
+        progress: bool = False,
     ):
         if chunk < 1:
             raise ValueError(f"Argument `chunk` must be a positive integer. Received: chunk={chunk!r}")
@@ -193,7 +193,7 @@ class HessianOperator(CurvatureOperator):
         batch_size: for arrays.
         chunk: how many products are computed at once where there are several; memory grows with it.
         check: whether two evaluations are compared when the operator is made.
-        progress: "auto" shows a bar on a terminal for work of more than a few seconds, True always, False never.
+        progress: whether a bar on standard error shows how far dense matrices and blocks are.
 
     Raises:
         ValueError: an unbuilt model, no variables or some that are not the model's, empty data, a loss that is not

@@ -11,7 +11,7 @@ import scipy.linalg
 import scipy.sparse.linalg
 
 from idmatters_tf.curvature.memory import check_fits
-from idmatters_tf.curvature.progress import Bar
+from idmatters_tf.progress import Bar
 
 ENDS = ("largest", "smallest", "magnitude", "both")
 
@@ -85,7 +85,7 @@ class Eigenpairs(NamedTuple):
     residuals: np.ndarray
 
 
-def top_eigenpairs(operator, k=1, which="largest", tolerance=None, max_products=None, seed=0, progress="auto"):
+def top_eigenpairs(operator, k=1, which="largest", tolerance=None, max_products=None, seed=0, progress: bool = False):
     """Eigenvalues at the ends of the spectrum, by ARPACK's implicitly restarted Lanczos method.
 
     Args:
@@ -95,7 +95,7 @@ def top_eigenpairs(operator, k=1, which="largest", tolerance=None, max_products=
         tolerance: relative accuracy of the eigenvalues; 1e-9 for float64, 1e-4 for float32 if None.
         max_products: a bound on the products; as many as ARPACK needs if None.
         seed: of the starting vector.
-        progress: see `HessianOperator`.
+        progress: whether a bar on standard error counts the products.
 
     Returns:
         `Eigenpairs`.
@@ -195,7 +195,7 @@ class SpectralDensity:
         return self.mean(lambda nodes: nodes < -tolerance)
 
 
-def spectral_density(operator, probes=10, steps=80, points=400, bandwidth=None, seed=0, progress="auto"):
+def spectral_density(operator, probes=10, steps=80, points=400, bandwidth=None, seed=0, progress: bool = False):
     """The density of an operator's eigenvalues, by stochastic Lanczos quadrature with full reorthogonalisation.
 
     Each probe, a random vector of independent signs, gives a quadrature rule whose nodes and weights are the
@@ -209,7 +209,7 @@ def spectral_density(operator, probes=10, steps=80, points=400, bandwidth=None, 
         points: of the grid.
         bandwidth: of the smoothing; 1 % of the spectrum's width if None.
         seed: of the probes.
-        progress: see `HessianOperator`.
+        progress: whether a bar on standard error counts the products.
 
     Returns:
         `SpectralDensity`.

@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
+from idmatters_tf.arguments import one_of, positive_integer
 from idmatters_tf.initializers import reseeded
-from idmatters_tf.layers.arguments import one_of, positive_integer
 from idmatters_tf.layers.convolutional import PadShortcut2D
 
 

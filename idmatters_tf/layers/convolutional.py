@@ -3,8 +3,9 @@
 import keras
 from keras import ops
 
+from idmatters_tf.arguments import one_of, positive_integer
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, reseeded
-from idmatters_tf.layers.arguments import one_of, positive_integer, wide_dtype
+from idmatters_tf.layers.arguments import wide_dtype
 
 SHORTCUTS = ("pad", "projection", "none")
 NORMS = (None, "batch", "synchronized")

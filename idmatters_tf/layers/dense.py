@@ -6,8 +6,8 @@ Vectors are rows here, as everywhere in Keras, so each kernel is the transpose o
 import keras
 from keras import ops
 
+from idmatters_tf.arguments import positive_integer
 from idmatters_tf.initializers import ScaledGlorot, reseeded
-from idmatters_tf.layers.arguments import positive_integer
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf.layers.arguments import positive_integer
+from idmatters_tf.arguments import positive_integer
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
