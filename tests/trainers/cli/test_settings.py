@@ -1,0 +1,188 @@
+"""Settings dataclasses: one definition for the command line, its help, JSON, and every check."""
+
+import dataclasses
+import json
+from typing import Literal
+
+import pytest
+
+from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.settings import (
+    add_options,
+    as_dict,
+    defaults,
+    group,
+    make,
+    options,
+    parse,
+    replaced,
+    setting,
+    with_defaults,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    widths: tuple[int, ...] = setting((64, 128), help="channels of each stage", metavar="C", at_least=1)
+    head: Literal["random", "trained"] = setting("random", help="the last layer")
+    bottleneck: bool | None = setting(None, help="use bottlenecks")
+    bias: bool = setting(False, help="100 % of the convolutions have biases")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    steps: int = setting(60_000, help="number of updates", metavar="N", at_least=1)
+    momentum: float = setting(0.9, help="momentum", metavar="X", at_least=0, below=1)
+    clip_norm: float | None = setting(None, help="bound on the gradient", metavar="X", above=0)
+    drop_steps: tuple[int, ...] = setting((), help="where the rate drops", metavar="N", at_least=0)
+    download: bool = setting(True, help="never download", free_on_resume=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    network: Network = group(Network, "network")
+    recipe: Recipe = group(Recipe, "recipe", steps=1000)
+
+    def __post_init__(self):
+        if list(self.recipe.drop_steps) != sorted(self.recipe.drop_steps):
+            raise UsageError("--drop-steps must ascend.")
+
+
+def typed(*words):
+    parser = Parser(prog="program", description="A program.")
+    add_options(parser, Settings)
+    return parse(parser, list(words))
+
+
+def settings(*words):
+    return with_defaults(Settings, typed(*words))
+
+
+def test_defaults_and_what_was_typed():
+    assert typed() == {}
+    assert settings() == Settings(Network(), Recipe(steps=1000))
+    words = ["--widths", "8", "16", "--head", "trained", "--no-download", "--steps", "60,000", "--no-bottleneck"]
+    assert typed(*words, "--bias", "--momentum", "0") == {
+        "widths": (8, 16),
+        "head": "trained",
+        "download": False,
+        "steps": 60_000,
+        "bottleneck": False,
+        "bias": True,
+        "momentum": 0.0,
+    }
+    assert settings("--clip-norm", "1e-1").recipe.clip_norm == 0.1
+    assert with_defaults(Settings, {"steps": 5, "momentum": 0.5}, {"steps": 7}).recipe == Recipe(7, 0.5)
+
+
+@pytest.mark.parametrize("words", [["8,16,32"], ["8", "16,32"], ["8", "16", "32"]])
+def test_commas_separate_values_as_spaces_do(words):
+    assert settings("--widths", *words).network.widths == (8, 16, 32)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--steps", "0"], "argument --steps: expected a whole number of at least 1, received '0'"),
+        (["--steps", "6,00"], "argument --steps: expected a whole number of at least 1, received '6,00'"),
+        (["--steps", "1.5"], "received '1.5'"),
+        (["--momentum", "1"], "argument --momentum: expected a number of at least 0 and below 1, received '1'"),
+        (["--momentum", "nan"], "received 'nan'"),
+        (["--clip-norm", "0"], "argument --clip-norm: expected a number above 0, received '0'"),
+        (["--head", "none"], "argument --head: expected one of random, trained, received 'none'"),
+        (["--widths", "8,0"], "argument --widths: expected a whole number of at least 1, received '0'"),
+        (["--widths", "8,,16"], "received ''"),
+        (["--mom", "0.5"], "unrecognized arguments: --mom"),
+    ],
+)
+def test_a_wrong_word_is_one_line(words, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        typed(*words)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_help_shows_phrases_defaults_and_choices():
+    parser = Parser(prog="program", description="A program.")
+    add_options(parser, Settings)
+    text = " ".join(parser.format_help().split())
+    for expected in (
+        "network: --widths C [C ...] channels of each stage (default: 64 128)",
+        "--head {random,trained} the last layer (default: random)",
+        "--bottleneck, --no-bottleneck use bottlenecks --bias 100 % of the convolutions",
+        "recipe: --steps N number of updates (default: 1000)",
+        "--clip-norm X bound on the gradient --drop-steps",
+        "--no-download never download",
+    ):
+        assert expected in text
+    assert "None" not in text
+
+
+def test_json_and_back():
+    original = settings("--widths", "8", "--clip-norm", "2", "--bottleneck")
+    text = json.dumps(as_dict(original))
+    assert list(json.loads(text)) == list(options(Settings)) == list(defaults(Settings))
+    assert make(Settings, json.loads(text)) == original
+    assert replaced(original, steps=3).recipe == Recipe(3, clip_norm=2.0)
+    # A whole number in JSON is a number, too.
+    assert make(Settings, {**as_dict(original), "clip_norm": 1}).recipe.clip_norm == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": "many"}, "x.json: steps: expected a whole number of at least 1, received 'many'"),
+        ({"steps": True}, "x.json: steps: expected a whole number"),
+        ({"steps": 2.0}, "x.json: steps: expected a whole number"),
+        ({"steps": None}, "x.json: steps: expected a whole number of at least 1, received None"),
+        ({"widths": 8}, "x.json: widths: expected a list, each a whole number of at least 1, received 8"),
+        ({"widths": [8, "16"]}, "x.json: widths: expected a whole number of at least 1, received '16'"),
+        ({"head": "none"}, "x.json: head: expected one of random, trained, received 'none'"),
+        ({"bias": "yes"}, "x.json: bias: expected true or false, received 'yes'"),
+        ({"momentum": float("inf")}, "x.json: momentum: expected a number of at least 0 and below 1, received inf"),
+        ({"momentun": 0.5}, "x.json: there is no setting 'momentun'. Did you mean 'momentum'?"),
+        ({"drop_steps": [3, 2]}, "x.json: --drop-steps must ascend."),
+    ],
+)
+def test_a_wrong_value_in_json_is_one_sentence(changes, message):
+    with pytest.raises(UsageError) as raised:
+        make(Settings, {**as_dict(settings()), **changes}, "x.json")
+    assert str(raised.value).startswith(message)
+
+
+def test_a_missing_value_is_named():
+    values = as_dict(settings())
+    del values["momentum"]
+    with pytest.raises(UsageError, match="^the setting 'momentum' is missing: a number of at least 0 and below 1.$"):
+        make(Settings, values)
+
+
+def test_required_and_positional_settings(capsys):
+    @dataclasses.dataclass(frozen=True)
+    class Report:
+        runs: tuple[str, ...] = setting(help="folders of runs", metavar="RUN", positional=True)
+        title: str = setting(help="above the plot")
+
+    parser = Parser(prog="report")
+    add_options(parser, Report)
+    # Commas belong to names of files.
+    assert with_defaults(Report, parse(parser, ["a,b", "c", "--title", "t"])) == Report(("a,b", "c"), "t")
+    with pytest.raises(SystemExit):
+        parse(parser, ["a"])
+    assert "the following arguments are required: --title" in capsys.readouterr().err
+
+
+def test_one_name_in_two_groups_is_a_mistake_of_the_program():
+    @dataclasses.dataclass(frozen=True)
+    class Twice:
+        one: Recipe = group(Recipe, "one")
+        two: Recipe = group(Recipe, "two")
+
+    with pytest.raises(TypeError, match="same name in Twice: clip_norm, download"):
+        options(Twice)
+
+
+def test_what_may_differ_is_said_by_the_field():
+    assert [option.name for option in options(Settings).values() if option.free_on_resume] == ["download"]
