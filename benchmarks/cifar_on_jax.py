@@ -42,6 +42,7 @@ from models.all_cnn import all_cnn_c
 from models.cifar import identity_resnet
 from models.densenet import densenet
 from models.resnet import preresnet, resnet
+from trainers.run.files import replacing
 
 NETWORKS = {
     "identity": identity_resnet,
@@ -219,14 +220,10 @@ def matrix_product_rate(precision, size):
 
 
 def save(path, state, step, seconds):
-    """Writes a checkpoint beside its place, then renames it: a cut-off leaves the old or the new one."""
+    """Writes a checkpoint, entirely or not at all."""
     arrays = {f"{group}_{i}": np.asarray(array) for group, arrays in enumerate(state) for i, array in enumerate(arrays)}
-    beside = path.with_name(f".{os.getpid()}-{path.name}")
-    with open(beside, "wb") as stream:
+    with replacing(path) as beside, open(beside, "wb") as stream:
         np.savez(stream, step=step, seconds=seconds, **arrays)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(beside, path)
 
 
 def restore(path, state):

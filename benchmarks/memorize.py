@@ -41,7 +41,7 @@ class Bars:
 
     def __call__(self, stage, done, total):
         if self.bar is None or self.bar.title != stage:
-            self.bar = Progress(total, title=stage, unit="rows", line_seconds=60)
+            self.bar = Progress(total, stage, unit="rows", line_seconds=60)
         self.bar.advance(done - self.bar.done)
         self.bar.show("")
 

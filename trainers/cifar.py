@@ -141,19 +141,15 @@ class Cifar(Program):
 
     def load(self, settings):
         from idmatters_tf.data import cifar, shapes
-        from idmatters_tf.data.images import DataError
 
-        try:
-            if settings["dataset"] == "shapes":
-                sizes = {split: settings[f"{split}_images"] for split in ("train", "test")}
-                return shapes.load(**{split: size for split, size in sizes.items() if size is not None})
-            location = cifar.locate(settings["dataset"], settings["data_dir"])
-            if location is not None and location.kind == "tfds":
-                import_tensorflow()
-            data = cifar.load(settings["dataset"], settings["data_dir"], settings["download"])
-            return data.first(settings["train_images"], settings["test_images"])
-        except DataError as error:
-            raise UsageError(str(error)) from error
+        if settings["dataset"] == "shapes":
+            sizes = {split: settings[f"{split}_images"] for split in ("train", "test")}
+            return shapes.load(**{split: size for split, size in sizes.items() if size is not None})
+        location = cifar.locate(settings["dataset"], settings["data_dir"])
+        if location is not None and location.kind == "tfds":
+            import_tensorflow()
+        data = cifar.load(settings["dataset"], settings["data_dir"], settings["download"])
+        return data.first(settings["train_images"], settings["test_images"])
 
     def counts(self, data):
         return f"{len(data.train_images):,} + {len(data.test_images):,} pictures"

@@ -126,15 +126,11 @@ class ImageNet(Program):
 
     def load(self, settings):
         from idmatters_tf.data import imagenet
-        from idmatters_tf.data.images import DataError
 
-        try:
-            location = imagenet.locate(settings["data_dir"])
-            if location is not None and location.kind != "tree":
-                import_tensorflow()
-            data = imagenet.load(settings["data_dir"], settings["val"], settings["val_labels"], settings["size"])
-        except DataError as error:
-            raise UsageError(str(error)) from error
+        location = imagenet.locate(settings["data_dir"])
+        if location is not None and location.kind != "tree":
+            import_tensorflow()
+        data = imagenet.load(settings["data_dir"], settings["val"], settings["val_labels"], settings["size"])
         if settings["skip_broken"]:
             data = _without_broken(data)
         if settings["classes"] is not None and settings["classes"] < data.classes:
@@ -237,9 +233,8 @@ def _without_broken(data):
     from idmatters_tf.data.streams import broken
 
     def find(pictures):
-        progress = Progress(len(pictures) // 100, title="looking for broken pictures", unit="hundreds", leave=False)
-        bad = broken(pictures, advance=progress.advance)
-        progress.close()
+        with Progress(len(pictures) // 100, "looking for broken images", unit="hundreds", leave=False) as progress:
+            bad = broken(pictures, advance=progress.advance)
         for place in bad[:10]:
             say(f"left out: {pictures.where(place)}")
         return bad

@@ -12,6 +12,7 @@ import time
 
 from trainers.cli.arguments import Parser, UsageError, whole_number
 from trainers.cli.startup import run_program
+from trainers.run.signals import SignalHandler
 
 EXAMPLES = """
 examples:
@@ -83,7 +84,7 @@ class Processes:
     def __init__(self):
         self._processes, self._readers = {}, []
         self._lock = threading.Lock()
-        self._signals = []
+        self._signals = SignalHandler(self._pass_on, patience=None)
 
     def start(self, name, command, env):
         """Starts one, in a process group of its own: signals reach it through `passing_signals_on` alone."""
@@ -102,11 +103,10 @@ class Processes:
 
     def passing_signals_on(self):
         """A context in which SIGTERM and Ctrl-C go to all processes; the third one kills them."""
-        return _PassingOn(self._signal)
+        return self._signals
 
-    def _signal(self, number, _frame):
-        self._signals.append(number)
-        self._send(number if len(self._signals) < 3 else signal.SIGKILL)
+    def _pass_on(self, number, count):
+        self._send(number if count < 3 else signal.SIGKILL)
 
     def _send(self, number):
         for process in self._processes.values():
@@ -120,9 +120,9 @@ class Processes:
             for name, process in self._processes.items():
                 if process.returncode and failed is None:
                     code, failed = process.returncode, (name, time.monotonic())
-                    if not self._signals:
+                    if not self._signals.received:
                         print(f"{name} ended with exit code {code}; ending the others", file=sys.stderr, flush=True)
-            if failed is not None and not self._signals and not killed:
+            if failed is not None and not self._signals.received and not killed:
                 waited = time.monotonic() - failed[1]
                 if waited > GRACE_SECONDS:
                     self._send(signal.SIGKILL)
@@ -134,18 +134,6 @@ class Processes:
         code = code or (codes[0] if codes else 0)
         # A process killed by a signal has a negative code; shells say 128 + the signal.
         return 128 - code if code < 0 else code
-
-
-class _PassingOn:
-    def __init__(self, handler):
-        self._handler = handler
-
-    def __enter__(self):
-        self._previous = {number: signal.signal(number, self._handler) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def __exit__(self, *_):
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ import statistics
 
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.startup import run_program
-from trainers.run.folder import FREE_SETTINGS, Run, write_atomically
+from trainers.run.files import write_atomically
+from trainers.run.folder import FREE_SETTINGS, Run
 
 EXAMPLES = """
 examples:

@@ -67,7 +67,7 @@ def test_help_and_missing_data_import_nothing_heavy(program, tmp_path):
         "except BaseException as error: print(type(error).__name__)\n"
         "print([name for name in ('tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"
     )
-    for arguments, outcome in ((["--help"], "SystemExit"), (["--no-download", "--data-dir", tmp_path], "UsageError")):
+    for arguments, outcome in ((["--help"], "SystemExit"), (["--no-download", "--data-dir", tmp_path], "DataError")):
         (tmp_path / "script.py").write_text(code)
         result = program("script", *arguments, env={"PYTHONPATH": str(tmp_path)})
         assert result.stdout.splitlines()[-2:] == [outcome, "[]"], result.stderr

@@ -38,6 +38,9 @@ def _explained(error):
     """A sentence and an exit code for errors that are no fault of the program; (None, 1) for the others."""
     if isinstance(error, UsageError):
         return str(error), 2
+    images = sys.modules.get("idmatters_tf.data.images")
+    if images is not None and isinstance(error, images.DataError):
+        return str(error), 2
     if isinstance(error, RunError):
         return str(error), 1
     if isinstance(error, OSError):

@@ -1,12 +1,12 @@
 """Memorises a whole training set in closed form: Theorem 3.2 of "Identity Matters in Deep Learning" made executable."""
 
 import dataclasses
-import os
 import sys
 import time
 
 from trainers.cli.arguments import Parser, RunError, UsageError, whole_number
 from trainers.cli.startup import import_tensorflow, run_program
+from trainers.run.files import replacing
 from trainers.run.folder import Run
 from trainers.run.progress import Progress
 
@@ -147,17 +147,13 @@ def _unit(x, settings):
 
 def _load(settings):
     from idmatters_tf.data import cifar, mnist, shapes
-    from idmatters_tf.data.images import DataError
 
     name = settings["dataset"]
-    try:
-        if name == "shapes":
-            return shapes.load()
-        if name == "mnist":
-            return mnist.load(settings["data_dir"], settings["download"])
-        return cifar.load(name, settings["data_dir"], settings["download"])
-    except DataError as error:
-        raise UsageError(str(error)) from error
+    if name == "shapes":
+        return shapes.load()
+    if name == "mnist":
+        return mnist.load(settings["data_dir"], settings["download"])
+    return cifar.load(name, settings["data_dir"], settings["download"])
 
 
 def _trained(path, dataset):
@@ -184,7 +180,7 @@ class _Bars:
     def __call__(self, stage, done, total):
         if self._bar is None or self._bar.title != stage:
             self.close()
-            self._bar = Progress(total, title=stage, unit="rows")
+            self._bar = Progress(total, stage, unit="rows")
         self._bar.advance(done - self._bar.done)
         self._bar.show("")
 
@@ -205,12 +201,9 @@ def _memorize(run, settings, sample):
     try:
         model = memorize(sample.x, sample.labels, sample.classes, check=("float32",), progress=bars, **options)
         saving = time.perf_counter()
-        path, beside = run.path / "model.keras", run.path / f".{os.getpid()}.keras"
-        try:
+        path = run.path / "model.keras"
+        with replacing(path) as beside:
             model.save(beside)
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
         loaded = keras.saving.load_model(path)
         verifying = time.perf_counter()
         checked = verify(
@@ -271,12 +264,11 @@ def _draw(run, settings, sample):
     from trainers.expressivity.scaling import draw, measure, plans, write
 
     chosen, rows = plans(sample.x, settings), []
-    progress = Progress(len(chosen), title="scaling", unit="networks")
-    for plan in chosen:
-        rows.append(measure(plan, sample.labels, sample.classes, settings))
-        progress.advance()
-        progress.show("")
-    progress.close()
+    with Progress(len(chosen), "scaling", unit="networks") as progress:
+        for plan in chosen:
+            rows.append(measure(plan, sample.labels, sample.classes, settings))
+            progress.advance()
+            progress.show()
     write(rows, run.path / "scaling.csv")
     draw(rows, run.path / "scaling.png", settings)
 

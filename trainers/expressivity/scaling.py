@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import time
 import tracemalloc
 
@@ -10,7 +9,8 @@ import numpy as np
 
 from idmatters_tf.expressivity import construct
 from idmatters_tf.expressivity.samples import distinct_rows
-from trainers.run.folder import write_atomically
+from trainers.run.figures import save_figure
+from trainers.run.files import write_atomically
 
 WIDTHS = (4, 8, 16, 32, 64)
 DIMS = (16, 64, 256, 1024)
@@ -82,18 +82,14 @@ def write(rows, path):
 
 def draw(rows, path, settings):
     """The table as a figure: a column for each of n, k and d that was varied."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     names = {"n": "rows n", "k": "width k", "d": "dimension d"}
     varied = [name for name in names if any(row["varied"] == name and "seconds" in row for row in rows)]
     if not varied:
         return
-    figure, axes = pyplot.subplots(
-        3, len(varied), figsize=(3.6 * len(varied) + 1, 8), layout="constrained", squeeze=False, sharey="row"
-    )
+    figure = Figure(figsize=(3.6 * len(varied) + 1, 8), layout="constrained")
+    axes = figure.subplots(3, len(varied), squeeze=False, sharey="row")
     for column, name in enumerate(varied):
         chosen = [row for row in rows if row["varied"] == name and "seconds" in row]
         sizes = np.array([row[name] for row in chosen], float)
@@ -111,10 +107,7 @@ def draw(rows, path, settings):
     for axis, label in zip(axes[:, 0], ("parameters", "relative margin", "seconds to build, megabytes"), strict=True):
         axis.set_ylabel(label)
     figure.suptitle(f"memorisers of {settings['dataset']}, {settings['labels']} labels, order {settings['order']}")
-    beside = path.with_name(f".{os.getpid()}-{path.name}")
-    figure.savefig(beside, dpi=80, format="png")
-    pyplot.close(figure)
-    os.replace(beside, path)
+    save_figure(figure, path, dpi=80)
 
 
 def _panels(axes, name, sizes, rows):

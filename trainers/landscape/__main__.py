@@ -156,9 +156,8 @@ def _experiments(settings, targets):
         if not chosen:
             print(f"{name}: no targets with such a determinant, left out", file=sys.stderr)
             continue
-        progress = Progress(len(chosen) * pieces, title=name, unit="networks")
-        tables[name] = finish(work, progress)
-        progress.close()
+        with Progress(len(chosen) * pieces, name, unit="networks") as progress:
+            tables[name] = finish(work, progress)
     return tables
 
 

@@ -2,21 +2,17 @@
 
 import pathlib
 
-from trainers.run.figures import save
+from trainers.run.figures import save_figure
 
 
 def draw(name, rows, folder):
     """Draws an experiment's rows into `folder`; returns the path of the PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     panel, label, most = FIGURES[name]
     targets = list(dict.fromkeys(row["target"] for row in rows))[:most]
-    figure, axes = pyplot.subplots(
-        1, len(targets), figsize=(4 * len(targets) + 1, 4.2), layout="constrained", squeeze=False, sharey=True
-    )
+    figure = Figure(figsize=(4 * len(targets) + 1, 4.2), layout="constrained")
+    axes = figure.subplots(1, len(targets), squeeze=False, sharey=True)
     for axis, target in zip(axes[0], targets, strict=True):
         axis.set_title(target, fontsize=9)
         axis.set_yscale("log")
@@ -25,7 +21,7 @@ def draw(name, rows, folder):
     axes[0][0].set_ylabel(label)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
 
-    return save(figure, pathlib.Path(folder) / f"{name}.png", dpi=80)
+    return save_figure(figure, pathlib.Path(folder) / f"{name}.png", dpi=80)
 
 
 def _line(axis, rows, x, y, **style):

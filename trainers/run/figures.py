@@ -2,6 +2,12 @@
 
 import os
 import pathlib
+from typing import TYPE_CHECKING
+
+from trainers.run.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def convergence(records, path, title, drop_steps=()):
@@ -13,12 +19,10 @@ def convergence(records, path, title, drop_steps=()):
         title: above the plot.
         drop_steps: where the learning rate drops, marked by dotted lines.
     """
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    axes = figure.subplots()
     train = _errors(records, "train")
     test = _errors(records, "test")
     if train:
@@ -40,11 +44,11 @@ def convergence(records, path, title, drop_steps=()):
     for drop in drops if len(drops) <= 10 else ():
         axes.axvline(drop, color="grey", linestyle=":", linewidth=1)
     axes.set_ylabel("error, %" if with_top5 else "top-1 error, %")
-    axes.set_title(title, fontsize=10)
+    axes.set_title(title, fontsize=10, parse_math=False)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend()
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def comparison(runs, path, title):
@@ -58,12 +62,10 @@ def comparison(runs, path, title):
     Returns:
         The path.
     """
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    axes = figure.subplots()
     for number, (name, records) in enumerate(runs.items()):
         color = f"C{number % 10}"
         train = _errors(records, "train")
@@ -73,27 +75,24 @@ def comparison(runs, path, title):
             axes.plot(steps, _smoothed(errors), color=color, alpha=0.3, linewidth=1)
         steps, errors = zip(*test, strict=True)
         style = ("-", "--", ":")[number // 10 % 3]
-        best = f"{name} (best {min(errors):.2f} %)"
+        # A folder may be called anything: its name is no formula.
+        best = f"{name} (best {min(errors):.2f} %)".replace("$", r"\$")
         marker = "o" if len(test) < 40 else None
         axes.plot(steps, errors, color=color, linestyle=style, marker=marker, markersize=4, label=best)
     axes.set_xlabel("step")
     axes.set_ylabel("top-1 error, %    (test: strong, training: faint)")
-    axes.set_title(title, fontsize=10)
+    axes.set_title(title, fontsize=10, parse_math=False)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
-def save(figure, path, dpi=120):
-    """Writes a figure as PNG, beside its place, then renamed, and closes it. Returns the path."""
-    from matplotlib import pyplot
-
+def save_figure(figure: "Figure", path: str | os.PathLike, dpi: int = 120) -> pathlib.Path:
+    """Writes a figure as PNG, entirely or not at all. Returns the path."""
     path = pathlib.Path(path)
-    beside = path.with_name(f".{os.getpid()}-{path.name}")
-    figure.savefig(beside, dpi=dpi, format="png")
-    pyplot.close(figure)
-    os.replace(beside, path)
+    with replacing(path) as beside:
+        figure.savefig(beside, dpi=dpi, format="png")
     return path
 
 

@@ -16,6 +16,7 @@ import platform
 import sys
 
 from trainers.cli.arguments import UsageError
+from trainers.run.files import write_atomically
 
 PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "numpy", "tensorflow-datasets")
 
@@ -39,19 +40,6 @@ FREE_SETTINGS = frozenset(
         "parameter_servers",
     }
 )
-
-
-def write_atomically(path, text):
-    """Writes a text file beside its place, then renames it: a reader sees the old or the new one, never half of it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(beside, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 class Run:

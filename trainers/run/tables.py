@@ -3,7 +3,7 @@
 import csv
 import io
 
-from trainers.run.folder import write_atomically
+from trainers.run.files import write_atomically
 
 
 def finish(work, progress):

@@ -77,22 +77,16 @@ def _check_together(settings):
 
 
 def _load(settings):
-    from idmatters_tf.data.images import DataError
     from trainers.shortcuts import data as shortcuts_data
 
-    try:
-        if settings["dataset"] == "mnist":
-            from idmatters_tf.data import mnist
+    if settings["dataset"] == "mnist":
+        from idmatters_tf.data import mnist
 
-            location = mnist.locate(settings["data_dir"])
-            if location is not None and location.kind == "tfds":
-                import_tensorflow()
-        print(f"{settings['dataset']}: loading and whitening ...", file=sys.stderr)
-        return shortcuts_data.load(
-            settings["dataset"], settings["components"], settings["data_dir"], settings["download"]
-        )
-    except DataError as error:
-        raise UsageError(str(error)) from error
+        location = mnist.locate(settings["data_dir"])
+        if location is not None and location.kind == "tfds":
+            import_tensorflow()
+    print(f"{settings['dataset']}: loading and whitening ...", file=sys.stderr)
+    return shortcuts_data.load(settings["dataset"], settings["components"], settings["data_dir"], settings["download"])
 
 
 def _experiment(run, settings, problem):
@@ -105,9 +99,8 @@ def _experiment(run, settings, problem):
     rows, verdicts = [], []
     for activation in activations:
         work, pieces = _plan(settings, problem, activation)
-        progress = Progress(pieces, title=f"{command}, {activation}", unit="pieces")
-        found = finish(work, progress)
-        progress.close()
+        with Progress(pieces, f"{command}, {activation}", unit="pieces") as progress:
+            found = finish(work, progress)
         seen, numbers = getattr(experiments, f"{command}_verdict")(found)
         verdicts.append(f"{ {True: 'SEEN', False: 'NOT SEEN', None: 'OPEN'}[seen] }: {numbers}.")
         rows += found

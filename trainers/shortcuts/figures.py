@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 
-from trainers.run.figures import save
+from trainers.run.figures import save_figure
 from trainers.shortcuts.curves import interpolated
 
 COLORS = {"xavier": "tab:green", "orthogonal": "tab:orange", "1-shortcut": "tab:red", "2-shortcut": "tab:blue"}
@@ -13,16 +13,14 @@ COLORS |= {"3-shortcut": "tab:purple"}
 
 def draw(name, rows, folder):
     """Draws an experiment's rows into `folder`; returns the path of the PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    return save(FIGURES[name](rows), pathlib.Path(folder) / f"{name}.png", dpi=90)
+    return save_figure(FIGURES[name](rows), pathlib.Path(folder) / f"{name}.png", dpi=90)
 
 
 def _panels(count):
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
-    figure, axes = pyplot.subplots(1, count, figsize=(4.4 * count + 0.6, 4.2), layout="constrained", squeeze=False)
+    figure = Figure(figsize=(4.4 * count + 0.6, 4.2), layout="constrained")
+    axes = figure.subplots(1, count, squeeze=False)
     for axis in axes[0]:
         axis.grid(alpha=0.3)
     return figure, axes[0]
@@ -161,9 +159,6 @@ def training_norms(runs, path):
         runs: by label, (losses, norms) in the order of training.
         path: of the PNG.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
     figure, (axis,) = _panels(1)
     for label, (losses, norms) in runs.items():
         axis.plot(losses, norms, marker="o", markersize=3, label=label)
@@ -171,7 +166,7 @@ def training_norms(runs, path):
     axis.set_ylabel("mean Frobenius norm of the blocks' kernels")
     axis.set_title("Li et al., Figure 2's measurement", fontsize=10)
     axis.legend(fontsize=8)
-    return save(figure, path, dpi=90)
+    return save_figure(figure, path, dpi=90)
 
 
 FIGURES = {"conditions": _conditions, "sweep": _sweep, "norms": _norms, "trajectory": _trajectory, "single": _single}

@@ -15,7 +15,8 @@ import tensorflow as tf
 from trainers.cli.arguments import RunError
 from trainers.cluster.strategy import distribute
 from trainers.run.progress import Progress
-from trainers.training.loop import Session, Stop, Trainer
+from trainers.run.signals import SignalHandler
+from trainers.training.loop import Session, Trainer
 
 
 class AsynchronousTrainer(Trainer):
@@ -55,17 +56,17 @@ class AsynchronousTrainer(Trainer):
         images, labels, weights = self._evaluation.dataset(first=number, steps=1).get_single_element()
         return self._replica_evaluation(images, labels, weights)
 
-    def evaluate(self, batches, title="evaluating", quiet=False):
+    def evaluate(self, batches, title="evaluating", progress=True):
         """Every picture once: each batch is computed by one worker, and by another if that one is lost."""
         self._evaluation = batches
-        progress = Progress(batches.steps, title=title, unit="batches", leave=False, quiet=quiet)
+        bar = Progress(batches.steps, title, progress, unit="batches", leave=False)
         numbers = [tf.constant(number, tf.int64) for number in range(batches.steps)]
         waiting = [self.coordinator.schedule(self._evaluate_number, args=(number,)) for number in numbers]
         sums = np.zeros(4)
         for part in waiting:
             sums += part.fetch()
-            progress.advance()
-        progress.close()
+            bar.advance()
+        bar.close()
         return self._means(sums)
 
 
@@ -79,8 +80,8 @@ class AsynchronousSession(Session):
         workers = len(self.membership.cluster.jobs["worker"])
         batches = self.trainer.worker_batches(self.train, workers)
         self._began = time.monotonic()
-        progress = Progress(recipe.steps, done=done, title="training")
-        with Stop() as stop:
+        progress = Progress(recipe.steps, "training", done=done)
+        with SignalHandler() as stop:
             while done < recipe.steps and not self._stops(stop):
                 target = min(
                     recipe.steps,
@@ -92,7 +93,7 @@ class AsynchronousSession(Session):
                     self._evaluate(done, progress)
                 self.checkpoints.save(done)
         progress.close()
-        return None if done == recipe.steps else stop.signal or signal.SIGTERM
+        return None if done == recipe.steps else stop.received or signal.SIGTERM
 
     def _schedule(self, done, target, batches, stop, progress):
         """Has the workers make the updates up to `target`, or to a signal. Returns how many have been made in all."""
@@ -124,7 +125,7 @@ class AsynchronousSession(Session):
         return done
 
     def _stops(self, stop):
-        return stop.signal is not None or self.membership.stop_requested.is_set()
+        return stop.received is not None or self.membership.stop_requested.is_set()
 
     def _count(self, done):
         """Checks the counter of updates against what was scheduled."""
@@ -141,23 +142,13 @@ def serve(membership, say):
     SIGTERM and Ctrl-C are handed on to the coordinator, which saves a checkpoint and ends the run.
     """
     cluster = membership.cluster
-    received = []
-
-    def hand_on(number, _frame):
-        received.append(number)
-        if len(received) == 1:
-            membership.request_stop()
-        else:
-            raise KeyboardInterrupt
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, hand_on)
     spec = tf.train.ClusterSpec(cluster.jobs)
     # As many threads as TensorFlow's own example of a worker: with fewer, its operations can wait for one another.
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(4, os.cpu_count() or 1))
-    _server = tf.distribute.Server(
-        spec, job_name=cluster.job, task_index=cluster.index, protocol="grpc", config=config, start=True
-    )
-    say(f"{cluster.task} serves at {cluster.tasks[cluster.task]}")
-    membership.end()
-    return 128 + received[0] if received else 0
+    with SignalHandler(lambda _number, _count: membership.request_stop()) as stop:
+        _server = tf.distribute.Server(
+            spec, job_name=cluster.job, task_index=cluster.index, protocol="grpc", config=config, start=True
+        )
+        say(f"{cluster.task} serves at {cluster.tasks[cluster.task]}")
+        membership.end()
+    return 128 + stop.received if stop.received else 0

@@ -14,9 +14,9 @@ import shutil
 import tensorflow as tf
 
 from trainers.cli.arguments import RunError
+from trainers.run.files import remove_unfinished, replacing
 
 _PREFIX = "step-"
-_UNFINISHED = ".writing-"
 
 
 class Checkpoints:
@@ -43,26 +43,15 @@ class Checkpoints:
         Raises:
             RunError: it could not be written; nothing half-written is left, and the earlier ones are as they were.
         """
-        target = _path(self.folder, step)
-        beside = self.folder / f"{_UNFINISHED}{target.name}"
         try:
-            shutil.rmtree(beside, ignore_errors=True)
-            beside.mkdir(parents=True)
-            self._checkpoint.write(str(beside / "checkpoint"))
-            files = {}
-            for path in sorted(beside.iterdir()):
-                _sync(path)
-                files[path.name] = _fingerprint(path)
-            with open(beside / "manifest.json", "w", encoding="utf-8") as stream:
-                json.dump({"step": step, "files": files}, stream, indent=2)
-                stream.flush()
-                os.fsync(stream.fileno())
-            if target.exists():
-                shutil.rmtree(target)
-            os.replace(beside, target)
-            _sync(self.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with replacing(_path(self.folder, step)) as beside:
+                beside.mkdir()
+                self._checkpoint.write(str(beside / "checkpoint"))
+                files = {path.name: _fingerprint(path) for path in sorted(beside.iterdir())}
+                manifest = json.dumps({"step": step, "files": files}, indent=2)
+                (beside / "manifest.json").write_text(manifest, encoding="utf-8")
         except (OSError, tf.errors.OpError) as error:
-            shutil.rmtree(beside, ignore_errors=True)
             raise RunError(
                 f"the checkpoint of step {step} could not be saved in {self.folder}: {_reason(error)}. "
                 f"{self.last_good_sentence()} Make room and give the same command again."
@@ -84,8 +73,7 @@ class Checkpoints:
         Returns:
             Its step, or None where there is none.
         """
-        for unfinished in self.folder.glob(f"{_UNFINISHED}*"):
-            shutil.rmtree(unfinished, ignore_errors=True)
+        remove_unfinished(self.folder)
 
         def put_aside(path, damage):
             report(f"checkpoint {path} is damaged ({damage}): going back to the one before")
@@ -168,14 +156,6 @@ def _sha256(stream):
     while block := stream.read(1 << 20):
         digest.update(block)
     return digest
-
-
-def _sync(path):
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _reason(error):

@@ -1,13 +1,12 @@
 """Finished networks in the forms that other programs load: `.keras` and SavedModel, both taking raw pixels."""
 
-import os
 import pathlib
-import shutil
 
 import keras
 import tensorflow as tf
 
 from idmatters_tf.layers import PerImageStandardization
+from trainers.run.files import replacing
 
 
 def with_preprocessing(network, preprocessing=None):
@@ -37,26 +36,17 @@ def export(network, folder, preprocessing=None):
     model = with_preprocessing(network, preprocessing)
 
     keras_path = folder / "model.keras"
-    beside = folder / f".{os.getpid()}.keras"
-    try:
+    with replacing(keras_path) as beside:
         model.save(beside)
-        os.replace(beside, keras_path)
-    finally:
-        beside.unlink(missing_ok=True)
 
     saved_model_path = folder / "saved_model"
-    beside = folder / f".saved_model-{os.getpid()}"
     specification = [tf.TensorSpec([None, *network.input_shape[1:]], tf.uint8, name="images")]
     archive = keras.export.ExportArchive()
     archive.track(model)
     archive.add_endpoint("serving_default", lambda images: _answers(model, images), specification)
     archive.add_endpoint("logits", lambda images: model(images, training=False), specification)
-    try:
+    with replacing(saved_model_path) as beside:
         archive.write_out(str(beside), verbose=False)
-        shutil.rmtree(saved_model_path, ignore_errors=True)
-        os.replace(beside, saved_model_path)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     return keras_path, saved_model_path
 
 

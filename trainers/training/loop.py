@@ -18,6 +18,7 @@ from trainers.cli.arguments import RunError
 from trainers.cluster.strategy import distribute
 from trainers.run.folder import Run
 from trainers.run.progress import Progress
+from trainers.run.signals import SignalHandler
 from trainers.training.checkpoints import Checkpoints
 
 # With fewer classes the right one is among the first five too easily.
@@ -57,25 +58,6 @@ class Recipe:
         drops = tf.reduce_sum(tf.cast(step >= tf.constant(self.drop_steps, tf.int64), tf.float32))
         rate = self.learning_rate * tf.pow(1.0 / self.drop_factor, drops)
         return tf.where(step < self.warm_up_steps, self.warm_up_rate, rate) if self.warm_up_steps else rate
-
-
-class Stop:
-    """Turns SIGTERM and Ctrl-C into a request honoured after the step at hand; a second one ends the process."""
-
-    def __init__(self):
-        self.signal = None
-
-    def __enter__(self):
-        self._previous = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def __exit__(self, *_):
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number, _frame):
-        self.signal = signal.Signals(number)
-        signal.signal(number, self._previous[number])
 
 
 class Trainer:
@@ -190,7 +172,7 @@ class Trainer:
             ]
         )
 
-    def evaluate(self, batches, title="evaluating", quiet=False):
+    def evaluate(self, batches, title="evaluating", progress=True):
         """Evaluates the network on every picture of an `EvaluationBatches`, once.
 
         Returns:
@@ -199,12 +181,12 @@ class Trainer:
         """
         iterator = iter(distribute(self.strategy, batches.dataset))
         sums = np.zeros(4)
-        progress = Progress(batches.steps, title=title, unit="batches", leave=False, quiet=quiet)
+        bar = Progress(batches.steps, title, progress, unit="batches", leave=False)
         for _ in range(batches.steps):
             sums += self._evaluate_batch(iterator).numpy()
-            progress.advance()
-            progress.show(f"error {100 * sums[1] / max(sums[2], 1):.2f} %")
-        progress.close()
+            bar.advance()
+            bar.show(f"error {100 * sums[1] / max(sums[2], 1):.2f} %")
+        bar.close()
         return self._means(sums)
 
     def _means(self, sums):
@@ -279,8 +261,8 @@ class Session:
             distribute(self.trainer.strategy, lambda share: self.train.dataset(first, recipe.steps - first, share))
         )
         self._began = time.monotonic()
-        progress = Progress(recipe.steps, done=first, title="training", quiet=not self.run.writes)
-        with Stop() as stop:
+        progress = Progress(recipe.steps, "training", self.run.writes, done=first)
+        with SignalHandler() as stop:
             for step in range(first + 1, recipe.steps + 1):
                 before = time.monotonic()
                 self._pending.append(self.trainer.update(batches, *self._wish(stop)))
@@ -304,17 +286,17 @@ class Session:
 
     def _wish(self, stop):
         """What the update is told of a signal: nothing on one machine, else whether this worker got one."""
-        return () if self.membership is None else (tf.constant(float(stop.signal is not None)),)
+        return () if self.membership is None else (tf.constant(float(stop.received is not None)),)
 
     def _agreed(self, stop):
         """The signal that ends the training after this step, or None: the same on all workers of a cluster."""
         if self.membership is None:
-            return stop.signal
+            return stop.received
         # The step before is asked, whose result is there already: so the devices need not wait for this thread.
         asked, self._newest = self._newest, self._pending[-1]
         if asked is None or not asked[-1] > 0:
             return None
-        return stop.signal or signal.SIGTERM
+        return stop.received or signal.SIGTERM
 
     def _save(self, step):
         if self.membership is not None:
@@ -349,7 +331,7 @@ class Session:
         self._pending, self._window_seconds = [], 0.0
 
     def _evaluate(self, step, progress):
-        measured = self.trainer.evaluate(self.test, quiet=not self.run.writes)
+        measured = self.trainer.evaluate(self.test, progress=self.run.writes)
         norms = self.events.norms(self.trainer.model)
         self.run.record(kind="test", step=step, seconds=self._seconds(), **measured, norms=norms)
         self.events.scalars(step, {f"test/{name}": value for name, value in measured.items() if name != "count"})

@@ -7,12 +7,11 @@ zca            global contrast normalisation and ZCA whitening (Springenberg et 
 The latter two come before the augmentation, as in those papers, so that what is padded is padded with zeros.
 """
 
-import os
-
 import keras
 import numpy as np
 
 from idmatters_tf.layers import PerImageStandardization, ZCAWhitening
+from trainers.run.files import replacing
 
 NAMES = ("standardize", "channels", "zca")
 FILE = "preprocessing.keras"
@@ -44,9 +43,8 @@ def apply(layer, images):
 def save(layer, image_shape, folder):
     """Keeps a fitted layer in a run's folder: exports without the data need it."""
     inputs = keras.Input(image_shape, dtype="uint8")
-    beside = folder / f".{os.getpid()}-{FILE}"
-    keras.Model(inputs, layer(inputs)).save(beside)
-    os.replace(beside, folder / FILE)
+    with replacing(folder / FILE) as beside:
+        keras.Model(inputs, layer(inputs)).save(beside)
 
 
 def load(folder):
