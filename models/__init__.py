@@ -2,7 +2,7 @@
 
 models.cifar.identity_resnet         the all-convolutional residual network of Hardt & Ma's Table 1
 models.imagenet.identity_resnet34    its variant for ImageNet, section 4.2
-models.identity.identity_network     what the two have in common
+models.identity.identity_network     what the two have in common, built from a models.layout.Layout
 models.cost.identity_network_cost    its parameters, operations and memory, without building it
 models.all_cnn.all_cnn_c, models.resnet.resnet, preresnet, models.densenet.densenet
                                      what it is compared with
@@ -11,7 +11,7 @@ models.linear.linear_residual, plain, shortcut_network    deep linear networks, 
 
 import importlib
 
-_SUBMODULES = ("all_cnn", "cifar", "cost", "densenet", "identity", "imagenet", "linear", "resnet")
+_SUBMODULES = ("all_cnn", "cifar", "cost", "densenet", "identity", "imagenet", "layout", "linear", "resnet")
 
 __all__ = list(_SUBMODULES)
 

@@ -1,32 +1,36 @@
 """The all-convolutional residual network for CIFAR: Hardt & Ma, *Identity Matters in Deep Learning*, Table 1."""
 
-from idmatters_tf.arguments import positive_integer
+from collections.abc import Sequence
+
+import keras
+
 from models.identity import identity_network
+from models.layout import Head, Initializer, Norm, Shortcut, cifar_layout
 
 
 def identity_resnet(
-    input_shape=(32, 32, 3),
-    classes=10,
-    blocks=9,
-    widths=(64, 128, 256),
-    stem=16,
-    bias=False,
-    shortcut="pad",
-    head="random",
-    norm=None,
-    initializer="identity",
-    branch_scale=None,
-    weight_decay=1e-4,
-    seed=0,
-    name="identity_resnet",
-):
+    input_shape: Sequence[int | None] = (32, 32, 3),
+    classes: int = 10,
+    blocks: int = 9,
+    widths: Sequence[int] = (64, 128, 256),
+    stem: int = 16,
+    bias: bool = False,
+    shortcut: Shortcut = "pad",
+    head: Head = "random",
+    norm: Norm | None = None,
+    initializer: Initializer = "identity",
+    branch_scale: float | None = None,
+    weight_decay: float = 1e-4,
+    seed: int = 0,
+    name: str = "identity_resnet",
+) -> keras.Model:
     """The network of Table 1: a 3x3 stem, stages of residual blocks, an average over space and a frozen random head.
 
     With the defaults it has 55 convolutions and 13,538,736 trainable parameters (the paper's "13.5M"). Its text also
     says 13.59 million: that is 13,588,800, reached with `bias=True, shortcut="projection"`.
 
     Args:
-        input_shape: `(rows, cols, channels)`; rows and cols may be None. Pictures are expected standardised, see
+        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images are expected standardised, see
             `idmatters_tf.layers.PerImageStandardization`.
         classes: the number of classes.
         blocks: residual blocks per stage.
@@ -50,23 +54,17 @@ def identity_resnet(
         name: the model's name.
 
     Returns:
-        A `keras.Model` from pictures to logits, float32 also under a 16-bit dtype policy.
+        A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    positive_integer("blocks", blocks)
-    return identity_network(
-        input_shape,
-        classes,
-        blocks=(blocks,) * len(widths),
-        widths=widths,
-        strides=(1, *(2,) * (len(widths) - 1)),
-        stem=stem,
+    layout = cifar_layout(
+        blocks,
+        tuple(widths),
+        stem,
         bias=bias,
         shortcut=shortcut,
         head=head,
         norm=norm,
         initializer=initializer,
         branch_scale=branch_scale,
-        weight_decay=weight_decay,
-        seed=seed,
-        name=name,
     )
+    return identity_network(layout, input_shape, classes, weight_decay, seed, name)

@@ -2,14 +2,16 @@
 
 import dataclasses
 
+from models.layout import Layout
+
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Counts of one network, for one picture.
+    """Counts of one network, for one image.
 
     Attributes:
-        parameters: that are trained.
-        multiply_adds: of all convolutions and the head, forwards. Backwards costs twice as much.
+        parameters: number of trainable parameters.
+        multiply_adds: of all convolutions and the head in the forward pass; the backward pass takes twice as many.
         kept_values: that the backward pass needs from the forward pass: the inputs of all convolutions.
     """
 
@@ -18,23 +20,25 @@ class Cost:
     kept_values: int
 
 
-def identity_network_cost(size, blocks, widths, strides, stem, stem_size=3, stem_strides=1, classes=1000, channels=3):
-    """Counts what `models.identity.identity_network` of the same arguments costs, with its defaults otherwise.
+def identity_network_cost(layout: Layout, size: int, classes: int = 1000, channels: int = 3) -> Cost:
+    """Counts what `models.identity.identity_network` of a layout costs.
 
     Args:
-        size: rows and columns of the square picture.
-        channels: of the picture.
-        blocks, widths, strides, stem, stem_size, stem_strides, classes: see `models.identity.identity_network`.
+        layout: a `models.layout.Layout`, without biases, projections, normalisation and a trained head: their costs,
+            small beside the rest, are not counted.
+        size: rows and columns of the square image.
+        classes: the number of classes.
+        channels: of the image.
 
     Returns:
         A `Cost`.
     """
     kept = size * size * channels
-    size = -(-size // stem_strides)
-    parameters = stem_size * stem_size * channels * stem
+    size = -(-size // layout.stem_strides)
+    parameters = layout.stem_size**2 * channels * layout.stem
     operations = parameters * size * size
-    inputs = stem
-    for count, width, stride in zip(blocks, widths, strides, strict=True):
+    inputs = layout.stem
+    for count, width, stride in zip(layout.blocks, layout.widths, layout.strides, strict=True):
         for block in range(count):
             # The block's input, and what is between its two convolutions.
             kept += size * size * inputs
@@ -45,8 +49,3 @@ def identity_network_cost(size, blocks, widths, strides, stem, stem_size=3, stem
             operations += weights * size * size
             inputs = width
     return Cost(parameters, operations + inputs * classes, kept + size * size * inputs)
-
-
-def identity_resnet34_cost(size=224, blocks=(3, 4, 6, 3), widths=(80, 168, 328, 672), stem=64, classes=1000):
-    """Counts what `models.imagenet.identity_resnet34` costs."""
-    return identity_network_cost(size, blocks, widths, (2,) * len(widths), stem, 7, 2, classes)

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from models.cost import identity_resnet34_cost
+from models.cost import identity_network_cost
+from models.layout import imagenet_layout
 from trainers.cli.arguments import Parser, UsageError, number, whole_number
 from trainers.cli.startup import run_program
 
@@ -152,7 +153,8 @@ def main(argv=None):
         raise UsageError(
             f"--batch-size must be a multiple of the {settings['devices']} devices. Received: {settings['batch_size']}"
         )
-    cost = identity_resnet34_cost(settings["size"], settings["blocks"], settings["widths"], settings["stem"])
+    layout = imagenet_layout(settings["blocks"], settings["widths"], settings["stem"])
+    cost = identity_network_cost(layout, settings["size"])
     made = plan(cost, settings)
     rows = (
         ("network", f"{cost.parameters:,} parameters, {cost.multiply_adds / 1e9:.2f} x 10^9 multiply-adds a picture"),

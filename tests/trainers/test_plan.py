@@ -1,21 +1,23 @@
 """The calculator against the networks themselves and against its formulas worked by hand."""
 
+import dataclasses
 import math
 
 import keras
 import pytest
 
-from models.cost import Cost, identity_network_cost, identity_resnet34_cost
+from models.cost import Cost, identity_network_cost
 from models.identity import identity_network
-from models.imagenet import identity_resnet34
-from trainers.plan import IMAGENET, main, parser, plan
+from models.imagenet import RESNET34_WIDTHS, identity_resnet34
+from models.layout import IMAGENET, Layout
+from trainers.plan import main, parser, plan
 
 
 @pytest.mark.parametrize("size", [32, 45])
 def test_counts_equal_those_of_the_layers(size):
-    layout = {"blocks": (1, 3), "widths": (6, 10), "strides": (1, 2), "stem": 4, "stem_size": 5, "stem_strides": 2}
-    model = identity_network((size, size, 3), 7, **layout)
-    cost = identity_network_cost(size, classes=7, **layout)
+    layout = Layout(blocks=(1, 3), widths=(6, 10), strides=(1, 2), stem=4, stem_size=5, stem_strides=2)
+    model = identity_network(layout, (size, size, 3), 7)
+    cost = identity_network_cost(layout, size, classes=7)
     parameters = sum(math.prod(weight.shape) for weight in model.trainable_weights)
     operations, kept = math.prod(model.get_layer("head").kernel.shape), size * size * 3
     features = keras.Model(model.inputs, [layer.output for layer in model.layers[:-2]])
@@ -34,11 +36,13 @@ def test_counts_equal_those_of_the_layers(size):
 
 
 def test_the_papers_network():
-    cost = identity_resnet34_cost()
+    cost = identity_network_cost(IMAGENET, 224)
     model = identity_resnet34()
     assert cost.parameters == sum(math.prod(weight.shape) for weight in model.trainable_weights)
     # He et al. (2015), Table 1, give 3.6 x 10^9 for their widths with a max pooling and projections in addition.
-    assert identity_resnet34_cost(widths=(64, 128, 256, 512)).multiply_adds == pytest.approx(3.6e9, rel=0.03)
+    assert identity_network_cost(
+        dataclasses.replace(IMAGENET, widths=RESNET34_WIDTHS), 224
+    ).multiply_adds == pytest.approx(3.6e9, rel=0.03)
 
 
 def planned(cost, **changes):
@@ -58,16 +62,16 @@ def test_a_plan_worked_by_hand():
     assert ours.step == pytest.approx(0.32)
     assert ours.images_per_second == pytest.approx(3 * 64 / 0.32)
     assert ours.updates == pytest.approx(320)
-    assert ours.epochs == pytest.approx(1000 * 192 / IMAGENET)
+    assert ours.epochs == pytest.approx(1000 * 192 / 1_281_167)
     assert ours.memory == pytest.approx(12e6 + 16 * (8e6 + 3 * 4 * 30_000))
     served = planned(cost, machines=3, strategy="parameter-server", servers=2, **machine, **network)
     assert served.communicate == pytest.approx(1.5 * 4e6 / 1e10 + 3 * 8e6 / 2e9)
     assert served.updates == pytest.approx(320 / 3)
-    assert served.epochs == pytest.approx(1000 * 64 / IMAGENET)
+    assert served.epochs == pytest.approx(1000 * 64 / 1_281_167)
 
 
 def test_more_of_anything_never_takes_longer():
-    cost = identity_resnet34_cost()
+    cost = identity_network_cost(IMAGENET, 224)
     for better in ({"tflops": 9.0}, {"network_gbit": 9.0}, {"cores": 64}, {"servers": 3}, {"utilisation": 0.6}):
         assert planned(cost, **better).updates <= planned(cost).updates
 
