@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from idmatters_tf.data import decoding
-from idmatters_tf.data.folders import PictureFiles, list_classes
+from idmatters_tf.data.folders import ImageFiles, list_classes
 from idmatters_tf.data.streams import _AUGMENTATION, StreamTrainBatches, source
 
 BATCH = 32
@@ -44,7 +44,7 @@ def made_up(folder, count=120):
         Image.fromarray(noisy).save(stream, "JPEG", quality=85)
         names.append(f"{number}.JPEG")
         (folder / names[-1]).write_bytes(stream.getvalue())
-    return PictureFiles(folder, names, [0] * count, ("made up",))
+    return ImageFiles(folder, names, [0] * count, ("made up",))
 
 
 def ours(files, augmentation):
@@ -52,10 +52,10 @@ def ours(files, augmentation):
     return StreamTrainBatches(files, BATCH, 0, augmentation).dataset(0, 1 << 40)
 
 
-def finished(files, augmentation):
+def preprocessed(files, augmentation):
     """The training batches, with the devices' part done on the same cores."""
-    finish = functools.partial(decoding.finish, size=224)
-    return ours(files, augmentation).map(lambda pictures, _: finish(pictures), num_parallel_calls=tf.data.AUTOTUNE)
+    preprocess = functools.partial(decoding.preprocess_on_device, size=224)
+    return ours(files, augmentation).map(lambda pictures, _: preprocess(pictures), num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def bare(files, augmentation):
@@ -100,9 +100,9 @@ def main():
             files = list_classes(pathlib.Path(options.data_dir) / "train")
         else:
             files = made_up(pathlib.Path(folder))
-        rates = {"ours": [], "decode_and_crop_jpeg": [], "ours, finished here": []}
+        rates = {"ours": [], "decode_and_crop_jpeg": [], "ours, preprocessed here": []}
         for _ in range(options.rounds):
-            for name, make in zip(rates, (ours, bare, finished), strict=True):
+            for name, make in zip(rates, (ours, bare, preprocessed), strict=True):
                 # Made anew and stopped each time: neither works ahead while the other is timed.
                 iterator = iter(make(files, options.augment))
                 rate(iterator, 1.0)
@@ -111,7 +111,7 @@ def main():
     for name, values in rates.items():
         print(f"{name:22} {statistics.median(values):8,.1f} pictures/s   ({min(values):,.1f} .. {max(values):,.1f})")
     alone = rates["decode_and_crop_jpeg"]
-    for name in ("ours", "ours, finished here"):
+    for name in ("ours", "ours, preprocessed here"):
         ratio = statistics.median(a / b for a, b in zip(rates[name], alone, strict=True))
         print(f"{name}: ratio {ratio:.3f} on {len(os.sched_getaffinity(0))} cores, {options.augment}")
 

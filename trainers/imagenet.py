@@ -185,9 +185,9 @@ class ImageNet(Program):
         return StreamEvaluationBatches(data.test, settings["batch_size"], settings["augment"], settings["size"])
 
     def finish(self, settings):
-        from idmatters_tf.data.decoding import finish
+        from idmatters_tf.data.decoding import preprocess_on_device
 
-        return functools.partial(finish, size=settings["size"])
+        return functools.partial(preprocess_on_device, size=settings["size"])
 
     def title(self, settings, parameters):
         return (

@@ -7,11 +7,11 @@ shapes    a built-in, generated data set: works offline
 augment   crop, flip and standardise a batch at once
 sources   where data sets are looked for, and how TensorFlow Datasets gives them
 batches   which images, in which order, with which augmentation, at which step, on which replica
-imagenet  ImageNet and other folders of pictures, read while training
+imagenet  ImageNet and other folders of images, read while training
 folders   the usual tree of such folders: train/CLASS/*.JPEG
-records   pictures in TensorFlow Datasets' files, at random access
-decoding  compressed pictures to augmented ones of one size
-streams   the batches of pictures that are not in memory
+records   images in TensorFlow Datasets' files, at random access
+decoding  compressed images to augmented ones of one size
+streams   the batches of images that are not in memory
 """
 
 import importlib

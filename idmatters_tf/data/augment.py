@@ -11,7 +11,7 @@ class CropAndFlip:
     """Zero-pad by `padding` pixels on each side, crop at random to the old size, flip left to right half of the time.
 
     The paper's base code (tensorflow/models `resnet`, 2016) pads 32 to 36, 2 pixels a side; the other convention (He
-    et al., 2015) pads by 4; Springenberg et al. (2014) move pictures by up to 5.
+    et al., 2015) pads by 4; Springenberg et al. (2014) move images by up to 5.
     """
 
     padding: int
@@ -20,16 +20,16 @@ class CropAndFlip:
 AUGMENTATIONS = {"paper": CropAndFlip(2), "standard": CropAndFlip(4), "all-cnn": CropAndFlip(5), "none": None}
 
 
-class Pictures:
-    """Pictures in memory, from which augmented batches are cut.
+class InMemoryImages:
+    """Images in memory, from which augmented batches are cut.
 
-    The padded pictures and their mirror images are stored: a flip is then only another index, and one gather and one
+    The padded images and their mirror images are stored: a flip is then only another index, and one gather and one
     crop do everything. For CIFAR that takes 390 MB (480 MB with 4 pixels of padding) instead of 150 MB, and four times
-    as much if the pictures are float32.
+    as much if the images are float32.
 
     Args:
         images: uint8 or float32, `(n, rows, cols, channels)`.
-        augmentation: a `CropAndFlip`, or None for the pictures as they are.
+        augmentation: a `CropAndFlip`, or None for the images as they are.
     """
 
     def __init__(self, images, augmentation=None):
@@ -50,7 +50,7 @@ class Pictures:
         """Cuts out a batch.
 
         Args:
-            indices: int64, `(batch,)`, which pictures.
+            indices: int64, `(batch,)`, which images.
             draws: int32, `(batch, 3)`, uniform random numbers of at least 0: row, column, flip.
 
         Returns:
@@ -61,7 +61,7 @@ class Pictures:
         padding = self.augmentation.padding
         flipped = tf.cast(draws[:, 2] % 2, tf.int64)
         images = tf.gather(self._images, indices + flipped * self.count)
-        # "Glimpses" at whole-pixel offsets are plain crops, and fast as long as they stay inside the picture.
+        # "Glimpses" at whole-pixel offsets are plain crops, and fast as long as they stay inside the image.
         return tf.raw_ops.ExtractGlimpseV2(
             input=tf.cast(images, tf.float32),
             size=self._size,
@@ -73,13 +73,13 @@ class Pictures:
         )
 
     def standardized(self, indices, draws):
-        """A batch ready for a network: bytes are standardised picture by picture, other pixels are left as they are."""
+        """A batch ready for a network: bytes are standardised image by image, other pixels are left as they are."""
         images = self.batch(indices, draws)
         return standardize(images) if self._raw else images
 
 
 def standardize(images):
-    """Each picture to mean 0 and standard deviation 1, as `tf.image.per_image_standardization`, a batch at once.
+    """Each image to mean 0 and standard deviation 1, as `tf.image.per_image_standardization`, a batch at once.
 
     Args:
         images: float32, `(batch, rows, cols, channels)`.

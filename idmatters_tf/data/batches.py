@@ -11,7 +11,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from idmatters_tf.data.augment import Pictures
+from idmatters_tf.data.augment import InMemoryImages
 
 # Keeps the permutation's random numbers apart from the augmentation's.
 _ORDER, _AUGMENTATION = 1, 2
@@ -36,11 +36,11 @@ ALONE = Share()
 
 
 def shuffled(positions, count, seed):
-    """Which of `count` pictures is at each position of the endless sequence: each epoch is its own permutation.
+    """Which of `count` images is at each position of the endless sequence: each epoch is its own permutation.
 
     Args:
         positions: int64, `(n,)`.
-        count: of the pictures.
+        count: of the images.
         seed: a non-negative integer below 2^32.
 
     Returns:
@@ -74,13 +74,13 @@ class TrainBatches:
             raise ValueError(f"Argument `seed` must lie in 0..2^32-1. Received: seed={seed}")
         self.batch_size = batch_size
         self.seed = seed
-        self._pictures = Pictures(images, augmentation)
+        self._images = InMemoryImages(images, augmentation)
         with tf.device("CPU:0"):
             self._labels = tf.constant(labels, tf.int32)
 
     def indices(self, positions):
-        """The picture at each position of the endless sequence: int64 to int64, of the same shape `(count,)`."""
-        return shuffled(positions, self._pictures.count, self.seed)
+        """The image at each position of the endless sequence: int64 to int64, of the same shape `(count,)`."""
+        return shuffled(positions, self._images.count, self.seed)
 
     def batch(self, step, start=0, stop=None):
         """The examples from `start` to `stop` of the global batch of a step.
@@ -98,7 +98,7 @@ class TrainBatches:
         # Drawn for the whole batch and then cut, so that a share gets the numbers that the whole would get.
         key = tf.stack([tf.constant((self.seed << 2) + _AUGMENTATION, tf.int64), step])
         draws = tf.random.stateless_uniform([self.batch_size, 3], key, 0, 1 << 30, tf.int32)[start:stop]
-        return self._pictures.standardized(indices, draws), tf.gather(self._labels, indices)
+        return self._images.standardized(indices, draws), tf.gather(self._labels, indices)
 
     def dataset(self, first_step, steps, share=ALONE, stride=1):
         """The batches of `steps` steps as a `tf.data.Dataset`, one element for each replica in turn.
@@ -126,25 +126,25 @@ class TrainBatches:
 
 
 class EvaluationBatches:
-    """Every picture once, without augmentation; what fills up the last batch has weight 0.
+    """Every image once, without augmentation; the examples that fill up the last batch have weight 0.
 
     Args:
-        images: uint8, `(n, rows, cols, channels)`, which are standardised one by one behind the augmentation; or
-            float32, preprocessed already, which are only augmented.
+        images: uint8, `(n, rows, cols, channels)`, which are standardised one by one; or float32, preprocessed already,
+            which are taken as they are.
         labels: integers, `(n,)`.
         batch_size: of the global batch.
     """
 
     def __init__(self, images, labels, batch_size):
         self.batch_size = batch_size
-        self._pictures = Pictures(images)
+        self._images = InMemoryImages(images)
         with tf.device("CPU:0"):
             self._labels = tf.constant(labels, tf.int32)
 
     @property
     def steps(self):
-        """How many global batches hold all pictures."""
-        return -(-self._pictures.count // self.batch_size)
+        """How many global batches hold all images."""
+        return -(-self._images.count // self.batch_size)
 
     def dataset(self, share=ALONE, first=0, steps=None):
         """A `tf.data.Dataset` of (images, labels, weights), weights float32 in {0, 1}, one element for each replica.
@@ -154,13 +154,13 @@ class EvaluationBatches:
             first, steps: the first global batch and how many; all by default.
         """
         size = self.batch_size // share.replicas
-        n = self._pictures.count
+        n = self._images.count
 
         def element(number):
             start = (first + number // share.count) * self.batch_size + (share.first + number % share.count) * size
             positions = tf.ensure_shape(start + tf.range(size, dtype=tf.int64), [size])
             indices = tf.minimum(positions, n - 1)
-            images = self._pictures.standardized(indices, None)
+            images = self._images.standardized(indices, None)
             return images, tf.gather(self._labels, indices), tf.cast(positions < n, tf.float32)
 
         steps = self.steps if steps is None else steps

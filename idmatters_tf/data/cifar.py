@@ -100,7 +100,7 @@ def load(name, data_dir=None, download=False):
             server answers is tried for about a second before.
 
     Returns:
-        An `ImageData` with 50,000 training and 10,000 test pictures of shape (32, 32, 3).
+        An `ImageData` with 50,000 training and 10,000 test images of shape (32, 32, 3).
 
     Raises:
         DataError: nothing found (and nothing downloaded), or files of the wrong length or with impossible labels.
@@ -110,7 +110,7 @@ def load(name, data_dir=None, download=False):
     location = locate(name, data_dir)
     if location is None:
         if not (download and sources.server_answers(DOWNLOAD_HOST)):
-            raise DataError(_missing(name, data_dir, tried_download=download))
+            raise _not_found(name, data_dir, tried_download=download)
         return sources.load_tfds(name, sources.data_root(data_dir), download=True)
     if location.kind == "tfds":
         return sources.load_tfds(name, location.path, download=False)
@@ -178,11 +178,11 @@ def _decode(data, variant, records, path):
     return np.ascontiguousarray(channels_first.transpose(0, 2, 3, 1)), labels
 
 
-def _missing(name, data_dir, tried_download):
+def _not_found(name, data_dir, tried_download):
     variant = VARIANTS[name]
     root = sources.data_root(data_dir)
-    hint = ""
+    hint = " `idmatters_tf.data.shapes` (dataset shapes) needs no files."
     if root.is_dir() and any(root.rglob(variant.python_archive)):
-        hint = f" ({variant.python_archive} is there, but it holds pickles, which are never loaded.)"
+        hint += f" ({variant.python_archive} is there, but it holds pickles, which are never loaded.)"
     looked_for = f"{variant.folder}/, {variant.archive}"
-    return sources.missing(name, data_dir, looked_for, DOWNLOAD_HOST[0] if tried_download else None, hint)
+    return sources.not_found(name, data_dir, looked_for, DOWNLOAD_HOST[0] if tried_download else None, hint)

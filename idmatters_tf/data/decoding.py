@@ -1,10 +1,10 @@
-"""Compressed pictures of any size to augmented ones of one size, as a function of random keys.
+"""Compressed images of any size to augmented ones of one size, as a function of random keys.
 
-In two parts: the processor decodes a batch, each picture or its random part in its own size, one behind the other; the
+In two parts: the processor decodes a batch, each image or its random part in its own size, one behind the other; the
 devices that train bring them to one size, flip and standardise. So the cores that decode do little else, and what goes
-to the devices are single bytes, of which decoded parts have fewer than resized pictures have numbers.
+to the devices are single bytes, of which decoded parts have fewer than resized images have numbers.
 
-"paper"     the whole picture resized to the square, whatever its shape, and flipped half of the time (Hardt & Ma,
+"paper"     the whole image resized to the square, whatever its shape, and flipped half of the time (Hardt & Ma,
             section 4.2: "Each image is resized to 224x224 pixels")
 "standard"  a random part, of 8 % to 100 % of the area and of aspect 3/4 to 4/3 (Szegedy et al., 2014), resized and
             flipped; for evaluation the central square, 224/256 of the shorter side
@@ -23,7 +23,7 @@ CENTRAL = 224 / 256
 
 
 def train_window(augmentation, key):
-    """The part of a picture to train on, as `decode` takes it.
+    """The part of an image to train on, as `decode` takes it.
 
     Args:
         augmentation: one of `AUGMENTATIONS`.
@@ -33,16 +33,16 @@ def train_window(augmentation, key):
 
 
 def evaluation_window(augmentation):
-    """The part of a picture to evaluate on, as `decode` takes it."""
+    """The part of an image to evaluate on, as `decode` takes it."""
     return central_window if augmentation == "standard" else None
 
 
-def pack(count, picture):
-    """Decoded pictures of different sizes, one behind the other.
+def pack(count, image):
+    """Decoded images of different sizes, one behind the other.
 
     Args:
         count: how many.
-        picture: from a number below `count` to that picture, uint8 `(rows, cols, 3)`.
+        image: from a number below `count` to that image, uint8 `(rows, cols, 3)`.
 
     Returns:
         Their pixels, uint8 `(bytes,)`, and their rows and cols, int32 `(count, 2)`.
@@ -51,7 +51,7 @@ def pack(count, picture):
     sizes = tf.TensorArray(tf.int32, count, element_shape=[2])
 
     def add(number, pixels, sizes):
-        decoded = picture(number)
+        decoded = image(number)
         pixels = pixels.write(number, tf.reshape(decoded, [-1]))
         return number + 1, pixels, sizes.write(number, tf.shape(decoded)[:2])
 
@@ -59,21 +59,21 @@ def pack(count, picture):
     return pixels.concat(), tf.ensure_shape(sizes.stack(), [count, 2])
 
 
-def finish(pictures, size):
+def preprocess_on_device(images, size):
     """Resizes, flips and standardises a batch: what is left to the devices.
 
     Args:
-        pictures: pixels and sizes, see `pack`, and bool `(batch,)`, which ones to flip.
+        images: pixels and sizes, see `pack`, and bool `(batch,)`, which ones to flip.
         size: of the side, in pixels.
 
     Returns:
-        Standardised pictures, float32 `(batch, size, size, 3)`.
+        Standardised images, float32 `(batch, size, size, 3)`.
     """
-    return standardize(resize(*pictures, size))
+    return standardize(resize(*images, size))
 
 
 def resize(pixels, sizes, flips, size):
-    """Brings pictures that lie one behind the other to one size, by bilinear interpolation as `tf.image.resize`.
+    """Brings images that lie one behind the other to one size, by bilinear interpolation as `tf.image.resize`.
 
     Args:
         pixels, sizes: see `pack`.
@@ -95,14 +95,14 @@ def resize_one_by_one(pixels, sizes, flips, size):
     def resized(number):
         rows, cols = sizes[number, 0], sizes[number, 1]
         begin = ends[number] - 3 * tf.cast(rows, tf.int64) * tf.cast(cols, tf.int64)
-        picture = tf.reshape(pixels[begin : ends[number]], tf.stack([rows, cols, 3]))
+        image = tf.reshape(pixels[begin : ends[number]], tf.stack([rows, cols, 3]))
         # Converted beforehand: the same values, in half the time.
-        picture = tf.image.resize(tf.cast(picture, tf.float32), [size, size])
-        return tf.cond(flips[number], lambda: tf.reverse(picture, [1]), lambda: picture)
+        image = tf.image.resize(tf.cast(image, tf.float32), [size, size])
+        return tf.cond(flips[number], lambda: tf.reverse(image, [1]), lambda: image)
 
     kind = tf.TensorSpec([size, size, 3], tf.float32)
-    pictures = tf.map_fn(resized, tf.range(tf.shape(sizes)[0]), fn_output_signature=kind)
-    return tf.ensure_shape(pictures, [sizes.shape[0], *kind.shape])
+    images = tf.map_fn(resized, tf.range(tf.shape(sizes)[0]), fn_output_signature=kind)
+    return tf.ensure_shape(images, [sizes.shape[0], *kind.shape])
 
 
 def resize_at_once(pixels, sizes, flips, size):
@@ -142,7 +142,7 @@ def _neighbours(lengths, size):
 
 
 def random_window(shape, key):
-    """A random part of a picture of this shape: int32 `[top, left, rows, cols]`."""
+    """A random part of an image of this shape: int32 `[top, left, rows, cols]`."""
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
         tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
@@ -164,11 +164,11 @@ def central_window(shape):
 
 
 def decode(contents, window=None):
-    """Decodes a picture, or a part of it.
+    """Decodes an image, or a part of it.
 
     Args:
         contents: a string scalar.
-        window: from the picture's shape, int32 `(3,)`, to the part, int32 `[top, left, rows, cols]`; None: all of it.
+        window: from the image's shape, int32 `(3,)`, to the part, int32 `[top, left, rows, cols]`; None: all of it.
             Of a JPEG only the part is decoded.
 
     Returns:
@@ -176,11 +176,11 @@ def decode(contents, window=None):
     """
 
     def other():
-        picture = tf.io.decode_image(contents, channels=3, expand_animations=False)
+        image = tf.io.decode_image(contents, channels=3, expand_animations=False)
         if window is None:
-            return picture
-        part = window(tf.shape(picture))
-        return tf.slice(picture, tf.concat([part[:2], [0]], 0), tf.concat([part[2:], [3]], 0))
+            return image
+        part = window(tf.shape(image))
+        return tf.slice(image, tf.concat([part[:2], [0]], 0), tf.concat([part[2:], [3]], 0))
 
     def jpeg():
         if window is None:

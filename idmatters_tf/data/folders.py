@@ -1,4 +1,4 @@
-"""The usual tree of labelled pictures: one folder for each class. Listing it needs no TensorFlow."""
+"""The usual tree of labelled images: one folder for each class. Listing it needs no TensorFlow."""
 
 import dataclasses
 import os
@@ -8,13 +8,13 @@ import zlib
 from idmatters_tf.data.images import DataError
 
 SUFFIXES = (".jpeg", ".jpg", ".png")
-# What the labels of a flat folder of validation pictures are usually called.
+# What the labels of a flat folder of validation images are usually called.
 LABEL_FILES = ("val_labels.txt", "LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt")
 
 
 @dataclasses.dataclass(frozen=True)
-class PictureFiles:
-    """Labelled picture files.
+class ImageFiles:
+    """Labelled image files.
 
     Attributes:
         root: the folder that `names` are relative to.
@@ -32,14 +32,14 @@ class PictureFiles:
         return len(self.names)
 
     def without(self, broken):
-        """The same without the pictures at these places."""
+        """The same without the images at these places."""
         broken = set(broken)
         kept = [place for place in range(len(self)) if place not in broken]
         names, labels = ([values[place] for place in kept] for values in (self.names, self.labels))
         return dataclasses.replace(self, names=names, labels=labels)
 
     def where(self, place):
-        """The picture's file, in words."""
+        """The image's file, in words."""
         return str(self.root / self.names[place])
 
     def digest(self, crc=0):
@@ -53,10 +53,10 @@ def list_classes(folder):
     """Lists `folder/CLASS/*.JPEG`.
 
     Args:
-        folder: with one folder for each class; pictures end in .jpeg, .jpg or .png, in any case.
+        folder: with one folder for each class; images end in .jpeg, .jpg or .png, in any case.
 
     Returns:
-        `PictureFiles`, sorted by class and name.
+        `ImageFiles`, sorted by class and name.
 
     Raises:
         DataError: nothing there, an empty class, or a folder that cannot be read.
@@ -67,61 +67,62 @@ def list_classes(folder):
         raise DataError(f"{folder} holds no class folders. Expected {folder}/CLASS/*.JPEG, one folder for each class.")
     names, labels = [], []
     for label, name in enumerate(classes):
-        pictures = _pictures(folder / name)
-        if not pictures:
+        images = _images(folder / name)
+        if not images:
             raise DataError(
-                f"class folder {folder / name} holds no pictures ({', '.join(SUFFIXES)}). Fill it or remove it."
+                f"class folder {folder / name} holds no images ({', '.join(SUFFIXES)}). Fill it or remove it."
             )
-        names += [f"{name}/{picture}" for picture in pictures]
-        labels += [label] * len(pictures)
-    return PictureFiles(folder, names, labels, tuple(classes))
+        names += [f"{name}/{image}" for image in images]
+        labels += [label] * len(images)
+    return ImageFiles(folder, names, labels, tuple(classes))
 
 
 def list_flat(folder, class_names, labels_file=None):
-    """Lists `folder/*.JPEG` with the classes from a text file, as ILSVRC2012's validation pictures come.
+    """Lists `folder/*.JPEG` with the classes from a text file, as ILSVRC2012's validation images come.
 
     Args:
-        folder: with the pictures.
+        folder: with the images.
         class_names: the training classes.
         labels_file: lines of "NAME CLASS ..." (spaces, tabs or commas between; a heading is skipped), or of one class
             each, in the order of the sorted names. None: one of `LABEL_FILES` in the folder or the one above.
 
     Raises:
-        DataError: no labels, a picture without a label, or a class that is not a training class.
+        DataError: no labels, an image without a label, or a class that is not a training class.
     """
     folder = pathlib.Path(folder)
-    pictures = _pictures(folder)
+    images = _images(folder)
     if labels_file is None:
         candidates = [above / name for above in (folder, folder.parent) for name in LABEL_FILES]
         labels_file = next((path for path in candidates if path.is_file()), None)
     if labels_file is None:
         raise DataError(
-            f"{folder} holds pictures but no class folders, and there is no file with their classes. Sort them into "
-            f"{folder}/CLASS/, or name a file of lines 'NAME CLASS' with --val-labels."
+            f"{folder} holds images but no class folders, and there is no file with their classes. Sort them into "
+            f"{folder}/CLASS/, or pass a file of lines 'NAME CLASS' as `val_labels`.",
+            arguments=("val_labels",),
         )
-    classes = _read_labels(pathlib.Path(labels_file), pictures)
+    classes = _read_labels(pathlib.Path(labels_file), images)
     places = {name: place for place, name in enumerate(class_names)}
-    for picture, name in zip(pictures, classes, strict=True):
+    for image, name in zip(images, classes, strict=True):
         if name not in places:
-            raise DataError(f"{labels_file}: {picture} is of class {name!r}, which has no training folder.")
-    return PictureFiles(folder, pictures, [places[name] for name in classes], tuple(class_names))
+            raise DataError(f"{labels_file}: {image} is of class {name!r}, which has no training folder.")
+    return ImageFiles(folder, images, [places[name] for name in classes], tuple(class_names))
 
 
-def _read_labels(path, pictures):
+def _read_labels(path, images):
     try:
         lines = [line.replace(",", " ").split() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the classes of the validation pictures cannot be read from {path}: {error}") from error
+        raise DataError(f"the classes of the validation images cannot be read from {path}: {error}") from error
     lines = [words for words in lines if words]
     if all(len(words) == 1 for words in lines):
-        if len(lines) != len(pictures):
-            raise DataError(f"{path} has {len(lines)} lines of one class each for {len(pictures)} pictures.")
+        if len(lines) != len(images):
+            raise DataError(f"{path} has {len(lines)} lines of one class each for {len(images)} images.")
         return [words[0] for words in lines]
     by_name = {pathlib.Path(words[0]).stem: words[1] for words in lines if len(words) > 1}
-    missing = [picture for picture in pictures if pathlib.Path(picture).stem not in by_name]
+    missing = [image for image in images if pathlib.Path(image).stem not in by_name]
     if missing:
-        raise DataError(f"{path} has no class for {missing[0]} ({len(missing)} of {len(pictures)} pictures).")
-    return [by_name[pathlib.Path(picture).stem] for picture in pictures]
+        raise DataError(f"{path} has no class for {missing[0]} ({len(missing)} of {len(images)} images).")
+    return [by_name[pathlib.Path(image).stem] for image in images]
 
 
 def check_same_classes(train, test):
@@ -134,17 +135,17 @@ def check_same_classes(train, test):
         if only:
             shown = ", ".join(only[:5]) + (", ..." if len(only) > 5 else "")
             raise DataError(
-                f"training and validation pictures must have the same class folders. {len(only)} of {len(ours)} are "
+                f"training and validation images must have the same class folders. {len(only)} of {len(ours)} are "
                 f"{which}: {shown}"
             )
 
 
-def holds_pictures(folder):
-    """Whether there are pictures directly in a folder."""
-    return bool(_pictures(pathlib.Path(folder)))
+def holds_images(folder):
+    """Whether there are images directly in a folder."""
+    return bool(_images(pathlib.Path(folder)))
 
 
-def _pictures(folder):
+def _images(folder):
     return sorted(entry.name for entry in _entries(folder) if entry.name.lower().endswith(SUFFIXES))
 
 

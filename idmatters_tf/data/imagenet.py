@@ -1,4 +1,4 @@
-"""ImageNet (ILSVRC2012), and any other pictures in the same tree of folders.
+"""ImageNet (ILSVRC2012), and any other images in the same tree of folders.
 
 The first of these that is found is taken:
 
@@ -13,7 +13,7 @@ Finding them needs neither TensorFlow nor the network; nothing is ever downloade
 import dataclasses
 
 from idmatters_tf.data import folders
-from idmatters_tf.data.images import DataError
+from idmatters_tf.data.images import DataError, DataNotFound
 from idmatters_tf.data.sources import Location, data_root, is_prepared
 
 TFDS_NAME = "imagenet2012"
@@ -21,15 +21,15 @@ TARS = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
 
 
 @dataclasses.dataclass(frozen=True)
-class PictureSet:
-    """Training and test pictures that are read while training.
+class StreamedImageData:
+    """Training and test images that are read while training.
 
     Attributes:
         name: the data set's name.
-        train, test: `folders.PictureFiles` or `records.Records`.
+        train, test: `folders.ImageFiles` or `records.Records`.
         origin: where the data came from, in words.
-        size: of the square that pictures are brought to, in pixels.
-        skipped: how many broken pictures were left out.
+        size: of the square that images are brought to, in pixels.
+        skipped: how many broken images were left out.
         outputs: of the network, where that is more than there are classes.
     """
 
@@ -60,7 +60,7 @@ class PictureSet:
         return f"{self.test.digest(self.train.digest()):08x}"
 
     def without_broken(self, find):
-        """The same without the pictures that cannot be decoded; `find(pictures)` returns their places."""
+        """The same without the images that cannot be decoded; `find(images)` returns their places."""
         in_train, in_test = find(self.train), find(self.test)
         return dataclasses.replace(
             self,
@@ -88,32 +88,33 @@ def locate(data_dir=None):
 
 
 def load(data_dir=None, val="val", val_labels=None, size=224):
-    """Finds the pictures and lists them; none is read.
+    """Finds the images and lists them; none is read.
 
     Args:
         data_dir: see `locate`.
-        val: of a tree, the folder with the validation pictures, relative to `data_dir`.
-        val_labels: a file with the classes of validation pictures that are not in class folders, see
+        val: of a tree, the folder with the validation images, relative to `data_dir`.
+        val_labels: a file with the classes of validation images that are not in class folders, see
             `folders.list_flat`.
-        size: of the square that pictures are brought to, in pixels.
+        size: of the square that images are brought to, in pixels.
 
     Returns:
-        A `PictureSet`.
+        A `StreamedImageData`.
 
     Raises:
-        DataError: nothing found, no validation pictures, or classes that differ between the two.
+        DataError: nothing found, no validation images, or classes that differ between the two.
     """
     root = data_root(data_dir)
     location = locate(data_dir)
     if location is None:
-        raise DataError(
-            f"no pictures were found in {root}: neither a tree train/CLASS/*.JPEG, nor {TFDS_NAME} prepared by "
-            f"TensorFlow Datasets, nor {TARS[0]} with {TARS[1]}. Name the folder that holds one of these with "
-            f"--data-dir."
+        raise DataNotFound(
+            f"no images were found in {root}: neither a tree train/CLASS/*.JPEG, nor {TFDS_NAME} prepared by "
+            f"TensorFlow Datasets, nor {TARS[0]} with {TARS[1]}. Pass the folder that holds one of these as "
+            f"`data_dir`.",
+            arguments=("data_dir",),
         )
     if location.kind == "tree":
         train, test = _tree(root, val, val_labels)
-        return PictureSet(root.resolve().name, train, test, f"picture files, {root}", size)
+        return StreamedImageData(root.resolve().name, train, test, f"image files, {root}", size)
     return _prepared(root, location, size)
 
 
@@ -122,10 +123,11 @@ def _tree(root, val, val_labels):
     folder = root / val
     if not folder.is_dir():
         raise DataError(
-            f"there are no validation pictures: {folder} is not a folder. Expected {folder}/CLASS/*.JPEG. Name another "
-            f"folder with --val; --val train tests on the training pictures, to try things out."
+            f"there are no validation images: {folder} is not a folder. Expected {folder}/CLASS/*.JPEG. Pass another "
+            f"folder as `val`; val='train' evaluates on the training images, to try things out.",
+            arguments=("val",),
         )
-    if folders.holds_pictures(folder):
+    if folders.holds_images(folder):
         return train, folders.list_flat(folder, train.class_names, val_labels)
     test = folders.list_classes(folder)
     folders.check_same_classes(train, test)
@@ -149,4 +151,4 @@ def _prepared(root, location, size):
     names = builder.info.features["label"].names
     train, test = (Records(builder.info.splits[split].filepaths, names) for split in ("train", "validation"))
     origin = f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}"
-    return PictureSet(TFDS_NAME, train, test, origin, size)
+    return StreamedImageData(TFDS_NAME, train, test, origin, size)

@@ -1,4 +1,4 @@
-"""A labelled set of pictures in memory."""
+"""A labelled set of images in memory."""
 
 import dataclasses
 import zlib
@@ -7,12 +7,27 @@ import numpy as np
 
 
 class DataError(ValueError):
-    """Data that is missing or is not what it should be; the message says what, where, and what to do."""
+    """Data that is missing or is not what it should be; the message says what, where, and what to do.
+
+    A program with options of its own can tell from `arguments` which of them to name.
+
+    Args:
+        message: one sentence or two.
+        arguments: the arguments of the function that was called of which another value may help, e.g. ("data_dir",).
+    """
+
+    def __init__(self, message: str, arguments: tuple[str, ...] = ()):
+        super().__init__(message)
+        self.arguments = arguments
+
+
+class DataNotFound(DataError):
+    """No files of the data set in the folder that was searched."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageData:
-    """Training and test pictures, decoded once.
+    """Training and test images, decoded once.
 
     Attributes:
         name: the data set's name.
@@ -35,11 +50,11 @@ class ImageData:
             images, labels = getattr(self, f"{split}_images"), getattr(self, f"{split}_labels")
             if images.dtype != np.uint8 or images.ndim != 4 or not len(images):
                 raise DataError(
-                    f"{self.name}: {split} pictures must be a non-empty uint8 array (n, rows, cols, channels). "
+                    f"{self.name}: {split} images must be a non-empty uint8 array (n, rows, cols, channels). "
                     f"Received: {images.dtype} of shape {images.shape}"
                 )
             if labels.shape != images.shape[:1]:
-                raise DataError(f"{self.name}: {len(images)} {split} pictures, but labels of shape {labels.shape}")
+                raise DataError(f"{self.name}: {len(images)} {split} images, but labels of shape {labels.shape}")
             if labels.min() < 0 or labels.max() >= self.classes:
                 raise DataError(
                     f"{self.name}: {split} labels must lie in 0..{self.classes - 1}. "
@@ -57,7 +72,7 @@ class ImageData:
         return self.train_images.shape[1:]
 
     def first(self, train=None, test=None):
-        """The same data set cut down to the first `train` and `test` pictures; None keeps all."""
+        """The same data set cut down to the first `train` and `test` images; None keeps all."""
         return dataclasses.replace(
             self,
             train_images=self.train_images[:train],
@@ -67,7 +82,7 @@ class ImageData:
         )
 
     def digest(self):
-        """A checksum of all pictures and labels in their order (8 hexadecimal digits), to tell data sets apart."""
+        """A checksum of all images and labels in their order (8 hexadecimal digits), to tell data sets apart."""
         crc = 0
         for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
             crc = zlib.crc32(np.ascontiguousarray(array), crc)

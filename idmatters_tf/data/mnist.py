@@ -1,4 +1,4 @@
-"""MNIST (LeCun, Cortes & Burges, 1998): 28 x 28 grey pictures of handwritten digits.
+"""MNIST (LeCun, Cortes & Burges, 1998): 28 x 28 greyscale images of handwritten digits.
 
 Two kinds of source are understood, and the first one found is taken:
 
@@ -60,7 +60,7 @@ def load(data_dir=None, download=False):
             server answers is tried for about a second before.
 
     Returns:
-        An `ImageData` with 60,000 training and 10,000 test pictures of shape (28, 28, 1).
+        An `ImageData` with 60,000 training and 10,000 test images of shape (28, 28, 1).
 
     Raises:
         DataError: nothing found (and nothing downloaded), or damaged files.
@@ -70,7 +70,7 @@ def load(data_dir=None, download=False):
         if not (download and sources.server_answers(DOWNLOAD_HOST)):
             looked_for = f"{FILES['train_images']} or {FILES['train_images']}.gz"
             server = DOWNLOAD_HOST[0] if download else None
-            raise DataError(sources.missing(NAME, data_dir, looked_for, server, instead="--dataset digits-like"))
+            raise sources.not_found(NAME, data_dir, looked_for, server)
         return sources.load_tfds(NAME, sources.data_root(data_dir), download=True)
     if location.kind == "tfds":
         return sources.load_tfds(NAME, location.path, download=False)

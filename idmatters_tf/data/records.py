@@ -1,4 +1,4 @@
-"""Labelled pictures in a TFRecord data set of TensorFlow Datasets, any one of them at any time.
+"""Labelled images in a TFRecord data set of TensorFlow Datasets, any one of them at any time.
 
 Such files are meant to be read from the front. Here the place of every record is looked up once, from the lengths that
 stand before each of them, so that a batch can be a function of (seed, step) and a resumed run reads nothing twice.
@@ -19,10 +19,10 @@ _HEADER, _AROUND = 8, 16
 
 
 class Records:
-    """The pictures of one split.
+    """The images of one split.
 
     Args:
-        paths: the TFRecord files, in order; each record is a `tf.train.Example` with `image` (a compressed picture) and
+        paths: the TFRecord files, in order; each record is a `tf.train.Example` with `image` (a compressed image) and
             `label`.
         class_names: one string per class.
     """
@@ -61,7 +61,7 @@ class Records:
 
     def reader(self):
         """Two functions for `tf.data`: from int64 places `(n,)` to files and offsets of that shape, and from one of
-        each to the compressed picture and its int32 label.
+        each to the compressed image and its int32 label.
         """
         with tf.device("CPU:0"):
             paths = tf.constant(self._paths)

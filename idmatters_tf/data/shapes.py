@@ -1,6 +1,6 @@
 """A built-in data set of drawn shapes, for use where there is no network: 32x32x3, ten classes.
 
-Each picture shows one shape of random colour, place, size and rotation, lighter than the shaded background, over small
+Each image shows one shape of random colour, place, size and rotation, lighter than the shaded background, over small
 pieces of clutter and under noise. Colour and place say nothing about the class, so a linear classifier gets nowhere
 near what a small convolutional network reaches (measured in docs/reproduction.md). Everything follows from the seed.
 """
@@ -20,17 +20,15 @@ def load(train=10_000, test=2_000, seed=0):
     """Draws the data set.
 
     Args:
-        train, test: numbers of pictures.
-        seed: a non-negative integer; training and test pictures come from different streams of it.
+        train, test: numbers of images.
+        seed: a non-negative integer; training and test images come from different streams of it.
 
     Returns:
-        An `ImageData` whose classes are equally frequent up to one picture.
+        An `ImageData` whose classes are equally frequent up to one image.
     """
     for argument, value in (("train", train), ("test", test)):
         if value < 1:
-            raise DataError(
-                f"Argument `{argument}` must be a positive number of pictures. Received: {argument}={value}"
-            )
+            raise DataError(f"Argument `{argument}` must be a positive number of images. Received: {argument}={value}")
     streams = np.random.SeedSequence(seed).spawn(2)
     train_images, train_labels = draw(train, np.random.default_rng(streams[0]))
     test_images, test_labels = draw(test, np.random.default_rng(streams[1]))
@@ -41,12 +39,12 @@ def load(train=10_000, test=2_000, seed=0):
         test_images=test_images,
         test_labels=test_labels,
         class_names=tuple(CLASSES),
-        origin=f"generated, {train:,} + {test:,} pictures from seed {seed}",
+        origin=f"generated, {train:,} + {test:,} images from seed {seed}",
     )
 
 
 def draw(count, rng):
-    """Draws pictures and labels: uint8 `(count, 32, 32, 3)` and int32 `(count,)`, classes in turn."""
+    """Draws images and labels: uint8 `(count, 32, 32, 3)` and int32 `(count,)`, classes in turn."""
     labels = (np.arange(count) % len(CLASSES)).astype(np.int32)
     images = np.empty((count, SIZE, SIZE, 3), np.uint8)
     for start in range(0, count, CHUNK):
@@ -87,7 +85,7 @@ def _background(count, rng):
 
 
 def _lighter(canvas, rng):
-    """A random colour for each picture, in each of red, green and blue above the picture's mean."""
+    """A random colour for each image, in each of red, green and blue above the image's mean."""
     mean = canvas.mean(axis=(1, 2))
     return mean + (255 - mean) * _uniform(rng, 0.4, 1, mean.shape)
 
@@ -109,7 +107,7 @@ def _grid(count, rng, reach, low, high, finer=1):
 
 
 def _clutter(count, rng):
-    """A thin bar or a small blob anywhere in each picture."""
+    """A thin bar or a small blob anywhere in each image."""
     x, y = _grid(count, rng, reach=SIZE / 2, low=1.5, high=3.5)
     stretch = np.where(rng.random(count) < 0.5, 3.0, 1.0).astype(np.float32)[:, None, None]
     # No sub-pixels for these: the edge is softened over about one pixel instead.
@@ -117,7 +115,7 @@ def _clutter(count, rng):
 
 
 def _coverage(labels, rng):
-    """The share of each pixel's sub-pixels that lie inside its picture's shape."""
+    """The share of each pixel's sub-pixels that lie inside its image's shape."""
     x, y = _grid(len(labels), rng, reach=5, low=7.5, high=12.5, finer=SUPERSAMPLING)
     inside = np.empty(x.shape, bool)
     for label, test in enumerate(CLASSES.values()):

@@ -13,7 +13,7 @@ import urllib.request
 
 import numpy as np
 
-from idmatters_tf.data.images import ImageData
+from idmatters_tf.data.images import DataNotFound, ImageData
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ def is_prepared(name, folder):
 
 
 def load_tfds(name, data_dir, download):
-    """Loads a data set of pictures through TensorFlow Datasets.
+    """Loads a data set of images through TensorFlow Datasets.
 
     Args:
         name: of the data set there, with the splits "train" and "test".
@@ -78,7 +78,7 @@ def load_tfds(name, data_dir, download):
 
 
 def server_answers(address, timeout=1.0):
-    """Whether a server, or the proxy before it, takes a connection in time, name look-up included.
+    """Whether a server, or the proxy in front of it, accepts a connection in time, name look-up included.
 
     TensorFlow Datasets itself gives up only after minutes of retries.
 
@@ -107,19 +107,18 @@ def server_answers(address, timeout=1.0):
     return answered.is_set()
 
 
-def missing(name, data_dir, looked_for, silent_server=None, hint="", instead="--dataset shapes"):
-    """The sentence that says that a data set was not found, and the ways on.
+def not_found(name, data_dir, looked_for, silent_server=None, hint=""):
+    """The error that says that a data set was not found, and what to do.
 
     Args:
-        name, data_dir: of the data set.
-        looked_for: what would have been taken, in words.
-        silent_server: the host that was tried for a download, or None.
-        hint: a sentence more, beginning with a space.
-        instead: the option that selects built-in data.
+        name, data_dir: the data set and the folder that was searched; None is the default one.
+        looked_for: the files that would have been read, in words.
+        silent_server: the host that did not answer when a download was asked for, or None.
+        hint: one more sentence, beginning with a space.
     """
     tried = f", and {silent_server} does not answer, so it cannot be downloaded now" if silent_server else ""
-    return (
+    return DataNotFound(
         f"{name} was not found in {data_root(data_dir)} (looked for {looked_for} and a prepared TensorFlow data set "
-        f"{name}/){tried}.{hint} Either name the folder that holds one of these with --data-dir, or use the built-in "
-        f"data with {instead}."
+        f"{name}/){tried}.{hint} Pass the folder that holds one of these as `data_dir`.",
+        arguments=("data_dir",),
     )

@@ -1,7 +1,8 @@
-"""Batches of pictures that are read and decoded while training: as `idmatters_tf.data.batches`, from files.
+"""Batches of images that are read and decoded while training: as `idmatters_tf.data.batches`, from files.
 
-The order and every random choice are functions of (seed, position), so a resumed run begins with the very next picture
-and a replica reads its share alone. Pictures come as `decoding.finish` takes them: the rest is for the devices to do.
+The order and every random choice are functions of (seed, position), so a resumed run begins with the very next image
+and a replica reads its share alone. The batches come in the form that `decoding.preprocess_on_device` takes: resizing,
+flipping and standardising are left to the devices.
 """
 
 import tensorflow as tf
@@ -14,37 +15,37 @@ _AUGMENTATION, _FLIPS = 3, 2
 
 
 class StreamTrainBatches:
-    """The training batches; the interface is that of `idmatters_tf.data.batches.TrainBatches`, but that
-    the pictures of `dataset` are still to be finished.
+    """The training batches: the interface of `idmatters_tf.data.batches.TrainBatches`, but the images of `dataset`
+    still have to go through `decoding.preprocess_on_device`.
 
     Args:
-        pictures: `idmatters_tf.data.folders.PictureFiles` or `idmatters_tf.data.records.Records`.
+        images: `idmatters_tf.data.folders.ImageFiles` or `idmatters_tf.data.records.Records`.
         batch_size: of the global batch.
         seed: a non-negative integer below 2^31.
         augmentation: one of `idmatters_tf.data.decoding.AUGMENTATIONS`.
         size: of the square that the network takes, in pixels.
     """
 
-    def __init__(self, pictures, batch_size, seed=0, augmentation="paper", size=224):
+    def __init__(self, images, batch_size, seed=0, augmentation="paper", size=224):
         if batch_size < 1:
             raise ValueError(f"Argument `batch_size` must be positive. Received: batch_size={batch_size}")
         if augmentation not in decoding.AUGMENTATIONS:
             allowed = ", ".join(map(repr, decoding.AUGMENTATIONS))
             raise ValueError(f"Argument `augmentation` must be one of {allowed}. Received: {augmentation!r}")
-        self.count, self.batch_size, self.seed = len(pictures), batch_size, seed
+        self.count, self.batch_size, self.seed = len(images), batch_size, seed
         self.augmentation, self.size = augmentation, size
-        self._source = source(pictures)
+        self._source = source(images)
 
     def indices(self, positions):
-        """The picture at each position of the endless sequence: int64 to int64, of the same shape `(count,)`."""
+        """The image at each position of the endless sequence: int64 to int64, of the same shape `(count,)`."""
         return shuffled(positions, self.count, self.seed)
 
     def batch(self, step, start=0, stop=None):
-        """The examples from `start` to `stop` of a step's global batch, finished; see `TrainBatches.batch`."""
+        """The examples from `start` to `stop` of a step's global batch, preprocessed; see `TrainBatches.batch`."""
         stop = self.batch_size if stop is None else stop
         data = tf.data.Dataset.from_tensors(tf.cast(step, tf.int64))
-        pictures, labels = self._batches(data, lambda step: (step, start), stop - start).get_single_element()
-        return decoding.finish(pictures, self.size), labels
+        images, labels = self._batches(data, lambda step: (step, start), stop - start).get_single_element()
+        return decoding.preprocess_on_device(images, self.size), labels
 
     def dataset(self, first_step, steps, share=ALONE, stride=1):
         """The batches of `steps` steps, one element for each replica in turn; see `TrainBatches.dataset`."""
@@ -58,7 +59,7 @@ class StreamTrainBatches:
 
     def _batches(self, numbers, step_and_start, size):
         def choose(number):
-            # For a batch at once: small operations would cost as much as decoding if done for each picture.
+            # For a batch at once: small operations would cost as much as decoding if done for each image.
             step, start = step_and_start(number)
             positions = step * self.batch_size + start + tf.range(size, dtype=tf.int64)
             keys = tf.stack([tf.fill([size], tf.constant((self.seed << 2) + _AUGMENTATION, tf.int64)), positions], 1)
@@ -69,30 +70,30 @@ class StreamTrainBatches:
             return (*self._source.look_up(self.indices(positions)), keys, flips[start : start + size] > 0)
 
         def decode(contents, labels, keys, flips):
-            def picture(number):
+            def image(number):
                 window = decoding.train_window(self.augmentation, keys[number])
                 return decoding.decode(contents(number), window)
 
-            return (*decoding.pack(size, picture), flips), labels
+            return (*decoding.pack(size, image), flips), labels
 
         return self._source.decoded(numbers.map(choose, num_parallel_calls=2), size, decode)
 
 
 class StreamEvaluationBatches:
-    """Every picture once; the interface is that of `idmatters_tf.data.batches.EvaluationBatches`, but that
-    the pictures of `dataset` are still to be finished.
+    """Every image once: the interface of `idmatters_tf.data.batches.EvaluationBatches`, except that the images of
+    `dataset` still have to go through `decoding.preprocess_on_device`.
 
     Args:
-        pictures, batch_size, augmentation, size: as for `StreamTrainBatches`.
+        images, batch_size, augmentation, size: as for `StreamTrainBatches`.
     """
 
-    def __init__(self, pictures, batch_size, augmentation="paper", size=224):
-        self.count, self.batch_size, self.augmentation, self.size = len(pictures), batch_size, augmentation, size
-        self._source = source(pictures)
+    def __init__(self, images, batch_size, augmentation="paper", size=224):
+        self.count, self.batch_size, self.augmentation, self.size = len(images), batch_size, augmentation, size
+        self._source = source(images)
 
     @property
     def steps(self):
-        """How many global batches hold all pictures."""
+        """How many global batches hold all images."""
         return -(-self.count // self.batch_size)
 
     def dataset(self, share=ALONE, first=0, steps=None):
@@ -116,7 +117,7 @@ class StreamEvaluationBatches:
 
 
 class _Files:
-    """Reads `idmatters_tf.data.folders.PictureFiles` in `tf.data`."""
+    """Reads `idmatters_tf.data.folders.ImageFiles` in `tf.data`."""
 
     def __init__(self, files):
         with tf.device("CPU:0"):
@@ -124,16 +125,16 @@ class _Files:
         self._root = f"{files.root}/"
 
     def look_up(self, places):
-        """What `read` needs of the pictures at int64 places `(n,)`: two tensors of that shape."""
+        """What `read` needs of the images at int64 places `(n,)`: two tensors of that shape."""
         return tf.strings.join([self._root, tf.gather(self._names, places)]), tf.gather(self._labels, places)
 
     def read(self, path, label):
-        """One compressed picture and its label."""
+        """One compressed image and its label."""
         return tf.io.read_file(path), label
 
     def decoded(self, chosen, size, decode):
         """The data set of `decode(contents, labels, *rest)` of batches of `size` of (what `look_up` gave, and the
-        rest); `contents(number)` is a compressed picture.
+        rest); `contents(number)` is a compressed image.
         """
 
         def both(paths, labels, *rest):
@@ -161,23 +162,23 @@ class _Records:
         return records.map(from_memory, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def source(pictures):
-    """What reads these pictures."""
-    return _Records(pictures) if isinstance(pictures, Records) else _Files(pictures)
+def source(images):
+    """What reads these images."""
+    return _Records(images) if isinstance(images, Records) else _Files(images)
 
 
-def broken(pictures, places=None, advance=lambda: None):
-    """Reads and decodes pictures, and returns the places of those that cannot be, ascending.
+def broken(images, places=None, advance=lambda: None):
+    """Reads and decodes images, and returns the places of those that cannot be, ascending.
 
     Args:
-        pictures: as for `StreamTrainBatches`.
+        images: as for `StreamTrainBatches`.
         places: which ones; all by default.
         advance: called now and then, about `len(places) / 100` times.
     """
-    places = range(len(pictures)) if places is None else sorted(set(places))
+    places = range(len(images)) if places is None else sorted(set(places))
     if not places:
         return []
-    reads = source(pictures)
+    reads = source(images)
 
     def attempt(place):
         contents, _ = reads.read(*(values[0] for values in reads.look_up(place[tf.newaxis])))

@@ -4,7 +4,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idmatters_tf.data.augment import AUGMENTATIONS, CropAndFlip, Pictures, standardize
+from idmatters_tf.data.augment import AUGMENTATIONS, CropAndFlip, InMemoryImages, standardize
 from idmatters_tf.data.batches import EvaluationBatches, Share, TrainBatches
 
 rng = np.random.default_rng(4)
@@ -20,17 +20,17 @@ def batches(batch_size=16, seed=0, augmentation=AUGMENTATIONS["paper"]):
 def test_crops_and_flips_equal_plain_slicing(padding, wanted):
     indices = np.array([index for index, _ in wanted])
     draws = np.array([[7 * number, 3 * number + 1, number] for _, number in wanted], np.int32)
-    got = Pictures(IMAGES, CropAndFlip(padding)).batch(tf.constant(indices, tf.int64), tf.constant(draws))
-    for picture, index, (row, col, flip) in zip(got.numpy(), indices, draws, strict=True):
+    got = InMemoryImages(IMAGES, CropAndFlip(padding)).batch(tf.constant(indices, tf.int64), tf.constant(draws))
+    for image, index, (row, col, flip) in zip(got.numpy(), indices, draws, strict=True):
         source = IMAGES[index][:, ::-1] if flip % 2 else IMAGES[index]
         padded = np.pad(source, [(padding, padding), (padding, padding), (0, 0)])
         top, left = row % (2 * padding + 1), col % (2 * padding + 1)
-        np.testing.assert_array_equal(picture, padded[top : top + 6, left : left + 8])
+        np.testing.assert_array_equal(image, padded[top : top + 6, left : left + 8])
 
 
 def test_standardization_equals_tensorflows():
-    pictures = tf.cast(np.concatenate([IMAGES, np.full((1, 6, 8, 3), 77), np.zeros((1, 6, 8, 3))]), tf.float32)
-    np.testing.assert_allclose(standardize(pictures), tf.image.per_image_standardization(pictures), atol=2e-5)
+    images = tf.cast(np.concatenate([IMAGES, np.full((1, 6, 8, 3), 77), np.zeros((1, 6, 8, 3))]), tf.float32)
+    np.testing.assert_allclose(standardize(images), tf.image.per_image_standardization(images), atol=2e-5)
 
 
 def test_each_epoch_is_a_permutation_of_its_own():
@@ -43,13 +43,13 @@ def test_each_epoch_is_a_permutation_of_its_own():
 
 
 def test_the_order_looks_uniform():
-    # Each picture's mean place over 400 epochs of 50: standard deviation of the mean 14.4 / 20.
+    # Each image's mean place over 400 epochs of 50: standard deviation of the mean 14.4 / 20.
     order = batches().indices(tf.range(400 * 50, dtype=tf.int64)).numpy().reshape(400, 50)
     places = np.argsort(order, axis=1).mean(axis=0)
     assert np.abs(places - 24.5).max() < 5 * 14.43 / 20
 
 
-def test_a_batch_spans_two_epochs_and_holds_the_labels_of_its_pictures():
+def test_a_batch_spans_two_epochs_and_holds_the_labels_of_its_images():
     plain = batches(augmentation=None)
     images, labels = plain.batch(3)  # positions 48..63 of 50 a epoch
     np.testing.assert_array_equal(labels, plain.indices(tf.range(48, 64, dtype=tf.int64)))
@@ -70,7 +70,7 @@ def test_augmentation_differs_between_epochs_and_seeds_and_covers_every_choice()
     one = TrainBatches(IMAGES[:1], LABELS[:1], 64, 0, AUGMENTATIONS["paper"])
     first, second = one.batch(0)[0].numpy(), one.batch(1)[0].numpy()
     assert not np.array_equal(first, second)
-    crops = {picture.tobytes() for step in range(8) for picture in one.batch(step)[0].numpy()}
+    crops = {image.tobytes() for step in range(8) for image in one.batch(step)[0].numpy()}
     assert len(crops) == 5 * 5 * 2
     other = TrainBatches(IMAGES[:1], LABELS[:1], 64, 1, AUGMENTATIONS["paper"])
     assert not np.array_equal(first, other.batch(0)[0])
@@ -89,7 +89,7 @@ def test_the_shares_make_up_the_global_batch(replicas, pipelines):
 
 
 @given(st.integers(1, 60), st.sampled_from([(1, 1), (2, 1), (4, 2)]))
-def test_evaluation_counts_every_picture_once(quarter, split):
+def test_evaluation_counts_every_image_once(quarter, split):
     replicas, pipelines = split
     evaluation = EvaluationBatches(IMAGES, LABELS, 4 * quarter)
     count = replicas // pipelines

@@ -1,4 +1,4 @@
-"""Folders of pictures: what is listed, and one sentence for each thing that can be wrong."""
+"""Folders of images: what is listed, and one sentence for each thing that can be wrong."""
 
 import os
 
@@ -15,7 +15,7 @@ def tree(tmp_path):
 
 
 def test_a_tree(tree):
-    (tree / "train" / "n01" / "notes.txt").write_text("not a picture")
+    (tree / "train" / "n01" / "notes.txt").write_text("not an image")
     (tree / "train" / ".cache").mkdir()
     data = imagenet.load(tree)
     assert (len(data.train), len(data.test), data.classes) == (12, 12, 3)
@@ -30,13 +30,13 @@ def test_a_tree(tree):
 
 
 @pytest.mark.parametrize("form", ["pairs", "commas", "classes"])
-def test_flat_validation_pictures_with_a_file_of_classes(tree, form):
-    for picture in sorted((tree / "val").glob("*/*")):
-        picture.rename(tree / "val" / picture.name)
+def test_flat_validation_images_with_a_file_of_classes(tree, form):
+    for image in sorted((tree / "val").glob("*/*")):
+        image.rename(tree / "val" / image.name)
     for folder in (tree / "val").glob("n*"):
         folder.rmdir()
     names = sorted(path.name for path in (tree / "val").iterdir())
-    with pytest.raises(DataError, match="no file with their classes.*--val-labels"):
+    with pytest.raises(DataError, match="no file with their classes.*`val_labels`"):
         imagenet.load(tree)
     lines = {
         "pairs": [f"{name} n0{name[0]}" for name in reversed(names)],
@@ -53,13 +53,13 @@ def test_flat_validation_pictures_with_a_file_of_classes(tree, form):
 
 
 def test_what_is_missing_or_wrong_is_one_sentence(tree, tmp_path):
-    with pytest.raises(DataError, match=f"no pictures were found in {tmp_path}: neither a tree train/CLASS"):
+    with pytest.raises(DataError, match=f"no images were found in {tmp_path}: neither a tree train/CLASS"):
         imagenet.load(tmp_path)
-    with pytest.raises(DataError, match="there are no validation pictures: .*/valid is not a folder.*--val train"):
+    with pytest.raises(DataError, match="there are no validation images: .*/valid is not a folder.*val='train'"):
         imagenet.load(tree, val="valid")
     assert imagenet.load(tree, val="train").test.names == imagenet.load(tree).train.names
     (tree / "val" / "extra").mkdir()
-    with pytest.raises(DataError, match=r"class folder .*/val/extra holds no pictures .*Fill it or remove it"):
+    with pytest.raises(DataError, match=r"class folder .*/val/extra holds no images .*Fill it or remove it"):
         imagenet.load(tree)
     (tree / "val" / "extra").rename(tree / "val" / "n00" / "inner")
     os.rename(tree / "val" / "n02", tree / "val" / "n99")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.data import mnist
-from idmatters_tf.data.images import DataError
+from idmatters_tf.data.images import DataError, DataNotFound
 
 rng = np.random.default_rng(3)
 SIZES = {"train": 12, "test": 7}
@@ -71,8 +71,9 @@ def test_damaged_files_are_refused(tmp_path, arrays):
 
 def test_missing_data_names_the_place_and_the_ways_on(tmp_path, monkeypatch):
     assert mnist.locate(tmp_path / "nowhere") is None
-    with pytest.raises(DataError, match=r"mnist was not found in .*--data-dir.*--dataset digits-like"):
+    with pytest.raises(DataNotFound, match=r"mnist was not found in .*as `data_dir`.$") as caught:
         mnist.load(tmp_path)
+    assert caught.value.arguments == ("data_dir",)
     monkeypatch.setattr(mnist.sources, "server_answers", lambda _address: False)
     with pytest.raises(DataError, match="storage.googleapis.com does not answer"):
         mnist.load(tmp_path, download=True)

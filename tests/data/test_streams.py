@@ -1,4 +1,4 @@
-"""Pictures read from files and records: decoded as plain Python does it, in an order that follows from (seed, step)."""
+"""Images read from files and records: decoded as plain Python does it, in an order that follows from (seed, step)."""
 
 import io
 
@@ -27,7 +27,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def records(files, tmp_path_factory):
-    """The same pictures as a TFRecord data set of two files."""
+    """The same images as a TFRecord data set of two files."""
     folder = tmp_path_factory.mktemp("records")
     paths = [folder / f"train-{i}.tfrecord" for i in range(2)]
     for path, places in zip(paths, (range(6), range(6, 15)), strict=True):
@@ -45,12 +45,12 @@ def contents(files, place):
     return (files.root / files.names[place]).read_bytes()
 
 
-def finish(pictures):
-    return decoding.finish(pictures, SIZE)
+def preprocessed(images):
+    return decoding.preprocess_on_device(images, SIZE)
 
 
 def in_memory(files, place, size=SIZE):
-    """The picture as the paper's preprocessing has it, without the flip."""
+    """The image as the paper's preprocessing has it, without the flip."""
     return tf.image.resize(tf.io.decode_jpeg(contents(files, place)), [size, size]).numpy()
 
 
@@ -99,31 +99,31 @@ def test_random_windows_cover_the_range_of_areas():
 
 
 @given(st.data())
-def test_packed_pictures_are_resized_as_each_alone(data):
+def test_packed_images_are_resized_as_each_alone(data):
     count = data.draw(st.integers(1, 5))
     sizes = data.draw(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=count, max_size=count))
     flips = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
     side = data.draw(st.integers(1, 40))
-    pictures = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
-    flat = tf.constant(np.concatenate([picture.ravel() for picture in pictures]))
+    images = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
+    flat = tf.constant(np.concatenate([image.ravel() for image in images]))
     for way in (decoding.resize_one_by_one, decoding.resize_at_once):
         got = way(flat, tf.constant(sizes, tf.int32), tf.constant(flips), side).numpy()
-        for ours, picture, flip in zip(got, pictures, flips, strict=True):
-            alone = tf.image.resize(picture, [side, side]).numpy()
+        for ours, image, flip in zip(got, images, flips, strict=True):
+            alone = tf.image.resize(image, [side, side]).numpy()
             # Where pixels are noise, a place that is rounded in its last digit is felt.
             np.testing.assert_allclose(ours, alone[:, ::-1] if flip else alone, atol=0.02)
 
 
-def test_packed_pictures_are_resized_where_their_number_is_not_known_beforehand(files):
+def test_packed_images_are_resized_where_their_number_is_not_known_beforehand(files):
     """So it is where parameter servers train."""
-    ((pictures, _),) = StreamTrainBatches(files, 6, seed=3, size=SIZE).dataset(0, 1)
-    signature = [tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in pictures]
+    ((images, _),) = StreamTrainBatches(files, 6, seed=3, size=SIZE).dataset(0, 1)
+    signature = [tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in images]
     for way in (decoding.resize_one_by_one, decoding.resize_at_once):
         traced = tf.function(lambda *parts, way=way: way(*parts, SIZE), input_signature=signature)
-        np.testing.assert_allclose(traced(*pictures), way(*pictures, SIZE), atol=0.02)
+        np.testing.assert_allclose(traced(*images), way(*images, SIZE), atol=0.02)
 
 
-def test_training_batches_hold_the_pictures_of_the_order_flipped_half_of_the_time(files):
+def test_training_batches_hold_the_images_of_the_order_flipped_half_of_the_time(files):
     ours = StreamTrainBatches(files, 6, seed=3, size=SIZE)
     flips = []
     for step in (0, 4):
@@ -142,13 +142,15 @@ def test_training_batches_hold_the_pictures_of_the_order_flipped_half_of_the_tim
 def test_any_step_share_and_stride_give_the_same_examples(files, augmentation):
     ours = StreamTrainBatches(files, 8, 1, augmentation, SIZE)
     whole = {step: ours.batch(step)[0].numpy() for step in range(2, 6)}
-    stream = [finish(images).numpy() for images, _ in StreamTrainBatches(files, 8, 1, augmentation, SIZE).dataset(2, 4)]
+    stream = [
+        preprocessed(images).numpy() for images, _ in StreamTrainBatches(files, 8, 1, augmentation, SIZE).dataset(2, 4)
+    ]
     np.testing.assert_array_equal(stream, list(whole.values()))
     shares = [iter(ours.dataset(2, 2, Share(4, first, 2))) for first in (0, 2)]
     for step in (2, 3):
-        parts = [finish(next(share)[0]).numpy() for share in shares for _ in range(2)]
+        parts = [preprocessed(next(share)[0]).numpy() for share in shares for _ in range(2)]
         np.testing.assert_allclose(np.concatenate(parts), whole[step], atol=2e-6)
-    turns = [finish(images).numpy() for images, _ in ours.dataset(tf.constant(2, tf.int64), 2, stride=3)]
+    turns = [preprocessed(images).numpy() for images, _ in ours.dataset(tf.constant(2, tf.int64), 2, stride=3)]
     np.testing.assert_array_equal(turns, [whole[2], whole[5]])
 
 
@@ -157,8 +159,8 @@ def test_augmentation_differs_between_positions_epochs_and_seeds(files):
     drawn = [
         StreamTrainBatches(one, 16, seed, "standard", SIZE).batch(step)[0] for seed, step in ((0, 0), (0, 1), (1, 0))
     ]
-    # Every example is the same picture; windows of a small picture can coincide, but rarely.
-    assert len({picture.numpy().tobytes() for batch in drawn for picture in batch}) > 45
+    # Every example is the same image; windows of a small image can coincide, but rarely.
+    assert len({image.numpy().tobytes() for batch in drawn for image in batch}) > 45
 
 
 def test_nothing_that_was_seen_is_read_again(files, monkeypatch):
@@ -191,18 +193,18 @@ def test_records_give_what_files_give(files, records):
 
 
 @pytest.mark.parametrize(("batch_size", "replicas"), [(4, 1), (4, 2), (8, 4)])
-def test_evaluation_counts_every_picture_once(files, batch_size, replicas):
+def test_evaluation_counts_every_image_once(files, batch_size, replicas):
     ours = StreamEvaluationBatches(files, batch_size, "none", SIZE)
     seen = []
     for first in range(replicas):
-        for pictures, labels, weights in ours.dataset(Share(replicas, first, 1)):
-            assert not np.any(pictures[-1])
-            images = finish(pictures)
+        for images, labels, weights in ours.dataset(Share(replicas, first, 1)):
+            assert not np.any(images[-1])
+            images = preprocessed(images)
             seen += [(int(x), y.tobytes()) for x, y, w in zip(labels, images.numpy(), weights, strict=True) if w]
     assert len(seen) == len(set(seen)) == 15
     assert sorted(label for label, _ in seen) == files.labels
-    ((pictures, labels, weights),) = ours.dataset(first=1, steps=1)
-    images = decoding.resize(*pictures, SIZE)
+    ((images, labels, weights),) = ours.dataset(first=1, steps=1)
+    images = decoding.resize(*images, SIZE)
     count = int(sum(weights))
     assert count == min(batch_size, 15 - batch_size)
     for image, label, place in zip(images[:count], labels, range(batch_size, 15), strict=False):
@@ -232,7 +234,7 @@ def test_bad_arguments(files):
 
 
 def test_imagenet_from_its_tar_files_through_tensorflow_datasets(tmp_path):
-    """The two archives as they are published, with few pictures in them."""
+    """The two archives as they are published, with few images in them."""
     import tarfile
 
     import tensorflow_datasets as tfds

@@ -29,7 +29,7 @@ def sample(kind, n, dim, classes, seed):
     elif kind == "zero and far":
         x *= 10.0 ** rng.integers(-3, 3, (n, 1))
         x[0] = 0
-    elif kind == "pictures":
+    elif kind == "images":
         x = rng.integers(0, 256, (n, dim)).astype(np.uint8)
     labels = rng.integers(0, classes, n)
     first = np.unique(x, axis=0, return_index=True)[1]
@@ -37,7 +37,7 @@ def sample(kind, n, dim, classes, seed):
 
 
 @given(
-    kind=st.sampled_from(["normal", "clusters", "pairs", "zero and far", "pictures"]),
+    kind=st.sampled_from(["normal", "clusters", "pairs", "zero and far", "images"]),
     n=st.integers(1, 90),
     dim=st.integers(1, 40),
     classes=st.integers(1, 60),

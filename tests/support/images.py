@@ -1,4 +1,4 @@
-"""Made-up picture files for tests."""
+"""Made-up image files for tests."""
 
 import io
 
@@ -7,16 +7,16 @@ from PIL import Image
 
 
 def encoded(rng, rows=40, cols=56, kind="JPEG", mode="RGB"):
-    """A smooth random picture as the bytes of a file: what JPEG keeps well."""
+    """A smooth random image as the bytes of a file: what JPEG keeps well."""
     coarse = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
-    picture = Image.fromarray(coarse).resize((cols, rows), Image.BICUBIC).convert(mode)
+    image = Image.fromarray(coarse).resize((cols, rows), Image.BICUBIC).convert(mode)
     stream = io.BytesIO()
-    picture.save(stream, kind, **({"quality": 95} if kind == "JPEG" else {}))
+    image.save(stream, kind, **({"quality": 95} if kind == "JPEG" else {}))
     return stream.getvalue()
 
 
 def make_tree(root, classes=3, each=4, splits=("train", "val"), seed=0):
-    """Writes root/SPLIT/n0CLASS/CLASS_NUMBER.JPEG, pictures of various sizes. Returns the root."""
+    """Writes root/SPLIT/n0CLASS/CLASS_NUMBER.JPEG, images of various sizes. Returns the root."""
     rng = np.random.default_rng(seed)
     for split in splits:
         for label in range(classes):

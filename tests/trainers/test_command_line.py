@@ -31,7 +31,10 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--resume", "--out", "nowhere"], "nowhere is not a run: there is no config.json in it"),
         (["--evaluate", "nowhere"], "nowhere is not a run"),
         (["--data-dir", "/nowhere"], "cifar10 was not found in /nowhere"),
-        (["--dataset", "cifar100", "--data-dir", "."], "or use the built-in data with --dataset shapes"),
+        (
+            ["--dataset", "cifar100", "--data-dir", "."],
+            "(dataset shapes) needs no files. Pass the folder that holds one of these as `data_dir`. (option --data-dir)",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(program, tmp_path, arguments, message):

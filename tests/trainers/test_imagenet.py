@@ -84,8 +84,11 @@ def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_ou
 
 def test_bad_input_is_one_sentence_and_exit_code_2(program, tree, tmp_path):
     for arguments, message in (
-        (["--data-dir", tmp_path], "no pictures were found in"),
-        (["--data-dir", tree, "--val", "valid"], "--val train tests on the training pictures"),
+        (["--data-dir", tmp_path], "no images were found in"),
+        (
+            ["--data-dir", tree, "--val", "valid"],
+            "val='train' evaluates on the training images, to try things out. (option --val)",
+        ),
         (["--data-dir", tree, "--classes", 7], "--classes must be at least the 60 of the data. Received: 7"),
         (["--blocks", 3, 4], "--blocks and --widths must name as many stages"),
         (["--widths", 64, 32, 16, 8], "must not decrease with --shortcut pad"),

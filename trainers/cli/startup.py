@@ -40,7 +40,9 @@ def _explained(error):
         return str(error), 2
     images = sys.modules.get("idmatters_tf.data.images")
     if images is not None and isinstance(error, images.DataError):
-        return str(error), 2
+        # The library names arguments; the options of the programs have the same names.
+        options = " or ".join(f"--{name.replace('_', '-')}" for name in error.arguments)
+        return f"{error} (option {options})" if options else str(error), 2
     if isinstance(error, RunError):
         return str(error), 1
     if isinstance(error, OSError):
