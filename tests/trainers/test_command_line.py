@@ -33,7 +33,7 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--data-dir", "/nowhere"], "cifar10 was not found in /nowhere"),
         (
             ["--dataset", "cifar100", "--data-dir", "."],
-            "(dataset shapes) needs no files. Pass the folder that holds one of these as `data_dir`. (option --data-dir)",
+            "Pass the folder that holds one of these as `data_dir`. (option --data-dir)",
         ),
     ],
 )
@@ -70,7 +70,8 @@ def test_help_and_missing_data_import_nothing_heavy(program, tmp_path):
         "except BaseException as error: print(type(error).__name__)\n"
         "print([name for name in ('tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"
     )
-    for arguments, outcome in ((["--help"], "SystemExit"), (["--no-download", "--data-dir", tmp_path], "DataError")):
+    cases = (["--help"], "SystemExit"), (["--no-download", "--data-dir", tmp_path], "DataNotFound")
+    for arguments, outcome in cases:
         (tmp_path / "script.py").write_text(code)
         result = program("script", *arguments, env={"PYTHONPATH": str(tmp_path)})
         assert result.stdout.splitlines()[-2:] == [outcome, "[]"], result.stderr
