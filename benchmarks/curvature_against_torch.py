@@ -1,130 +1,96 @@
 """Claim: the same Hessian and Gauss-Newton products as PyTorch's curvlinops on the same weights and data, to rounding.
 
     pip install '.[bench]'
-    python benchmarks/curvature_against_torch.py [--rounds N]
+    python benchmarks/curvature_against_torch.py [--rounds N] [--peer-python FILE]
 
 A small convolutional network (a 3 x 3 convolution with stride 2, tanh, dense layer) and a wide dense one, float64 for
-the agreement and float32 for the times; cross-entropy, 256 examples. The two take turns in one process.
+the agreement and float32 for the times; cross-entropy, 256 examples. PyTorch runs in a process of its own.
 """
 
-import argparse
-import importlib.util
 import os
-import statistics
-import time
+import pathlib
+import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 
+from harness import peer, results
+from harness.timing import in_turn, ratio, timed
 from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator
 
 EXAMPLES = 256
+OPERATORS = {"Hessian": HessianOperator, "Gauss-Newton": GaussNewtonOperator}
 
 
-def convolutional(dtype):
-    """(Keras model, PyTorch model, pictures with channels last)."""
-    import torch
-
-    keras.config.set_dtype_policy(dtype)
+def convolutional():
+    """(Keras model, images)."""
     layers = [keras.layers.Conv2D(16, 3, strides=2, activation="tanh"), keras.layers.GlobalAveragePooling2D()]
-    model = keras.Sequential([keras.Input((16, 16, 3), dtype=dtype), *layers, keras.layers.Dense(10)])
-    twin = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 16, 3, stride=2),
-        torch.nn.Tanh(),
-        torch.nn.AdaptiveAvgPool2d(1),
-        torch.nn.Flatten(),
-        torch.nn.Linear(16, 10),
-    )
-    return model, twin, np.random.default_rng(0).normal(size=(EXAMPLES, 16, 16, 3)).astype(dtype)
+    model = keras.Sequential([keras.Input((16, 16, 3)), *layers, keras.layers.Dense(10)])
+    return model, np.random.default_rng(0).normal(size=(EXAMPLES, 16, 16, 3))
 
 
-def dense(dtype):
-    """(Keras model, PyTorch model, vectors)."""
-    import torch
-
-    keras.config.set_dtype_policy(dtype)
+def dense():
+    """(Keras model, vectors)."""
     layers = [keras.layers.Dense(width, activation="tanh") for width in (256, 256)]
-    model = keras.Sequential([keras.Input((784,), dtype=dtype), *layers, keras.layers.Dense(10)])
-    twin = torch.nn.Sequential(
-        torch.nn.Linear(784, 256), torch.nn.Tanh(), torch.nn.Linear(256, 256), torch.nn.Tanh(), torch.nn.Linear(256, 10)
-    )
-    return model, twin, np.random.default_rng(0).normal(size=(EXAMPLES, 784)).astype(dtype)
+    model = keras.Sequential([keras.Input((784,)), *layers, keras.layers.Dense(10)])
+    return model, np.random.default_rng(0).normal(size=(EXAMPLES, 784))
 
 
-def to_torch(array):
-    """A kernel, or a vector in its shape, with the axes in PyTorch's order."""
-    return array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
+NETWORKS = {"convolutional": convolutional, "dense": dense}
 
 
-def operators(build, dtype, ours, theirs):
-    """Our operator, theirs, and a function from our vectors to theirs."""
-    import torch
-
-    model, twin, x = build(dtype)
+def prepared(network, name, dtype, folder, torch):
+    """Our operator and a vector; the peer gets the same ones."""
+    keras.config.set_dtype_policy(dtype)
+    model, x = NETWORKS[network]()
+    x = x.astype(dtype)
     y = np.random.default_rng(1).integers(0, 10, EXAMPLES)
-    twin = twin.to(getattr(torch, dtype))
-    with torch.no_grad():
-        for weight, parameter in zip(model.get_weights(), twin.parameters(), strict=True):
-            parameter.copy_(torch.from_numpy(np.ascontiguousarray(to_torch(weight))))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    inputs = torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2) if x.ndim == 4 else x))
-    data = [(inputs, torch.from_numpy(y))]
-    operator = theirs(twin, torch.nn.CrossEntropyLoss(), list(twin.parameters()), data)
-    shapes = [variable.shape for variable in model.trainable_variables]
-
-    def translated(vector):
-        parts = np.split(vector, np.cumsum([np.prod(shape) for shape in shapes])[:-1])
-        return np.concatenate(
-            [to_torch(part.reshape(shape)).ravel() for part, shape in zip(parts, shapes, strict=True)]
-        )
-
-    return ours(model, loss, (x, y), batch_size=EXAMPLES), operator, translated
-
-
-def seconds(function):
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+    operator = OPERATORS[name](model, loss, (x, y), batch_size=EXAMPLES)
+    vector = np.random.default_rng(2).normal(size=operator.shape[0]).astype(dtype)
+    weights = {f"weight{number}": weight for number, weight in enumerate(model.get_weights())}
+    np.savez(folder / "inputs.npz", x=x, y=y, vector=vector, **weights)
+    torch.ask("build", network=network, operator=name, dtype=dtype)
+    return operator, vector
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20, help="(default: %(default)s)")
-    rounds = parser.parse_args().rounds
-    if importlib.util.find_spec("curvlinops") is None:
-        print("PyTorch and curvlinops are not installed: pip install '.[bench]'")
-        return
+    parser = results.parser(__doc__, rounds=20)
+    peer.add_option(parser)
+    options = parser.parse_args()
+    report = results.Report(__file__, options, ["tensorflow", "keras"])
+    if not peer.installed("curvlinops", options.peer_python):
+        raise SystemExit(
+            "error: PyTorch and curvlinops are not installed: pip install '.[bench]', or name the Python of an "
+            "environment that has them with --peer-python"
+        )
+    for package in ("torch", "curvlinops-for-pytorch"):
+        report.versions[package] = peer.version(package, options.peer_python)
 
-    import torch
-    from curvlinops import GGNLinearOperator, HessianLinearOperator
-
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    for build in (convolutional, dense):
-        for name, ours, theirs in (
-            ("Hessian", HessianOperator, HessianLinearOperator),
-            ("Gauss-Newton", GaussNewtonOperator, GGNLinearOperator),
-        ):
-            operator, other, translated = operators(build, "float64", ours, theirs)
-            vector = np.random.default_rng(2).normal(size=operator.shape[0])
-            expected = (other @ torch.from_numpy(translated(vector))).numpy()
-            error = np.abs(translated(operator @ vector) - expected).max() / np.abs(expected).max()
-            operator, other, translated = operators(build, "float32", ours, theirs)
-            vector = vector.astype(np.float32)
-            tensor = torch.from_numpy(translated(vector))
-            ways = {"idmatters_tf": lambda o=operator, v=vector: o @ v, "curvlinops": lambda o=other, v=tensor: o @ v}
-            times = {way: [] for way in ways}
-            for number in range(rounds + 1):
-                for way, function in ways.items():
-                    taken = seconds(function)
-                    if number:
-                        times[way].append(taken)
-            here, there = (1e3 * statistics.median(values) for values in times.values())
-            print(
-                f"{build.__name__:14}{name:13}{len(vector):8,} parameters   difference {error:.1e}   "
-                f"{here:7.2f} against {there:7.2f} ms, ratio {there / here:4.2f}"
-            )
+    errors = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        with peer.Peer("curvlinops_products", folder, options.peer_python) as torch:
+            for network in NETWORKS:
+                for name in OPERATORS:
+                    operator, vector = prepared(network, name, "float64", folder, torch)
+                    torch.ask("seconds")
+                    torch.ask("save")
+                    expected = np.load(folder / "product.npy")
+                    errors.append(np.abs(operator @ vector - expected).max() / np.abs(expected).max())
+                    operator, vector = prepared(network, name, "float32", folder, torch)
+                    ways = {
+                        "idmatters_tf": timed(lambda o=operator, v=vector: o @ v),
+                        "curvlinops": lambda: torch.ask("seconds"),
+                    }
+                    times = in_turn(ways, options.rounds, warm_up=1)
+                    what = f"{name}, {network}, {len(vector):,} parameters"
+                    report.add(f"{what}: ours", times["idmatters_tf"], "ms", 1e3)
+                    faster = ratio(times["curvlinops"], times["idmatters_tf"])
+                    report.add(f"{what}: curvlinops", times["curvlinops"], "ms", 1e3, ratio=faster)
+    report.finish(f"Products in float64 differ by at most {max(errors):.1e} of the largest entry.")
 
 
 if __name__ == "__main__":

@@ -2,24 +2,16 @@
 
     python benchmarks/factorize.py [--dim D] [--depth L] [--rounds N]
 
-Compared, in turn, with the same factors I + A_i = Q^(i/l) P^(1/l) Q^(-(i-1)/l) computed as the formula reads, with
-`scipy.linalg.fractional_matrix_power` for each layer (of which only a few layers are timed, and their time multiplied).
+The alternative computes the same factors I + A_i = Q^(i/l) P^(1/l) Q^(-(i-1)/l) as the formula reads, with
+`scipy.linalg.fractional_matrix_power` for each layer; two layers are timed and their time is multiplied.
 """
-
-import argparse
-import statistics
-import time
 
 import numpy as np
 import scipy.linalg
 
+from harness import results
+from harness.timing import in_turn, ratio, seconds, timed
 from idmatters_tf import linear
-
-
-def seconds(function, *arguments):
-    start = time.perf_counter()
-    function(*arguments)
-    return time.perf_counter() - start
 
 
 def by_matrix_powers(Q, P, depth, layers):
@@ -34,24 +26,32 @@ def by_matrix_powers(Q, P, depth, layers):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = results.parser(__doc__, rounds=3)
     parser.add_argument("--dim", type=int, default=256, help="(default: %(default)s)")
     parser.add_argument("--depth", type=int, default=100, help="(default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
     options = parser.parse_args()
+    report = results.Report(__file__, options, ["numpy", "scipy"])
 
     R = np.random.default_rng(0).normal(size=(options.dim, options.dim))
     R[:, 0] *= np.linalg.slogdet(R)[0]
     Q, P = scipy.linalg.polar(R)
-    ours, theirs = [], []
-    for _ in range(options.rounds):
-        ours.append(seconds(linear.factorize, R, options.depth))
-        theirs.append(seconds(by_matrix_powers, Q, P, options.depth, 2) * options.depth / 2)
+    times = in_turn(
+        {
+            "ours": timed(lambda: linear.factorize(R, options.depth)),
+            "matrix powers": lambda: seconds(lambda: by_matrix_powers(Q, P, options.depth, 2)) * options.depth / 2,
+        },
+        options.rounds,
+    )
     A = linear.factorize(R, options.depth)
     error = np.linalg.norm(linear.compose(A) - R) / np.linalg.norm(R)
-    for name, times in (("factorize", ours), ("matrix powers", theirs)):
-        print(f"{name:14}{statistics.median(times):9.3f} s   ({min(times):.3f} .. {max(times):.3f})")
-    print(f"ratio         {statistics.median(theirs) / statistics.median(ours):9.1f}     relative error {error:.1e}")
+    report.add("factorize", times["ours"], "s")
+    report.add(
+        "fractional matrix powers, extrapolated from two layers",
+        times["matrix powers"],
+        "s",
+        ratio=ratio(times["matrix powers"], times["ours"]),
+    )
+    report.finish(f"Relative error of the product: {error:.1e}.")
 
 
 if __name__ == "__main__":

@@ -2,49 +2,45 @@
 
     python benchmarks/imagenet_input.py [--data-dir DIR] [--augment paper|standard] [--seconds S] [--rounds N]
 
-Compared in the same process, in turn, with `tf.io.decode_and_crop_jpeg` alone: the same files, read and decoded in the
-same order and to the same windows (found beforehand), in a `map` with AUTOTUNE, and thrown away. Ours also finds the
-windows and packs them into batches; the devices resize to 224 x 224, flip and standardise. A third line has that done
-on these same cores too, as where the device is the processor. Without --data-dir the pictures are made up: 120 of
-500 x 375 pixels and about 90 kB. Medians over the rounds, with the smallest and largest.
+The alternative is `tf.io.decode_and_crop_jpeg` alone: the same files, read and decoded in the same order, to windows
+drawn beforehand from the same distribution, in a `map` with AUTOTUNE, and thrown away. Ours also draws the windows and
+packs them into batches; the devices resize to 224 x 224, flip and standardise. A third measurement does that on the
+same cores as well, as where the device is the processor. Without --data-dir the images are synthetic: 120 of
+500 x 375 pixels and about 90 kB.
 """
 
-import argparse
 import functools
 import io
 import os
 import pathlib
-import statistics
 import tempfile
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
 
+from harness import results
+from harness.timing import in_turn, items_per_second, ratio
 from idmatters_tf.data import decoding
-from idmatters_tf.data.folders import ImageFiles, list_classes
-from idmatters_tf.data.streams import _AUGMENTATION, StreamTrainBatches, source
+from idmatters_tf.data.folders import list_classes
+from idmatters_tf.data.streams import StreamTrainBatches
 
-BATCH = 32
-POSITIONS = 600
+BATCH, POSITIONS = 32, 600
 
 
-def made_up(folder, count=120):
-    """Writes pictures with the size and about the detail of ImageNet's."""
+def write_synthetic(folder, count=120):
+    """Writes images with the size and about the detail of ImageNet's into one class folder."""
     from PIL import Image
 
     rng = np.random.default_rng(0)
-    names = []
+    (folder / "class").mkdir()
     for number in range(count):
         coarse = Image.fromarray(rng.integers(0, 256, (47, 63, 3), dtype=np.uint8)).resize((500, 375), Image.BICUBIC)
         noisy = np.clip(np.asarray(coarse, float) + rng.normal(0, 12, (375, 500, 3)), 0, 255).astype(np.uint8)
         stream = io.BytesIO()
         Image.fromarray(noisy).save(stream, "JPEG", quality=85)
-        names.append(f"{number}.JPEG")
-        (folder / names[-1]).write_bytes(stream.getvalue())
-    return ImageFiles(folder, names, [0] * count, ("made up",))
+        (folder / "class" / f"{number}.JPEG").write_bytes(stream.getvalue())
 
 
 def ours(files, augmentation):
@@ -52,24 +48,22 @@ def ours(files, augmentation):
     return StreamTrainBatches(files, BATCH, 0, augmentation).dataset(0, 1 << 40)
 
 
-def preprocessed(files, augmentation):
+def finished(files, augmentation):
     """The training batches, with the devices' part done on the same cores."""
-    preprocess = functools.partial(decoding.preprocess_on_device, size=224)
-    return ours(files, augmentation).map(lambda pictures, _: preprocess(pictures), num_parallel_calls=tf.data.AUTOTUNE)
+    finish = functools.partial(decoding.finish, size=224)
+    return ours(files, augmentation).map(lambda images, _: finish(images), num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def bare(files, augmentation):
     """Decoding alone."""
-    batches = StreamTrainBatches(files, BATCH, 0, augmentation)
-    order = batches.indices(tf.range(POSITIONS, dtype=tf.int64))
-    paths, _ = source(files).look_up(order)
+    order = StreamTrainBatches(files, BATCH, 0, augmentation).indices(tf.range(POSITIONS, dtype=tf.int64))
+    paths = [f"{files.root}/{files.names[index]}" for index in order.numpy()]
     windows = []
     for position, path in enumerate(paths):
         shape = tf.io.extract_jpeg_shape(tf.io.read_file(path))
-        key = tf.constant([_AUGMENTATION, position], tf.int64)
-        whole = tf.stack([0, 0, shape[0], shape[1]])
-        windows.append(decoding.random_window(shape, key) if augmentation == "standard" else whole)
-    windows = tf.stack(windows)
+        window = decoding.train_window(augmentation, tf.constant([1, position], tf.int64))
+        windows.append(tf.stack([0, 0, shape[0], shape[1]]) if window is None else window(shape))
+    paths, windows = tf.constant(paths), tf.stack(windows)
 
     def decode(position):
         contents = tf.io.read_file(paths[position])
@@ -78,42 +72,30 @@ def bare(files, augmentation):
     return tf.data.Dataset.range(POSITIONS).repeat().map(decode, num_parallel_calls=tf.data.AUTOTUNE).batch(BATCH)
 
 
-def rate(iterator, seconds):
-    """Pictures per second over about `seconds`."""
-    count, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        next(iterator)
-        count += BATCH
-    return count / (time.perf_counter() - start)
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir", help="with train/CLASS/*.JPEG (default: made-up pictures)")
+    parser = results.parser(__doc__, rounds=7)
+    parser.add_argument("--data-dir", help="with train/CLASS/*.JPEG (default: synthetic images)")
     parser.add_argument("--augment", choices=("paper", "standard"), default="standard", help="(default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each round (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement (default: %(default)s)")
     options = parser.parse_args()
+    report = results.Report(__file__, options, ["tensorflow"])
+
+    def measure(make, files):
+        # Made anew and dropped each time, so that none works ahead while another one is measured.
+        iterator = iter(make(files, options.augment))
+        items_per_second(iterator, min(1.0, options.seconds), BATCH)
+        return items_per_second(iterator, options.seconds, BATCH)
 
     with tempfile.TemporaryDirectory() as folder:
-        if options.data_dir:
-            files = list_classes(pathlib.Path(options.data_dir) / "train")
-        else:
-            files = made_up(pathlib.Path(folder))
-        rates = {"ours": [], "decode_and_crop_jpeg": [], "ours, preprocessed here": []}
-        for _ in range(options.rounds):
-            for name, make in zip(rates, (ours, bare, preprocessed), strict=True):
-                # Made anew and stopped each time: neither works ahead while the other is timed.
-                iterator = iter(make(files, options.augment))
-                rate(iterator, 1.0)
-                rates[name].append(rate(iterator, options.seconds))
-                del iterator
+        if options.data_dir is None:
+            write_synthetic(pathlib.Path(folder))
+        files = list_classes(pathlib.Path(options.data_dir) / "train" if options.data_dir else pathlib.Path(folder))
+        ways = {"training batches": ours, "decoding alone": bare, "with the devices' part on the same cores": finished}
+        rates = in_turn({name: functools.partial(measure, make, files) for name, make in ways.items()}, options.rounds)
     for name, values in rates.items():
-        print(f"{name:22} {statistics.median(values):8,.1f} pictures/s   ({min(values):,.1f} .. {max(values):,.1f})")
-    alone = rates["decode_and_crop_jpeg"]
-    for name in ("ours", "ours, preprocessed here"):
-        ratio = statistics.median(a / b for a, b in zip(rates[name], alone, strict=True))
-        print(f"{name}: ratio {ratio:.3f} on {len(os.sched_getaffinity(0))} cores, {options.augment}")
+        to_bare = None if name == "decoding alone" else ratio(values, rates["decoding alone"])
+        report.add(name, values, "images/s", ratio=to_bare)
+    report.finish()
 
 
 if __name__ == "__main__":

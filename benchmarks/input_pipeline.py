@@ -2,22 +2,21 @@
 
     python benchmarks/input_pipeline.py [--seconds S] [--rounds N] [--deterministic]
 
-Compared in the same process, in turn, with what is usually written: `Dataset.from_tensor_slices`, `shuffle`, a `map` of
+The alternative is what is usually written: `Dataset.from_tensor_slices`, `shuffle`, a `map` of
 `tf.image.resize_with_crop_or_pad`, `random_crop`, `random_flip_left_right` and `per_image_standardization` over single
 examples with AUTOTUNE, `batch`, `prefetch`. Both pad by 2 pixels, crop to 32x32, flip and standardise the same random
-pictures of CIFAR's number and size. Medians over the rounds, with the smallest and largest.
+images of CIFAR's number and size.
 """
 
-import argparse
 import os
-import statistics
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
 
+from harness import results
+from harness.timing import in_turn, items_per_second, ratio
 from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import TrainBatches
 
@@ -25,7 +24,7 @@ BATCH = 128
 
 
 def ours(images, labels):
-    """Batches as a function of (seed, step), each made at once."""
+    """Batches as a function of (seed, step), a whole batch at a time."""
     return TrainBatches(images, labels, BATCH, 0, AUGMENTATIONS["paper"]).dataset(0, 10**9)
 
 
@@ -41,25 +40,16 @@ def usual(images, labels):
     return data.map(augment, num_parallel_calls=tf.data.AUTOTUNE).batch(BATCH, drop_remainder=True).prefetch(4)
 
 
-def rate(iterator, seconds):
-    """Images per second over about `seconds`."""
-    count, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        next(iterator)
-        count += BATCH
-    return count / (time.perf_counter() - start)
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each round (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
+    parser = results.parser(__doc__, rounds=7)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default: %(default)s)")
     parser.add_argument(
         "--deterministic",
         action="store_true",
-        help="as trainers.cifar runs by default; slows random operations with state",
+        help="with op determinism, the default of trainers.cifar; it slows down random operations that keep state",
     )
     options = parser.parse_args()
+    report = results.Report(__file__, options, ["tensorflow"])
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
         tf.random.set_seed(0)
@@ -67,18 +57,18 @@ def main():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (50_000, 32, 32, 3), dtype=np.uint8)
     labels = rng.integers(0, 10, 50_000).astype(np.int32)
-    pipelines = {"ours": iter(ours(images, labels)), "per-example map": iter(usual(images, labels))}
-    rates = {name: [] for name in pipelines}
-    # To warm up. What is prefetched while the other one is timed counts for nothing: it is at most four batches.
-    for iterator in pipelines.values():
-        rate(iterator, 1.0)
-    for _ in range(options.rounds):
-        for name, iterator in pipelines.items():
-            rates[name].append(rate(iterator, options.seconds))
-    for name, values in rates.items():
-        print(f"{name:16} {statistics.median(values):9,.0f} images/s   ({min(values):,.0f} .. {max(values):,.0f})")
-    ratio = statistics.median(a / b for a, b in zip(*rates.values(), strict=True))
-    print(f"ratio            {ratio:9.2f}             on {os.cpu_count()} cores, batch {BATCH}")
+    # What one prefetches while the other is measured does not matter: it is at most four batches.
+    iterators = {"ours": iter(ours(images, labels)), "per-example map": iter(usual(images, labels))}
+    ways = {
+        name: lambda iterator=iterator: items_per_second(iterator, options.seconds, BATCH)
+        for name, iterator in iterators.items()
+    }
+    rates = in_turn(ways, options.rounds, warm_up=1)
+    report.add("ours", rates["ours"], "images/s")
+    report.add(
+        "per-example map", rates["per-example map"], "images/s", ratio=ratio(rates["ours"], rates["per-example map"])
+    )
+    report.finish()
 
 
 if __name__ == "__main__":

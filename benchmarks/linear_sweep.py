@@ -2,29 +2,28 @@
 
     python benchmarks/linear_sweep.py [--epochs N] [--depths L ...]
 
-1,000 epochs of gradient descent for 10 seeds x 12 learning rates x depths up to 96 of 10 x 10 networks, for each of
-the figure's kinds: Xavier, orthogonal, 1-, 2- and 3-shortcut. The data are white inputs and one-hot outputs of 60,000
-samples, drawn at random: the time of a step does not depend on them. Compared with one network at a time on the same
-second moments (a few are timed, and their time multiplied).
+1,000 epochs of gradient descent for 10 seeds x 12 learning rates x depths up to 96 of 10 x 10 networks, for each
+parameterisation of the figure: Xavier, orthogonal, 1-, 2- and 3-shortcut. The data are white inputs and one-hot outputs
+of 60,000 random samples: the time of a step does not depend on them. The alternative is one network at a time on the
+same second moments; a few are timed, and their time is multiplied.
 """
 
-import argparse
 import os
 import time
 
 # Products of 10 x 10 matrices gain nothing from threads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import joblib
 import numpy as np
 
+from harness import results
 from idmatters_tf import linear
 
 SEEDS, RATES, DIM, SAMPLES = 10, 12, 10, 60_000
 
 
 def starts(depths):
-    """The networks of the figure by (kind, depth); depths that a shortcut's depth does not divide are left out."""
+    """The networks of the figure by (kind, depth); depths that are no multiple of a shortcut's n are left out."""
     kinds = {
         "xavier": ("xavier", 1, False),
         "orthogonal": ("orthogonal", 1, False),
@@ -41,7 +40,7 @@ def starts(depths):
 
 
 def one_at_a_time(networks, sxx, syx, rates, epochs):
-    """Seconds that all networks would take, from the first of each shape, which is given a tenth of the epochs."""
+    """The seconds that all networks would take, from the first of each shape, trained for a tenth of the epochs."""
     total = 0.0
     for W, shortcut in networks.values():
         one, start = W[0], time.perf_counter()
@@ -52,12 +51,13 @@ def one_at_a_time(networks, sxx, syx, rates, epochs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = results.parser(__doc__, rounds=1)
     parser.add_argument("--epochs", type=int, default=1000, help="(default: %(default)s)")
     parser.add_argument(
         "--depths", type=int, nargs="+", default=[3, 6, 12, 24, 48, 96], help="(default: 3 6 12 24 48 96)"
     )
     options = parser.parse_args()
+    report = results.Report(__file__, options, ["numpy", "scipy"])
 
     rng = np.random.default_rng(0)
     X = linear.whiten(rng.normal(size=(DIM, SAMPLES)))[0]
@@ -66,21 +66,23 @@ def main():
     rates = np.geomspace(1e-3, 3.0, RATES)
     networks = starts(options.depths)
 
-    start = time.perf_counter()
-    results = linear.sweep(networks, sxx, syx, rates, options.epochs, record_every=options.epochs)
-    ours = time.perf_counter() - start
-    theirs = one_at_a_time(networks, sxx, syx, rates, options.epochs)
-    count = len(networks) * SEEDS * RATES
-    print(f"sweep           {ours:8.1f} s    {count:,} networks, {options.epochs:,} epochs, {joblib.cpu_count()} cores")
-    print(f"one at a time   {theirs:8.1f} s    (extrapolated)    ratio {theirs / ours:.1f}")
+    ours, theirs, trained = [], [], {}
+    for _ in range(options.rounds):
+        start = time.perf_counter()
+        trained = linear.sweep(networks, sxx, syx, rates, options.epochs, record_every=options.epochs)
+        ours.append(time.perf_counter() - start)
+        theirs.append(one_at_a_time(networks, sxx, syx, rates, options.epochs))
+    report.add("all at once", ours, "s")
+    report.add("one at a time, extrapolated", theirs, "s", ratio=theirs[0] / ours[0])
     print("log10 of the mean excess risk at the best rate, by depth:")
     for kind in dict.fromkeys(kind for kind, _ in networks):
         best = {
-            depth: np.log10(np.nanmin(np.mean(results[kind, depth].excess_risk[..., -1], axis=0)))
+            depth: np.log10(np.nanmin(np.mean(trained[kind, depth].excess_risk[..., -1], axis=0)))
             for depth in options.depths
-            if (kind, depth) in results
+            if (kind, depth) in trained
         }
         print(f"  {kind:12}" + "  ".join(f"{depth}: {value:6.2f}" for depth, value in best.items()))
+    report.finish(f"{len(networks) * SEEDS * RATES:,} networks, {options.epochs:,} epochs.")
 
 
 if __name__ == "__main__":

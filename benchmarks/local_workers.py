@@ -2,16 +2,16 @@
 
     python benchmarks/local_workers.py [--steps N] [--rounds N]
 
-Ways to train the same network on the same cores with the same global batch, each in processes of its own, in turn: one
-device; two workers with half of the batch each, started by `trainers.launch`; and, as the machine's own limits, two
-processes with half of the batch each that know nothing of one another, what two workers would take if exchanging
-gradients cost nothing; and two that exchange them by hand: a bare compiled step on batches that are there already, the
-gradients through a loopback socket, no strategy, no pipeline, no records. Without the first half of each run.
+Four ways to train the same network on the same cores with the same global batch, each in processes of its own: one
+device; two workers with half of the batch each, started by `trainers.launch`; and, as limits of the machine itself, two
+independent processes with half of the batch each, which is what two workers would take if exchanging gradients cost
+nothing; and two processes that exchange gradients by hand: a bare compiled step on batches that are already in memory,
+a loopback socket, no strategy, no pipeline, no records. The first half of each run is left out.
 """
 
 import argparse
+import functools
 import json
-import os
 import pathlib
 import socket
 import statistics
@@ -19,6 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from harness import results
+from harness.timing import in_turn, ratio
 
 WIDTHS = (32, 64, 128)
 OPTIONS = ["--dataset", "shapes", "--blocks", "1", "--widths", *map(str, WIDTHS), "--log-every", "5"]
@@ -91,12 +94,12 @@ def by_hand(number, port, steps):
             if step == steps // 2:
                 began = time.perf_counter()
             ours = gradient(*batches[step % 8]).numpy()
-            _exchange(other, ours, theirs, first=number == 0)
+            exchange(other, ours, theirs, first=number == 0)
             update(tf.constant(ours + theirs))
     print((time.perf_counter() - began) / (steps - steps // 2))
 
 
-def _exchange(other, ours, theirs, first):
+def exchange(other, ours, theirs, first):
     """Sends and receives; the first one sends first, so that buffers need not hold a whole gradient."""
 
     def receive():
@@ -112,8 +115,8 @@ def _exchange(other, ours, theirs, first):
         other.sendall(memoryview(ours).cast("B"))
 
 
-def timed_by_hand(steps):
-    """Seconds per step of two processes by hand."""
+def measure_by_hand(steps):
+    """Seconds per step of two processes that exchange gradients by hand."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     command = [sys.executable, __file__, "--steps", str(steps), "--by-hand"]
@@ -124,43 +127,50 @@ def timed_by_hand(steps):
     return max(float(process.communicate(timeout=600)[0]) for process in processes)
 
 
+def measure_programs(program, batch, runs, steps):
+    """Seconds per step of one training, or of several at the same time.
+
+    Args:
+        program: the words after `python -m`.
+        batch: of each run.
+        runs: how many are started.
+        steps: of each run.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        folders = [pathlib.Path(folder) / str(number) for number in range(runs)]
+        command = [sys.executable, "-m", *program, *OPTIONS, "--steps", str(steps), "--batch-size", str(batch), "--out"]
+        processes = [
+            subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            for out in folders
+        ]
+        codes = [process.wait(timeout=600) for process in processes]
+        if any(codes):
+            raise SystemExit(f"error: {' '.join(program)} failed")
+        return max(seconds_per_step(out) for out in folders)
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = results.parser(__doc__, rounds=3)
     parser.add_argument("--steps", type=int, default=60, help="of each run (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
     parser.add_argument("--by-hand", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.by_hand:
         by_hand(*options.by_hand, options.steps)
         return
-    words = [*OPTIONS, "--steps", str(options.steps)]
-    launch = ["trainers.launch", "--workers", "2", "--", "cifar"]
-    times = {"one device": [], "two workers": [], "two apart": [], "two by hand": []}
-    for _ in range(options.rounds):
-        with tempfile.TemporaryDirectory() as folder:
-            folder = pathlib.Path(folder)
-            ways = {
-                "one device": [(["trainers.cifar"], BATCH, "one")],
-                "two workers": [(launch, BATCH, "both")],
-                "two apart": [(["trainers.cifar"], BATCH // 2, name) for name in ("left", "right")],
-            }
-            for name, processes in ways.items():
-                started = []
-                for program, batch, out in processes:
-                    command = [sys.executable, "-m", *program, *words, "--batch-size", str(batch)]
-                    command += ["--out", str(folder / out)]
-                    started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-                for process in started:
-                    if process.wait(timeout=600):
-                        raise SystemExit(f"{name} failed")
-                times[name].append(max(seconds_per_step(folder / out) for _, _, out in processes))
-        times["two by hand"].append(timed_by_hand(options.steps))
+    report = results.Report(__file__, options, ["tensorflow", "keras"])
+    train = functools.partial(measure_programs, steps=options.steps)
+    launch = ("trainers.launch", "--workers", "2", "--", "cifar")
+    ways = {
+        "two workers": lambda: train(launch, BATCH, runs=1),
+        "one device": lambda: train(("trainers.cifar",), BATCH, runs=1),
+        "two independent processes": lambda: train(("trainers.cifar",), BATCH // 2, runs=2),
+        "two processes that exchange by hand": lambda: measure_by_hand(options.steps),
+    }
+    times = in_turn(ways, options.rounds)
+    ours = times["two workers"]
     for name, values in times.items():
-        low, middle, high = (1000 * f(values) for f in (min, statistics.median, max))
-        print(f"{name:12} {middle:8.2f} ms a step of {BATCH} pictures   ({low:.2f} .. {high:.2f})")
-    for other in ("one device", "two apart", "two by hand"):
-        ratio = statistics.median(a / b for a, b in zip(times["two workers"], times[other], strict=True))
-        print(f"two workers / {other}: ratio {ratio:.3f} on {len(os.sched_getaffinity(0))} cores")
+        report.add(name, values, "ms a step", 1e3, ratio=ratio(ours, values) if values is not ours else None)
+    report.finish(f"Steps of {BATCH} images.")
 
 
 if __name__ == "__main__":
