@@ -31,7 +31,7 @@ format: $(VENV)/installed  ## put the code into the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/installed  ## run the benchmarks, each against what people would use instead, and print one table (half an hour)
+bench: $(VENV)/installed  ## run the benchmarks, each against what people would use instead (half an hour); --record: see benchmarks/README.md
 	$(BIN)/python benchmarks/everything.py
 
 wheel: $(VENV)/installed  ## build the wheel into dist/

@@ -2,8 +2,8 @@
 
     python benchmarks/imagenet_input.py [--data-dir DIR] [--augment paper|standard] [--seconds S] [--rounds N]
 
-The alternative is `tf.io.decode_and_crop_jpeg` alone: the same files, read and decoded in the same order, to windows
-drawn beforehand from the same distribution, in a `map` with AUTOTUNE, and thrown away. Ours also draws the windows and
+The alternative is `tf.io.decode_and_crop_jpeg` alone: the same files, read and decoded in the same order, to the same
+windows (drawn beforehand), in a `map` with AUTOTUNE, and thrown away. Ours also draws the windows and
 packs them into batches; the devices resize to 224 x 224, flip and standardise. A third measurement does that on the
 same cores as well, as where the device is the processor. Without --data-dir the images are synthetic: 120 of
 500 x 375 pixels and about 90 kB.
@@ -56,12 +56,14 @@ def finished(files, augmentation):
 
 def bare(files, augmentation):
     """Decoding alone."""
-    order = StreamTrainBatches(files, BATCH, 0, augmentation).indices(tf.range(POSITIONS, dtype=tf.int64))
-    paths = [f"{files.root}/{files.names[index]}" for index in order.numpy()]
+    batches = StreamTrainBatches(files, BATCH, 0, augmentation)
+    positions = tf.range(POSITIONS, dtype=tf.int64)
+    paths = [f"{files.root}/{files.names[index]}" for index in batches.indices(positions).numpy()]
+    keys = batches.keys(positions)
     windows = []
     for position, path in enumerate(paths):
         shape = tf.io.extract_jpeg_shape(tf.io.read_file(path))
-        window = decoding.train_window(augmentation, tf.constant([1, position], tf.int64))
+        window = decoding.train_window(augmentation, keys[position])
         windows.append(tf.stack([0, 0, shape[0], shape[1]]) if window is None else window(shape))
     paths, windows = tf.constant(paths), tf.stack(windows)
 

@@ -41,17 +41,16 @@ class Measurement:
 
     def sentence(self) -> str:
         """In words: name, median, range, ratio."""
-        words = [self.name]
+        value, ratio = "", ""
         if self.median is not None:
-            words.append(f"{plain(self.median)} {self.unit}".strip())
+            value = f"{plain(self.median)} {self.unit}".strip()
         if self.low is not None and self.high is not None:
-            words.append(f"({plain(self.low)} to {plain(self.high)})")
-        text = " ".join(words)
+            value += f" ({plain(self.low)} to {plain(self.high)})"
         if self.ratio is not None:
-            text += f", ratio {plain(self.ratio, 3)}"
+            ratio = f"ratio {plain(self.ratio)}"
         if self.expected is not None:
-            text += f" (predicted {plain(self.expected, 3)})"
-        return text
+            ratio += f" (predicted {plain(self.expected, 3)})"
+        return f"{self.name}: {', '.join(filter(None, (value, ratio)))}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,6 +40,11 @@ class StreamTrainBatches:
         """The image at each position of the endless sequence: int64 to int64, of the same shape `(count,)`."""
         return shuffled(positions, self.count, self.seed)
 
+    def keys(self, positions):
+        """The key of the random window at each position: int64 `(count,)` to int64 `(count, 2)`."""
+        seeds = tf.fill(tf.shape(positions), tf.constant((self.seed << 2) + _AUGMENTATION, tf.int64))
+        return tf.stack([seeds, positions], 1)
+
     def batch(self, step, start=0, stop=None):
         """The examples from `start` to `stop` of a step's global batch, preprocessed; see `TrainBatches.batch`."""
         stop = self.batch_size if stop is None else stop
@@ -62,7 +67,7 @@ class StreamTrainBatches:
             # For a batch at once: small operations would cost as much as decoding if done for each image.
             step, start = step_and_start(number)
             positions = step * self.batch_size + start + tf.range(size, dtype=tf.int64)
-            keys = tf.stack([tf.fill([size], tf.constant((self.seed << 2) + _AUGMENTATION, tf.int64)), positions], 1)
+            keys = self.keys(positions)
             flips = tf.zeros([self.batch_size], tf.int32)
             if self.augmentation != "none":
                 key = tf.stack([tf.constant((self.seed << 2) + _FLIPS, tf.int64), step])

@@ -1,0 +1,59 @@
+"""The benchmarks' results, their table, and what the scripts may import. Nothing is timed here."""
+
+import ast
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def table(folder, *arguments):
+    command = [sys.executable, str(folder / "table.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_table_shows_the_results(tmp_path):
+    assert table(BENCHMARKS, "--check").returncode == 0, "run python benchmarks/table.py"
+
+    copy = shutil.copytree(BENCHMARKS, tmp_path / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
+    saved = copy / "results" / "factorize.json"
+    saved.write_text(saved.read_text().replace("0.199", "0.2345", 1))
+    assert "run python benchmarks/table.py" in table(copy, "--check").stderr
+    assert table(copy).returncode == 0
+    assert "factorize: 0.2345 s" in (copy / "README.md").read_text()
+
+
+def test_a_recorded_result_replaces_the_one_of_the_same_command(tmp_path):
+    copy = shutil.copytree(BENCHMARKS, tmp_path / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
+    options = ["--dim", "4", "--depth", "3", "--rounds", "2"]
+    for hardware in ("an abacus", "a slide rule"):
+        command = [sys.executable, str(copy / "factorize.py"), *options, "--record", "--hardware", hardware]
+        subprocess.run(command, cwd=ROOT, env=None, capture_output=True, timeout=120, check=True)
+    assert table(copy).returncode == 0
+    page = (copy / "README.md").read_text()
+    assert "`--dim 4 --depth 3 --rounds 2`" in page
+    assert "a slide rule" in page
+    assert "an abacus" not in page
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.rglob("*.py")), ids=lambda path: str(path.relative_to(BENCHMARKS)))
+def test_only_public_names_are_used(path):
+    private = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            private += [name.name for name in node.names if is_private(name.name)]
+        elif isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+            private += [node.attr] if is_private(node.attr) else []
+        elif isinstance(node, ast.ClassDef) and node.bases:
+            methods = [item.name for item in node.body if isinstance(item, ast.FunctionDef)]
+            private += [name for name in methods if is_private(name)]
+    assert not private
+
+
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
