@@ -9,12 +9,13 @@ that epoch's own permutation. Step s takes the positions from s * batch to (s + 
 
 import dataclasses
 
+import numpy as np
 import tensorflow as tf
 
 from idmatters_tf.data.augment import InMemoryImages
 
-# Keeps the permutation's random numbers apart from the augmentation's.
-_ORDER, _AUGMENTATION = 1, 2
+# Keep the random numbers of the permutation, the augmentation and cutout apart.
+_ORDER, _AUGMENTATION, _CUTOUT = 1, 2, 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +78,9 @@ class TrainBatches:
         self._images = InMemoryImages(images, augmentation)
         with tf.device("CPU:0"):
             self._labels = tf.constant(labels, tf.int32)
+            if augmentation is not None and augmentation.flips == "alternate":
+                first = np.random.default_rng(seed).integers(0, 2, len(labels), dtype=np.int32)
+                self._first_flips = tf.constant(first)
 
     def indices(self, positions):
         """The image at each position of the endless sequence: int64 to int64, of the same shape `(count,)`."""
@@ -94,11 +98,22 @@ class TrainBatches:
         """
         stop = self.batch_size if stop is None else stop
         step = tf.cast(step, tf.int64)
-        indices = self.indices(step * self.batch_size + tf.range(start, stop, dtype=tf.int64))
-        # Drawn for the whole batch and then cut, so that a share gets the numbers that the whole would get.
-        key = tf.stack([tf.constant((self.seed << 2) + _AUGMENTATION, tf.int64), step])
-        draws = tf.random.stateless_uniform([self.batch_size, 3], key, 0, 1 << 30, tf.int32)[start:stop]
+        positions = step * self.batch_size + tf.range(start, stop, dtype=tf.int64)
+        indices = self.indices(positions)
+        draws = self._draws(step, 3, _AUGMENTATION)[start:stop]
+        augmentation = self._images.augmentation
+        if augmentation is not None and augmentation.flips == "alternate":
+            epochs = tf.cast(positions // self._images.count, tf.int32)
+            flips = tf.gather(self._first_flips, indices) + epochs
+            draws = tf.concat([draws[:, :2], flips[:, None]], 1)
+        if augmentation is not None and augmentation.cutout:
+            draws = tf.concat([draws, self._draws(step, 2, _CUTOUT)[start:stop]], 1)
         return self._images.standardized(indices, draws), tf.gather(self._labels, indices)
+
+    def _draws(self, step, columns, purpose):
+        """Random numbers for the whole batch, which are then cut, so that a share gets those that the whole gets."""
+        key = tf.stack([tf.constant((self.seed << 2) + purpose, tf.int64), step])
+        return tf.random.stateless_uniform([self.batch_size, columns], key, 0, 1 << 30, tf.int32)
 
     def dataset(self, first_step, steps, share=ALONE, stride=1):
         """The batches of `steps` steps as a `tf.data.Dataset`, one element for each replica in turn.

@@ -76,6 +76,49 @@ def test_augmentation_differs_between_epochs_and_seeds_and_covers_every_choice()
     assert not np.array_equal(first, other.batch(0)[0])
 
 
+def test_alternating_flips_show_each_image_both_ways_in_two_epochs():
+    ours = TrainBatches(IMAGES, LABELS, 50, 3, CropAndFlip(0, flips="alternate"))
+    flipped = []
+    for epoch in range(4):
+        images, labels = (tensor.numpy() for tensor in ours.batch(epoch))
+        plain = standardize(tf.cast(IMAGES[labels], tf.float32)).numpy()
+        is_plain = np.isclose(images, plain, atol=1e-5).all(axis=(1, 2, 3))
+        is_flipped = np.isclose(images, plain[:, :, ::-1], atol=1e-5).all(axis=(1, 2, 3))
+        assert (is_plain ^ is_flipped).all()
+        flipped.append(is_flipped[np.argsort(labels)])
+    np.testing.assert_array_equal(flipped[0], ~flipped[1])
+    np.testing.assert_array_equal(flipped[0], flipped[2])
+    assert 10 < flipped[0].sum() < 40
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 5])
+def test_cutout_zeroes_a_square_and_nothing_else(side):
+    plain = TrainBatches(IMAGES, LABELS, 50, 3, CropAndFlip(1))
+    cut = TrainBatches(IMAGES, LABELS, 50, 3, CropAndFlip(1, cutout=side))
+    centres = set()
+    for step in range(6):
+        images = cut.batch(step)[0].numpy()
+        for whole, image in zip(plain.batch(step)[0].numpy(), images, strict=True):
+            rows, cols = np.nonzero((image == 0).all(axis=-1))
+            top, left = rows.min(), cols.min()
+            bottom, right = rows.max() + 1, cols.max() + 1
+            # A square of full size, or one that the border cuts off.
+            assert bottom - top == side or top == 0 or bottom == 6
+            assert right - left == side or left == 0 or right == 8
+            expected = whole.copy()
+            expected[top:bottom, left:right] = 0
+            np.testing.assert_array_equal(image, expected)
+            centres.add((top, left))
+    assert len(centres) > 15
+
+
+def test_reflected_padding_equals_numpys():
+    images = InMemoryImages(IMAGES, CropAndFlip(3, "reflect"))
+    crop = images.batch(tf.constant([7], tf.int64), tf.constant([[1, 5, 0]]))
+    padded = np.pad(IMAGES[7], [(3, 3), (3, 3), (0, 0)], mode="reflect")
+    np.testing.assert_array_equal(crop[0], padded[1:7, 5:13])
+
+
 @pytest.mark.parametrize(("replicas", "pipelines"), [(1, 1), (2, 1), (4, 1), (4, 2), (4, 4)])
 def test_the_shares_make_up_the_global_batch(replicas, pipelines):
     ours = batches()
