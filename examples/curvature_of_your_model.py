@@ -2,7 +2,7 @@
 
     python examples/curvature_of_your_model.py [--out DIR] [--images N] [--epochs N]
 
-Trains a small network on the built-in pictures, then asks how curved its loss is. A minute on two CPU cores.
+Trains a small network on the built-in images, then asks how curved its loss is. A minute on two CPU cores.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def main():
     # The part that is positive semidefinite.
     gauss_newton = GaussNewtonOperator(model, model.loss, sample)
     print(f"Gauss-Newton: largest eigenvalue {top_eigenpairs(gauss_newton, tolerance=1e-3).values[0]:.3f}")
-    print(f"picture: {out / 'density.png'}")
+    print(f"image: {out / 'density.png'}")
 
 
 if __name__ == "__main__":

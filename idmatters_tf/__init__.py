@@ -6,7 +6,7 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
     layers         ResidualConv2D, PadShortcut2D, RandomProjection, ResidualDense, ResidualDenseStack, LinearResidual,
                    ShortcutUnit, PerImageStandardization
     expressivity   residual networks that memorise any sample, in closed form
-    linear         deep linear networks as mathematics: risks, factorisations, Hessians, gradient descent (NumPy alone)
+    linear         deep linear networks as mathematics: risks, factorisations, Hessians, gradient descent
     optimizers     Momentum (the learning rate outside the velocity, as TensorFlow 1 had it)
     norms          Frobenius and spectral norms of a network's kernels
     curvature      Hessians, Gauss-Newton and Fisher matrices of any Keras model; their spectra
@@ -14,19 +14,32 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
 """
 
 import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from idmatters_tf import curvature, data, expressivity, initializers, layers, linear, norms, optimizers
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("curvature", "data", "expressivity", "initializers", "layers", "linear", "norms", "optimizers")
+__all__ = [
+    "__version__",
+    "curvature",
+    "data",
+    "expressivity",
+    "initializers",
+    "layers",
+    "linear",
+    "norms",
+    "optimizers",
+]
 
-__all__ = [*_SUBMODULES, "__version__"]
 
-
-def __getattr__(name):
-    if name in _SUBMODULES:
+def __getattr__(name: str) -> ModuleType:
+    if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted(__all__)

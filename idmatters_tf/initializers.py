@@ -6,24 +6,30 @@ below is the product of the spatial sizes, so that a `Dense` kernel counts as k 
 
 import math
 import random
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
+
+from idmatters_tf.keras_types import Tensor
+
+InitializerT = TypeVar("InitializerT", bound=keras.initializers.Initializer)
 
 
 class _ScaledNormal(keras.initializers.Initializer):
     """A normal distribution whose standard deviation is a function of the kernel's shape."""
 
-    def __init__(self, seed=None):
+    def __init__(self, seed: int | None = None):
         if not (seed is None or isinstance(seed, int)):
             raise ValueError(
                 f"Argument `seed` of {type(self).__name__} must be an integer or None. Received: seed={seed!r}"
             )
         self.seed = seed
-        # Drawn from Python's generator, as Keras' own initialisers do, so that keras.utils.set_random_seed rules it.
+        # Drawn from Python's generator, as Keras' own initialisers do, so that keras.utils.set_random_seed fixes it.
         self._drawn_seed = random.randrange(2**31) if seed is None else seed
 
-    def __call__(self, shape, dtype=None):
+    def __call__(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         if len(shape) < 2:
             raise ValueError(
                 f"{type(self).__name__} needs a kernel of shape (spatial sizes..., inputs, outputs), rank 2 or more. "
@@ -31,11 +37,11 @@ class _ScaledNormal(keras.initializers.Initializer):
             )
         return keras.random.normal(shape, stddev=self.standard_deviation(shape), dtype=dtype, seed=self._drawn_seed)
 
-    def standard_deviation(self, shape):
+    def standard_deviation(self, shape: Sequence[int]) -> float:
         """The standard deviation (a float) used for a kernel of this shape."""
         raise NotImplementedError
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"seed": self.seed}
 
 
@@ -56,7 +62,7 @@ class IdentityNormal(_ScaledNormal):
     1.0
     """
 
-    def standard_deviation(self, shape):
+    def standard_deviation(self, shape: Sequence[int]) -> float:
         return 1.0 / (math.prod(shape[:-2]) * shape[-1])
 
 
@@ -75,7 +81,7 @@ class StandardNormal(_ScaledNormal):
     1.0
     """
 
-    def standard_deviation(self, shape):
+    def standard_deviation(self, shape: Sequence[int]) -> float:
         return 1.0 / math.sqrt(math.prod(shape[:-2]) * shape[-1])
 
 
@@ -96,7 +102,7 @@ class ScaledGlorot(_ScaledNormal):
     0.25
     """
 
-    def __init__(self, scale=0.01, seed=None):
+    def __init__(self, scale: float = 0.01, seed: int | None = None):
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(
                 f"Argument `scale` of ScaledGlorot must be a positive number. Received: scale={scale}. "
@@ -105,15 +111,15 @@ class ScaledGlorot(_ScaledNormal):
         super().__init__(seed=seed)
         self.scale = scale
 
-    def standard_deviation(self, shape):
+    def standard_deviation(self, shape: Sequence[int]) -> float:
         field = math.prod(shape[:-2])
         return self.scale * math.sqrt(2.0 / (field * (shape[-2] + shape[-1])))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"scale": self.scale, **super().get_config()}
 
 
-def reseeded(initializer, *salt):
+def reseeded(initializer: InitializerT, *salt: int) -> InitializerT:
     """A copy of a Keras initialiser, its integer seed mixed with `salt`.
 
     A layer with several kernels of one shape would fill them with the same numbers if it gave each the same seeded
@@ -129,6 +135,6 @@ def reseeded(initializer, *salt):
     return type(initializer).from_config(config)
 
 
-def mixed_seed(seed, *salt):
-    """A seed in [0, 2^31) that depends on all the non-negative integers given, without collisions to speak of."""
+def mixed_seed(seed: int, *salt: int) -> int:
+    """A seed in [0, 2^31), a hash of the non-negative integers given."""
     return int(np.random.SeedSequence([seed, *salt]).generate_state(1)[0] >> 1)

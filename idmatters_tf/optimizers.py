@@ -1,7 +1,12 @@
 """Momentum as TensorFlow 1 had it, which is how the papers' networks were trained."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import ops
+
+from idmatters_tf.keras_types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -12,7 +17,7 @@ class Momentum(keras.optimizers.SGD):
     after a drop of the rate by 10, Keras' velocity still carries ten times too large a step for some 1 / (1 - m) steps,
     while here the step shrinks at once. TensorFlow 1's `MomentumOptimizer` (and PyTorch's SGD) are of this form.
 
-    With `nesterov` the step is `g + m v` in place of v, as in both of these.
+    With `nesterov` the step is `g + m v` in place of v, as in both.
 
     Args:
         learning_rate: a float or a Keras schedule.
@@ -21,15 +26,24 @@ class Momentum(keras.optimizers.SGD):
         kwargs: as for `keras.optimizers.SGD`.
     """
 
-    def __init__(self, learning_rate=0.05, momentum=0.9, nesterov=False, name="momentum", **kwargs):
-        super().__init__(learning_rate, momentum=float(momentum), nesterov=nesterov, name=name, **kwargs)
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule | Callable[[], float] = 0.05,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        name: str = "momentum",
+        **kwargs: Any,
+    ):
+        rate: Any = learning_rate
+        super().__init__(rate, momentum=float(momentum), nesterov=nesterov, name=name, **kwargs)
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         learning_rate = ops.cast(learning_rate, variable.dtype)
-        step = ops.cast(gradient, variable.dtype)
+        step: Tensor = ops.cast(gradient, variable.dtype)
         if self.momentum:
             velocity = self.momentums[self._get_variable_index(variable)]
-            new_velocity = ops.multiply(velocity, self.momentum) + step
+            new_velocity: Tensor = ops.multiply(velocity, self.momentum)
+            new_velocity = new_velocity + step
             step = step + self.momentum * new_velocity if self.nesterov else new_velocity
             self.assign(velocity, new_velocity)
         self.assign_sub(variable, ops.multiply(step, learning_rate))

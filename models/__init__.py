@@ -10,13 +10,20 @@ models.linear.linear_residual, plain, shortcut_network    deep linear networks, 
 """
 
 import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-_SUBMODULES = ("all_cnn", "cifar", "cost", "densenet", "identity", "imagenet", "layout", "linear", "resnet")
+if TYPE_CHECKING:
+    from models import all_cnn, cifar, cost, densenet, identity, imagenet, layout, linear, resnet
 
-__all__ = list(_SUBMODULES)
+__all__ = ["all_cnn", "cifar", "cost", "densenet", "identity", "imagenet", "layout", "linear", "resnet"]
 
 
-def __getattr__(name):
-    if name in _SUBMODULES:
+def __getattr__(name: str) -> ModuleType:
+    if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,6 +7,7 @@ import keras
 
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.initializers import mixed_seed
+from idmatters_tf.keras_types import Initializer, Shape, Tensor
 from idmatters_tf.layers.arguments import decay_regularizer
 
 # Channels, side, stride and padding of each convolution but the last; dropout comes after the strided ones.
@@ -23,41 +24,42 @@ CONVOLUTIONS = (
 
 
 def all_cnn_c(
-    input_shape=(32, 32, 3),
-    classes=10,
-    dropout=(0.2, 0.5),
-    weight_decay=1e-3,
-    seed=0,
-    name="all_cnn_c",
-):
+    input_shape: Shape = (32, 32, 3),
+    classes: int = 10,
+    dropout: tuple[float, float] = (0.2, 0.5),
+    weight_decay: float = 1e-3,
+    seed: int = 0,
+    name: str = "all_cnn_c",
+) -> keras.Model:
     """Nine convolutions with ReLU, two of them strided, and an average over space; 1,369,738 parameters.
 
-    The paper expects pictures after global contrast normalisation and ZCA whitening, see
+    The paper's images have undergone global contrast normalisation and ZCA whitening, see
     `idmatters_tf.layers.ZCAWhitening`. It does not name the initialiser; He's (2015) is used.
 
     Args:
         input_shape: `(rows, cols, channels)`; rows and cols may be None.
         classes: the number of classes.
-        dropout: the share dropped of the input, and of what comes out of each strided convolution.
+        dropout: the fractions dropped of the input and of the output of each strided convolution.
         weight_decay: the rate in `rate * sum(w^2) / 2`, over kernels and biases.
         seed: a non-negative integer; every kernel's values follow from it.
         name: the model's name.
 
     Returns:
-        A `keras.Model` from pictures to logits, float32 also under a 16-bit dtype policy.
+        A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
     positive_integer("classes", classes)
     regularizer = decay_regularizer(weight_decay)
     of_input, of_features = dropout
 
-    def convolution(features, number, filters, side, strides, padding, activation="relu"):
+    def convolution(features: Tensor, number: int, filters: int, side: int, strides: int, padding: str) -> Tensor:
+        initializer: Initializer = keras.initializers.HeNormal(mixed_seed(seed, number))
         return keras.layers.Conv2D(
             filters,
             side,
             strides=strides,
             padding=padding,
-            activation=activation,
-            kernel_initializer=keras.initializers.HeNormal(mixed_seed(seed, number)),
+            activation="relu",
+            kernel_initializer=initializer,
             kernel_regularizer=regularizer,
             bias_regularizer=regularizer,
             name=f"conv{number}",
@@ -70,7 +72,7 @@ def all_cnn_c(
         if strides > 1:
             dropped = keras.layers.Dropout(of_features, seed=mixed_seed(seed, 100 + number), name=f"dropout{number}")
             features = dropped(features)
-    # A ReLU after the ninth convolution, too (Table 1); the average over its outputs are the logits.
+    # The ninth convolution has a ReLU as well (Table 1); the averages of its outputs are the logits.
     features = convolution(features, 9, classes, 1, 1, "same")
     logits = keras.layers.GlobalAveragePooling2D(dtype=keras.config.dtype_policy().variable_dtype, name="pool")(
         features

@@ -7,26 +7,27 @@ import itertools
 
 import keras
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf.arguments import one_of, positive_integer
 from idmatters_tf.initializers import mixed_seed
+from idmatters_tf.keras_types import Initializer, Shape, Tensor
 from idmatters_tf.layers.arguments import decay_regularizer
 from idmatters_tf.layers.basic_block import batch_normalization
 from models.resnet import logits
 
 
 def densenet(
-    depth=100,
-    growth=24,
-    input_shape=(32, 32, 3),
-    classes=10,
-    bottleneck=False,
-    compression=None,
-    dropout=0.0,
-    synchronized=False,
-    weight_decay=1e-4,
-    seed=0,
-    name="densenet",
-):
+    depth: int = 100,
+    growth: int = 24,
+    input_shape: Shape = (32, 32, 3),
+    classes: int = 10,
+    bottleneck: bool = False,
+    compression: float | None = None,
+    dropout: float = 0.0,
+    norm: str = "batch",
+    weight_decay: float = 1e-4,
+    seed: int = 0,
+    name: str = "densenet",
+) -> keras.Model:
     """Three dense blocks in which every layer sees the outputs of all layers before it.
 
     A layer is `concat(x, C(relu(BN x)))` with a 3x3 convolution of `growth` channels; with `bottleneck` a 1x1
@@ -39,20 +40,21 @@ def densenet(
     Args:
         depth: L, 3 n + 4 with n layers in each block; with bottlenecks 6 n + 4.
         growth: k, the channels that each layer adds.
-        input_shape: `(rows, cols, channels)`; rows and cols may be None. Pictures are expected with mean 0 and
-            deviation 1 in each channel.
+        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images are expected to have
+            mean 0 and standard deviation 1 in each channel.
         classes: the number of classes.
         bottleneck: whether this is the BC form.
-        compression: the share of channels that a transition keeps; None: 0.5 with bottlenecks, else 1.
-        dropout: the share dropped after each convolution but the first; the paper has 0.2 where it does not augment.
-        synchronized: whether the normalisations take their statistics over all replicas of a `tf.distribute` strategy.
+        compression: the fraction of channels that a transition keeps; None: 0.5 with bottlenecks, else 1.
+        dropout: the fraction dropped after each convolution but the first; the paper has 0.2 where it does not augment.
+        norm: "batch" for batch normalisation, or "synchronized" for the same with statistics over all replicas of a
+            `tf.distribute` strategy.
         weight_decay: the rate in `rate * sum(w^2) / 2`, over all parameters, those of the normalisation included, as
             in the published Torch code.
         seed: a non-negative integer; every kernel's values follow from it.
         name: the model's name.
 
     Returns:
-        A `keras.Model` from pictures to logits, float32 also under a 16-bit dtype policy.
+        A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
     per_layer = 2 if bottleneck else 1
     if positive_integer("depth", depth) < 3 * per_layer + 4 or (depth - 4) % (3 * per_layer):
@@ -67,16 +69,18 @@ def densenet(
         raise ValueError(f"Argument `compression` must lie in (0, 1]. Received: compression={compression}")
     if not 0 <= dropout < 1:
         raise ValueError(f"Argument `dropout` must lie in [0, 1). Received: dropout={dropout}")
+    one_of("norm", norm, ("batch", "synchronized"))
     regularizer = decay_regularizer(weight_decay)
     seeds = (mixed_seed(seed, number) for number in itertools.count(2))
 
-    def convolution(features, filters, side, name, drops=True):
+    def convolution(features: Tensor, filters: int, side: int, name: str, drops: bool = True) -> Tensor:
+        initializer: Initializer = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal", next(seeds))
         convolved = keras.layers.Conv2D(
             filters,
             side,
             padding="same",
             use_bias=False,
-            kernel_initializer=keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal", next(seeds)),
+            kernel_initializer=initializer,
             kernel_regularizer=regularizer,
             name=name,
         )(features)
@@ -84,8 +88,8 @@ def densenet(
             return convolved
         return keras.layers.Dropout(dropout, seed=next(seeds), name=f"{name}_dropout")(convolved)
 
-    def normalized(features, name):
-        features = batch_normalization(regularizer, synchronized, name=f"{name}_norm")(features)
+    def normalized(features: Tensor, name: str) -> Tensor:
+        features = batch_normalization(regularizer, norm, name=f"{name}_norm")(features)
         return keras.layers.ReLU(name=f"{name}_relu")(features)
 
     inputs = keras.Input(input_shape, name="images")

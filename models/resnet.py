@@ -8,6 +8,7 @@ import keras
 
 from idmatters_tf.arguments import one_of, positive_integer
 from idmatters_tf.initializers import mixed_seed
+from idmatters_tf.keras_types import Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.layers import BasicBlock2D
 from idmatters_tf.layers.arguments import decay_regularizer
 from idmatters_tf.layers.basic_block import batch_normalization
@@ -16,15 +17,15 @@ WIDTHS = (16, 32, 64)
 
 
 def resnet(
-    depth=110,
-    input_shape=(32, 32, 3),
-    classes=10,
-    shortcut="pad",
-    synchronized=False,
-    weight_decay=1e-4,
-    seed=0,
-    name="resnet",
-):
+    depth: int = 110,
+    input_shape: Shape = (32, 32, 3),
+    classes: int = 10,
+    shortcut: str = "pad",
+    norm: str = "batch",
+    weight_decay: float = 1e-4,
+    seed: int = 0,
+    name: str = "resnet",
+) -> keras.Model:
     """He et al. (2015), section 4.2: three stages of basic blocks with 16, 32 and 64 channels.
 
     Trainable parameters with ten classes: 269,722 at depth 20, 464,154 at 32, 658,586 at 44, 853,018 at 56, 1,727,962
@@ -32,55 +33,67 @@ def resnet(
 
     Args:
         depth: 6 n + 2 with n blocks per stage: 20, 32, 44, 56, 110, 1202.
-        input_shape: `(rows, cols, channels)`; rows and cols may be None. Pictures are expected with mean 0.
+        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images are expected to have mean 0.
         classes: the number of classes.
         shortcut: "pad" for the paper's option A (every second pixel, zero channels), or "none" for its plain networks.
-        synchronized: whether the normalisations take their statistics over all replicas of a `tf.distribute` strategy.
+        norm: "batch" for batch normalisation, or "synchronized" for the same with statistics over all replicas of a
+            `tf.distribute` strategy.
         weight_decay: the rate in `rate * sum(w^2) / 2`, over all parameters, those of the normalisation included, as
             in the published Torch code (fb.resnet.torch).
         seed: a non-negative integer; every kernel's values follow from it.
         name: the model's name.
 
     Returns:
-        A `keras.Model` from pictures to logits, float32 also under a 16-bit dtype policy.
+        A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    return _network(depth, input_shape, classes, False, shortcut, synchronized, weight_decay, seed, name)
+    return _network(depth, input_shape, classes, False, shortcut, norm, weight_decay, seed, name)
 
 
 def preresnet(
-    depth=110,
-    input_shape=(32, 32, 3),
-    classes=10,
-    shortcut="pad",
-    synchronized=False,
-    weight_decay=1e-4,
-    seed=0,
-    name="preresnet",
-):
+    depth: int = 110,
+    input_shape: Shape = (32, 32, 3),
+    classes: int = 10,
+    shortcut: str = "pad",
+    norm: str = "batch",
+    weight_decay: float = 1e-4,
+    seed: int = 0,
+    name: str = "preresnet",
+) -> keras.Model:
     """He et al. (2016), *Identity Mappings in Deep Residual Networks*: the pre-activated form of `resnet`.
 
-    Nothing stands on the path of the skips but the shortcuts where the shape changes. In the first block the normalised
-    and rectified stem goes into both paths; behind the last block come one more normalisation and ReLU. It has as many
+    The skips carry nothing but the shortcuts where the shape changes. The first block feeds the normalised and
+    rectified stem to both paths; the last block is followed by one more normalisation and ReLU. It has as many
     parameters as `resnet`.
 
     Args: as `resnet`.
 
     Returns:
-        A `keras.Model` from pictures to logits, float32 also under a 16-bit dtype policy.
+        A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    return _network(depth, input_shape, classes, True, shortcut, synchronized, weight_decay, seed, name)
+    return _network(depth, input_shape, classes, True, shortcut, norm, weight_decay, seed, name)
 
 
-def _network(depth, input_shape, classes, preactivated, shortcut, synchronized, weight_decay, seed, name):
+def _network(
+    depth: int,
+    input_shape: Shape,
+    classes: int,
+    preactivated: bool,
+    shortcut: str,
+    norm: str,
+    weight_decay: float,
+    seed: int,
+    name: str,
+) -> keras.Model:
     if positive_integer("depth", depth) < 8 or (depth - 2) % 6:
         raise ValueError(
             f"Argument `depth` must be 6 n + 2 for n blocks per stage, e.g. 20, 32, 56, 110. Received: depth={depth}"
         )
     positive_integer("classes", classes)
     one_of("shortcut", shortcut, ("pad", "none"))
+    one_of("norm", norm, ("batch", "synchronized"))
     regularizer = decay_regularizer(weight_decay)
 
-    def initializer(*salt):
+    def initializer(*salt: int) -> Initializer:
         return keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal", mixed_seed(seed, *salt))
 
     inputs = keras.Input(input_shape, name="images")
@@ -95,7 +108,7 @@ def _network(depth, input_shape, classes, preactivated, shortcut, synchronized, 
     )(inputs)
     if not preactivated:
         features = keras.layers.ReLU(name="stem_relu")(
-            batch_normalization(regularizer, synchronized, name="stem_norm")(features)
+            batch_normalization(regularizer, norm, name="stem_norm")(features)
         )
     for stage, width in enumerate(WIDTHS, start=1):
         for block in range(1, (depth - 2) // 6 + 1):
@@ -105,25 +118,27 @@ def _network(depth, input_shape, classes, preactivated, shortcut, synchronized, 
                 strides=2 if stage > 1 and block == 1 else 1,
                 preactivation=("both" if first else "branch") if preactivated else None,
                 shortcut=shortcut,
-                synchronized=synchronized,
+                norm=norm,
                 kernel_initializer=initializer(stage, block),
-                regularizer=regularizer,
+                kernel_regularizer=regularizer,
+                norm_regularizer=regularizer,
                 name=f"stage{stage}_block{block}",
             )(features)
     if preactivated:
         features = keras.layers.ReLU(name="last_relu")(
-            batch_normalization(regularizer, synchronized, name="last_norm")(features)
+            batch_normalization(regularizer, norm, name="last_norm")(features)
         )
     return keras.Model(inputs, logits(features, classes, regularizer, seed), name=name)
 
 
-def logits(features, classes, regularizer, seed):
+def logits(features: Tensor, classes: int, regularizer: Regularizer, seed: int) -> Tensor:
     """The mean over space and a dense layer, initialised as in the published Torch code; at least float32."""
     wide = keras.config.dtype_policy().variable_dtype
     features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
+    initializer: Initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", mixed_seed(seed, 1))
     return keras.layers.Dense(
         classes,
-        kernel_initializer=keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", mixed_seed(seed, 1)),
+        kernel_initializer=initializer,
         kernel_regularizer=regularizer,
         bias_regularizer=regularizer,
         dtype=wide,

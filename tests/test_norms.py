@@ -11,11 +11,11 @@ rng = np.random.default_rng(2)
 
 
 def dense_matrix(kernel, size, strides):
-    """The matrix of a convolution, column by column from unit pictures."""
+    """The matrix of a convolution, column by column from unit images."""
     channels = kernel.shape[2]
     units = np.eye(size[0] * size[1] * channels).reshape(-1, *size, channels).astype("float32")
-    images = keras.ops.conv(units, kernel, strides=strides, padding="same", data_format="channels_last")
-    return np.array(images).reshape(len(units), -1).T
+    outputs = keras.ops.conv(units, kernel, strides=strides, padding="same", data_format="channels_last")
+    return np.array(outputs).reshape(len(units), -1).T
 
 
 @settings(max_examples=12)
@@ -23,19 +23,16 @@ def dense_matrix(kernel, size, strides):
 def test_spectral_norm_is_the_largest_singular_value_of_the_map(rows, cols, strides, k):
     kernel = rng.normal(size=(k, k, 2, 3)).astype("float32")
     exact = np.linalg.norm(dense_matrix(kernel, (rows, cols), strides), 2)
-    # 150 iterations rather than the default: how fast the power method is depends on the gap to the next value.
-    assert spectral_norm(kernel, (rows, cols), strides, iterations=150) == pytest.approx(exact, rel=5e-3)
+    assert spectral_norm(kernel, (rows, cols), strides) == pytest.approx(exact, rel=1e-3)
 
 
-def test_the_default_iterations_come_within_two_percent_from_below():
-    ratios = []
-    for _ in range(10):
-        kernel = rng.normal(size=(3, 3, 8, 8)).astype("float32")
+def test_the_tolerance_is_kept_where_singular_values_are_close():
+    # Twenty steps of the power method are up to 4 % low on such kernels.
+    for seed in range(4):
+        kernel = np.random.default_rng(seed).normal(size=(3, 3, 8, 8)).astype("float32")
         exact = np.linalg.norm(dense_matrix(kernel, (6, 6), 1), 2)
-        ratios.append(spectral_norm(kernel, (6, 6)) / exact)
-    assert max(ratios) < 1 + 1e-4
-    assert np.median(ratios) > 0.98
-    assert min(ratios) > 0.95
+        assert spectral_norm(kernel, (6, 6)) == pytest.approx(exact, rel=1e-3)
+        assert spectral_norm(kernel, (6, 6), tolerance=1e-6) == pytest.approx(exact, rel=2e-6)
 
 
 def test_matrices_and_frobenius_norms():
@@ -50,7 +47,7 @@ def test_block_norms_of_a_model():
     outputs = ResidualConv2D(4, strides=2, name="one")(inputs)
     outputs = ResidualConv2D(4, name="two")(outputs)
     model = keras.Model(inputs, keras.layers.Flatten()(outputs))
-    norms = block_norms(model, iterations=100)
+    norms = block_norms(model)
     assert list(norms) == ["one", "two"]
     one = model.get_layer("one")
     kernels = [np.array(one.conv1.kernel), np.array(one.conv2.kernel)]
@@ -58,7 +55,7 @@ def test_block_norms_of_a_model():
     exact = max(
         np.linalg.norm(dense_matrix(kernels[0], (8, 8), 2), 2), np.linalg.norm(dense_matrix(kernels[1], (4, 4), 1), 2)
     )
-    assert norms["one"]["spectral"] == pytest.approx(exact, rel=2e-3)
+    assert norms["one"]["spectral"] == pytest.approx(exact, rel=1e-3)
 
 
 def test_a_convolution_needs_a_size():

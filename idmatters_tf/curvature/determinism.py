@@ -3,6 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf.randomness import random_layers
+
 # In units of the dtype's rounding: sums over shuffled batches differ by rounding alone.
 TOLERANCE = 300.0
 
@@ -26,7 +28,7 @@ def check_reproducible(objective):
     batch = next(iter(objective.batches))
     again = [_evaluate_batch(objective, batch, draw) for draw in (0, 1)]
     if _differ(*again, objective.dtype):
-        layers = objective.random_layers()
+        layers = random_layers(objective.model)
         drawn = f" Layers that draw random numbers: {', '.join(layers)}." if layers else ""
         raise ValueError(
             f"The loss is not the same each time: {values}, and so do two on one batch, which means that the model or "

@@ -78,7 +78,7 @@ def measure(operator, eigenvalues=1, probes=4, steps=40, products=30, tolerance=
 
 
 def draw_density(density, title=""):
-    """A picture of a density on a logarithmic scale, with the error band of two standard errors.
+    """A image of a density on a logarithmic scale, with the error band of two standard errors.
 
     Returns:
         uint8, (rows, columns, 4).
@@ -120,6 +120,6 @@ def write_summary(writer, step, measurement, prefix="curvature"):
     with writer.as_default(step=step):
         for name, value in measurement.scalars().items():
             tf.summary.scalar(f"{prefix}/{name}", value)
-        picture = draw_density(measurement.density, f"step {step}, loss {measurement.loss:.4g}")
-        tf.summary.image(f"{prefix}/density", picture[None])
+        image = draw_density(measurement.density, f"step {step}, loss {measurement.loss:.4g}")
+        tf.summary.image(f"{prefix}/density", image[None])
     writer.flush()

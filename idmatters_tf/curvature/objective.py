@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from idmatters_tf.curvature.batches import Batches
 from idmatters_tf.curvature.losses import DataLoss, split_batch
+from idmatters_tf.randomness import seed_states
 
 
 class Objective:
@@ -42,20 +43,10 @@ class Objective:
         self.size = sum(self._sizes)
         self.dtype = np.result_type(*(variable.dtype for variable in self.variables)).type
         self.slices = _layer_slices(self.variables, self._sizes)
-        self._seeds = [variable for variable in model.variables if variable.name == "seed_generator_state"]
+        self._seeds = seed_states(model)
         self.batches = Batches(data, batch_size)
         self._sums = {}
         self._totals = None
-
-    def random_layers(self):
-        """The names of the layers with random generators, at any depth of nesting."""
-        names, remaining = [], [self.model]
-        while remaining:
-            layer = remaining.pop(0)
-            remaining += getattr(layer, "layers", [])
-            if getattr(layer, "seed_generator", None) is not None:
-                names.append(layer.name)
-        return names
 
     def split(self, flat):
         """Vectors (..., P) as tensors of the variables' shapes, (..., *shape)."""

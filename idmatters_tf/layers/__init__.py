@@ -8,7 +8,7 @@ ResidualDense            h + V relu(U h + s), the block of the expressivity theo
 ResidualDenseStack       thousands of such blocks as one layer
 LinearResidual           h + A h, the block of the landscape theorem
 ShortcutUnit             h + post(W_n mid(... mid(W_1 pre(h)))), Li et al.'s n-shortcut unit
-PerImageStandardization  (x - mean) / std of each picture, so that an exported model takes raw pixels
+PerImageStandardization  (x - mean) / std of each image, so that an exported model takes raw pixels
 ZCAWhitening             global contrast normalisation and ZCA whitening, All-CNN's preprocessing
 """
 

@@ -1,11 +1,15 @@
 """The basic blocks of the residual networks with batch normalisation that the papers compare with."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from idmatters_tf.arguments import one_of, positive_integer
 from idmatters_tf.initializers import reseeded
+from idmatters_tf.keras_types import Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.layers.convolutional import PadShortcut2D
+from idmatters_tf.layers.image_shapes import channel_axis, channels, checked_data_format, strided_shape
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -24,16 +28,20 @@ class BasicBlock2D(keras.layers.Layer):
         strides: the stride of the first convolution.
         preactivation: None, "branch" or "both".
         shortcut: "pad", or "none" to leave the skip out (the plain networks of the 2015 paper).
-        synchronized: whether the normalisations take their statistics over all replicas of a `tf.distribute` strategy.
-        kernel_initializer: of both kernels; if None He's normal distribution by the outputs' number, as in the
+        norm: "batch" for batch normalisation, or "synchronized" for the same with statistics over all replicas of a
+            `tf.distribute` strategy (TensorFlow's backend alone).
+        kernel_initializer: of both kernels; if None, He's normal distribution scaled by the fan-out, as in the
             published code. An integer seed is mixed with the kernel's number.
-        regularizer: of the kernels and of the normalisations' parameters.
+        kernel_regularizer: of both kernels.
+        norm_regularizer: of the scales and shifts of both normalisations.
+        data_format: "channels_last", "channels_first" or None for Keras' setting.
 
     Input shape:
-        `(batch, rows, cols, channels)`; rows and columns may be unknown.
+        `(batch, rows, cols, channels)`, or `(batch, channels, rows, cols)` with "channels_first"; rows and columns may
+        be unknown.
 
     Output shape:
-        `(batch, ceil(rows / strides), ceil(cols / strides), filters)`.
+        `(batch, ceil(rows / strides), ceil(cols / strides), filters)`, or with the channels first.
 
     Example:
 
@@ -43,32 +51,35 @@ class BasicBlock2D(keras.layers.Layer):
 
     def __init__(
         self,
-        filters,
-        strides=1,
-        preactivation=None,
-        shortcut="pad",
-        synchronized=False,
-        kernel_initializer=None,
-        regularizer=None,
-        **kwargs,
+        filters: int,
+        strides: int = 1,
+        preactivation: str | None = None,
+        shortcut: str = "pad",
+        norm: str = "batch",
+        kernel_initializer: Initializer = None,
+        kernel_regularizer: Regularizer = None,
+        norm_regularizer: Regularizer = None,
+        data_format: str | None = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.filters = positive_integer("filters", filters, self)
         self.strides = positive_integer("strides", strides, self)
         self.preactivation = one_of("preactivation", preactivation, (None, "branch", "both"), self)
         self.shortcut = one_of("shortcut", shortcut, ("pad", "none"), self)
-        self.synchronized = bool(synchronized)
+        self.norm = one_of("norm", norm, ("batch", "synchronized"), self)
         default = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
-        self.kernel_initializer = keras.initializers.get(kernel_initializer) or default
-        self.regularizer = keras.regularizers.get(regularizer)
+        self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer) or default
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.norm_regularizer = keras.regularizers.get(norm_regularizer)
+        self.data_format = checked_data_format(data_format, self)
         self.conv1 = self._convolution("conv1", 0, self.strides)
         self.conv2 = self._convolution("conv2", 1, 1)
-        # Before the first and the second convolution, or behind them.
-        self.norm1 = batch_normalization(self.regularizer, self.synchronized, dtype=self.dtype_policy, name="norm1")
-        self.norm2 = batch_normalization(self.regularizer, self.synchronized, dtype=self.dtype_policy, name="norm2")
-        self.skip = None
+        # Before or after the first and the second convolution, depending on `preactivation`.
+        self.norm1, self.norm2 = (self._normalization(name) for name in ("norm1", "norm2"))
+        self.skip: PadShortcut2D | None = None
 
-    def _convolution(self, name, number, strides):
+    def _convolution(self, name: str, number: int, strides: int) -> keras.layers.Conv2D:
         return keras.layers.Conv2D(
             self.filters,
             3,
@@ -76,17 +87,26 @@ class BasicBlock2D(keras.layers.Layer):
             padding="same",
             use_bias=False,
             kernel_initializer=reseeded(self.kernel_initializer, number),
-            kernel_regularizer=self.regularizer,
-            data_format="channels_last",
+            kernel_regularizer=self.kernel_regularizer,
+            data_format=self.data_format,
             dtype=self.dtype_policy,
             name=name,
         )
 
-    def build(self, input_shape):
+    def _normalization(self, name: str) -> keras.layers.BatchNormalization:
+        return batch_normalization(
+            self.norm_regularizer,
+            self.norm,
+            axis=channel_axis(self.data_format),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def build(self, input_shape: Shape) -> None:
         inner_shape = self.compute_output_shape(input_shape)
-        if self.shortcut == "pad" and (self.strides > 1 or input_shape[-1] != self.filters):
+        if self.shortcut == "pad" and (self.strides > 1 or channels(input_shape, self) != self.filters):
             self.skip = PadShortcut2D(
-                self.filters, self.strides, "none", "channels_last", dtype=self.dtype_policy, name="skip"
+                self.filters, self.strides, "none", self.data_format, dtype=self.dtype_policy, name="skip"
             )
             self.skip.build(input_shape)
         self.norm1.build(input_shape if self.preactivation else inner_shape)
@@ -94,7 +114,7 @@ class BasicBlock2D(keras.layers.Layer):
         self.norm2.build(inner_shape)
         self.conv2.build(inner_shape)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         if self.preactivation:
             active = ops.relu(self.norm1(inputs, training=training))
             if self.preactivation == "both":
@@ -107,30 +127,49 @@ class BasicBlock2D(keras.layers.Layer):
             branch = branch + ops.cast(inputs if self.skip is None else self.skip(inputs), branch.dtype)
         return branch if self.preactivation else ops.relu(branch)
 
-    def compute_output_shape(self, input_shape):
-        sizes = [size if size is None else -(-size // self.strides) for size in input_shape[1:3]]
-        return (input_shape[0], *sizes, self.filters)
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return strided_shape(input_shape, self)
 
-    def get_config(self):
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "BasicBlock2D":
+        config = dict(config)
+        # Files saved before the arguments were those of `ResidualConv2D`.
+        if "synchronized" in config:
+            config["norm"] = "synchronized" if config.pop("synchronized") else "batch"
+            config["kernel_regularizer"] = config["norm_regularizer"] = config.pop("regularizer")
+            config["data_format"] = "channels_last"
+        return cls(**config)
+
+    def get_config(self) -> dict[str, Any]:
         config = {
             "filters": self.filters,
             "strides": self.strides,
             "preactivation": self.preactivation,
             "shortcut": self.shortcut,
-            "synchronized": self.synchronized,
+            "norm": self.norm,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "regularizer": keras.regularizers.serialize(self.regularizer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "norm_regularizer": keras.regularizers.serialize(self.norm_regularizer),
+            "data_format": self.data_format,
         }
         return {**super().get_config(), **config}
 
 
-def batch_normalization(regularizer, synchronized=False, **kwargs):
-    """Batch normalisation with the constants of the published Torch code, its parameters regularised too."""
+def batch_normalization(
+    regularizer: Regularizer, norm: str = "batch", **kwargs: Any
+) -> keras.layers.BatchNormalization:
+    """Batch normalisation with the constants of the published Torch code, its scale and shift regularised too.
+
+    Args:
+        regularizer: of scale and shift.
+        norm: "batch", or "synchronized" for statistics over all replicas.
+        kwargs: see `keras.layers.BatchNormalization`.
+    """
     return keras.layers.BatchNormalization(
         momentum=0.9,
         epsilon=1e-5,
         gamma_regularizer=regularizer,
         beta_regularizer=regularizer,
-        synchronized=synchronized,
+        synchronized=norm == "synchronized",
         **kwargs,
     )

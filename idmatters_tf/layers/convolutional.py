@@ -1,11 +1,15 @@
 """Residual convolutions near the identity: x + C2(relu(C1 x))."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from idmatters_tf.arguments import one_of, positive_integer
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, reseeded
+from idmatters_tf.keras_types import Activation, Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.layers.arguments import wide_dtype
+from idmatters_tf.layers.image_shapes import channel_axis, channels, checked_data_format, strided_shape
 
 SHORTCUTS = ("pad", "projection", "none")
 NORMS = (None, "batch", "synchronized")
@@ -13,11 +17,10 @@ NORMS = (None, "batch", "synchronized")
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class PadShortcut2D(keras.layers.Layer):
-    """Fits a picture to a residual branch of another shape, without parameters: pooling, then zero channels.
+    """A shortcut without parameters to a residual branch of another shape: pooling, then zero channels.
 
-    The new channels are zero, half of the difference on each side; where the
-    difference is odd, the extra channel goes to the end. Where neither the stride nor the width changes anything, the
-    input is returned as it is.
+    Half of the zero channels are added on each side; where their number is odd, the extra one goes to the end. With
+    stride 1 and the width of the input, the input is returned unchanged.
 
     Source: the TensorFlow code that Hardt & Ma start from (tensorflow/models `resnet`, 2016), which pools; option A of
     He et al. (2015), which subsamples.
@@ -36,12 +39,19 @@ class PadShortcut2D(keras.layers.Layer):
         `(batch, ceil(rows / strides), ceil(cols / strides), filters)`, or with the channels first.
     """
 
-    def __init__(self, filters, strides=1, pooling="average", data_format=None, **kwargs):
+    def __init__(
+        self,
+        filters: int,
+        strides: int = 1,
+        pooling: str = "average",
+        data_format: str | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(autocast=False, **kwargs)
         self.filters = positive_integer("filters", filters, self)
         self.strides = positive_integer("strides", strides, self)
         self.pooling = one_of("pooling", pooling, ("average", "none"), self)
-        self.data_format = _data_format(data_format, self)
+        self.data_format = checked_data_format(data_format, self)
         self._pool = None
         if self.strides > 1:
             self._pool = keras.layers.AveragePooling2D(
@@ -53,19 +63,19 @@ class PadShortcut2D(keras.layers.Layer):
                 name="pool",
             )
 
-    def build(self, input_shape):
-        channels = _channels(input_shape, self)
-        if channels > self.filters:
+    def build(self, input_shape: Shape) -> None:
+        inputs = channels(input_shape, self)
+        if inputs > self.filters:
             raise ValueError(
-                f"Argument `filters` of {self.name} must be at least the {channels} channels of its input: zero "
+                f"Argument `filters` of {self.name} must be at least the {inputs} channels of its input: zero "
                 f"padding cannot drop channels. Received: filters={self.filters}. Use shortcut='projection' to narrow."
             )
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         outputs = ops.cast(inputs, wide_dtype(self))
         if self._pool is not None:
             outputs = self._pool(outputs)
-        axis = _channel_axis(self.data_format)
+        axis = channel_axis(self.data_format)
         extra = self.filters - inputs.shape[axis]
         if not extra:
             return outputs
@@ -73,13 +83,13 @@ class PadShortcut2D(keras.layers.Layer):
         widths[axis] = [extra // 2, extra - extra // 2]
         return ops.pad(outputs, widths)
 
-    def compute_output_shape(self, input_shape):
-        return _output_shape(input_shape, self)
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return strided_shape(input_shape, self)
 
-    def compute_output_spec(self, inputs, **_):
-        return keras.KerasTensor(_output_shape(inputs.shape, self), dtype=wide_dtype(self))
+    def compute_output_spec(self, inputs: Tensor, **_: Any) -> keras.KerasTensor:
+        return keras.KerasTensor(strided_shape(inputs.shape, self), dtype=wide_dtype(self))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "filters": self.filters,
             "strides": self.strides,
@@ -136,20 +146,20 @@ class ResidualConv2D(keras.layers.Layer):
 
     def __init__(
         self,
-        filters,
-        kernel_size=3,
-        strides=1,
-        activation="relu",
-        use_bias=False,
-        shortcut="pad",
-        norm=None,
-        branch_scale=None,
-        kernel_initializer=None,
-        last_kernel_initializer=None,
-        projection_initializer=None,
-        kernel_regularizer=None,
-        data_format=None,
-        **kwargs,
+        filters: int,
+        kernel_size: int = 3,
+        strides: int = 1,
+        activation: Activation = "relu",
+        use_bias: bool = False,
+        shortcut: str = "pad",
+        norm: str | None = None,
+        branch_scale: float | None = None,
+        kernel_initializer: Initializer = None,
+        last_kernel_initializer: Initializer = None,
+        projection_initializer: Initializer = None,
+        kernel_regularizer: Regularizer = None,
+        data_format: str | None = None,
+        **kwargs: Any,
     ):
         super().__init__(autocast=False, **kwargs)
         self.filters = positive_integer("filters", filters, self)
@@ -160,18 +170,19 @@ class ResidualConv2D(keras.layers.Layer):
         self.shortcut = one_of("shortcut", shortcut, SHORTCUTS, self)
         self.norm = one_of("norm", norm, NORMS, self)
         self.branch_scale = None if branch_scale is None else float(branch_scale)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer) or IdentityNormal()
-        self.last_kernel_initializer = keras.initializers.get(last_kernel_initializer)
-        self.projection_initializer = keras.initializers.get(projection_initializer) or StandardNormal()
+        self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer) or IdentityNormal()
+        self.last_kernel_initializer: Initializer = keras.initializers.get(last_kernel_initializer)
+        self.projection_initializer: Initializer = keras.initializers.get(projection_initializer) or StandardNormal()
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.data_format = _data_format(data_format, self)
+        self.data_format = checked_data_format(data_format, self)
         self.conv1 = self._convolution("conv1", 0, self.kernel_initializer, self.strides)
         self.conv2 = self._convolution("conv2", 1, self.last_kernel_initializer or self.kernel_initializer)
         self.norm1 = self._normalization("norm1")
         self.norm2 = self._normalization("norm2")
-        self.skip = self.scale = None
+        self.skip: keras.layers.Layer | None = None
+        self.scale: keras.Variable | None = None
 
-    def _convolution(self, name, number, initializer, strides=1):
+    def _convolution(self, name: str, number: int, initializer: Initializer, strides: int = 1) -> keras.layers.Conv2D:
         return keras.layers.Conv2D(
             self.filters,
             self.kernel_size,
@@ -185,15 +196,15 @@ class ResidualConv2D(keras.layers.Layer):
             name=name,
         )
 
-    def _normalization(self, name):
+    def _normalization(self, name: str) -> keras.layers.BatchNormalization | None:
         if self.norm is None:
             return None
-        axis = _channel_axis(self.data_format)
+        axis = channel_axis(self.data_format)
         return keras.layers.BatchNormalization(
             axis=axis, synchronized=self.norm == "synchronized", dtype=self.dtype_policy, name=name
         )
 
-    def _shape_changing_skip(self):
+    def _shape_changing_skip(self) -> keras.layers.Layer:
         if self.shortcut == "pad":
             return PadShortcut2D(
                 self.filters, self.strides, data_format=self.data_format, dtype=self.dtype_policy, name="skip"
@@ -211,12 +222,12 @@ class ResidualConv2D(keras.layers.Layer):
             name="skip",
         )
 
-    def build(self, input_shape):
-        changes_shape = self.strides > 1 or _channels(input_shape, self) != self.filters
+    def build(self, input_shape: Shape) -> None:
+        changes_shape = self.strides > 1 or channels(input_shape, self) != self.filters
         if changes_shape and self.shortcut != "none":
             self.skip = self._shape_changing_skip()
             self.skip.build(input_shape)
-        inner_shape = _output_shape(input_shape, self)
+        inner_shape = strided_shape(input_shape, self)
         self.conv1.build(input_shape)
         self.conv2.build(inner_shape)
         for norm in (self.norm1, self.norm2):
@@ -227,28 +238,29 @@ class ResidualConv2D(keras.layers.Layer):
                 name="scale", shape=(), initializer=keras.initializers.Constant(self.branch_scale)
             )
 
-    def call(self, inputs, training=None):
-        branch = self.conv1(inputs)
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        branch: Tensor = self.conv1(inputs)
         if self.norm1 is not None:
             branch = self.norm1(branch, training=training)
         branch = self.conv2(self.activation(branch))
         if self.norm2 is not None:
             branch = self.norm2(branch, training=training)
-        branch = ops.cast(branch, wide_dtype(self))
+        dtype = wide_dtype(self)
+        branch: Tensor = ops.cast(branch, dtype)
         if self.scale is not None:
-            branch *= ops.cast(self.scale, branch.dtype)
+            branch *= ops.cast(self.scale, dtype)
         if self.shortcut == "none":
             return branch
-        skip = inputs if self.skip is None else self.skip(inputs)
-        return ops.cast(skip, branch.dtype) + branch
+        skip: Tensor = ops.cast(inputs if self.skip is None else self.skip(inputs), dtype)
+        return skip + branch
 
-    def compute_output_shape(self, input_shape):
-        return _output_shape(input_shape, self)
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return strided_shape(input_shape, self)
 
-    def compute_output_spec(self, inputs, **_):
-        return keras.KerasTensor(_output_shape(inputs.shape, self), dtype=wide_dtype(self))
+    def compute_output_spec(self, inputs: Tensor, **_: Any) -> keras.KerasTensor:
+        return keras.KerasTensor(strided_shape(inputs.shape, self), dtype=wide_dtype(self))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "filters": self.filters,
             "kernel_size": self.kernel_size,
@@ -265,29 +277,3 @@ class ResidualConv2D(keras.layers.Layer):
             "data_format": self.data_format,
         }
         return {**super().get_config(), **config}
-
-
-def _data_format(value, layer):
-    value = value or keras.config.image_data_format()
-    return one_of("data_format", value, ("channels_last", "channels_first"), layer)
-
-
-def _channel_axis(data_format):
-    return 1 if data_format == "channels_first" else 3
-
-
-def _channels(input_shape, layer):
-    if len(input_shape) != 4 or input_shape[_channel_axis(layer.data_format)] is None:
-        raise ValueError(
-            f"Layer {layer.name} needs pictures as a rank-4 tensor with a known number of channels "
-            f"({layer.data_format}). Received: input_shape={tuple(input_shape)}"
-        )
-    return input_shape[_channel_axis(layer.data_format)]
-
-
-def _output_shape(input_shape, layer):
-    _channels(input_shape, layer)
-    axis = _channel_axis(layer.data_format)
-    shape = [size if size is None else -(-size // layer.strides) for size in input_shape]
-    shape[0], shape[axis] = input_shape[0], layer.filters
-    return tuple(shape)

@@ -3,11 +3,14 @@
 Vectors are rows here, as everywhere in Keras, so each kernel is the transpose of the matrix that the papers print.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.initializers import ScaledGlorot, reseeded
+from idmatters_tf.keras_types import Activation, Initializer, Regularizer, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -28,13 +31,15 @@ class LinearResidual(keras.layers.Layer):
         The same as the input's.
     """
 
-    def __init__(self, kernel_initializer="zeros", kernel_regularizer=None, **kwargs):
+    def __init__(
+        self, kernel_initializer: Initializer = "zeros", kernel_regularizer: Regularizer = None, **kwargs: Any
+    ):
         super().__init__(**kwargs)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
-    def build(self, input_shape):
-        dim = _last_dimension(input_shape, self)
+    def build(self, input_shape: Shape) -> None:
+        dim = last_dimension(input_shape, self)
         self.kernel = self.add_weight(
             name="kernel",
             shape=(dim, dim),
@@ -42,13 +47,13 @@ class LinearResidual(keras.layers.Layer):
             regularizer=self.kernel_regularizer,
         )
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         return inputs + ops.matmul(inputs, self.kernel)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
@@ -81,24 +86,24 @@ class ResidualDense(keras.layers.Layer):
 
     def __init__(
         self,
-        units,
-        activation="relu",
-        skip=True,
-        kernel_initializer=None,
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        **kwargs,
+        units: int,
+        activation: Activation = "relu",
+        skip: bool = True,
+        kernel_initializer: Initializer = None,
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.units = positive_integer("units", units, self)
         self.activation = keras.activations.get(activation)
         self.skip = bool(skip)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer) or ScaledGlorot()
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer) or ScaledGlorot()
+        self.bias_initializer: Initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
-    def build(self, input_shape):
-        dim = _last_dimension(input_shape, self)
+    def build(self, input_shape: Shape) -> None:
+        dim = last_dimension(input_shape, self)
         self.U = self.add_weight(
             name="U",
             shape=(dim, self.units),
@@ -113,14 +118,14 @@ class ResidualDense(keras.layers.Layer):
             regularizer=self.kernel_regularizer,
         )
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         branch = ops.matmul(self.activation(ops.matmul(inputs, self.U) + self.s), self.V)
         return inputs + branch if self.skip else branch
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "units": self.units,
             "activation": keras.activations.serialize(self.activation),
@@ -157,24 +162,24 @@ class ShortcutUnit(keras.layers.Layer):
 
     def __init__(
         self,
-        depth,
-        pre=None,
-        mid=None,
-        post=None,
-        shortcut=True,
-        kernel_initializer=None,
-        kernel_regularizer=None,
-        **kwargs,
+        depth: int,
+        pre: Activation = None,
+        mid: Activation = None,
+        post: Activation = None,
+        shortcut: bool = True,
+        kernel_initializer: Initializer = None,
+        kernel_regularizer: Regularizer = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.depth = positive_integer("depth", depth, self)
         self.pre, self.mid, self.post = (keras.activations.get(function) for function in (pre, mid, post))
         self.shortcut = bool(shortcut)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer) or ScaledGlorot()
+        self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer) or ScaledGlorot()
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
-    def build(self, input_shape):
-        dim = _last_dimension(input_shape, self)
+    def build(self, input_shape: Shape) -> None:
+        dim = last_dimension(input_shape, self)
         self.kernels = [
             self.add_weight(
                 name=f"kernel{number + 1}",
@@ -185,17 +190,17 @@ class ShortcutUnit(keras.layers.Layer):
             for number in range(self.depth)
         ]
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         branch = self.pre(inputs)
         for number, kernel in enumerate(self.kernels):
             branch = ops.matmul(branch if number == 0 else self.mid(branch), kernel)
         branch = self.post(branch)
         return inputs + branch if self.shortcut else branch
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "depth": self.depth,
             "pre": keras.activations.serialize(self.pre),
@@ -208,7 +213,9 @@ class ShortcutUnit(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def _last_dimension(input_shape, layer):
-    if input_shape[-1] is None:
+def last_dimension(input_shape: Shape, layer: keras.layers.Layer) -> int:
+    """The last size of a shape; a ValueError where it is not known."""
+    size = input_shape[-1]
+    if size is None:
         raise ValueError(f"Layer {layer.name} needs a known last dimension. Received: input_shape={tuple(input_shape)}")
-    return input_shape[-1]
+    return size

@@ -1,19 +1,22 @@
 """The papers' preprocessing as a layer, so that exported models take raw pixels."""
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike, NDArray
 
+from idmatters_tf.keras_types import Shape, Tensor
 from idmatters_tf.layers.arguments import wide_dtype
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class PerImageStandardization(keras.layers.Layer):
-    """Each picture to mean 0 and standard deviation 1: `(x - mean) / max(std, 1 / sqrt(size))`.
+    """Each image to mean 0 and standard deviation 1: `(x - mean) / max(std, 1 / sqrt(size))`.
 
-    `size` is the number of values in the picture; the bound keeps pictures of a single colour finite. The same as
+    `size` is the number of values in the image; the lower bound keeps images of a single colour finite. The same as
     `tf.image.per_image_standardization`, on every backend.
 
     Input shape:
@@ -23,20 +26,21 @@ class PerImageStandardization(keras.layers.Layer):
         The same, in float32 (or float64 under a float64 policy).
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any):
         super().__init__(autocast=False, **kwargs)
 
-    def call(self, inputs):
-        pixels = ops.cast(inputs, wide_dtype(self))
-        size = ops.cast(ops.prod(ops.shape(pixels)[1:]), pixels.dtype)
-        mean = ops.mean(pixels, axis=(1, 2, 3), keepdims=True)
+    def call(self, inputs: Tensor) -> Tensor:
+        pixels: Tensor = ops.cast(inputs, wide_dtype(self))
+        shape: Tensor = ops.shape(pixels)
+        size: Tensor = ops.sqrt(ops.cast(ops.prod(shape[1:]), pixels.dtype))
+        mean: Tensor = ops.mean(pixels, axis=(1, 2, 3), keepdims=True)
         deviation = ops.std(pixels, axis=(1, 2, 3), keepdims=True)
-        return (pixels - mean) / ops.maximum(deviation, 1.0 / ops.sqrt(size))
+        return (pixels - mean) / ops.maximum(deviation, 1.0 / size)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: Tensor) -> keras.KerasTensor:
         return keras.KerasTensor(inputs.shape, dtype=wide_dtype(self))
 
 
@@ -44,15 +48,15 @@ class PerImageStandardization(keras.layers.Layer):
 class ZCAWhitening(keras.layers.Layer):
     """Global contrast normalisation and ZCA whitening: `(g(x) - mean) P`, the preprocessing of All-CNN.
 
-    `g` takes a picture's mean out of it and scales it to the norm `scale`. `P = (C + filter_bias I)^(-1/2)` for the
-    covariance C of the training pictures after `g`: it takes the correlations between pixels out and stays as close to
-    the pictures as that allows. Fitted by `adapt`; saved with the model; not trained.
+    `g` subtracts an image's mean and scales it to the norm `scale`. `P = (C + filter_bias I)^(-1/2)` for the
+    covariance C of the training images after `g`: of all matrices that decorrelate the pixels, the one that changes
+    the images least. Fitted by `adapt`; saved with the model; not trained.
 
     Source: Springenberg et al. (2014), section 3.1, who refer to Goodfellow et al. (2013); the constants are those of
     the latter's published code (pylearn2: scale 55, filter bias 0.1).
 
     Args:
-        scale: the norm of a picture after `g`.
+        scale: the norm of an image after `g`.
         filter_bias: added to the covariance's eigenvalues.
 
     Input shape:
@@ -69,7 +73,7 @@ class ZCAWhitening(keras.layers.Layer):
     (2, 4, 4, 3)
     """
 
-    def __init__(self, scale=55.0, filter_bias=0.1, **kwargs):
+    def __init__(self, scale: float = 55.0, filter_bias: float = 0.1, **kwargs: Any):
         super().__init__(autocast=False, **kwargs)
         self.scale, self.filter_bias = float(scale), float(filter_bias)
         if not (self.scale > 0 and self.filter_bias >= 0):
@@ -78,19 +82,19 @@ class ZCAWhitening(keras.layers.Layer):
                 f"scale={scale}, filter_bias={filter_bias}"
             )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         if len(input_shape) != 4 or None in tuple(input_shape[1:]):
             raise ValueError(
-                f"Layer {self.name} needs pictures of known size, (batch, rows, cols, channels). Received: "
+                f"Layer {self.name} needs images of known size, (batch, rows, cols, channels). Received: "
                 f"input_shape={tuple(input_shape)}"
             )
-        size = math.prod(input_shape[1:])
+        size = math.prod(known for known in input_shape[1:] if known is not None)
         fixed = {"dtype": wide_dtype(self), "trainable": False}
         self.mean = self.add_weight(name="mean", shape=(size,), initializer="zeros", **fixed)
         self.matrix = self.add_weight(name="matrix", shape=(size, size), initializer="identity", **fixed)
 
-    def adapt(self, images):
-        """Fits mean and matrix to training pictures, in float64; 3,072 numbers a picture take some ten seconds.
+    def adapt(self, images: ArrayLike) -> None:
+        """Fits mean and matrix to training images, in float64; images of 3,072 values take some ten seconds.
 
         Args:
             images: `(n, rows, cols, channels)`.
@@ -98,7 +102,8 @@ class ZCAWhitening(keras.layers.Layer):
         images = np.asarray(images)
         if not self.built:
             self.build(images.shape)
-        total, products = 0.0, 0.0
+        total: Any = 0.0
+        products: Any = 0.0
         for start in range(0, len(images), 5000):
             rows = self._normalized(images[start : start + 5000].astype(np.float64))
             total, products = total + rows.sum(axis=0), products + rows.T @ rows
@@ -108,30 +113,30 @@ class ZCAWhitening(keras.layers.Layer):
         roots = np.sqrt(np.maximum(values, 0) + self.filter_bias)
         if not roots.min() > 0:
             raise ValueError(
-                f"The pictures' covariance is singular ({len(images)} pictures of {len(mean)} numbers). Received: "
+                f"The images' covariance is singular ({len(images)} images of {len(mean)} values). Received: "
                 f"filter_bias=0. Use a positive filter_bias."
             )
         self.mean.assign(mean)
         self.matrix.assign((vectors / roots) @ vectors.T)
 
-    def _normalized(self, pixels):
+    def _normalized(self, pixels: NDArray[np.float64]) -> NDArray[np.float64]:
         rows = pixels.reshape(len(pixels), -1)
         rows = rows - rows.mean(axis=1, keepdims=True)
         return self.scale * rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-8)
 
-    def call(self, inputs):
-        pixels = ops.cast(inputs, wide_dtype(self))
-        rows = ops.reshape(pixels, (-1, math.prod(inputs.shape[1:])))
-        rows = rows - ops.mean(rows, axis=1, keepdims=True)
+    def call(self, inputs: Tensor) -> Tensor:
+        pixels: Tensor = ops.cast(inputs, wide_dtype(self))
+        rows: Tensor = ops.reshape(pixels, (-1, math.prod(inputs.shape[1:])))
+        rows: Tensor = rows - ops.mean(rows, axis=1, keepdims=True)
         norms = ops.sqrt(ops.sum(ops.square(rows), axis=1, keepdims=True))
-        rows = self.scale * rows / ops.maximum(norms, 1e-8)
+        rows: Tensor = self.scale * rows / ops.maximum(norms, 1e-8)
         return ops.reshape(ops.matmul(rows - self.mean, self.matrix), (-1, *inputs.shape[1:]))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: Tensor) -> keras.KerasTensor:
         return keras.KerasTensor(inputs.shape, dtype=wide_dtype(self))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "scale": self.scale, "filter_bias": self.filter_bias}

@@ -1,12 +1,15 @@
 """The frozen random head of Hardt & Ma's networks."""
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from idmatters_tf.arguments import positive_integer
+from idmatters_tf.keras_types import Shape, Tensor
+from idmatters_tf.layers.dense import last_dimension
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -37,7 +40,7 @@ class RandomProjection(keras.layers.Layer):
     ((2, 10), 0, 1)
     """
 
-    def __init__(self, units, seed=0, **kwargs):
+    def __init__(self, units: int, seed: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.units = positive_integer("units", units, self)
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -46,26 +49,22 @@ class RandomProjection(keras.layers.Layer):
             )
         self.seed = seed
 
-    def build(self, input_shape):
-        fan_in = input_shape[-1]
-        if fan_in is None:
-            raise ValueError(
-                f"Layer {self.name} needs a known last dimension. Received: input_shape={tuple(input_shape)}"
-            )
+    def build(self, input_shape: Shape) -> None:
+        fan_in = last_dimension(input_shape, self)
         self.kernel = self.add_weight(
             name="kernel", shape=(fan_in, self.units), initializer=self._initial_kernel, trainable=False
         )
 
-    def _initial_kernel(self, shape, dtype=None):
+    def _initial_kernel(self, shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
         # NumPy's generator rather than the backend's: TensorFlow's and JAX's give different numbers for a seed.
         normal = np.random.default_rng(self.seed).standard_normal(shape) / math.sqrt(shape[0])
         return ops.convert_to_tensor(normal, dtype=dtype)
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         return ops.matmul(inputs, self.kernel)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:-1], self.units)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "units": self.units, "seed": self.seed}

@@ -1,11 +1,15 @@
 """Many residual blocks as one layer: thousands of Keras layers would take minutes to build, save and load."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.initializers import reseeded
-from idmatters_tf.layers.dense import ResidualDense
+from idmatters_tf.keras_types import Initializer, Shape, Tensor
+from idmatters_tf.layers.dense import ResidualDense, last_dimension
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -16,8 +20,8 @@ class ResidualDenseStack(keras.layers.Layer):
     not with the number of blocks; only gradients need the activations of every block.
 
     Outside training the layer looks ahead: it multiplies h by the U of `lookahead` blocks at once, and where none of
-    their units fires for any row of the batch, h passes as it is and their V are not touched. The outputs are the same.
-    In the memorisers of `idmatters_tf.expressivity` each training row fires in one block of thousands.
+    their units fires for any row of the batch, h is passed on unchanged and their V are not read. The outputs
+    are the same. In the memorisers of `idmatters_tf.expressivity` each training row fires in one block of thousands.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 3.1 and Theorem 3.2.
 
@@ -45,40 +49,44 @@ class ResidualDenseStack(keras.layers.Layer):
     True
     """
 
-    def __init__(self, blocks, units, lookahead=1, kernel_initializer=None, bias_initializer="zeros", **kwargs):
+    def __init__(
+        self,
+        blocks: int,
+        units: int,
+        lookahead: int = 1,
+        kernel_initializer: Initializer = None,
+        bias_initializer: Initializer = "zeros",
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.blocks = positive_integer("blocks", blocks, self)
         self.units = positive_integer("units", units, self)
         self.lookahead = positive_integer("lookahead", lookahead, self)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer) or keras.initializers.RandomNormal(
-            stddev=0.01
-        )
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        small = keras.initializers.RandomNormal(stddev=0.01)
+        self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer) or small
+        self.bias_initializer: Initializer = keras.initializers.get(bias_initializer)
         # XLA cannot differentiate loops whose length it does not know when tracing, and is not faster here.
         self.supports_jit = keras.backend.backend() != "tensorflow"
 
-    def build(self, input_shape):
-        dim = input_shape[-1]
-        if dim is None:
-            raise ValueError(
-                f"Layer {self.name} needs a known last dimension. Received: input_shape={tuple(input_shape)}"
-            )
+    def build(self, input_shape: Shape) -> None:
+        dim = last_dimension(input_shape, self)
         first, second = (reseeded(self.kernel_initializer, number) for number in range(2))
         self.U = self.add_weight(name="U", shape=(self.blocks, dim, self.units), initializer=first)
         self.s = self.add_weight(name="s", shape=(self.blocks, self.units), initializer=self.bias_initializer)
         self.V = self.add_weight(name="V", shape=(self.blocks, self.units, dim), initializer=second)
 
-    def call(self, inputs, training=None):
-        weights = [ops.convert_to_tensor(weight) for weight in (self.U, self.s, self.V)]
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        weights: list[Tensor] = [ops.convert_to_tensor(weight) for weight in (self.U, self.s, self.V)]
         if training or self.lookahead == 1:
             return _chain(inputs, weights)
         groups = self.blocks // self.lookahead
         whole = groups * self.lookahead
         grouped = [ops.reshape(w[:whole], (groups, self.lookahead, *w.shape[1:])) for w in weights]
-        outputs, _ = ops.scan(_unless_silent, inputs, tuple(grouped), length=groups) if groups else (inputs, None)
+        scanned: Tensor = ops.scan(_unless_silent, inputs, tuple(grouped), length=groups) if groups else (inputs, None)
+        outputs = scanned[0]
         return _chain(outputs, [w[whole:] for w in weights]) if whole < self.blocks else outputs
 
-    def block(self, number):
+    def block(self, number: int) -> ResidualDense:
         """Block `number` (0 is applied first) as a `ResidualDense` of its own, with a copy of the weights."""
         if not self.built:
             raise ValueError(f"Layer {self.name} has no weights yet. Call it on data first.")
@@ -90,10 +98,10 @@ class ResidualDenseStack(keras.layers.Layer):
             getattr(block, name).assign(getattr(self, name)[number])
         return block
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "blocks": self.blocks,
             "units": self.units,
@@ -104,19 +112,22 @@ class ResidualDenseStack(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def _chain(h, weights):
+def _chain(h: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """The blocks one after the other; weights: U, s, V with the blocks first."""
 
-    def block(h, weights):
+    def block(h: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, None]:
         U, s, V = weights
-        return h + ops.matmul(ops.relu(ops.matmul(h, U) + s), V), None
+        hidden: Tensor = ops.matmul(h, U)
+        return h + ops.matmul(ops.relu(hidden + s), V), None
 
-    return ops.scan(block, h, tuple(weights), length=weights[0].shape[0])[0]
+    scanned: Tensor = ops.scan(block, h, tuple(weights), length=weights[0].shape[0])
+    return scanned[0]
 
 
-def _unless_silent(h, weights):
-    """A group of blocks, left out if none of their units fires on h: then each of them is the identity."""
+def _unless_silent(h: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, None]:
+    """A group of blocks, skipped where none of their units fires on h: then each of them is the identity."""
     U, s, _ = weights
     wide = ops.reshape(ops.transpose(U, (1, 0, 2)), (U.shape[1], -1))
-    fires = ops.any(ops.matmul(h, wide) + ops.reshape(s, (-1,)) > 0)
+    hidden: Tensor = ops.matmul(h, wide)
+    fires = ops.any(hidden + ops.reshape(s, (-1,)) > 0)
     return ops.cond(fires, lambda: _chain(h, weights), lambda: h), None

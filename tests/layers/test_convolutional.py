@@ -11,13 +11,13 @@ from tests.support.checks import check_layer, check_saving
 rng = np.random.default_rng(0)
 
 
-def naive_convolution(pictures, kernel, strides=1):
+def naive_convolution(images, kernel, strides=1):
     """A "same" convolution in plain loops."""
-    n, rows, cols, _ = pictures.shape
+    n, rows, cols, _ = images.shape
     k, _, _, filters = kernel.shape
     out_rows, out_cols = -(-rows // strides), -(-cols // strides)
     pads = [max((out - 1) * strides + k - size, 0) for out, size in ((out_rows, rows), (out_cols, cols))]
-    padded = np.pad(pictures, [(0, 0), *((pad // 2, pad - pad // 2) for pad in pads), (0, 0)])
+    padded = np.pad(images, [(0, 0), *((pad // 2, pad - pad // 2) for pad in pads), (0, 0)])
     result = np.zeros((n, out_rows, out_cols, filters))
     for row in range(out_rows):
         for col in range(out_cols):
@@ -26,16 +26,16 @@ def naive_convolution(pictures, kernel, strides=1):
     return result
 
 
-def naive_shortcut(pictures, filters, strides):
+def naive_shortcut(images, filters, strides):
     """Means over windows, cut off at the edge, then zero channels: half before, the extra one behind."""
-    n, rows, cols, channels = pictures.shape
+    n, rows, cols, channels = images.shape
     pooled = np.zeros((n, -(-rows // strides), -(-cols // strides), channels))
-    # "same" windows start half of the missing pixels before the picture.
+    # "same" windows start half of the missing pixels before the image.
     before = [((-(-size // strides)) * strides - size) // 2 for size in (rows, cols)]
     for row in range(pooled.shape[1]):
         for col in range(pooled.shape[2]):
             top, left = row * strides - before[0], col * strides - before[1]
-            window = pictures[:, max(top, 0) : top + strides, max(left, 0) : left + strides]
+            window = images[:, max(top, 0) : top + strides, max(left, 0) : left + strides]
             pooled[:, row, col] = window.mean(axis=(1, 2))
     extra = filters - channels
     return np.pad(pooled, [(0, 0), (0, 0), (0, 0), (extra // 2, extra - extra // 2)])
@@ -45,14 +45,14 @@ def naive_shortcut(pictures, filters, strides):
 @pytest.mark.parametrize("filters", [3, 4, 8])
 @pytest.mark.parametrize("size", [(8, 8), (7, 9)])
 def test_pad_shortcut_is_pooling_and_zero_channels(filters, strides, size):
-    pictures = rng.normal(size=(2, *size, 3)).astype("float32")
-    check_layer(PadShortcut2D(filters, strides), pictures, naive_shortcut(pictures, filters, strides))
+    images = rng.normal(size=(2, *size, 3)).astype("float32")
+    check_layer(PadShortcut2D(filters, strides), images, naive_shortcut(images, filters, strides))
 
 
 def test_a_shortcut_without_pooling_keeps_every_second_pixel():
-    pictures = rng.normal(size=(2, 7, 9, 3)).astype("float32")
-    expected = np.pad(pictures[:, ::2, ::2], [(0, 0)] * 3 + [(0, 1)])
-    check_layer(PadShortcut2D(4, 2, pooling="none"), pictures, expected)
+    images = rng.normal(size=(2, 7, 9, 3)).astype("float32")
+    expected = np.pad(images[:, ::2, ::2], [(0, 0)] * 3 + [(0, 1)])
+    check_layer(PadShortcut2D(4, 2, pooling="none"), images, expected)
 
 
 def test_odd_differences_put_the_extra_channel_at_the_end():
@@ -71,19 +71,19 @@ def test_channels_first():
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("filters", "strides", "size"), [(3, 1, (6, 6)), (6, 2, (6, 8)), (5, 2, (5, 7))])
 def test_block_equals_the_formula(shortcut, bias, filters, strides, size):
-    pictures = rng.normal(size=(2, *size, 3)).astype("float32")
+    images = rng.normal(size=(2, *size, 3)).astype("float32")
     block = ResidualConv2D(filters, strides=strides, shortcut=shortcut, use_bias=bias, kernel_initializer="he_normal")
-    block.build(pictures.shape)
+    block.build(images.shape)
     block.set_weights([rng.normal(size=weight.shape) for weight in block.get_weights()])
     first, second = block.conv1, block.conv2
-    inner = naive_convolution(pictures, np.array(first.kernel), strides) + (np.array(first.bias) if bias else 0)
+    inner = naive_convolution(images, np.array(first.kernel), strides) + (np.array(first.bias) if bias else 0)
     branch = naive_convolution(np.maximum(inner, 0), np.array(second.kernel)) + (np.array(second.bias) if bias else 0)
     skip = 0
     if shortcut == "pad":
-        skip = naive_shortcut(pictures, filters, strides)
+        skip = naive_shortcut(images, filters, strides)
     elif shortcut == "projection":
-        skip = pictures if block.skip is None else naive_convolution(pictures, np.array(block.skip.kernel), strides)
-    check_layer(block, pictures, skip + branch, atol=2e-4)
+        skip = images if block.skip is None else naive_convolution(images, np.array(block.skip.kernel), strides)
+    check_layer(block, images, skip + branch, atol=2e-4)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 3), st.integers(0, 4))
@@ -94,33 +94,33 @@ def test_shapes_hold_for_any_size(rows, cols, strides, extra):
 
 
 def test_zero_kernels_give_the_identity_exactly():
-    pictures = rng.normal(size=(2, 5, 5, 4)).astype("float32")
-    np.testing.assert_array_equal(ResidualConv2D(4, kernel_initializer="zeros")(pictures), pictures)
+    images = rng.normal(size=(2, 5, 5, 4)).astype("float32")
+    np.testing.assert_array_equal(ResidualConv2D(4, kernel_initializer="zeros")(images), images)
 
 
 def test_the_default_start_is_near_the_identity_and_the_two_kernels_differ():
     block = ResidualConv2D(64, kernel_initializer=IdentityNormal(seed=2))
-    pictures = rng.normal(size=(2, 8, 8, 64)).astype("float32")
-    branch = np.array(block(pictures)) - pictures
-    assert 0 < np.linalg.norm(branch) < 2e-3 * np.linalg.norm(pictures)
+    images = rng.normal(size=(2, 8, 8, 64)).astype("float32")
+    branch = np.array(block(images)) - images
+    assert 0 < np.linalg.norm(branch) < 2e-3 * np.linalg.norm(images)
     assert not np.array_equal(block.conv1.kernel, block.conv2.kernel)
 
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_a_small_branch_survives_16_bits(dtype):
-    pictures = rng.normal(size=(2, 8, 8, 64)).astype("float32")
+    images = rng.normal(size=(2, 8, 8, 64)).astype("float32")
     exact, half = (ResidualConv2D(64, kernel_initializer=IdentityNormal(seed=2), dtype=d) for d in ("float32", dtype))
-    branch = np.array(exact(pictures)) - pictures
-    outputs = half(pictures)
+    branch = np.array(exact(images)) - images
+    outputs = half(images)
     assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
     assert keras.backend.standardize_dtype(half.conv1.compute_dtype) == dtype.removeprefix("mixed_")
-    error = np.linalg.norm(np.array(outputs) - pictures - branch)
+    error = np.linalg.norm(np.array(outputs) - images - branch)
     assert error < 0.02 * np.linalg.norm(branch)
     if dtype == "mixed_float16":  # 11 bits would still hold most of it
         return
     # What would be left of it had the sum been rounded to bfloat16 as well:
-    rounded = np.array(keras.ops.cast(keras.ops.cast(pictures + branch, half.compute_dtype), "float32"))
-    assert np.linalg.norm(rounded - pictures - branch) > 0.3 * np.linalg.norm(branch)
+    rounded = np.array(keras.ops.cast(keras.ops.cast(images + branch, half.compute_dtype), "float32"))
+    assert np.linalg.norm(rounded - images - branch) > 0.3 * np.linalg.norm(branch)
 
 
 def test_float64():
@@ -129,9 +129,9 @@ def test_float64():
 
 
 def test_batch_norm_is_applied_in_the_branch_only():
-    pictures = (5 + rng.normal(size=(16, 6, 6, 3))).astype("float32")
+    images = (5 + rng.normal(size=(16, 6, 6, 3))).astype("float32")
     block = ResidualConv2D(3, norm="batch", kernel_initializer="he_normal")
-    branch = np.array(block(pictures, training=True)) - pictures
+    branch = np.array(block(images, training=True)) - images
     np.testing.assert_allclose(branch.mean(axis=(0, 1, 2)), 0, atol=1e-4)
     np.testing.assert_allclose(branch.std(axis=(0, 1, 2)), 1, atol=1e-2)
     assert len(block.non_trainable_variables) == 4

@@ -90,9 +90,9 @@ def test_random_projection_is_saved_with_the_model(tmp_path):
 def test_standardization_equals_tensorflows(size, value):
     import tensorflow as tf
 
-    pictures = np.concatenate([rng.integers(0, 256, (2, size, size, 3)), np.full((1, size, size, 3), value)])
-    expected = tf.image.per_image_standardization(tf.cast(pictures, tf.float32))
-    np.testing.assert_allclose(PerImageStandardization()(pictures.astype("uint8")), expected, atol=1e-4)
+    images = np.concatenate([rng.integers(0, 256, (2, size, size, 3)), np.full((1, size, size, 3), value)])
+    expected = tf.image.per_image_standardization(tf.cast(images, tf.float32))
+    np.testing.assert_allclose(PerImageStandardization()(images.astype("uint8")), expected, atol=1e-4)
 
 
 def test_standardization_stays_in_32_bits():

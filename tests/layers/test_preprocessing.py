@@ -9,14 +9,14 @@ from idmatters_tf.layers import ZCAWhitening
 from tests.support.checks import check_saving
 
 
-def pictures(n=400):
+def correlated_images(n=400):
     rng = np.random.default_rng(0)
     mixed = rng.normal(size=(n, 48)) @ rng.normal(size=(48, 48))
     return np.clip(128 + 20 * mixed, 0, 255).astype("uint8").reshape(n, 4, 4, 3)
 
 
 def test_it_is_the_definition(tmp_path):
-    images = pictures()
+    images = correlated_images()
     layer = ZCAWhitening()
     layer.adapt(images)
     rows = images.reshape(400, -1).astype(float)
@@ -26,7 +26,7 @@ def test_it_is_the_definition(tmp_path):
     expected = (rows - rows.mean(axis=0)) @ np.real(scipy.linalg.fractional_matrix_power(covariance, -0.5))
     found = np.array(layer(images))
     np.testing.assert_allclose(found.reshape(400, -1), expected, atol=1e-3)
-    # White up to the bias, and closer to the pictures than any other whitening.
+    # White up to the bias, and closer to the images than any other whitening.
     np.testing.assert_allclose(np.cov(found.reshape(400, -1).T, bias=True), np.eye(48), atol=0.05)
 
     inputs = keras.Input((4, 4, 3), dtype="uint8")
@@ -35,9 +35,9 @@ def test_it_is_the_definition(tmp_path):
     assert not layer.trainable_variables
 
 
-def test_a_picture_of_one_colour_stays_finite():
+def test_an_image_of_one_colour_stays_finite():
     layer = ZCAWhitening()
-    layer.adapt(pictures())
+    layer.adapt(correlated_images())
     assert np.isfinite(np.array(layer(np.full((1, 4, 4, 3), 7, "uint8")))).all()
 
 
@@ -46,5 +46,5 @@ def test_bad_arguments():
         ZCAWhitening(scale=0)
     with pytest.raises(ValueError, match="known size"):
         ZCAWhitening()(keras.Input((None, 4, 3)))
-    with pytest.raises(ValueError, match="covariance is singular .5 pictures of 48 numbers"):
+    with pytest.raises(ValueError, match="covariance is singular .5 images of 48 values"):
         ZCAWhitening(filter_bias=0).adapt(np.zeros((5, 4, 4, 3)))

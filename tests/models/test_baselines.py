@@ -15,7 +15,7 @@ from tests.support.checks import check_layer, check_saving
 rng = np.random.default_rng(5)
 
 
-def pictures(n=2, size=16):
+def images(n=2, size=16):
     return rng.normal(size=(n, size, size, 3)).astype("float32")
 
 
@@ -28,8 +28,10 @@ def test_sizes_of_residual_networks(network, depth, published):
     assert trainable_parameters(network(depth, shortcut="none")) == published
 
 
-def test_the_deepest_residual_network_can_be_built():
-    assert trainable_parameters(resnet(1202)) == 19_421_274
+def test_the_deepest_published_residual_network_has_its_size():
+    # Linear in the depth; building 1,202 layers takes a minute.
+    shallow, deeper = (trainable_parameters(resnet(depth)) for depth in (20, 26))
+    assert shallow + (deeper - shallow) * (1202 - 20) // 6 == 19_421_274
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_all_cnn_is_that_of_the_paper():
     ]  # fmt: skip
     drops = [(layer.name, layer.rate) for layer in model.layers if isinstance(layer, keras.layers.Dropout)]
     assert drops == [("dropout0", 0.2), ("dropout3", 0.5), ("dropout6", 0.5)]
-    x = pictures(4, 32)
+    x = images(4, 32)
     assert np.array_equal(model(x, training=False), model(x, training=False))
     assert not np.array_equal(model(x, training=True), model(x, training=True))
 
@@ -110,6 +112,32 @@ def test_basic_block_is_its_formula(preactivation, strides, filters, shortcut):
     check_layer(block, x, expected, atol=1e-3 * np.abs(expected).max())
 
 
+def test_arguments_of_the_basic_block():
+    block = BasicBlock2D(
+        6, 2, kernel_regularizer=keras.regularizers.L2(0.5), norm="synchronized", data_format="channels_first"
+    )
+    assert block.compute_output_shape((None, 4, 9, None)) == (None, 6, 5, None)
+    block.build((None, 4, 8, 8))
+    assert block.norm1.gamma.shape == (6,)
+    assert block.norm1.synchronized
+    expected = sum(0.5 * np.sum(np.square(conv.kernel)) for conv in (block.conv1, block.conv2))
+    np.testing.assert_allclose(sum(np.array(loss) for loss in block.losses), expected, rtol=1e-5)
+    normalised = BasicBlock2D(4, norm_regularizer=keras.regularizers.L2(0.5))
+    normalised.build((None, 8, 8, 4))
+    # Two scales of four ones each, and shifts of zero.
+    assert sum(float(loss) for loss in normalised.losses) == pytest.approx(0.5 * 8)
+
+
+def test_a_basic_block_saved_with_its_former_arguments_still_loads():
+    config = BasicBlock2D(4, data_format="channels_last").get_config()
+    for name in ("norm", "kernel_regularizer", "norm_regularizer", "data_format"):
+        del config[name]
+    decay = keras.regularizers.serialize(keras.regularizers.L2(0.5))
+    block = BasicBlock2D.from_config({**config, "synchronized": True, "regularizer": decay})
+    assert (block.norm, block.data_format) == ("synchronized", "channels_last")
+    assert float(block.kernel_regularizer.l2) == float(block.norm_regularizer.l2) == 0.5
+
+
 @pytest.mark.parametrize(
     "build",
     [
@@ -131,10 +159,10 @@ def test_they_train_save_and_depend_on_the_seed(build, tmp_path):
     rate = 1e-3 if model.name == "all_cnn_c" else 1e-4
     total = sum(np.sum(np.square(weight)) for weight in model.trainable_variables)
     assert decayed == pytest.approx(rate * total / 2, rel=1e-4)
-    check_saving(model, pictures(), tmp_path / "model.keras")
+    check_saving(model, images(), tmp_path / "model.keras")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.03), loss)
-    losses = model.fit(pictures(5), np.arange(5), epochs=20, verbose=0).history["loss"]
+    losses = model.fit(images(5), np.arange(5), epochs=20, verbose=0).history["loss"]
     assert min(losses[-5:]) < losses[0]
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -150,12 +178,15 @@ def test_they_train_save_and_depend_on_the_seed(build, tmp_path):
         (lambda: resnet(21), "`depth` must be 6 n . 2.*depth=21"),
         (lambda: preresnet(2), "`depth`"),
         (lambda: resnet(20, shortcut="projection"), "`shortcut` must be one of 'pad', 'none'"),
+        (lambda: resnet(20, norm="layer"), "`norm` must be one of 'batch', 'synchronized'"),
+        (lambda: densenet(norm=None), "`norm` must be one of 'batch', 'synchronized'"),
         (lambda: densenet(41), "`depth` must be 3 n . 4"),
         (lambda: densenet(43, bottleneck=True), "6 n . 4 for n layers per block with bottlenecks"),
         (lambda: densenet(compression=0.0), "`compression` must lie"),
         (lambda: densenet(dropout=1.0), "`dropout` must lie"),
         (lambda: all_cnn_c(weight_decay=-1), "`weight_decay`"),
         (lambda: all_cnn_c(classes=0), "`classes` must be a positive integer"),
+        (lambda: BasicBlock2D(8, norm=None), "`norm` of BasicBlock2D must be one of 'batch', 'synchronized'"),
         (lambda: BasicBlock2D(8, preactivation="all"), "`preactivation` of BasicBlock2D must be one of None"),
     ],
 )

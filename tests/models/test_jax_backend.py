@@ -23,12 +23,12 @@ from models import linear
 from models.cifar import identity_resnet
 
 rng = np.random.default_rng(0)
-pictures = rng.normal(size=(4, 15, 16, 3)).astype("float32")
+images = rng.normal(size=(4, 15, 16, 3)).astype("float32")
 model = identity_resnet((None, None, 3), blocks=1, widths=(8, 12), stem=4, bias=True, shortcut=sys.argv[1])
 head = np.array(model.get_layer("head").kernel)
 for variable in model.trainable_variables:
     variable.assign(0.2 * rng.normal(size=variable.shape))
-logits = model.predict(pictures, verbose=0)
+logits = model.predict(images, verbose=0)
 dense = keras.Sequential([keras.Input((10,)), layers.ResidualDense(7), layers.LinearResidual("ones"),
                           layers.ShortcutUnit(2, mid="tanh")])
 for variable in dense.trainable_variables:
@@ -39,10 +39,10 @@ assert linear.weights_of(linear.linear_residual(4, 3)).shape == (3, 1, 4, 4)
 spectral = norms.spectral_norm(model.get_layer("stage2_block1").conv1.kernel, (15, 16), 2)
 pixels = np.array(layers.PerImageStandardization()(rng.integers(0, 256, (2, 5, 5, 3)).astype("uint8")))
 model.compile(Momentum(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-loss = model.fit(pictures, np.arange(4), epochs=2, shuffle=False, verbose=0).history["loss"]
+loss = model.fit(images, np.arange(4), epochs=2, shuffle=False, verbose=0).history["loss"]
 model.save(sys.argv[2])
-same = keras.saving.load_model(sys.argv[2]).predict(pictures, verbose=0)
-assert np.array_equal(same, model.predict(pictures, verbose=0))
+same = keras.saving.load_model(sys.argv[2]).predict(images, verbose=0)
+assert np.array_equal(same, model.predict(images, verbose=0))
 points, labels = rng.normal(size=(60, 5)), rng.integers(0, 4, 60)
 memorizer = memorize(points, labels, width=8, dtype="float32")
 exact = memorizer.report.verified["float32"]

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
+from idmatters_tf.randomness import seed_states
 from trainers.cli.arguments import RunError
 from trainers.cluster.strategy import distribute
 from trainers.run.folder import Run
@@ -79,11 +80,7 @@ class Trainer:
             # Inside the scope: slot variables made while tracing break under several replicas.
             self.optimizer.build(self.model.trainable_variables)
             # Neither weights nor saved with them.
-            self._random_states = [
-                (int(variable.numpy()[0]), variable)
-                for variable in self.model.variables
-                if variable.path.endswith("seed_generator_state")
-            ]
+            self._random_states = [(int(state.numpy()[0]), state) for state in seed_states(self.model)]
             self.step = tf.Variable(
                 0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name="step"
             )

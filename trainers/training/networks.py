@@ -48,14 +48,13 @@ def _resnet(settings, image_shape, classes, norm):
     from models.resnet import preresnet, resnet
 
     build = {"resnet": resnet, "preresnet": preresnet}[settings["model"]]
-    synchronized = norm == "synchronized"
-    return build(settings["depth"], image_shape, classes, settings["shortcut"], synchronized, **_common(settings))
+    return build(settings["depth"], image_shape, classes, settings["shortcut"], norm, **_common(settings))
 
 
 def _densenet(settings, image_shape, classes, norm):
     from models.densenet import densenet
 
-    own = {"bottleneck": settings["bottleneck"], "dropout": settings["dropout"], "synchronized": norm == "synchronized"}
+    own = {"bottleneck": settings["bottleneck"], "dropout": settings["dropout"], "norm": norm}
     return densenet(settings["depth"], settings["growth"], image_shape, classes, **own, **_common(settings))
 
 
