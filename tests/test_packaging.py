@@ -1,11 +1,14 @@
 """What the package says about itself."""
 
+import ast
 import configparser
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 
+import packaging.version
 import pytest
 
 import idmatters_tf
@@ -44,20 +47,59 @@ def test_submodules_load_on_first_use(package):
         _ = module.nothing
 
 
-def test_arrows_run_one_way_and_models_are_pure_keras():
-    forbidden = {
-        "idmatters_tf": ("import models", "from models", "import trainers", "from trainers"),
-        "models": ("import trainers", "from trainers", "import tensorflow", "from tensorflow"),
-        "idmatters_tf/linear": tuple(
-            f"{word} {name}" for word in ("import", "from") for name in ("keras", "tensorflow")
-        ),
-        "idmatters_tf/layers": ("import tensorflow", "from tensorflow"),
-    }
-    for folder, words in forbidden.items():
-        for path in (ROOT / folder).rglob("*.py"):
-            for line in path.read_text().splitlines():
-                assert not line.strip().startswith(words), f"{path}: {line}"
+def imported(path):
+    """The modules that a file imports anywhere, by absolute names."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: a relative import"
+            modules |= {f"{node.module}.{name.name}" for name in node.names}
+    return modules
 
 
-def test_version():
-    assert idmatters_tf.__version__.count(".") == 2
+def imports_of(module, packages):
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize(
+    ("folder", "forbidden"),
+    [
+        ("idmatters_tf", ("models", "trainers")),
+        ("idmatters_tf/linear", ("keras", "tensorflow")),
+        ("idmatters_tf/layers", ("tensorflow",)),
+        ("idmatters_tf/initializers.py", ("tensorflow",)),
+        ("models", ("tensorflow", "trainers")),
+        # Inside trainers: programs -> training -> cluster, run -> cli.
+        ("trainers/cli", ("trainers.run", "trainers.cluster", "trainers.training")),
+        ("trainers/run", ("trainers.cluster", "trainers.training")),
+        ("trainers/cluster", ("trainers.run", "trainers.training")),
+    ],
+)
+def test_imports_run_one_way(folder, forbidden):
+    paths = [ROOT / folder] if folder.endswith(".py") else sorted((ROOT / folder).rglob("*.py"))
+    assert paths
+    for path in paths:
+        for module in imported(path):
+            assert not imports_of(module, forbidden), f"{path} imports {module}"
+
+
+def test_what_programs_share_imports_no_program():
+    rooms = ("cli", "run", "cluster", "training")
+    allowed = [f"trainers.{room}" for room in rooms]
+    for room in rooms:
+        for path in (ROOT / "trainers" / room).rglob("*.py"):
+            programs = [name for name in imported(path) if imports_of(name, ["trainers"])]
+            assert all(imports_of(name, allowed) for name in programs), f"{path} imports {programs}"
+
+
+def test_the_version_is_the_changelogs_newest():
+    version = packaging.version.Version(idmatters_tf.__version__)
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert packaging.version.Version(headings[0]) == version
+
+
+@pytest.mark.parametrize("package", ["idmatters_tf", "models", "trainers"])
+def test_type_checkers_see_the_annotations(package):
+    assert (ROOT / package / "py.typed").is_file()
