@@ -8,6 +8,7 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
     expressivity   residual networks that memorise any sample, in closed form
     linear         deep linear networks as mathematics: risks, factorisations, Hessians, gradient descent
     optimizers     Momentum (the learning rate outside the velocity, as TensorFlow 1 had it)
+    muon           Muon (orthogonalised momentum for kernels of constant norm)
     norms          Frobenius and spectral norms of a network's kernels
     curvature      Hessians, Gauss-Newton and Fisher matrices of any Keras model; their spectra
     data           CIFAR-10, CIFAR-100, MNIST and the built-in `shapes`, as batches that are a function of (seed, step)
@@ -18,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from idmatters_tf import curvature, data, expressivity, initializers, layers, linear, norms, optimizers
+    from idmatters_tf import curvature, data, expressivity, initializers, layers, linear, muon, norms, optimizers
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ __all__ = [
     "initializers",
     "layers",
     "linear",
+    "muon",
     "norms",
     "optimizers",
 ]

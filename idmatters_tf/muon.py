@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from idmatters_tf.keras_types import Tensor
 from idmatters_tf.optimizers import Momentum
 
 # Jordan et al. (2024): the quintic iteration whose slope at zero is steepest among those that keep singular values
@@ -13,7 +14,7 @@ from idmatters_tf.optimizers import Momentum
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
-def orthogonalize(matrix: Any, iterations: int = 5) -> Any:
+def orthogonalize(matrix: Tensor, iterations: int = 5) -> Tensor:
     """Moves the singular values of a matrix towards 1 and keeps its singular vectors: U S V^T to about U V^T.
 
     Each iteration applies s -> a s + b s^3 + c s^5 to all singular values s at once, in matrix products alone; before
@@ -31,12 +32,13 @@ def orthogonalize(matrix: Any, iterations: int = 5) -> Any:
     """
     a, b, c = NEWTON_SCHULZ
     tall = matrix.shape[0] > matrix.shape[1]
-    x = ops.transpose(matrix) if tall else matrix
-    squares = ops.cast(ops.sum(ops.square(ops.cast(x, "float32"))), "float32")
-    x = x * ops.cast(ops.rsqrt(squares + 1e-14), x.dtype)
+    x: Any = ops.transpose(matrix) if tall else matrix
+    squares: Any = ops.sum(ops.square(ops.cast(x, "float32")))
+    x *= ops.cast(ops.rsqrt(squares + 1e-14), x.dtype)
     for _ in range(iterations):
-        gram = ops.matmul(x, ops.transpose(x))
-        x = a * x + ops.matmul(b * gram + c * ops.matmul(gram, gram), x)
+        gram: Any = ops.matmul(x, ops.transpose(x))
+        fourth: Any = ops.matmul(gram, gram)
+        x = a * x + ops.matmul(b * gram + c * fourth, x)
     return ops.transpose(x) if tall else x
 
 

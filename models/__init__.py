@@ -6,6 +6,7 @@ models.identity.identity_network     what the two have in common, built from a m
 models.cost.identity_network_cost    its parameters, operations and memory, without building it
 models.all_cnn.all_cnn_c, models.resnet.resnet, preresnet, models.densenet.densenet
                                      what it is compared with
+models.normalizer_free.normalizer_free_resnet    blocks with trained gains, for fast training without normalisation
 models.linear.linear_residual, plain, shortcut_network    deep linear networks, for fitting and for curvature
 """
 
@@ -14,9 +15,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from models import all_cnn, cifar, cost, densenet, identity, imagenet, layout, linear, resnet
+    from models import all_cnn, cifar, cost, densenet, identity, imagenet, layout, linear, normalizer_free, resnet
 
-__all__ = ["all_cnn", "cifar", "cost", "densenet", "identity", "imagenet", "layout", "linear", "resnet"]
+__all__ = [
+    "all_cnn",
+    "cifar",
+    "cost",
+    "densenet",
+    "identity",
+    "imagenet",
+    "layout",
+    "linear",
+    "normalizer_free",
+    "resnet",
+]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -3,6 +3,7 @@
 ResidualConv2D           x + C2(relu(C1 x)), the block of Hardt & Ma's all-convolutional networks
 PadShortcut2D            average pooling and zero channels: the parameter-free shortcut where the shape changes
 BasicBlock2D             He et al.'s block with batch normalisation, plain or pre-activated, for comparison
+ScaledResidualConv2D     the same block with trained gains, for fast training without normalisation; ScaledConv2D
 RandomProjection         a frozen random matrix in place of a trained last layer
 ResidualDense            h + V relu(U h + s), the block of the expressivity theorem
 ResidualDenseStack       thousands of such blocks as one layer
@@ -17,6 +18,7 @@ from idmatters_tf.layers.convolutional import PadShortcut2D, ResidualConv2D
 from idmatters_tf.layers.dense import LinearResidual, ResidualDense, ShortcutUnit
 from idmatters_tf.layers.preprocessing import PerImageStandardization, ZCAWhitening
 from idmatters_tf.layers.projection import RandomProjection
+from idmatters_tf.layers.scaled import ScaledConv2D, ScaledResidualConv2D
 from idmatters_tf.layers.stacked import ResidualDenseStack
 
 __all__ = [
@@ -28,6 +30,8 @@ __all__ = [
     "ResidualConv2D",
     "ResidualDense",
     "ResidualDenseStack",
+    "ScaledConv2D",
+    "ScaledResidualConv2D",
     "ShortcutUnit",
     "ZCAWhitening",
 ]

@@ -1,0 +1,77 @@
+"""A residual network for fast training without normalisation layers, of the family of Hardt & Ma's Table 1."""
+
+from collections.abc import Sequence
+
+import keras
+
+from idmatters_tf.arguments import positive_integer
+from idmatters_tf.initializers import mixed_seed
+from idmatters_tf.layers import ScaledResidualConv2D
+
+
+def normalizer_free_resnet(
+    input_shape: Sequence[int | None] = (32, 32, 3),
+    classes: int = 10,
+    blocks: int = 2,
+    widths: Sequence[int] = (96, 192, 384),
+    stem: int = 48,
+    branch_gain: float = 0.2,
+    standardize: bool = False,
+    seed: int = 0,
+    name: str = "normalizer_free_resnet",
+) -> keras.Model:
+    """Blocks `x + C2(relu(C1 x))` with trained gains in place of normalisation, down-sampled early.
+
+    A 3x3 stem and an activation, then stages whose first block has stride 2, so that most of the work is done on 16x16
+    pixels and fewer; an activation, the average over space, and a trained last layer that starts at zero, so that the
+    loss starts at ln(classes). All convolutions have biases. It differs from `models.cifar.identity_resnet` in the
+    gains, the biases, the two activations outside of blocks, the stride of the first stage and the head.
+
+    It is meant for `idmatters_tf.muon.Muon`, which keeps the norm of every kernel; with other optimizers
+    `standardize=True` bounds the kernels (Brock et al., 2021).
+
+    Args:
+        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images are expected standardised.
+        classes: the number of classes.
+        blocks: residual blocks per stage.
+        widths: channels of each stage, not decreasing.
+        stem: channels of the first convolution.
+        branch_gain: where the gains of each block's second kernel start, see `ScaledResidualConv2D`.
+        standardize: whether the kernels of the blocks are standardised.
+        seed: a non-negative integer; every kernel's values follow from it.
+        name: the model's name.
+
+    Returns:
+        A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
+    """
+    for argument, value in {"classes": classes, "blocks": blocks, "stem": stem}.items():
+        positive_integer(argument, value)
+    if not widths or list(widths) != sorted(widths) or widths[0] < stem:
+        raise ValueError(
+            f"Argument `widths` must name at least one stage and must not decrease, from the stem on. Received: "
+            f"widths={tuple(widths)}, stem={stem}"
+        )
+    inputs = keras.Input(input_shape, name="images")
+    features = keras.layers.Conv2D(
+        stem,
+        3,
+        padding="same",
+        activation="relu",
+        kernel_initializer=keras.initializers.HeNormal(mixed_seed(seed, 0)),  # pyright: ignore[reportArgumentType]
+        name="stem",
+    )(inputs)
+    for stage, width in enumerate(widths, start=1):
+        for block in range(1, blocks + 1):
+            features = ScaledResidualConv2D(
+                width,
+                strides=2 if block == 1 else 1,
+                branch_gain=branch_gain,
+                standardize=standardize,
+                kernel_initializer=keras.initializers.HeNormal(mixed_seed(seed, stage, block)),
+                name=f"stage{stage}_block{block}",
+            )(features)
+    features = keras.layers.Activation("relu", name="activation")(features)
+    # In float32 also under 16-bit policies: class scores need more than bfloat16's 8 bits.
+    features = keras.layers.GlobalAveragePooling2D(dtype="float32", name="pool")(features)
+    head = keras.layers.Dense(classes, kernel_initializer="zeros", dtype="float32", name="head")
+    return keras.Model(inputs, head(features), name=name)

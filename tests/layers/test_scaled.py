@@ -1,0 +1,103 @@
+"""Convolutions with gains against plain loops, and the network made of them."""
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.layers.scaled import RELU_GAIN, ScaledConv2D, ScaledResidualConv2D
+from models.normalizer_free import normalizer_free_resnet
+from tests.layers.test_convolutional import naive_convolution, naive_shortcut
+from tests.support.checks import check_layer, check_saving
+
+rng = np.random.default_rng(0)
+
+
+def set_random(layer, shape):
+    """Builds a layer and gives it weights that are neither 0 nor 1."""
+    layer.build(shape)
+    layer.set_weights([rng.normal(size=weight.shape) for weight in layer.get_weights()])
+    return {weight.path.split("/", 1)[-1]: np.array(weight) for weight in layer.weights}
+
+
+@pytest.mark.parametrize("strides", [1, 2])
+def test_gains_multiply_the_kernel_of_each_output_channel(strides):
+    layer = ScaledConv2D(5, 3, strides=strides, padding="same", name="layer")
+    images = rng.normal(size=(2, 7, 6, 3)).astype("float32")
+    weights = set_random(layer, images.shape)
+    expected = naive_convolution(images, weights["kernel"] * weights["gains"], strides) + weights["bias"]
+    check_layer(layer, images, expected, atol=1e-4)
+
+
+def test_standardized_kernels_have_mean_0_and_the_norm_of_the_gain():
+    layer = ScaledConv2D(4, 3, gain=0.5, standardize=True, padding="same", name="layer")
+    images = rng.normal(size=(2, 5, 5, 3)).astype("float32")
+    layer.build(images.shape)
+    # Whatever is added to a kernel and whatever it is multiplied by changes nothing.
+    kernel = rng.normal(size=(3, 3, 3, 4))
+    outputs = []
+    for factor, offset in ((1.0, 0.0), (30.0, -7.0)):
+        layer.set_weights([factor * kernel + offset, np.zeros(4), np.full(4, 0.5)])
+        outputs.append(np.array(layer(images)))
+    np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-3)
+    standard = (kernel - kernel.mean((0, 1, 2))) / kernel.std((0, 1, 2)) / np.sqrt(27) * RELU_GAIN
+    check_layer(layer, images, naive_convolution(images, 0.5 * standard), atol=1e-3)
+
+
+def test_the_gain_keeps_the_variance_of_rectified_normal_numbers():
+    rectified = np.maximum(np.random.default_rng(1).normal(size=1_000_000), 0)
+    assert RELU_GAIN**2 * rectified.var() == pytest.approx(1, rel=5e-3)
+
+
+@pytest.mark.parametrize(("filters", "strides"), [(3, 1), (3, 2), (8, 1), (8, 2)])
+def test_the_block_is_its_formula(filters, strides):
+    layer = ScaledResidualConv2D(filters, strides=strides, name="block")
+    images = rng.normal(size=(2, 7, 9, 3)).astype("float32")
+    weights = set_random(layer, images.shape)
+    scaled = {name: weights[f"{name}/kernel"] * weights[f"{name}/gains"] for name in ("conv1", "conv2")}
+    hidden = np.maximum(naive_convolution(images, scaled["conv1"], strides) + weights["conv1/bias"], 0)
+    branch = naive_convolution(hidden, scaled["conv2"]) + weights["conv2/bias"]
+    check_layer(layer, images, naive_shortcut(images, filters, strides) + branch, atol=1e-3)
+
+
+def test_a_branch_gain_of_zero_is_the_identity():
+    images = rng.normal(size=(2, 6, 6, 4)).astype("float32")
+    np.testing.assert_array_equal(ScaledResidualConv2D(4, branch_gain=0.0)(images), images)
+
+
+def test_the_two_kernels_of_a_seeded_block_differ_and_are_reproduced():
+    first, again = (ScaledResidualConv2D(4, seed=3) for _ in range(2))
+    for block in (first, again):
+        block.build((None, 8, 8, 4))
+    assert not np.array_equal(first.conv1.kernel, first.conv2.kernel)
+    for ours, theirs in zip(first.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_narrowing_is_refused():
+    with pytest.raises(ValueError, match="`filters`.*at least the 8 channels"):
+        ScaledResidualConv2D(4)(np.zeros((1, 4, 4, 8), "float32"))
+
+
+def test_the_network_starts_at_the_logarithm_of_the_classes_and_saves(tmp_path):
+    model = normalizer_free_resnet(blocks=1, widths=(8, 16), stem=4, classes=7)
+    images = rng.normal(size=(5, 32, 32, 3)).astype("float32")
+    assert not np.array(model(images)).any()
+    model.layers[-1].set_weights([rng.normal(size=(16, 7)), rng.normal(size=7)])
+    check_saving(model, images, tmp_path / "model.keras")
+    assert sum("gains" in variable.path for variable in model.trainable_variables) == 4
+
+
+def test_logits_are_float32_under_bfloat16():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = normalizer_free_resnet(blocks=1, widths=(8, 16), stem=4)
+    assert model.output.dtype == "float32"
+    assert model.get_layer("stage2_block1").output.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [({"widths": ()}, "widths"), ({"widths": (8, 4)}, "widths"), ({"stem": 99}, "stem"), ({"blocks": 0}, "blocks")],
+)
+def test_bad_arguments(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        normalizer_free_resnet(**{"widths": (8, 16), "stem": 4, **arguments})
