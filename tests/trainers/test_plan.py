@@ -91,7 +91,7 @@ DECODING_BOUND = {"tflops": 1e6, "network_gbit": 1e6, "device_gbit": 1e6}
     ],
 )
 def test_more_of_what_holds_the_training_up_makes_it_faster(option, better, situation):
-    cost = identity_network_cost(IMAGENET)
+    cost = identity_network_cost(IMAGENET, 224)
     before, after = (planned(cost, **{**situation, **changes}) for changes in ({}, {option: better}))
     assert after.updates < before.updates
     assert after.images_per_second > before.images_per_second
