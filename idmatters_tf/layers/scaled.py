@@ -52,15 +52,18 @@ class ScaledConv2D(keras.layers.Conv2D):
             name="gains", shape=(self.filters,), initializer=keras.initializers.Constant(self.gain)
         )
 
-    def convolution_op(self, inputs: Any, kernel: Any) -> Any:
-        if self.standardize:
-            kernel = ops.cast(self._kernel, "float32")
-            fan_in = kernel.shape[0] * kernel.shape[1] * kernel.shape[2]
-            centred = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
-            variance = ops.mean(ops.square(centred), axis=(0, 1, 2), keepdims=True)
-            kernel = RELU_GAIN * centred * ops.rsqrt(fan_in * variance + _EPSILON)
-        kernel = ops.cast(kernel, inputs.dtype) * ops.cast(self.gains, inputs.dtype)
-        return super().convolution_op(inputs, kernel)
+    def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
+        scaled = self._standardized() if self.standardize else kernel
+        gains: Tensor = ops.cast(self.gains, inputs.dtype)
+        return super().convolution_op(inputs, gains * ops.cast(scaled, inputs.dtype))
+
+    def _standardized(self) -> Tensor:
+        # In float32: the variance of bfloat16's rounding is not that of the kernel.
+        kernel: Tensor = ops.cast(self._kernel, "float32")
+        fan_in = kernel.shape[0] * kernel.shape[1] * kernel.shape[2]
+        centred: Tensor = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
+        variance: Tensor = ops.mean(ops.square(centred), axis=(0, 1, 2), keepdims=True)
+        return RELU_GAIN * centred * ops.rsqrt(fan_in * variance + _EPSILON)
 
     # Keras' convolutions save their kernel and bias alone.
     def save_own_variables(self, store: Any) -> None:
@@ -127,7 +130,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.branch_gain = float(branch_gain)
         self.standardize = bool(standardize)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer) or keras.initializers.HeNormal(seed)
+        self.kernel_initializer: Any = keras.initializers.get(kernel_initializer) or keras.initializers.HeNormal(seed)
         self.seed = seed
         self.data_format = "channels_last"
         self.conv1 = self._convolution("conv1", 0, 1.0, self.strides)
