@@ -81,6 +81,26 @@ class ImageData:
             test_labels=self.test_labels[:test],
         )
 
+    def hold_out(self, count: int) -> "ImageData":
+        """The last `count` training images in place of the test images, which choices must not be made on.
+
+        Raises:
+            ValueError: where no training image would be left, or none held out.
+        """
+        if not 0 < count < len(self.train_images):
+            raise ValueError(
+                f"Argument `count` must be positive and less than the {len(self.train_images)} training images. "
+                f"Received: count={count}"
+            )
+        return dataclasses.replace(
+            self,
+            train_images=self.train_images[:-count],
+            train_labels=self.train_labels[:-count],
+            test_images=self.train_images[-count:],
+            test_labels=self.train_labels[-count:],
+            origin=f"{self.origin}; tested on {count} images held out of the training images",
+        )
+
     def digest(self):
         """A checksum of all images and labels in their order (8 hexadecimal digits), to tell data sets apart."""
         crc = 0

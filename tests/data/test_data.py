@@ -177,3 +177,15 @@ def test_a_linear_classifier_stays_under_60_percent_on_shapes():
         weights = np.linalg.solve(gram + strength * np.eye(len(gram)), target)
         accuracies.append(np.mean(np.argmax(z @ weights, axis=1) == data.test_labels))
     assert 0.1 < max(accuracies) < 0.6
+
+
+def test_held_out_images_are_training_images_and_leave_the_test_images_alone():
+    data = shapes.load(train=50, test=20)
+    held_out = data.hold_out(15)
+    np.testing.assert_array_equal(held_out.train_images, data.train_images[:35])
+    np.testing.assert_array_equal(held_out.test_images, data.train_images[35:])
+    np.testing.assert_array_equal(held_out.test_labels, data.train_labels[35:])
+    assert held_out.digest() != data.digest()
+    for count in (0, 50, -1):
+        with pytest.raises(ValueError, match="`count`"):
+            data.hold_out(count)
