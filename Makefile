@@ -19,8 +19,8 @@ $(VENV)/installed: setup.cfg pyproject.toml
 train: $(VENV)/installed  ## set up, then train on the built-in data (two minutes, no network needed after set-up)
 	$(BIN)/python -m trainers.cifar --preset quick
 
-test: $(VENV)/installed  ## set up, then run all tests (about ten minutes)
-	$(BIN)/python -m pytest
+test: $(VENV)/installed  ## set up, then run all tests in two processes (TESTS=tests/linear for a part of them)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(TESTS)
 
 lint: $(VENV)/installed  ## check style and types
 	$(BIN)/ruff check .

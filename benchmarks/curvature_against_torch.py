@@ -24,18 +24,18 @@ EXAMPLES = 256
 OPERATORS = {"Hessian": HessianOperator, "Gauss-Newton": GaussNewtonOperator}
 
 
-def convolutional():
+def convolutional(dtype):
     """(Keras model, images)."""
     layers = [keras.layers.Conv2D(16, 3, strides=2, activation="tanh"), keras.layers.GlobalAveragePooling2D()]
-    model = keras.Sequential([keras.Input((16, 16, 3)), *layers, keras.layers.Dense(10)])
-    return model, np.random.default_rng(0).normal(size=(EXAMPLES, 16, 16, 3))
+    model = keras.Sequential([keras.Input((16, 16, 3), dtype=dtype), *layers, keras.layers.Dense(10)])
+    return model, np.random.default_rng(0).normal(size=(EXAMPLES, 16, 16, 3)).astype(dtype)
 
 
-def dense():
+def dense(dtype):
     """(Keras model, vectors)."""
     layers = [keras.layers.Dense(width, activation="tanh") for width in (256, 256)]
-    model = keras.Sequential([keras.Input((784,)), *layers, keras.layers.Dense(10)])
-    return model, np.random.default_rng(0).normal(size=(EXAMPLES, 784))
+    model = keras.Sequential([keras.Input((784,), dtype=dtype), *layers, keras.layers.Dense(10)])
+    return model, np.random.default_rng(0).normal(size=(EXAMPLES, 784)).astype(dtype)
 
 
 NETWORKS = {"convolutional": convolutional, "dense": dense}
@@ -44,8 +44,7 @@ NETWORKS = {"convolutional": convolutional, "dense": dense}
 def prepared(network, name, dtype, folder, torch):
     """Our operator and a vector; the peer gets the same ones."""
     keras.config.set_dtype_policy(dtype)
-    model, x = NETWORKS[network]()
-    x = x.astype(dtype)
+    model, x = NETWORKS[network](dtype)
     y = np.random.default_rng(1).integers(0, 10, EXAMPLES)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     operator = OPERATORS[name](model, loss, (x, y), batch_size=EXAMPLES)

@@ -1,9 +1,9 @@
-"""Follows the certificate of gradient dominance along a gradient descent of your own.
+"""Evaluates the certificate of gradient dominance along a gradient descent of your own.
 
     python examples/certificate_along_descent.py [--dim D] [--depth L] [--rate X] [--steps N]
 
-As long as all residual layers have norm below 1, the inequality (2.3) bounds the squared gradient from below by
-a multiple of the risk: no bad critical point can be near. Here the descent is a plain loop, as yours may be.
+As long as all residual layers have spectral norm below 1, inequality (2.3) of Hardt & Ma bounds the squared gradient
+from below by a multiple of the excess risk, so there is no bad critical point. The descent is a plain NumPy loop.
 """
 
 import argparse
@@ -28,10 +28,10 @@ def main():
 
     print(f"{'step':>6}{'excess risk':>14}{'tau':>8}{'squared gradient':>19}{'certified at least':>20}")
     for step in range(options.steps + 1):
-        if step % (options.steps // 10) == 0:
+        if step % max(1, options.steps // 10) == 0:
             certificate = linear.gradient_dominance(A, R, covariance)
             excess = linear.population_risk(A, R, covariance, noise_variance=0.0)
-            verdict = "" if certificate.tau < 1 else "   outside the ball: no guarantee"
+            verdict = "" if certificate.tau < 1 else "   outside the ball: not certified"
             print(
                 f"{step:6}{excess:14.3e}{certificate.tau:8.3f}{certificate.gradient_norm_squared:19.3e}"
                 f"{certificate.lower_bound:20.3e}{verdict}"

@@ -1,8 +1,8 @@
-"""Writes a matrix as a product of matrices near the identity, and looks at how near depth brings them.
+"""Writes a matrix as a product of matrices near the identity; the deeper the product, the nearer they are.
 
     python examples/factorize_a_matrix.py [MATRIX.npy or MATRIX.txt] [--depths L ...]
 
-Without a file it takes a random 6 x 6 matrix. Hardt & Ma's Theorem 2.1 in its working form: (I + A_l) ... (I + A_1) = R
+Without a file it takes a random 6 x 6 matrix. Hardt & Ma's Theorem 2.1 made constructive: (I + A_l) ... (I + A_1) = R
 with norms that fall as 1 / l.
 """
 
@@ -30,16 +30,15 @@ def main():
     try:
         bounds = linear.factorization_bounds(R, options.depths[0])
     except ValueError as error:
-        # A negative determinant is cured by one more dimension; a singular matrix is not.
+        # One more dimension makes a negative determinant positive; it does not help a singular matrix.
         if "augment" not in str(error):
             sys.exit(f"error: {error}")
-        print("the determinant is negative: one more dimension with -1 on its diagonal")
+        print("the determinant is negative: augmented by one dimension with -1 on the diagonal")
         R = linear.augment(R)
         bounds = linear.factorization_bounds(R, options.depths[0])
     scaled, factor = linear.scale_to_smallest_gamma(R)
-    print(
-        f"gamma = {bounds.gamma:.3f}; times {factor:.3g} it would be {linear.factorization_bounds(scaled, 5).gamma:.3f}"
-    )
+    least = linear.factorization_bounds(scaled, options.depths[0]).gamma
+    print(f"gamma = {bounds.gamma:.3f}; scaled by {factor:.3g} it would be {least:.3f}")
     print(f"{'depth':>6}{'largest norm':>14}{'lower bound':>13}{'theorem':>10}{'error of the product':>22}")
     for depth in options.depths:
         A = linear.factorize(R, depth)

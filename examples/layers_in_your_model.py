@@ -2,8 +2,8 @@
 
     python examples/layers_in_your_model.py [--out FOLDER] [--epochs N]
 
-Trains on the built-in pictures for about a minute on two CPU cores, then shows that the saved and the exported model
-give the same answers. Nothing of our training program is needed: these are ordinary Keras layers.
+Trains on the built-in images for about a minute on two CPU cores, then checks that the saved and the exported model
+give the same logits. The training programs are not involved: these are ordinary Keras layers.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default="runs/layers_in_your_model", help="(default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=4, help="(default: %(default)s)")
-    parser.add_argument("--images", type=int, default=5000, help="training pictures (default: %(default)s)")
+    parser.add_argument("--images", type=int, default=5000, help="training images (default: %(default)s)")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
 
@@ -61,11 +61,11 @@ def main():
     reloaded = keras.saving.load_model(options.out / "model.keras")
     model.export(options.out / "saved_model", verbose=False)
     served = keras.layers.TFSMLayer(options.out / "saved_model", call_endpoint="serve")
-    pictures = data.test_images[:100]
-    expected = model.predict(pictures, verbose=0)
-    np.testing.assert_allclose(reloaded.predict(pictures, verbose=0), expected, atol=1e-5)
-    np.testing.assert_allclose(served(pictures), expected, atol=1e-4)
-    print(f"saved, reloaded and exported to {options.out}: the same answers three times")
+    images = data.test_images[:100]
+    expected = model.predict(images, verbose=0)
+    np.testing.assert_allclose(reloaded.predict(images, verbose=0), expected, atol=1e-5)
+    np.testing.assert_allclose(served(images), expected, atol=1e-4)
+    print(f"saved and exported to {options.out}; the reloaded and the exported model give the same logits")
 
 
 if __name__ == "__main__":

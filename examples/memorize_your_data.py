@@ -1,6 +1,6 @@
 """A network that memorises your own table, exactly: a CSV file or NumPy arrays in, a Keras model out.
 
-python examples/memorize_your_data.py                                 a small table of its own making
+python examples/memorize_your_data.py                                 a small synthetic table
 python examples/memorize_your_data.py --csv FILE [--label COLUMN]     numbers with a header; by default the last column
 python examples/memorize_your_data.py --npz FILE                      arrays `x` (n, d) and `labels` (n,)
 """
@@ -16,7 +16,7 @@ from idmatters_tf.expressivity import memorize, verify
 
 
 def read_csv(path, label):
-    """Numbers (n, d), label numbers (n,) and the labels' names; the label's column may hold any text."""
+    """Features (n, d), class indices (n,) and class names; the label column may hold any text."""
     with open(path, newline="", encoding="utf-8") as stream:
         header, *rows = [row for row in csv.reader(stream) if row]
     if label is not None and label not in header:
@@ -30,8 +30,8 @@ def read_csv(path, label):
     return x, labels, names
 
 
-def made_up():
-    """Four kinds of plants that no two measurements tell apart: 500 rows of 4 numbers, labels by chance."""
+def synthetic():
+    """500 rows of 4 numbers with random labels of 4 classes."""
     rng = np.random.default_rng(0)
     return rng.normal(size=(500, 4)).round(2), rng.integers(0, 4, 500), np.array(["a", "b", "c", "d"])
 
@@ -53,10 +53,10 @@ def main():
             x, labels = arrays["x"], arrays["labels"]
         names = np.arange(labels.max() + 1)
     else:
-        x, labels, names = made_up()
-    # Columns of one scale, so that no column drowns the others: margins are relative to the norms of the rows.
-    middle, spread = x.mean(axis=0), x.std(axis=0)
-    x = (x - middle) / np.where(spread > 0, spread, 1)
+        x, labels, names = synthetic()
+    # Standardised columns, so that none dominates: margins are relative to the norms of the rows.
+    mean, deviation = x.mean(axis=0), x.std(axis=0)
+    x = (x - mean) / np.where(deviation > 0, deviation, 1)
 
     try:
         model = memorize(x, labels, width=options.width, order="ridge")
@@ -72,12 +72,12 @@ def main():
     model.save(options.out)
     loaded = keras.saving.load_model(options.out)
     checked = verify(loaded, x, labels)
-    print(f"saved to {options.out}, loaded again: {checked.correct} of {checked.rows} rows right")
-    # Called, not `predict`, which would round the numbers to float32.
+    print(f"saved to {options.out} and reloaded: {checked.correct} of {checked.rows} rows right")
+    # `predict` would round the inputs to float32; calling the model does not.
     answers = np.argmax(loaded(x[:3]), axis=1)
     print(
         "the first rows:",
-        ", ".join(f"{names[answer]} (is {names[label]})" for answer, label in zip(answers, labels[:3], strict=True)),
+        ", ".join(f"{names[answer]} (label {names[label]})" for answer, label in zip(answers, labels[:3], strict=True)),
     )
     if checked.correct < checked.rows:
         raise SystemExit("not exact: use a larger --width")

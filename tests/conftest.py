@@ -13,10 +13,28 @@ import hypothesis
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Tests that start several processes at once; two of them side by side would be too many for small machines.
+SEVERAL_PROCESSES = ("tests/trainers/cluster",)
 
 # Timings vary on shared machines, so no deadline; the same examples each time, so that a failure can be repeated.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile("steady")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Groups tests for pytest-xdist: one file is one group, all tests of several processes are one, and come first."""
+
+    def group(item):
+        marker = item.get_closest_marker("xdist_group")
+        path = item.path.relative_to(ROOT).as_posix()
+        if marker is not None:
+            return marker.args[0]
+        return "processes" if path.startswith(SEVERAL_PROCESSES) else path
+
+    items.sort(key=lambda item: group(item) != "processes")
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group(item)))
 
 
 @pytest.fixture(autouse=True)
