@@ -27,6 +27,7 @@ from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.optimizers import Momentum
 from models.cifar import identity_resnet
+from trainers.cluster.join import Alone
 from trainers.run.events import Events
 from trainers.run.folder import Run
 from trainers.training.loop import Session
@@ -77,7 +78,7 @@ def main():
         run.start({}, {"digest": "", "origin": ""})
         # Two more: the first step includes making the pipeline, the last one is followed by the test and a checkpoint.
         trainer = make_trainer(build, BATCH, steps=options.steps + 2, learning_rate=1e-4, log_every=20)
-        session = Session(run, trainer, train, test, Events(folder))
+        session = Session(run, trainer, train, test, Events(folder), Alone())
         ends, first = [], []
         session.watches.append(lambda step, seconds: ends.append(time.perf_counter()))
 

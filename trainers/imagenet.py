@@ -7,9 +7,9 @@ import functools
 import math
 
 from trainers.cli.arguments import Parser, UsageError, number, whole_number
-from trainers.cli.startup import import_tensorflow, run_program
+from trainers.cli.startup import import_tensorflow, run_program, say
 from trainers.training import options
-from trainers.training.program import Program, say
+from trainers.training.program import Program
 
 PRESETS = {
     # Section 4.2: these are the defaults of the options themselves.

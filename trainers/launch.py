@@ -1,6 +1,7 @@
 """Starts a cluster of processes on this machine and trains with it, to try several workers out."""
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,8 @@ import threading
 import time
 
 from trainers.cli.arguments import Parser, UsageError, whole_number
-from trainers.cli.startup import run_program
+from trainers.cli.startup import LAUNCHER_VARIABLE, run_program
+from trainers.cluster import token
 from trainers.run.signals import SignalHandler
 
 EXAMPLES = """
@@ -22,6 +24,7 @@ examples:
 The processes share the cores of this machine: this is for trying out, not for speed. Ctrl-C and SIGTERM are passed on:
 all save a checkpoint and end; the same command goes on. When one process fails, all are ended.
 """
+PROGRAMS = ("cifar", "imagenet")
 # How long the other processes may take to end by themselves once one has failed.
 GRACE_SECONDS = 20.0
 
@@ -50,15 +53,18 @@ def main(argv=None):
     command = [word for i, word in enumerate(arguments.command) if (i, word) != (0, "--")]
     if not command:
         raise UsageError("no program to start. Name one after --, for example: -- cifar --preset quick")
-    if not command[0].isidentifier():
-        raise UsageError(f"expected the name of a training program such as cifar after --. Received: {command[0]!r}")
+    if command[0] not in PROGRAMS:
+        raise UsageError(
+            f"expected the name of a training program after --: {' or '.join(PROGRAMS)}. Received: {command[0]!r}"
+        )
     jobs, control_port = local_cluster(arguments.workers, arguments.ps)
+    secret = {token.VARIABLE: os.environ.get(token.VARIABLE) or token.new()}
     processes = Processes()
     with processes.passing_signals_on():
         for job, addresses in jobs.items():
             for index in range(len(addresses)):
                 config = {"cluster": jobs, "task": {"type": job, "index": index}}
-                env = {**os.environ, "TF_CONFIG": json.dumps(config), "PYTHONUNBUFFERED": "1"}
+                env = {**os.environ, "TF_CONFIG": json.dumps(config), "PYTHONUNBUFFERED": "1", **secret}
                 # The tasks' meeting place comes from TF_CONFIG; here its usual port may be taken by another cluster.
                 words = ["-m", f"trainers.{command[0]}", *command[1:], "--control-port", str(control_port)]
                 processes.start(f"{job} {index}", [sys.executable, *words], env)
@@ -79,9 +85,14 @@ def local_cluster(workers, ps=0):
 
 
 class Processes:
-    """Processes that live and end together; each one's output comes with its name in front."""
+    """Processes that live and end together; each one's output comes with its name in front.
+
+    They end within seconds when this process is gone, even if it was killed: only it holds the writing end of a pipe
+    whose reading end they all watch, see `trainers.cli.startup`.
+    """
 
     def __init__(self):
+        self._watched, self._held = os.pipe()
         self._processes, self._readers = {}, []
         self._lock = threading.Lock()
         self._signals = SignalHandler(self._pass_on, patience=None)
@@ -89,7 +100,14 @@ class Processes:
     def start(self, name, command, env):
         """Starts one, in a process group of its own: signals reach it through `passing_signals_on` alone."""
         process = subprocess.Popen(
-            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command,
+            env={**env, LAUNCHER_VARIABLE: str(self._watched)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="backslashreplace",
+            start_new_session=True,
+            pass_fds=(self._watched,),
         )
         self._processes[name] = process
         reader = threading.Thread(target=self._copy, args=(name, process.stdout), daemon=True)
@@ -98,7 +116,8 @@ class Processes:
 
     def _copy(self, name, stream):
         for line in stream:
-            with self._lock:
+            # The processes go on where nobody reads this any more.
+            with self._lock, contextlib.suppress(OSError):
                 print(f"[{name}] {line}", end="", flush=True)
 
     def passing_signals_on(self):

@@ -8,12 +8,9 @@ import subprocess
 import sys
 import time
 
-import numpy as np
-import tensorflow as tf
-
 from tests.conftest import ROOT
+from trainers.cluster import token
 from trainers.launch import local_cluster
-from trainers.training.checkpoints import saved_steps
 
 
 def start(*arguments, **kwargs):
@@ -24,6 +21,10 @@ def start(*arguments, **kwargs):
 
 def tensors(run, step=None):
     """Everything in a run's newest checkpoint, by name."""
+    import tensorflow as tf
+
+    from trainers.training.checkpoints import saved_steps
+
     step = step or saved_steps(run / "checkpoints")[-1]
     reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{step:08d}" / "checkpoint"))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name}
@@ -31,6 +32,8 @@ def tensors(run, step=None):
 
 def assert_same_run(run, other):
     """The newest checkpoints are equal, bit for bit."""
+    import numpy as np
+
     ours, theirs = tensors(run), tensors(other)
     assert set(ours) == set(theirs)
     for name, value in ours.items():
@@ -63,7 +66,7 @@ class Cluster:
     def __init__(self, workers, ps=0):
         self.jobs, self.control_port = local_cluster(workers, ps)
         self.tasks = [f"{job} {i}" for job, addresses in self.jobs.items() for i in range(len(addresses))]
-        self.processes = {}
+        self.processes, self.token = {}, token.new()
 
     def __enter__(self):
         return self
@@ -74,13 +77,28 @@ class Cluster:
                 process.kill()
             process.communicate(timeout=30)
 
-    def start(self, *arguments, tasks=None):
-        """Starts all tasks, or the named ones, with the same arguments."""
+    def start(self, *arguments, tasks=None, env=None):
+        """Starts all tasks, or the named ones, with the same arguments and additions to the environment."""
         for task in tasks or self.tasks:
             job, index = task.split()
             config = {"cluster": self.jobs, "task": {"type": job, "index": int(index)}}
-            env = {**os.environ, "TF_CONFIG": json.dumps(config)}
-            self.processes[task] = start(*arguments, "--control-port", self.control_port, env=env)
+            own = {"TF_CONFIG": json.dumps(config), token.VARIABLE: self.token, "PYTHONUNBUFFERED": "1"}
+            environment = {**os.environ, **own, **(env or {})}
+            self.processes[task] = start(*arguments, "--control-port", self.control_port, env=environment)
+
+    def send(self, task, number):
+        """Sends a signal."""
+        self.processes[task].send_signal(number)
+
+    def output(self, task, until, timeout=60):
+        """What a task says, read until a line holds `until`."""
+        process, lines = self.processes[task], []
+        deadline = time.monotonic() + timeout
+        while not lines or until not in lines[-1]:
+            assert time.monotonic() < deadline, lines
+            lines.append(process.stdout.readline())
+            assert lines[-1], lines
+        return "".join(lines)
 
     def kill(self, task):
         """As the kernel kills: without a warning."""

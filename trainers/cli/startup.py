@@ -1,16 +1,24 @@
 """How every program starts and ends: quiet libraries, known errors as one line, exit codes."""
 
+import contextlib
 import os
 import sys
 import tempfile
+import threading
 import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from trainers.cli.arguments import RunError, UsageError
 
 DEBUG = "--debug"
+# Names a descriptor that is readable for as long as the launcher of this process lives.
+LAUNCHER_VARIABLE = "IDMATTERS_LAUNCHER"
+# Where standard error leads while `import_tensorflow` hides it.
+_visible = 2
 
 
-def run_program(main):
+def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Runs `main(argv)` and ends the process with its exit code; known errors become one line on standard error.
 
     Exit codes: 0 done, 1 failed while running, 2 bad input, 130 / 143 stopped by Ctrl-C / SIGTERM after saving.
@@ -19,22 +27,42 @@ def run_program(main):
     os.environ["KERAS_BACKEND"] = "tensorflow"
     if DEBUG not in sys.argv:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _end_with_launcher()
     try:
         code = main(sys.argv[1:])
     except KeyboardInterrupt:
         print("stopped by Ctrl-C; what was saved before is intact", file=sys.stderr)
         code = 130
     except Exception as error:
-        sentence, code = _explained(error)
+        sentence, code = explained(error)
         if sentence is None:
             raise
         if DEBUG in sys.argv:
             traceback.print_exc()
-        print(f"error: {sentence}", file=sys.stderr)
+        last_words(f"error: {sentence}")
     sys.exit(code)
 
 
-def _explained(error):
+def say(text: str) -> None:
+    """Prints a sentence for people on standard error, from any thread, also while TensorFlow is being imported.
+
+    What would move the cursor or cannot be printed is shown as an escape sequence: parts of the sentence may come
+    from file names, or from another machine.
+    """
+    shown = "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
+    if _visible == 2:
+        print(shown, file=sys.stderr, flush=True)
+    else:
+        os.write(_visible, f"{shown}\n".encode())
+
+
+def last_words(text: str) -> None:
+    """Like `say`, for a process that is about to end: nobody may be listening any more."""
+    with contextlib.suppress(OSError, ValueError):
+        say(text)
+
+
+def explained(error: BaseException) -> tuple[str | None, int]:
     """A sentence and an exit code for errors that are no fault of the program; (None, 1) for the others."""
     if isinstance(error, UsageError):
         return str(error), 2
@@ -53,12 +81,30 @@ def _explained(error):
     return None, 1
 
 
-def import_tensorflow():
+def _end_with_launcher():
+    """Ends this process when the launcher that started it is gone, however it ended."""
+    descriptor = os.environ.pop(LAUNCHER_VARIABLE, "")
+    if not descriptor.isdecimal():
+        return
+
+    def watch():
+        with contextlib.suppress(OSError):
+            os.set_inheritable(int(descriptor), False)
+            # Nothing is ever written: this returns at the end of the launcher.
+            os.read(int(descriptor), 1)
+            last_words("error: the launcher of this process is gone")
+            os._exit(1)
+
+    threading.Thread(target=watch, name="launcher watch", daemon=True).start()
+
+
+def import_tensorflow() -> None:
     """Imports TensorFlow without what it logs while loading, before its own log settings are in force."""
     if DEBUG in sys.argv or "tensorflow" in sys.modules:
         return
+    global _visible
     sys.stderr.flush()
-    kept = os.dup(2)
+    kept = _visible = os.dup(2)
     with tempfile.TemporaryFile() as hidden:
         os.dup2(hidden.fileno(), 2)
         try:
@@ -73,4 +119,5 @@ def import_tensorflow():
             raise
         finally:
             os.dup2(kept, 2)
+            _visible = 2
             os.close(kept)

@@ -1,138 +1,226 @@
 """A task's place in its cluster: meeting the others, agreeing with them, and ending when one of them is lost."""
 
-import json
+import contextlib
 import os
+import pathlib
 import queue
 import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NoReturn
 
 from trainers.cli.arguments import RunError, UsageError
-from trainers.cluster.server import Hub, keep_alive, send_line
+from trainers.cli.startup import last_words
+from trainers.cluster import protocol, token
+from trainers.cluster.description import ClusterDescription
+from trainers.cluster.protocol import LineBuffer, Message, ProtocolError
+from trainers.cluster.server import SILENT_SECONDS
 
-# Each worker may have its own of these; everything else has to be the same everywhere.
-OWN_SETTINGS = frozenset({"data_dir", "download", "preset", "keep_checkpoints", "cluster_timeout"})
 FIRST_WORD_SECONDS, WORD_SECONDS = 3.0, 30.0
 # How long a task that is told that another one ended by itself may take to end by itself, with its own reason.
 GRACE_SECONDS = 10.0
+# A task that hangs for so long is as good as lost.
+HANGING_SECONDS = 120.0
 _TELLING_SECONDS = 0.5
 
 
-class Membership:
-    """The connection of this task to the others, through the chief's `trainers.cluster.server.Hub`.
+class ClusterClient:
+    """The connection of this task to the others, through the chief's `trainers.cluster.server.CoordinationServer`.
 
     Args:
-        cluster: a `trainers.cluster.description.Cluster`.
+        description: of the cluster.
+        folder: of the run, where the token may be.
         timeout: in seconds, how long to wait for absent tasks.
         say: called with a sentence for people.
+        advice: returns what to add to a sentence about a lost task, such as where the run can go on from. It is called
+            from another thread, while the main thread may be importing TensorFlow: it must not import anything.
+        silent_seconds: after how long without a sign of life the chief counts as silent.
+
+    Attributes:
+        description: as given.
+        stop_requested: whether some task has asked all to stop.
     """
 
-    def __init__(self, cluster, timeout, say):
-        self.cluster, self.timeout, self._say = cluster, timeout, say
-        self.stop_requested = threading.Event()
-        # What to add to the sentence about a lost task, such as where the run can go on from.
-        self.advice = lambda: ""
-        self._answers, self._missing, self._away, self._ended = queue.Queue(), [], set(), False
-        if cluster.is_chief:
-            host, port = cluster.meeting_place
-            everyone = list(cluster.tasks)
-            # The tasks that train take part in everything; parameter servers and their workers only in the meeting.
-            trainers = [cluster.chief] if cluster.asynchronous else everyone
-            try:
-                local = host in ("localhost", "127.0.0.1")
-                Hub(host if local else "", port, {"meeting": everyone}, trainers).start()
-            except OSError as error:
-                raise UsageError(
-                    f"port {port} of this machine, where the tasks meet, cannot be used: {error.strerror}. Give every "
-                    f"task another --control-port."
-                ) from error
+    alone = False
 
-    def meet(self, settings):
+    def __init__(
+        self,
+        description: ClusterDescription,
+        folder: pathlib.Path,
+        timeout: float,
+        say: Callable[[str], object],
+        advice: Callable[[], str] = lambda: "",
+        silent_seconds: float = SILENT_SECONDS,
+    ):
+        self.description, self.stop_requested = description, False
+        self._folder, self._timeout, self._say, self._advice = folder, timeout, say, advice
+        self._silent_seconds = silent_seconds
+        # Only one thread sends. A signal handler may put messages here at any moment.
+        self._outgoing: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._answers: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self._missing: list[str] = []
+        # When each task that is silent now was last heard from.
+        self._silent: dict[str, float] = {}
+        self._away: set[str] = set()
+        self._waits_for_workers = self._ended = False
+        self._heard = time.monotonic()
+        self._connection: socket.socket | None = None
+
+    @property
+    def task(self) -> str:
+        return self.description.task
+
+    @property
+    def chief(self) -> str:
+        return self.description.chief
+
+    @property
+    def is_chief(self) -> bool:
+        return self.description.is_chief
+
+    @property
+    def asynchronous(self) -> bool:
+        return self.description.asynchronous
+
+    @property
+    def serves(self) -> bool:
+        """Whether this task only does what the coordinator of an asynchronous cluster asks."""
+        return self.asynchronous and not self.is_chief
+
+    @property
+    def workers(self) -> int:
+        """How many tasks compute gradients."""
+        return len(self.description.jobs["worker"]) if self.asynchronous else len(self.description.tasks)
+
+    def meet(self, settings: Mapping[str, Any]) -> None:
         """Waits for all tasks, and makes sure that they were given the same settings.
 
         Raises:
-            RunError: tasks are still absent after `timeout` seconds.
+            RunError: tasks are still absent after the timeout.
             UsageError: settings differ.
         """
-        self._connect()
-        threading.Thread(target=self._listen, name="membership", daemon=True).start()
-        values = self._gather("meeting", settings, self.timeout)
-        for task, theirs in values.items():
-            differing = sorted(
-                name for name in {*settings, *theirs} - OWN_SETTINGS if settings.get(name) != theirs.get(name)
-            )
+        self._connection, lines = self._connect()
+        self._heard = time.monotonic()
+        for target, arguments in ((self._listen, (lines,)), (self._send, ())):
+            threading.Thread(target=target, args=arguments, name="cluster client", daemon=True).start()
+        for task, theirs in self._gather("meeting", dict(settings), self._timeout).items():
+            differing = sorted(name for name in {*settings, *theirs} if settings.get(name) != theirs.get(name))
             if differing:
                 listed = "; ".join(f"{n} is {theirs.get(n)!r} at {task}, {settings.get(n)!r} here" for n in differing)
                 raise UsageError(
-                    f"the tasks of the cluster were given different settings: {listed} ({self.cluster.task}). Give "
-                    f"every task the same command."
+                    f"the tasks of the cluster were given different settings: {listed} ({self.task}). Give every task "
+                    f"the same command."
                 )
 
-    def gather(self, topic, value):
-        """What every task says about a topic, as a dict from task to value; waits for all of those that train.
+    def gather(self, topic: str, value: Any) -> dict[str, Any]:
+        """What every task says about a topic, by task; waits for all of those that train.
 
         Each topic may be used once.
         """
         return self._gather(topic, value, None)
 
-    def agree(self, topic, value):
+    def agree(self, topic: str, value: Any) -> None:
         """Like `gather`, but raises RunError where the values differ from the chief's."""
         values = self.gather(topic, value)
-        expected = values[self.cluster.chief]
+        expected = values[self.chief]
         differing = [f"{task} has {value}" for task, value in values.items() if value != expected]
         if differing:
             raise RunError(
-                f"the tasks of the cluster do not agree on {topic}: {self.cluster.chief} has {expected}, "
-                f"{', '.join(differing)}. {self.advice()}"
+                f"the tasks of the cluster do not agree on {topic}: {self.chief} has {expected}, "
+                f"{', '.join(differing)}. {self._advice()}"
             )
 
-    def request_stop(self):
-        """Asks all tasks to stop after a step that they will agree on."""
-        send_line(self._socket, {"stop": True})
+    def stop(self) -> None:
+        """Asks all tasks to stop after a step that they will agree on; may be called from a signal handler."""
+        self._outgoing.put({"stop": True})
 
-    def end(self, reason=None):
+    def leave(self, reason: str | None = None) -> None:
         """Leaves the cluster: in order when every task does, or (with a reason) alone."""
-        if self._ended:
+        if self._ended or self._connection is None:
             return
         if reason is None:
             self._gather("end", True, None)
         self._ended = True
-        try:
-            if reason is not None:
-                send_line(self._socket, {"leave": reason})
-            # The chief's hub ends with it: the others are told first.
-            time.sleep(_TELLING_SECONDS if self.cluster.is_chief else 0)
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return
+        if reason is not None:
+            self._outgoing.put({"leave": reason})
+        # The chief's server ends with it: the others are told first.
+        time.sleep(_TELLING_SECONDS if self.is_chief or reason is not None else 0)
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
 
-    def wait_to_be_told(self):
-        """After an error that the loss of a task may have caused: leaves the time to be told of the loss and end."""
-        time.sleep(GRACE_SECONDS)
+    def explain_failure(self) -> str:
+        """After an error that the loss of a task may have caused: leaves the time to find out which one.
 
-    def _connect(self):
-        place = self.cluster.meeting_place
-        deadline, said = time.monotonic() + self.timeout, time.monotonic() + FIRST_WORD_SECONDS - WORD_SECONDS
+        Returns:
+            A sentence about a task that is silent, or "". Where a task was lost, the process ends here.
+        """
+        deadline = time.monotonic() + max(GRACE_SECONDS, 1.5 * self._silent_seconds)
+        while time.monotonic() < deadline:
+            silent = dict(self._silent)
+            if silent:
+                task, since = min(silent.items(), key=lambda item: item[1])
+                return self._loss(task, f"has been silent for {time.monotonic() - since:.0f} seconds")
+            time.sleep(0.2)
+        return ""
+
+    def fail(self, error: Exception) -> NoReturn:
+        """Ends the process because the coordination has failed, whatever the main thread does."""
+        self._die(
+            f"the coordination of the cluster has failed: {type(error).__name__}: {error}. {self._advice()} To go on, "
+            f"start every task again with the same command.",
+            1,
+        )
+
+    def _connect(self) -> tuple[socket.socket, Iterator[bytes]]:
+        place = self.description.meeting_place
+        deadline, said = time.monotonic() + self._timeout, time.monotonic() + FIRST_WORD_SECONDS - WORD_SECONDS
         while True:
             try:
-                self._socket = socket.create_connection(place, timeout=5)
-                break
-            except OSError as error:
+                return self._greet(socket.create_connection(place, timeout=5))
+            except (OSError, ProtocolError) as error:
+                reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
                 if time.monotonic() > deadline:
                     raise RunError(
-                        f"{self.cluster.task} waited {self.timeout:g} seconds (--cluster-timeout) for "
-                        f"{self._named([self.cluster.chief])}, in vain: {error.strerror or error}. Start it, or check "
-                        f"that port {place[1]} of {place[0]} can be reached from here."
+                        f"{self.task} waited {self._timeout:g} seconds (--cluster-timeout) for "
+                        f"{self._named([self.chief])}, in vain: {reason}. Start it, or check that port {place[1]} of "
+                        f"{place[0]} can be reached from here."
                     ) from error
-                said = self._say_missing([self.cluster.chief], said)
+                because = f": {reason}" if isinstance(error, ProtocolError) else ""
+                said = self._say_missing([self.chief], said, because)
                 time.sleep(0.2)
-        keep_alive(self._socket)
-        self._socket.settimeout(None)
-        send_line(self._socket, {"hello": self.cluster.task})
+
+    def _greet(self, connection):
+        """The handshake. Returns the connection, and an iterator of the lines that follow."""
+        try:
+            lines = _lines(connection)
+            theirs = str(protocol.decode(next(lines, b"")).get("challenge"))
+            secret = token.of_task(self._folder)
+            if secret is None:
+                raise ProtocolError(token.how_to_share(self._folder))
+            ours = protocol.challenge()
+            proofs = {role: protocol.proof(secret, role, theirs, ours, self.task) for role in ("task", "server")}
+            hello = {"hello": self.task, "challenge": ours, "proof": proofs["task"]}
+            connection.sendall(protocol.encode(hello))
+            answer = protocol.decode(next(lines, b""))
+            known = protocol.proves(answer.get("welcome") or answer.get("proof"), proofs["server"])
+            if "refused" in answer and known:
+                raise UsageError(f"{self.task} is refused by {self.chief}: {answer['refused']}.")
+            if not known:
+                raise ProtocolError(
+                    f"it does not have the same token. Start all tasks with the same --out on a folder that they "
+                    f"share, or set {token.VARIABLE} to the same secret for every task"
+                )
+            protocol.keep_alive(connection)
+            connection.settimeout(None)
+            return connection, lines
+        except BaseException:
+            connection.close()
+            raise
 
     def _gather(self, topic, value, timeout):
-        send_line(self._socket, {"gather": topic, "value": value})
+        self._outgoing.put({"gather": topic, "value": value})
         deadline = None if timeout is None else time.monotonic() + timeout
         said = time.monotonic() + FIRST_WORD_SECONDS - WORD_SECONDS
         while True:
@@ -143,52 +231,98 @@ class Membership:
                     said = self._say_missing(self._missing, said)
                 if deadline is not None and time.monotonic() > deadline:
                     raise RunError(
-                        f"{self.cluster.task} waited {self.timeout:g} seconds (--cluster-timeout) for "
+                        f"{self.task} waited {self._timeout:g} seconds (--cluster-timeout) for "
                         f"{self._named(self._missing)}, in vain. Start every task of the cluster, or wait longer."
                     ) from None
                 continue
             if answered == topic:
                 return values
 
-    def _say_missing(self, tasks, said):
+    def _say_missing(self, tasks, said, because=""):
         if not tasks or time.monotonic() - said < WORD_SECONDS:
             return said
-        self._say(f"{self.cluster.task} waits for {self._named(tasks)} (at most {self.timeout:g} seconds)")
+        self._say(f"{self.task} waits for {self._named(tasks)} (at most {self._timeout:g} seconds){because}")
         return time.monotonic()
 
-    def _named(self, tasks):
-        return ", ".join(f"{task} ({self.cluster.tasks[task]})" for task in tasks) or "the other tasks"
+    def _named(self, tasks: Collection[str]) -> str:
+        addresses = self.description.tasks
+        return ", ".join(f"{task} ({addresses.get(task)})" for task in tasks) or "the other tasks"
 
-    def _listen(self):
-        for message in self._messages():
-            if "gathered" in message:
-                self._missing = []
-                # From now on the others may close their connections at any time.
-                self._ended = self._ended or message["gathered"] == "end"
-                self._answers.put((message["gathered"], message["values"]))
-            elif "missing" in message:
-                self._missing = message["missing"]
-            elif "stop" in message:
-                self.stop_requested.set()
-            elif "back" in message and self.cluster.is_chief:
-                self._away.discard(message["back"])
-                self._say(f"{self._named([message['back']])} is back")
-            elif "lost" in message:
-                self._lost(message["lost"], "was lost")
-            elif "left" in message:
-                self._left(message["left"], message["reason"])
-            elif "refused" in message:
-                self._die(f"{self.cluster.task} is refused by {self.cluster.chief}: {message['refused']}.", 2)
-        if not self._ended:
-            self._lost(self.cluster.chief, "was lost")
-
-    def _messages(self):
-        with self._socket.makefile("rb") as lines:
+    def _send(self):
+        """Sends what is in the queue, and signs of life in between."""
+        before = time.monotonic()
+        while True:
             try:
-                for line in lines:
-                    yield json.loads(line)
-            except (OSError, ValueError):
+                message = self._outgoing.get(timeout=min(protocol.HEARTBEAT_SECONDS, self._silent_seconds / 4))
+            except queue.Empty:
+                message = {"alive": True}
+            try:
+                self._connection.sendall(protocol.encode(message))
+            except OSError:
+                # The listener finds out, and deals with it.
                 return
+            now = time.monotonic()
+            if now - before > self._silent_seconds / 2:
+                # It was this process that did not run.
+                self._heard = now
+            before = now
+            self._check_silence(now)
+
+    def _check_silence(self, now):
+        if now - self._heard > self._silent_seconds:
+            self._is_silent(self.chief, now - self._heard)
+        elif self._silent.pop(self.chief, None) is not None:
+            self._say(f"{self._named([self.chief])} is heard from again")
+        for task, since in list(self._silent.items()):
+            if now - since > HANGING_SECONDS:
+                self._lost(task, f"has been silent for {now - since:.0f} seconds")
+
+    def _is_silent(self, task, seconds):
+        new = task not in self._silent
+        self._silent[task] = time.monotonic() - seconds
+        if new and (self.is_chief or task == self.chief):
+            self._say(
+                f"{self._named([task])} has been silent for {seconds:.0f} seconds: its process hangs, or the network. "
+                f"{self._advice()}"
+            )
+
+    def _listen(self, lines):
+        try:
+            for line in lines:
+                self._heard = time.monotonic()
+                self._hear(protocol.decode(line))
+        except (OSError, ProtocolError):
+            pass
+        except Exception as error:
+            self.fail(error)
+        if not self._ended:
+            self._lost(self.chief, "was lost")
+
+    def _hear(self, message: Message):
+        if "gathered" in message:
+            self._missing = []
+            # From now on the others may close their connections at any time.
+            self._ended = self._ended or message["gathered"] == "end"
+            self._answers.put((message["gathered"], message["values"]))
+        elif "missing" in message:
+            self._missing = message["missing"]
+        elif "stop" in message:
+            self.stop_requested = True
+        elif "silent" in message:
+            if message["silent"] != self.task:
+                self._is_silent(message["silent"], message["seconds"])
+        elif "heard" in message:
+            self._silent.pop(message["heard"], None)
+            if self.is_chief:
+                self._say(f"{self._named([message['heard']])} is heard from again")
+        elif "back" in message and self.is_chief:
+            self._away.discard(message["back"])
+            self._say(f"{self._named([message['back']])} is back")
+        elif "lost" in message:
+            self._silent.pop(message["lost"], None)
+            self._lost(message["lost"], "was lost")
+        elif "left" in message:
+            self._left(message["left"], message["reason"])
 
     def _left(self, task, reason):
         # Most errors are met by every task: each is given the time to end with its own sentence.
@@ -201,33 +335,49 @@ class Membership:
     def _lost(self, task, how):
         if self._ended:
             return
-        if self.cluster.asynchronous and task.startswith("worker "):
-            if self.cluster.is_chief:
+        if self.asynchronous and task.startswith("worker "):
+            self._silent.pop(task, None)
+            if self.is_chief and task not in self._away:
                 self._say(f"{self._named([task])} {how}; the others go on, and it may come back")
                 self._away.add(task)
-                if len(self._away) == len(self.cluster.jobs["worker"]):
+                if len(self._away) == self.workers and not self._waits_for_workers:
+                    self._waits_for_workers = True
                     threading.Thread(target=self._wait_for_workers, daemon=True).start()
             return
-        self._die(
-            f"{self._named([task])} {how}. {self.advice()} To go on, start every task again with the same command.", 1
-        )
+        self._die(self._loss(task, how), 1)
+
+    def _loss(self, task, how):
+        return f"{self._named([task])} {how}. {self._advice()} To go on, start every task again with the same command."
 
     def _wait_for_workers(self):
-        workers = len(self.cluster.jobs["worker"])
-        self._say(f"no worker is left: waiting {self.timeout:g} seconds for one to come back")
-        deadline = time.monotonic() + self.timeout
-        while len(self._away) == workers and not self._ended:
+        # With all of them lost, TensorFlow's coordinator reconnects to all or to none: one that comes back alone is
+        # given nothing to do.
+        self._say(f"no worker is left: waiting {self._timeout:g} seconds for all of them to come back")
+        deadline = time.monotonic() + self._timeout
+        while self._away and not self._ended:
             if time.monotonic() > deadline:
                 self._die(
-                    f"no worker came back within {self.timeout:g} seconds (--cluster-timeout). {self.advice()}", 1
+                    f"no worker is left, and {self._named(sorted(self._away))} did not come back within "
+                    f"{self._timeout:g} seconds (--cluster-timeout). {self._advice()} To go on, start every task again "
+                    f"with the same command.",
+                    1,
                 )
-            time.sleep(0.5)
+            time.sleep(0.2)
+        self._waits_for_workers = False
 
-    def _die(self, sentence, code):
+    def _die(self, sentence, code) -> NoReturn:
         # The main thread may be inside a collective operation that nothing can interrupt. What is on disk is complete
         # at any moment, so nothing is lost by ending here.
-        print(f"error: {sentence}", file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        # The chief's hub ends with it: the others are told first.
-        time.sleep(_TELLING_SECONDS if self.cluster.is_chief else 0)
+        self._ended = True
+        last_words(f"error: {sentence}")
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        # The chief's server ends with it: the others are told first.
+        time.sleep(_TELLING_SECONDS if self.is_chief else 0)
         os._exit(code)
+
+
+def _lines(connection):
+    buffer = LineBuffer()
+    while data := connection.recv(1 << 16):
+        yield from buffer.lines(data)

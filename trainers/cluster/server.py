@@ -1,112 +1,196 @@
-"""The meeting place of a cluster's tasks: a thread of the chief that everyone keeps a connection to.
+"""The meeting place of a cluster's tasks: a thread of the chief that every task keeps a connection to.
 
 tf.distribute says neither who is missing nor who was lost, and a task that waits inside it cannot be interrupted. The
-hub knows both at once: a process that is killed closes its connection. Messages are lines of JSON.
-
-to the hub      {"hello": TASK}, {"gather": TOPIC, "value": V}, {"stop": true}, {"leave": REASON}
-from the hub    {"refused": WHY}, {"missing": [TASK...]}, {"gathered": TOPIC, "values": {TASK: V}}, {"lost": TASK},
-                {"left": TASK, "reason": REASON}, {"back": TASK}, {"stop": TASK}
+server knows both at once: a process that is killed closes its connection, and one that hangs is no longer heard from.
+What is said is in `trainers.cluster.protocol`.
 """
 
-import json
+import contextlib
+import dataclasses
 import selectors
 import socket
 import threading
 import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
-_LONGEST_LINE = 1 << 20
+from trainers.cluster import protocol
+from trainers.cluster.protocol import LineBuffer, Message, ProtocolError
+
+SILENT_SECONDS = 10.0
+# Connections that have not shown yet that they know the token; more than these, and the oldest is closed.
+_MOST_STRANGERS = 32
+_LONGEST_BACKLOG = 8 << 20
+_BREAK_SECONDS = 1.0
 
 
-class Hub(threading.Thread):
+@dataclasses.dataclass(eq=False)
+class _Peer:
+    """A connection. `task` is empty until the handshake is complete."""
+
+    connection: socket.socket
+    challenge: str
+    since: float
+    heard: float
+    task: str = ""
+    silent: bool = False
+    buffer: LineBuffer = dataclasses.field(default_factory=lambda: LineBuffer(protocol.LONGEST_GREETING))
+    unsent: bytes = b""
+
+
+class CoordinationServer(threading.Thread):
     """Collects what the tasks send and tells everyone.
 
+    Nothing that a connection sends or fails to do ends the thread or holds up the other connections.
+
     Args:
-        port: to listen on.
-        host: "" for all interfaces.
-        expected: a dict from topic to the tasks that take part in gathering it; other topics need `default`.
-        default: the tasks that take part in any other topic.
+        host, port: the address to listen on.
+        token: shared by all tasks.
+        expected: which tasks take part in gathering a topic.
+        default: which tasks take part in any other topic.
+        on_failure: called with the error, from this thread, if the thread itself fails.
+        silent_seconds: after how long a task that is not heard from is reported.
 
     Raises:
-        OSError: the port cannot be listened on.
+        OSError: the address cannot be listened on.
     """
 
-    def __init__(self, host, port, expected, default):
-        super().__init__(name="hub", daemon=True)
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: bytes,
+        expected: Mapping[str, Collection[str]],
+        default: Collection[str],
+        on_failure: Callable[[Exception], object],
+        silent_seconds: float = SILENT_SECONDS,
+    ):
+        super().__init__(name="coordination server", daemon=True)
+        self._token, self._on_failure, self._silent_seconds = token, on_failure, silent_seconds
         self._expected, self._default = expected, default
-        self._everyone = sorted({task for tasks in (*expected.values(), default) for task in tasks})
-        self._tasks, self._buffers, self._gathered, self._seen = {}, {}, {}, set()
+        self._everyone = {task for tasks in (*expected.values(), default) for task in tasks}
+        self._peers: list[_Peer] = []
+        self._gathered: dict[str, dict[str, Any]] = {}
+        self._seen: set[str] = set()
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.create_server((host, port), backlog=1024)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        self._listener = socket.create_server(address[:2], family=family, backlog=128)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._told_missing = 0.0
+        self._listens_again = 0.0
+        self._ticked = time.monotonic()
 
-    def run(self):
-        while True:
-            for key, _ in self._selector.select(timeout=1.0):
-                if key.fileobj is self._listener:
-                    self._accept()
-                else:
-                    self._read(key.fileobj)
-            self._tell_missing()
+    def run(self) -> None:
+        try:
+            while True:
+                for key, events in self._selector.select(timeout=min(1.0, self._silent_seconds / 4)):
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    else:
+                        self._serve(key.data, events)
+                self._tick()
+        except Exception as error:
+            self._on_failure(error)
+
+    @property
+    def _tasks(self) -> list[_Peer]:
+        return [peer for peer in self._peers if peer.task]
 
     def _accept(self):
-        connection, _ = self._listener.accept()
-        keep_alive(connection)
-        # Reading follows the selector; writing small lines may block for a moment.
-        connection.settimeout(10)
-        self._buffers[connection] = b""
-        self._selector.register(connection, selectors.EVENT_READ)
-
-    def _read(self, connection):
+        now = time.monotonic()
         try:
-            data = connection.recv(1 << 16)
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError:
+            # Out of descriptors: the tasks that are connected come first.
+            self._selector.unregister(self._listener)
+            self._listens_again = now + _BREAK_SECONDS
+            return
+        strangers = [peer for peer in self._peers if not peer.task]
+        if len(strangers) >= _MOST_STRANGERS:
+            self._close(strangers[0])
+        peer = _Peer(connection, protocol.challenge(), now, now)
+        try:
+            connection.setblocking(False)
+            protocol.keep_alive(connection)
+            self._selector.register(connection, selectors.EVENT_READ, peer)
+        except (OSError, ValueError):
+            connection.close()
+            return
+        self._peers.append(peer)
+        self._send(peer, {"challenge": peer.challenge})
+
+    def _serve(self, peer, events):
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._flush(peer)
+            if events & selectors.EVENT_READ and peer in self._peers:
+                self._read(peer)
+        except Exception:
+            # Whatever a connection has caused is no reason to fail the others.
+            self._close(peer)
+
+    def _read(self, peer):
+        try:
+            data = peer.connection.recv(1 << 16)
+        except BlockingIOError:
+            return
         except OSError:
             data = b""
-        if not data or len(self._buffers[connection]) > _LONGEST_LINE:
-            self._close(connection)
+        if not data:
+            self._close(peer)
             return
-        *lines, self._buffers[connection] = (self._buffers[connection] + data).split(b"\n")
-        for line in lines:
-            try:
-                message = json.loads(line)
-                self._handle(connection, message)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                # Not one of us: whoever scans ports.
-                self._close(connection)
+        peer.heard = time.monotonic()
+        for line in peer.buffer.lines(data):
+            self._handle(peer, protocol.decode(line))
+            if peer not in self._peers:
                 return
 
-    def _handle(self, connection, message):
-        task = self._tasks.get(connection)
-        if "hello" in message:
-            name = message["hello"]
-            if name not in self._everyone:
-                self._send(connection, {"refused": f"{name} is not a task of the chief's cluster"})
-            elif name in self._tasks.values():
-                self._send(connection, {"refused": f"another process is {name} already"})
-            else:
-                self._tasks[connection] = name
-                if name in self._seen:
-                    self._broadcast({"back": name}, besides=connection)
-                self._seen.add(name)
-        elif task is None:
-            self._close(connection)
+    def _handle(self, peer: _Peer, message: Message):
+        if not peer.task:
+            self._greet(peer, message)
         elif "gather" in message:
-            self._gather(connection, task, message["gather"], message["value"])
+            self._gather(peer, str(message["gather"]), message["value"])
         elif "stop" in message:
-            self._broadcast({"stop": task})
+            self._broadcast({"stop": peer.task})
         elif "leave" in message:
-            self._broadcast({"left": task, "reason": message["leave"]}, besides=connection)
-            del self._tasks[connection]
+            self._broadcast({"left": peer.task, "reason": str(message["leave"])}, besides=peer)
+            peer.task = ""
+            peer.since = time.monotonic()
+        elif "alive" not in message:
+            raise ProtocolError("an unknown message")
 
-    def _gather(self, connection, task, topic, value):
+    def _greet(self, peer, message):
+        task, theirs = message["hello"], message["challenge"]
+        if not isinstance(task, str) or not isinstance(theirs, str):
+            raise ProtocolError("not a greeting")
+        ours = protocol.proof(self._token, "server", peer.challenge, theirs, task)
+        if not protocol.proves(message.get("proof"), protocol.proof(self._token, "task", peer.challenge, theirs, task)):
+            self._refuse(peer, "it has another token")
+        elif task not in self._everyone:
+            self._refuse(peer, f"{task} is not a task of the chief's cluster", ours)
+        elif any(other.task == task for other in self._peers):
+            self._refuse(peer, f"another process is {task} already", ours)
+        else:
+            peer.task, peer.buffer.longest = task, protocol.LONGEST_LINE
+            self._send(peer, {"welcome": ours})
+            if task in self._seen:
+                self._broadcast({"back": task}, besides=peer)
+            self._seen.add(task)
+
+    def _refuse(self, peer, why, proof=None):
+        self._send(peer, {"refused": why, "proof": proof})
+        self._close(peer)
+
+    def _gather(self, peer, topic, value):
         values = self._gathered.setdefault(topic, {})
         needed = self._needed(topic)
         complete = needed <= set(values)
-        values[task] = value
+        values[peer.task] = value
         if complete:
             # A task that comes back hears what was agreed on.
-            self._send(connection, {"gathered": topic, "values": values})
+            self._send(peer, {"gathered": topic, "values": values})
         elif needed <= set(values):
             self._broadcast({"gathered": topic, "values": values})
             if topic not in self._expected:
@@ -115,49 +199,82 @@ class Hub(threading.Thread):
     def _needed(self, topic):
         return set(self._expected.get(topic, self._default))
 
-    def _tell_missing(self):
-        if time.monotonic() - self._told_missing < 1.0:
+    def _tick(self):
+        """What is due about once a second."""
+        now = time.monotonic()
+        if self._listens_again and now >= self._listens_again:
+            self._listens_again = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        since = now - self._ticked
+        if since < min(1.0, self._silent_seconds / 4):
             return
-        self._told_missing = time.monotonic()
+        self._ticked = now
+        for peer in list(self._peers):
+            if not peer.task and now - peer.since > protocol.GREETING_SECONDS:
+                self._close(peer)
+            elif since > self._silent_seconds / 2:
+                # It was this process that did not run: nobody else can be blamed for the silence.
+                peer.heard = now
+        self._tell_silent(now)
+        self._tell_missing()
+        for peer in self._tasks:
+            self._send(peer, {"alive": True})
+
+    def _tell_silent(self, now):
+        for peer in self._tasks:
+            seconds = now - peer.heard
+            if seconds > self._silent_seconds:
+                peer.silent = True
+                self._broadcast({"silent": peer.task, "seconds": seconds})
+            elif peer.silent:
+                peer.silent = False
+                self._broadcast({"heard": peer.task})
+
+    def _tell_missing(self):
         for topic, values in self._gathered.items():
             missing = sorted(self._needed(topic) - set(values))
             if missing:
-                for connection, task in list(self._tasks.items()):
-                    if task in values:
-                        self._send(connection, {"missing": missing})
+                for peer in self._tasks:
+                    if peer.task in values:
+                        self._send(peer, {"missing": missing})
 
-    def _close(self, connection):
-        self._selector.unregister(connection)
-        del self._buffers[connection]
-        task = self._tasks.pop(connection, None)
-        connection.close()
-        if task is not None:
+    def _close(self, peer):
+        if peer not in self._peers:
+            return
+        self._peers.remove(peer)
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            self._selector.unregister(peer.connection)
+        peer.connection.close()
+        if peer.task:
             for topic, values in self._gathered.items():
                 if not self._needed(topic) <= set(values):
-                    values.pop(task, None)
-            self._broadcast({"lost": task})
+                    values.pop(peer.task, None)
+            self._broadcast({"lost": peer.task})
 
     def _broadcast(self, message, besides=None):
-        for connection in list(self._tasks):
-            if connection is not besides:
-                self._send(connection, message)
+        for peer in self._tasks:
+            if peer is not besides:
+                self._send(peer, message)
 
-    def _send(self, connection, message):
+    def _send(self, peer, message):
+        peer.unsent += protocol.encode(message)
+        self._flush(peer)
+
+    def _flush(self, peer):
+        """Sends what can be sent now; the rest waits until the other side has read."""
         try:
-            send_line(connection, message)
+            while peer.unsent:
+                sent = peer.connection.send(peer.unsent)
+                peer.unsent = peer.unsent[sent:]
+        except BlockingIOError:
+            if len(peer.unsent) > _LONGEST_BACKLOG:
+                # Closed from the main loop: it then reads the end of the stream.
+                with contextlib.suppress(OSError):
+                    peer.connection.shutdown(socket.SHUT_RDWR)
+                peer.unsent = b""
         except OSError:
             # Found out again, and dealt with, when it is next read from.
-            return
-
-
-def send_line(connection, message):
-    """Sends one message."""
-    connection.sendall(json.dumps(message).encode() + b"\n")
-
-
-def keep_alive(connection):
-    """Makes the system notice within about half a minute that the machine at the other end is gone."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000)):
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            peer.unsent = b""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.modify(peer.connection, events, peer)

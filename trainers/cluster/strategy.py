@@ -1,18 +1,22 @@
 """Which devices train together, on tf.distribute's public API."""
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
 from idmatters_tf.data.batches import Share
 from trainers.cli.arguments import UsageError
+from trainers.cluster.description import ClusterDescription
 
 
-def make(name, logical_cpus=1, cluster=None):
+def make(name: str, logical_cpus: int = 1, cluster: ClusterDescription | None = None) -> tf.distribute.Strategy:
     """Makes a `tf.distribute.Strategy`.
 
     Args:
         name: a value of `STRATEGIES` that `resolve_strategy` of `trainers.training.options` has returned.
         logical_cpus: splits the CPU into this many devices, to try out several replicas without several GPUs.
-        cluster: a `trainers.cluster.description.Cluster`, for the strategies of several processes.
+        cluster: the description of the cluster, for the strategies of several processes.
 
     Raises:
         UsageError: TensorFlow has already started its devices otherwise.
@@ -35,7 +39,7 @@ def make(name, logical_cpus=1, cluster=None):
     return tf.distribute.get_strategy()
 
 
-def distribute(strategy, make_dataset):
+def distribute(strategy: tf.distribute.Strategy, make_dataset: Callable[[Share], tf.data.Dataset]) -> Any:
     """Feeds each replica its share: `make_dataset(share)` builds the data set of one input pipeline."""
 
     def for_pipeline(context):

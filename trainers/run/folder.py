@@ -42,6 +42,10 @@ FREE_SETTINGS = frozenset(
 )
 
 
+# What is in a run's folder before the run has begun.
+_PREPARATIONS = (".cluster-token", ".lock", ".writing-")
+
+
 class Run:
     """A run's folder.
 
@@ -69,6 +73,11 @@ class Run:
     def checkpoints_path(self):
         return self.path / "checkpoints"
 
+    def newest_checkpoint_sentence(self):
+        """Says which checkpoint is the newest; imports nothing, for it is called when other threads may be stuck."""
+        steps = sorted(int(path.name[5:]) for path in self.checkpoints_path.glob("step-*") if path.name[5:].isdecimal())
+        return f"The last good checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
+
     def exists(self):
         """Whether a run has been started here."""
         return self.config_path.is_file()
@@ -79,7 +88,7 @@ class Run:
             return
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"--out must be a folder, but {self.path} is a file. Name another one.")
-        if self.path.is_dir() and any(self.path.iterdir()):
+        if self.path.is_dir() and not all(path.name.startswith(_PREPARATIONS) for path in self.path.iterdir()):
             raise UsageError(
                 f"--out {self.path} holds something other than a run (there is no config.json). Name an empty or new "
                 f"folder, so that nothing of yours is lost."

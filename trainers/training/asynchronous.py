@@ -77,7 +77,7 @@ class AsynchronousSession(Session):
         recipe, done = self.recipe, int(self.trainer.step.numpy())
         if done >= recipe.steps:
             return None
-        workers = len(self.membership.cluster.jobs["worker"])
+        workers = self.cluster.workers
         batches = self.trainer.worker_batches(self.train, workers)
         self._began = time.monotonic()
         progress = Progress(recipe.steps, "training", done=done)
@@ -125,7 +125,7 @@ class AsynchronousSession(Session):
         return done
 
     def _stops(self, stop):
-        return stop.received is not None or self.membership.stop_requested.is_set()
+        return stop.received is not None or self.cluster.stop_requested
 
     def _count(self, done):
         """Checks the counter of updates against what was scheduled."""
@@ -136,19 +136,19 @@ class AsynchronousSession(Session):
         self.trainer.step.assign(done)
 
 
-def serve(membership, say):
+def serve(client, say):
     """A parameter server or a worker: does what the coordinator asks, until the run ends. Returns the exit code.
 
     SIGTERM and Ctrl-C are handed on to the coordinator, which saves a checkpoint and ends the run.
     """
-    cluster = membership.cluster
+    cluster = client.description
     spec = tf.train.ClusterSpec(cluster.jobs)
     # As many threads as TensorFlow's own example of a worker: with fewer, its operations can wait for one another.
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(4, os.cpu_count() or 1))
-    with SignalHandler(lambda _number, _count: membership.request_stop()) as stop:
+    with SignalHandler(lambda _number, _count: client.stop()) as stop:
         _server = tf.distribute.Server(
             spec, job_name=cluster.job, task_index=cluster.index, protocol="grpc", config=config, start=True
         )
         say(f"{cluster.task} serves at {cluster.tasks[cluster.task]}")
-        membership.end()
+        client.leave()
     return 128 + stop.received if stop.received else 0

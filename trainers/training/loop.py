@@ -213,14 +213,12 @@ class Session:
         train: `TrainBatches`.
         test: `EvaluationBatches`.
         events: a `trainers.run.events.Events`.
-        membership: in a cluster, this task's `trainers.cluster.client.Membership`.
+        cluster: this task's place among those that train together, see `trainers.cluster.join`.
     """
 
-    def __init__(
-        self, run: Run, trainer: Trainer, train: TrainBatches, test: EvaluationBatches, events, membership=None
-    ):
+    def __init__(self, run: Run, trainer: Trainer, train: TrainBatches, test: EvaluationBatches, events, cluster):
         self.run, self.trainer, self.train, self.test, self.events = run, trainer, train, test, events
-        self.membership = membership
+        self.cluster = cluster
         self.recipe = trainer.recipe
         self.checkpoints = Checkpoints(
             run.checkpoints_path,
@@ -231,8 +229,6 @@ class Session:
         )
         # Called after each step with the step and the seconds so far, such as `CurvatureWatch`.
         self.watches = []
-        if membership is not None:
-            membership.advice = self.checkpoints.last_good_sentence
         self._pending = []
         self._newest = None
         self._window_seconds = 0.0
@@ -241,10 +237,9 @@ class Session:
     def resume(self, say):
         """Restores the newest intact checkpoint, and forgets metrics beyond it. Returns the step, 0 for a new run."""
         step = (self.checkpoints.restore(say) or 0) if self.run.writes else None
-        if self.membership is not None:
-            step = self.membership.gather("the step to go on from", step)[self.membership.cluster.chief]
-            if step and not self.run.writes:
-                self.checkpoints.restore_step(step)
+        step = self.cluster.gather("the step to go on from", step)[self.cluster.chief]
+        if step and not self.run.writes:
+            self.checkpoints.restore_step(step)
         records = self.run.keep_metrics_until(step)
         self._seconds_before = max((record.get("seconds", 0.0) for record in records), default=0.0)
         return step
@@ -283,11 +278,11 @@ class Session:
 
     def _wish(self, stop):
         """What the update is told of a signal: nothing on one machine, else whether this worker got one."""
-        return () if self.membership is None else (tf.constant(float(stop.received is not None)),)
+        return () if self.cluster.alone else (tf.constant(float(stop.received is not None)),)
 
     def _agreed(self, stop):
         """The signal that ends the training after this step, or None: the same on all workers of a cluster."""
-        if self.membership is None:
+        if self.cluster.alone:
             return stop.received
         # The step before is asked, whose result is there already: so the devices need not wait for this thread.
         asked, self._newest = self._newest, self._pending[-1]
@@ -296,8 +291,8 @@ class Session:
         return stop.received or signal.SIGTERM
 
     def _save(self, step):
-        if self.membership is not None:
-            self.membership.agree(f"the weights at step {step}", self.trainer.digest())
+        if not self.cluster.alone:
+            self.cluster.agree(f"the weights at step {step}", self.trainer.digest())
         if self.run.writes:
             self.checkpoints.save(step)
 

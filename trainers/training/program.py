@@ -3,15 +3,16 @@
 import abc
 import contextlib
 import math
-import sys
 
 from trainers.cli.arguments import RunError, UsageError
-from trainers.cli.startup import import_tensorflow
+from trainers.cli.startup import import_tensorflow, say
 from trainers.cluster import description as clusters
-from trainers.cluster.client import Membership
+from trainers.cluster.join import Alone, join
 from trainers.run.folder import Run
 from trainers.training import options
 
+# Each task of a cluster may have its own of these; everything else has to be the same everywhere.
+OWN_SETTINGS = frozenset({"data_dir", "download", "preset", "keep_checkpoints", "cluster_timeout"})
 _MODES = ("resume", "evaluate", "export_only", "debug")
 
 
@@ -150,27 +151,24 @@ class Program(abc.ABC):
         if result is not None:
             print(f"{run.path} is finished. {_sentence(result)} Give another --out for a new run.")
             return 0
-        if not clusters.in_environment():
-            return self._train_alone(run, settings, options.resolve_strategy(settings, None))
-        cluster = clusters.find(settings["control_port"], settings["parameter_servers"])
-        strategy = options.resolve_strategy(settings, cluster)
-        if cluster is None:
-            return self._train_alone(run, settings, strategy)
-        with _member(cluster, settings) as membership:
-            if cluster.asynchronous:
-                if not cluster.is_chief:
-                    import_tensorflow()
-                    from trainers.training.asynchronous import serve
+        description = clusters.find(settings["control_port"], settings["parameter_servers"])
+        strategy = options.resolve_strategy(settings, description)
+        shared = {name: value for name, value in settings.items() if name not in OWN_SETTINGS}
+        with join(
+            description, shared, run.path, settings["cluster_timeout"], say, run.newest_checkpoint_sentence
+        ) as cluster:
+            if cluster.serves:
+                import_tensorflow()
+                from trainers.training.asynchronous import serve
 
-                    return serve(membership, say)
-            else:
-                run.writes = cluster.is_chief
-            return self._train_alone(run, settings, strategy, membership)
+                return serve(cluster, say)
+            run.writes = cluster.is_chief
+            return self._train_here(run, settings, strategy, cluster)
 
-    def _train_alone(self, run, settings, strategy, membership=None):
-        if membership is not None or settings["logical_cpus"] > 1:
+    def _train_here(self, run, settings, strategy, cluster):
+        if not cluster.alone or settings["logical_cpus"] > 1:
             # Several workers or logical devices have to be set up before TensorFlow computes anything.
-            strategy = self._strategy(settings, strategy, membership)
+            strategy = self._strategy(settings, strategy, cluster)
         # Else before TensorFlow is imported: what is missing is said at once.
         data = self.load(settings)
         if run.writes:
@@ -178,20 +176,19 @@ class Program(abc.ABC):
         import_tensorflow()
         from trainers.run.events import Events
 
-        if membership is not None:
-            membership.agree("the data", data.digest())
-        trainer = self._trainer(settings, data, strategy, membership)
+        cluster.agree("the data", data.digest())
+        trainer = self._trainer(settings, data, strategy, cluster)
         described = {name: getattr(data, name) for name in ("origin", "image_shape", "classes")}
         run.start(settings, {**described, "digest": data.digest()})
         if run.writes:
             self.started(run, settings, data)
         parameters = sum(math.prod(variable.shape) for variable in trainer.model.trainable_variables)
         if run.writes:
-            devices = _devices(trainer, membership)
+            devices = _devices(trainer, cluster)
             say(f"{parameters:,} trainable parameters on {devices}, {settings['precision']}; results in {run.path}")
         train = self.train_batches(settings, data)
         events = Events(run.path / "events", run.writes)
-        session = _session(run, trainer, train, self.test_batches(settings, data), events, membership)
+        session = _session(run, trainer, train, self.test_batches(settings, data), events, cluster)
         first = session.resume(say)
         if first and run.writes:
             say(f"going on from step {first}")
@@ -205,9 +202,8 @@ class Program(abc.ABC):
             signal = session.work()
         if signal is not None:
             if run.writes:
-                again = (
-                    "the same command" if membership else f"python -m trainers.{self.name} --resume --out {run.path}"
-                )
+                resume = f"python -m trainers.{self.name} --resume --out {run.path}"
+                again = resume if cluster.alone else "the same command"
                 say(f"stopped by {signal.name}; saved. To go on: {again}")
             return 128 + signal
         return self._finish(run, settings, trainer, events, parameters) if run.writes else 0
@@ -222,19 +218,19 @@ class Program(abc.ABC):
                 raise
             raise RunError(sentence) from error
 
-    def _strategy(self, settings, name, membership):
+    def _strategy(self, settings, name, cluster):
         import_tensorflow()
         from trainers.cluster import strategy as strategies
 
-        return strategies.make(name, settings["logical_cpus"], membership and membership.cluster)
+        return strategies.make(name, settings["logical_cpus"], cluster.description)
 
-    def _trainer(self, settings, data, strategy, membership=None):
+    def _trainer(self, settings, data, strategy, cluster):
         import keras
         import tensorflow as tf
 
         if isinstance(strategy, str):
-            strategy = self._strategy(settings, strategy, membership)
-        if membership is not None and membership.cluster.asynchronous:
+            strategy = self._strategy(settings, strategy, cluster)
+        if cluster.asynchronous:
             from trainers.training.asynchronous import AsynchronousTrainer as Trainer
         else:
             from trainers.training.loop import Trainer
@@ -301,7 +297,7 @@ class Program(abc.ABC):
         import_tensorflow()
         # On this machine alone, whatever cluster it was trained on.
         here = settings["strategy"] if settings["strategy"] in ("one", "mirrored") else "auto"
-        trainer = self._trainer(settings, data, here)
+        trainer = self._trainer(settings, data, here, Alone())
         step = _restore(run, trainer.model)
         measured = trainer.evaluate(self.test_batches(settings, data))
         top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
@@ -321,32 +317,12 @@ class Program(abc.ABC):
         return 0
 
 
-@contextlib.contextmanager
-def _member(cluster, settings):
-    """Meets the other tasks; afterwards leaves in order, or says why."""
-    membership = Membership(cluster, settings["cluster_timeout"], say)
-    try:
-        membership.meet(settings)
-        yield membership
-        membership.end()
-    except (UsageError, RunError) as error:
-        membership.end(str(error))
-        raise
-    except BaseException as error:
-        tensorflow = sys.modules.get("tensorflow")
-        if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
-            membership.wait_to_be_told()
-        first_line, *_ = [*str(error).strip().splitlines(), ""]
-        membership.end(f"{type(error).__name__} {first_line}".strip())
-        raise
-
-
-def _session(run, trainer, train, test, events, membership):
-    if membership is not None and membership.cluster.asynchronous:
+def _session(run, trainer, train, test, events, cluster):
+    if cluster.asynchronous:
         from trainers.training.asynchronous import AsynchronousSession as Session
     else:
         from trainers.training.loop import Session
-    return Session(run, trainer, train, test, events, membership)
+    return Session(run, trainer, train, test, events, cluster)
 
 
 def _require_checkpoint(run):
@@ -363,16 +339,15 @@ def _restore(run, model):
     return step
 
 
-def _devices(trainer, membership):
+def _devices(trainer, cluster):
     replicas = trainer.strategy.num_replicas_in_sync
     here = "1 device" if replicas == 1 else f"{replicas} replicas"
-    if membership is None:
+    if cluster.alone:
         return here
-    cluster = membership.cluster
     if cluster.asynchronous:
-        workers, servers = len(cluster.jobs["worker"]), len(cluster.jobs["ps"])
-        return f"{workers} asynchronous workers of {here}, {servers} parameter servers"
-    return f"{here} of {len(cluster.tasks)} workers"
+        servers = len(cluster.description.jobs["ps"])
+        return f"{cluster.workers} asynchronous workers of {here}, {servers} parameter servers"
+    return f"{here} of {cluster.workers} workers"
 
 
 def _sentence(result):
@@ -382,8 +357,3 @@ def _sentence(result):
         f"last {100 * result['last_error']:.2f} %{top5} (step {result['steps']}), "
         f"after {result['seconds'] / 60:.1f} minutes."
     )
-
-
-def say(text):
-    """A sentence for people, on standard error."""
-    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,161 @@
+"""Tasks that meet, agree, stop and end together, in processes of their own that train nothing."""
+
+import os
+import signal
+import stat
+import time
+
+import pytest
+
+from tests.support.processes import Cluster
+from trainers.cluster import token
+
+MEMBER = "tests.support.member"
+
+
+def address(cluster, task):
+    job, index = task.split()
+    return cluster.jobs[job][int(index)]
+
+
+def test_gathering_agreeing_stopping_and_leaving(tmp_path):
+    with Cluster(3) as cluster:
+        actions = ["gather:topic:value", "agree:weights:1"]
+        cluster.start(MEMBER, tmp_path, 60, *actions, "until-stop", tasks=["worker 0", "worker 2"])
+        cluster.start(MEMBER, tmp_path, 60, *actions, "stop", "until-stop", tasks=["worker 1"])
+        for code, output in cluster.finish(60).values():
+            assert code == 0, output
+            assert "[('worker 0', 'value'), ('worker 1', 'value'), ('worker 2', 'value')]" in output
+            assert output.splitlines()[-1] == "done: until-stop"
+
+
+def test_disagreement_ends_all_with_a_sentence(tmp_path):
+    with Cluster(2) as cluster:
+        cluster.start(MEMBER, tmp_path, 60, "agree:weights:1", tasks=["worker 0"])
+        cluster.start(MEMBER, tmp_path, 60, "agree:weights:2", tasks=["worker 1"])
+        for code, output in cluster.finish(60).values():
+            assert code == 1, output
+            assert "do not agree on weights: worker 0 has 1, worker 1 has 2. The advice." in output
+            assert "Traceback" not in output
+
+
+def test_other_settings_are_refused(tmp_path):
+    with Cluster(2) as cluster:
+        for number in (0, 1):
+            cluster.start(MEMBER, tmp_path, 60, tasks=[f"worker {number}"], env={"SETTING": f"\x1b[2J{number}"})
+        for task, (code, output) in cluster.finish(60).items():
+            assert code == 2, output
+            ours = int(task.split()[1])
+            assert rf"setting is '\x1b[2J{1 - ours}' at worker {1 - ours}, '\x1b[2J{ours}' here ({task})" in output
+            assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("absent", ["worker 0", "worker 1"])
+def test_absent_tasks_are_named(tmp_path, absent):
+    with Cluster(2) as cluster:
+        (present,) = set(cluster.tasks) - {absent}
+        cluster.start(MEMBER, tmp_path, 5, tasks=[present])
+        ((code, output),) = cluster.finish(60).values()
+        assert code == 1, output
+        assert f"{present} waits for {absent} ({address(cluster, absent)}) (at most 5 seconds)" in output
+        assert f"error: {present} waited 5 seconds (--cluster-timeout) for {absent}" in output
+        assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("lost", ["worker 0", "worker 1"])
+def test_a_killed_task_is_named_by_the_others(tmp_path, lost):
+    with Cluster(3) as cluster:
+        cluster.start(MEMBER, tmp_path, 60, "sleep:60")
+        for task in cluster.tasks:
+            cluster.output(task, "met")
+        cluster.kill(lost)
+        for code, output in cluster.finish(30).values():
+            assert code == 1, output
+            assert f"error: {lost} ({address(cluster, lost)}) was lost. The advice. To go on, start every" in output
+
+
+def test_a_loss_is_told_while_tensorflow_is_being_imported(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("import time\ntime.sleep(60)\n")
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    with Cluster(2) as cluster:
+        cluster.start(MEMBER, tmp_path, 60, "import", env={"PYTHONPATH": path})
+        for task in cluster.tasks:
+            cluster.output(task, "met")
+        cluster.kill("worker 1")
+        ((code, output),) = cluster.finish(30).values()
+        assert code == 1
+        assert f"error: worker 1 ({address(cluster, 'worker 1')}) was lost" in output
+
+
+def test_an_error_of_one_task_is_told_to_the_others(tmp_path):
+    with Cluster(2) as cluster:
+        cluster.start(MEMBER, tmp_path, 60, "raise:a \x1b[31mreason", tasks=["worker 1"])
+        cluster.start(MEMBER, tmp_path, 60, "gather:topic:1", tasks=["worker 0"])
+        ended = cluster.finish(60)
+        assert [code for code, _ in ended.values()] == [1, 1], ended
+        assert r"error: a \x1b[31mreason" in ended["worker 1"][1]
+        assert (
+            rf"worker 1 ({address(cluster, 'worker 1')}) ended: a \x1b[31mreason. The advice." in ended["worker 0"][1]
+        )
+
+
+def test_a_hanging_task_is_named_with_since_when(tmp_path):
+    with Cluster(2) as cluster:
+        cluster.start(MEMBER, tmp_path, 60, "sleep:1", "gather:topic:1", "sleep:5")
+        for task in cluster.tasks:
+            cluster.output(task, "met")
+        cluster.send("worker 1", signal.SIGSTOP)
+        said = cluster.output("worker 0", "has been silent")
+        assert f"worker 1 ({address(cluster, 'worker 1')}) has been silent for 1" in said
+        assert "The advice." in said
+        cluster.send("worker 1", signal.SIGCONT)
+        ended = cluster.finish(60)
+        assert [code for code, _ in ended.values()] == [0, 0], ended
+        assert f"worker 1 ({address(cluster, 'worker 1')}) is heard from again" in ended["worker 0"][1]
+
+
+def test_a_hanging_chief_is_named(tmp_path):
+    with Cluster(2) as cluster:
+        cluster.start(MEMBER, tmp_path, 60, "sleep:1", "gather:topic:1")
+        for task in cluster.tasks:
+            cluster.output(task, "met")
+        cluster.send("worker 0", signal.SIGSTOP)
+        assert f"worker 0 ({address(cluster, 'worker 0')}) has been silent" in cluster.output("worker 1", "silent")
+        cluster.send("worker 0", signal.SIGCONT)
+        for code, output in cluster.finish(60).values():
+            assert code == 0, output
+            # Nobody else was silent: it was the chief that could not hear.
+            assert "worker 1 (" not in output
+
+
+def test_without_a_variable_the_token_is_a_file_of_the_chief(tmp_path):
+    folder = tmp_path / "run"
+    with Cluster(2) as cluster:
+        cluster.start(MEMBER, folder, 60, "gather:topic:1", tasks=["worker 1"], env={token.VARIABLE: ""})
+        time.sleep(1)
+        cluster.start(MEMBER, folder, 60, "gather:topic:1", tasks=["worker 0"], env={token.VARIABLE: ""})
+        for code, output in cluster.finish(60).values():
+            assert code == 0, output
+    path = folder / token.FILE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(path.read_text()) == 64
+    path.chmod(0o644)
+    with Cluster(2) as cluster:
+        cluster.start(MEMBER, folder, 60, tasks=["worker 0"], env={token.VARIABLE: ""})
+        ((code, output),) = cluster.finish(60).values()
+        assert code == 2
+        assert f"{path} can be read by other users of this machine. Delete it" in output
+
+
+@pytest.mark.parametrize("secret", ["another secret, long enough", ""])
+def test_a_task_with_another_token_waits_in_vain_and_the_others_too(tmp_path, secret):
+    with Cluster(2) as cluster:
+        cluster.start(MEMBER, tmp_path, 6, tasks=["worker 0"])
+        cluster.start(MEMBER, tmp_path, 5, tasks=["worker 1"], env={token.VARIABLE: secret})
+        ended = cluster.finish(60)
+        assert [code for code, _ in ended.values()] == [1, 1], ended
+        expected = "it does not have the same token" if secret else f"neither {token.VARIABLE} nor"
+        assert expected in ended["worker 1"][1]
+        assert "for worker 1" in ended["worker 0"][1]
+        for _, output in ended.values():
+            assert "Traceback" not in output
