@@ -15,8 +15,26 @@ streams   the batches of images that are not in memory
 """
 
 import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-_SUBMODULES = (
+if TYPE_CHECKING:
+    from idmatters_tf.data import (
+        augment,
+        batches,
+        cifar,
+        decoding,
+        folders,
+        imagenet,
+        images,
+        mnist,
+        records,
+        shapes,
+        sources,
+        streams,
+    )
+
+__all__ = [
     "augment",
     "batches",
     "cifar",
@@ -29,12 +47,10 @@ _SUBMODULES = (
     "shapes",
     "sources",
     "streams",
-)
-
-__all__ = list(_SUBMODULES)
+]
 
 
-def __getattr__(name):
-    if name in _SUBMODULES:
+def __getattr__(name: str) -> ModuleType:
+    if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,11 @@
-"""Deep linear networks as mathematics, in float64 NumPy and SciPy, without Keras.
+"""Deep linear networks as mathematics, in float64 NumPy and SciPy (joblib for the sweeps), without Keras.
 
 The landscape theory of Hardt & Ma, *Identity Matters in Deep Learning*, and Li et al., *Demystifying ResNet*, corrected
 where the printed versions disagree: the docstrings name the version a formula comes from.
+
+Results follow one rule. What belongs together in an order that the papers fix, and is meant to be unpacked, is a
+NamedTuple: `W, loss = least_squares_optimum(X, Y)`. What is looked up by name is a frozen dataclass:
+`gradient_dominance(A, R).tau`.
 """
 
 # ruff: noqa: I001 - grouped by subject, a table of contents
@@ -11,6 +15,7 @@ from idmatters_tf.linear.network import compose, initial_weights, layer_norms, s
 
 # Hardt & Ma: the risk of a residual network, its gradient, and the certificate (2.3).
 from idmatters_tf.linear.risk import (
+    DominanceFactors,
     GradientDominance,
     dominance_factors,
     gradient_dominance,
@@ -21,6 +26,7 @@ from idmatters_tf.linear.risk import (
 # Hardt & Ma: optima of small norm (Theorem 2.1).
 from idmatters_tf.linear.factorization import (
     FactorizationBounds,
+    ScaledTarget,
     augment,
     factorization_bounds,
     factorize,
@@ -28,7 +34,7 @@ from idmatters_tf.linear.factorization import (
     scale_to_smallest_gamma,
 )
 from idmatters_tf.linear.operator_angle import operator_angle
-from idmatters_tf.linear.orthogonal import normal_form
+from idmatters_tf.linear.orthogonal import NormalForm, normal_form
 
 # Li et al.: the loss of n-shortcut and plain networks, its gradient and Hessian, the zero point.
 from idmatters_tf.linear.shortcuts import excess_risk, shortcut_gradient, shortcut_risk
@@ -37,6 +43,8 @@ from idmatters_tf.linear.zero import zero_hessian_spectrum, zero_stationary_orde
 
 # Data: second moments, the optimum, whitening.
 from idmatters_tf.linear.statistics import (
+    Optimum,
+    PrincipalComponents,
     Statistics,
     least_squares_optimum,
     principal_components,
@@ -48,8 +56,13 @@ from idmatters_tf.linear.statistics import (
 from idmatters_tf.linear.dynamics import Trajectories, gradient_descent, sweep
 
 __all__ = [
+    "DominanceFactors",
     "FactorizationBounds",
     "GradientDominance",
+    "NormalForm",
+    "Optimum",
+    "PrincipalComponents",
+    "ScaledTarget",
     "ShortcutHessian",
     "Statistics",
     "Trajectories",

@@ -1,11 +1,18 @@
-"""What matrices the functions of this package take: real, finite, of the right shape. One check for each."""
+"""Checks of the arguments of this package: real, finite, of the right shape; and the names of their types."""
 
 import numbers
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+# What the functions of this package return, and what their arguments are turned into.
+Floats: TypeAlias = NDArray[np.float64]
+Booleans: TypeAlias = NDArray[np.bool_]
+Integers: TypeAlias = NDArray[np.int64]
 
 
-def real_array(name, value, shape):
+def real_array(name: str, value: ArrayLike, shape: tuple[int | str, ...]) -> Floats:
     """`value` as a float64 array, checked; not a copy where it already is one.
 
     Args:
@@ -41,17 +48,17 @@ def real_array(name, value, shape):
     return array.astype(np.float64, copy=False)
 
 
-def _matches(received, expected):
+def _matches(received: tuple[int, ...], expected: tuple[int | str, ...]) -> bool:
     if len(received) != len(expected) or 0 in received:
         return False
-    sizes = {}
+    sizes: dict[int | str, int] = {}
     for size, wanted in zip(received, expected, strict=True):
         if sizes.setdefault(wanted, size if isinstance(wanted, str) else wanted) != size:
             return False
     return True
 
 
-def covariance_matrix(name, value, dim):
+def covariance_matrix(name: str, value: ArrayLike | None, dim: int) -> Floats:
     """A symmetric positive semidefinite matrix of shape (dim, dim); the identity if `value` is None.
 
     Raises:
@@ -76,7 +83,7 @@ def covariance_matrix(name, value, dim):
     return matrix
 
 
-def positive_integer(name, value):
+def positive_integer(name: str, value: object) -> int:
     """`value` as an int.
 
     Raises:
@@ -87,12 +94,13 @@ def positive_integer(name, value):
     return int(value)
 
 
-def non_negative(name, value):
+def non_negative(name: str, value: object) -> float:
     """`value` as a float.
 
     Raises:
         ValueError: where it is not a finite number of 0 or more.
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < np.inf:
+    number = np.nan if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
+    if not 0 <= number < np.inf:
         raise ValueError(f"Argument `{name}` must be a finite number of 0 or more. Received: {name}={value!r}")
-    return float(value)
+    return number

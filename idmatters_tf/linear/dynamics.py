@@ -4,12 +4,18 @@ The loss is Li et al.'s, L = ||Y - f X||_F^2 / (2m); a regression on at most d s
 the same gradient, so that the cost of a step does not depend on the number of samples.
 """
 
+# pyright: reportConstantRedefinition=false
+# Matrices have capital letters, and an argument is checked under its own name.
+
 import dataclasses
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar, cast
 
-import joblib
+import joblib  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
+from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import non_negative, positive_integer, real_array
+from idmatters_tf.linear.arguments import Booleans, Floats, Integers, non_negative, positive_integer, real_array
 from idmatters_tf.linear.network import layer_norms
 from idmatters_tf.linear.statistics import regression
 
@@ -38,16 +44,16 @@ class Trajectories:
         weights: the last ones, (networks..., units, n, d, d); those of diverged networks are NaN.
     """
 
-    steps: np.ndarray
-    excess_risk: np.ndarray
-    gradient_norm: np.ndarray
-    layer_norms: np.ndarray
-    tau: np.ndarray
-    inside: np.ndarray
-    diverged_at: np.ndarray
-    weights: np.ndarray
+    steps: Integers
+    excess_risk: Floats
+    gradient_norm: Floats
+    layer_norms: Floats
+    tau: Floats
+    inside: Booleans
+    diverged_at: Integers
+    weights: Floats
 
-    def reshaped(self, *networks):
+    def reshaped(self, *networks: int) -> "Trajectories":
         """The same with other leading axes, e.g. (seeds, rates) for seeds * rates networks."""
         old = self.diverged_at.ndim
         return Trajectories(
@@ -59,7 +65,16 @@ class Trajectories:
         )
 
 
-def gradient_descent(W, sxx, syx, learning_rates, steps, shortcut=True, weight_decay=0.0, record_every=1):
+def gradient_descent(
+    W: ArrayLike,
+    sxx: ArrayLike,
+    syx: ArrayLike,
+    learning_rates: ArrayLike,
+    steps: int,
+    shortcut: bool = True,
+    weight_decay: ArrayLike = 0.0,
+    record_every: int = 1,
+) -> Trajectories:
     """W <- W - rate * (dL/dW + decay * W), for many networks of one shape at once.
 
     Source: Li et al., Eq. 7. A network that diverges is taken out and does not disturb the others.
@@ -90,10 +105,9 @@ def gradient_descent(W, sxx, syx, learning_rates, steps, shortcut=True, weight_d
     layers = W.transpose(1, 2, 0, 3, 4).copy()
     active = np.arange(networks)
     descent = _Descent(layers, root, targets, shortcut)
+    limits = DIVERGED * np.maximum(descent.forward(layers), np.finfo(np.float64).tiny)
     for step in range(steps + 1):
         excess = descent.forward(layers)
-        if step == 0:
-            limits = DIVERGED * np.maximum(excess, np.finfo(np.float64).tiny)
         fine = excess <= limits[active]
         if not fine.all():
             histories.diverged_at[active[~fine]] = step
@@ -114,7 +128,19 @@ def gradient_descent(W, sxx, syx, learning_rates, steps, shortcut=True, weight_d
     return histories.trajectories()
 
 
-def sweep(starts, sxx, syx, learning_rates, steps, weight_decay=0.0, record_every=1, workers=None):
+Name = TypeVar("Name", bound=Hashable)
+
+
+def sweep(
+    starts: Mapping[Name, tuple[ArrayLike, bool]],
+    sxx: ArrayLike,
+    syx: ArrayLike,
+    learning_rates: ArrayLike,
+    steps: int,
+    weight_decay: float = 0.0,
+    record_every: int = 1,
+    workers: int | None = None,
+) -> dict[Name, Trajectories]:
     """Gradient descent from every start with every learning rate, on all cores.
 
     Args:
@@ -131,23 +157,32 @@ def sweep(starts, sxx, syx, learning_rates, steps, weight_decay=0.0, record_ever
     rates = real_array("learning_rates", learning_rates, ("rates",))
     steps = int(non_negative("steps", steps))
     shape = ("seeds", "units", "n", "d", "d")
-    starts = {name: (real_array(f"starts[{name!r}]", W, shape), shortcut) for name, (W, shortcut) in starts.items()}
+    checked = {name: (real_array(f"starts[{name!r}]", W, shape), shortcut) for name, (W, shortcut) in starts.items()}
     if workers is None:
-        multiplications = sum(W.size * W.shape[-1] for W, _ in starts.values()) * len(rates) * steps * 3
+        multiplications = sum(W.size * W.shape[-1] for W, _ in checked.values()) * len(rates) * steps * 3
         workers = joblib.cpu_count() if multiplications > WORTH_PROCESSES else 1
-    workers = positive_integer("workers", workers)
 
     # The longest first, so that no core waits for one that started late. Threads would not do: NumPy's calls are so
     # short here that they spend the time waiting for the interpreter's lock.
-    order = sorted(starts, key=lambda name: -starts[name][0].size)
-    descents = joblib.Parallel(n_jobs=min(workers, max(len(order), 1)))(
-        joblib.delayed(_every_rate)(*starts[name], sxx, syx, rates, steps, weight_decay, record_every) for name in order
-    )
+    order = sorted(checked, key=lambda name: -checked[name][0].size)
+    parallel = joblib.Parallel(n_jobs=min(positive_integer("workers", workers), max(len(order), 1)))
+    arguments = sxx, syx, rates, steps, weight_decay, record_every
+    every_rate = cast("Callable[..., Any]", joblib.delayed(_every_rate))  # pyright: ignore[reportUnknownMemberType]
+    descents = cast("list[Trajectories]", parallel(every_rate(*checked[name], *arguments) for name in order))
     results = dict(zip(order, descents, strict=True))
-    return {name: results[name] for name in starts}
+    return {name: results[name] for name in checked}
 
 
-def _every_rate(W, shortcut, sxx, syx, rates, steps, weight_decay, record_every):
+def _every_rate(
+    W: Floats,
+    shortcut: bool,
+    sxx: ArrayLike,
+    syx: ArrayLike,
+    rates: Floats,
+    steps: int,
+    weight_decay: float,
+    record_every: int,
+) -> Trajectories:
     networks = np.repeat(W, len(rates), axis=0), sxx, syx, np.tile(rates, len(W))
     return gradient_descent(*networks, steps, shortcut, weight_decay, record_every).reshaped(len(W), len(rates))
 
@@ -161,11 +196,11 @@ class _Descent:
 
     Args:
         layers: (units, n, networks, d, d).
-        root, targets: (d, rank), see `Regression`.
+        root, targets: (d, rank), see `idmatters_tf.linear.statistics.Regression`.
         shortcut: whether each unit adds its input.
     """
 
-    def __init__(self, layers, root, targets, shortcut):
+    def __init__(self, layers: Floats, root: Floats, targets: Floats, shortcut: bool):
         units, n, networks, d, _ = layers.shape
         self._targets, self._shortcut = targets, shortcut
         self._inputs = np.empty((units, n, networks, d, root.shape[1]))
@@ -173,7 +208,7 @@ class _Descent:
         self._output, *self._spares = (np.empty(self._inputs.shape[2:]) for _ in range(3))
         self._gradient = np.empty(layers.shape[2:])
 
-    def forward(self, layers):
+    def forward(self, layers: Floats) -> Floats:
         """The excess risk of each network, (networks,). Overflow is how divergence is seen: no warning."""
         inputs, (units, n) = self._inputs, layers.shape[:2]
         with np.errstate(over="ignore", invalid="ignore"):
@@ -187,7 +222,7 @@ class _Descent:
             self._output -= self._targets
             return np.einsum("kij,kij->k", self._output, self._output) / 2
 
-    def backward(self, layers, rates, decays, measure):
+    def backward(self, layers: Floats, rates: Floats, decays: Floats, measure: bool) -> Floats:
         """Updates the layers in place, after `forward`.
 
         Args:
@@ -229,7 +264,7 @@ class _Descent:
 class _Histories:
     """Arrays that fill up while the networks descend."""
 
-    def __init__(self, recorded, shape):
+    def __init__(self, recorded: Integers, shape: tuple[int, ...]):
         networks, units, n = shape[:3]
         self.steps = recorded
         self.excess_risk, self.gradient_norm, self.tau = (np.full((networks, len(recorded)), np.nan) for _ in range(3))
@@ -237,10 +272,10 @@ class _Histories:
         self.diverged_at = np.full(networks, -1)
         self.weights = np.full(shape, np.nan)
 
-    def record_gradient(self, step, active, squared_norms):
+    def record_gradient(self, step: int, active: Integers, squared_norms: Floats) -> None:
         self.gradient_norm[active, np.searchsorted(self.steps, step)] = np.sqrt(squared_norms)
 
-    def record(self, step, active, layers, excess, shortcut):
+    def record(self, step: int, active: Integers, layers: Floats, excess: Floats, shortcut: bool) -> None:
         record = np.searchsorted(self.steps, step)
         self.excess_risk[active, record] = excess
         norms = layer_norms(layers)
@@ -254,7 +289,7 @@ class _Histories:
             branches = layer_norms(branch if shortcut else branch - np.eye(layers.shape[-1]))
         self.tau[active, record] = branches.max(axis=0)
 
-    def trajectories(self):
+    def trajectories(self) -> Trajectories:
         return Trajectories(
             self.steps,
             self.excess_risk,
@@ -267,7 +302,7 @@ class _Histories:
         )
 
 
-def _one_each(name, values, networks):
+def _one_each(name: str, values: ArrayLike, networks: int) -> Floats:
     values = np.asarray(values, dtype=np.float64)
     if values.shape not in ((), (networks,)) or not (np.isfinite(values).all() and (values >= 0).all()):
         raise ValueError(

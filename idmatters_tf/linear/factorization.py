@@ -4,18 +4,29 @@ Source of all: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 2.1 and 
 v2 and v3 the arXiv versions. v1 states the theorem without det R > 0, which is false (d = 1, R = -1).
 """
 
+# pyright: reportConstantRedefinition=false
+# Matrices have capital letters, and an argument is checked under its own name.
+
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.linalg
+from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import positive_integer, real_array
+from idmatters_tf.linear.arguments import Floats, positive_integer, real_array
 from idmatters_tf.linear.operator_angle import operator_angle
-from idmatters_tf.linear.orthogonal import rotation_of, split_rotation, turn, turn_minus_identity
+from idmatters_tf.linear.orthogonal import rotate, rotate_minus_identity, rotation_of, split_rotation
 
 
-def factorize(R, depth, method="polar", on_negative_determinant="raise"):
+def factorize(
+    R: ArrayLike,
+    depth: int,
+    method: Literal["polar", "paper", "log", "psd"] = "polar",
+    on_negative_determinant: Literal["raise", "augment"] = "raise",
+) -> Floats:
     """A with (I + A_l) ... (I + A_1) = R and small layers.
 
     Methods:
@@ -91,11 +102,11 @@ class FactorizationBounds:
     gamma: float
 
 
-def factorization_bounds(R, depth):
+def factorization_bounds(R: ArrayLike, depth: int) -> FactorizationBounds:
     """Bounds on the norm of the best factorisation: the theorem's, that of `factorize`, and one from below.
 
-    The lower bound: a layer of norm tau multiplies lengths by at most 1 + tau and at least 1 - tau, and turns a vector
-    by at most arcsin(tau) if tau < 1.
+    The lower bound: a layer of norm tau multiplies lengths by at most 1 + tau and at least 1 - tau, and rotates a
+    vector by at most arcsin(tau) if tau < 1.
 
     Args:
         R: (d, d), det R > 0.
@@ -113,18 +124,18 @@ def factorization_bounds(R, depth):
     gamma = float(np.abs(logarithms).max())
     theta = float(np.abs(rotation_of(U @ Vt).angles).max(initial=0.0))
     stretch = np.abs(np.expm1(logarithms / depth))
-    # Beyond a right angle per layer even norm 1 does not turn far enough.
-    turning = math.sin(min(operator_angle(R) / depth, math.pi / 2))
+    # Beyond a right angle per layer even norm 1 does not rotate far enough.
+    rotating = math.sin(min(operator_angle(R) / depth, math.pi / 2))
     return FactorizationBounds(
         theorem=(4 * math.pi + 3 * gamma) / depth,
         theorem_applies=depth >= 3 * gamma,
         polar=2 * math.sin(theta / (2 * depth)) + float(stretch.max()),
-        lower=max(math.expm1(logarithms[0] / depth), -math.expm1(logarithms[-1] / depth), turning),
+        lower=max(math.expm1(logarithms[0] / depth), -math.expm1(logarithms[-1] / depth), rotating),
         gamma=gamma,
     )
 
 
-def augment(R):
+def augment(R: ArrayLike) -> Floats:
     """diag(R, -1): the determinant's sign flipped with one more coordinate, gamma unchanged.
 
     The data get a coordinate b and the labels -b. Source: Hardt & Ma, after Theorem 2.1 (v2, v3).
@@ -135,10 +146,10 @@ def augment(R):
     Returns:
         (d+1, d+1).
     """
-    return scipy.linalg.block_diag(real_array("R", R, ("d", "d")), -1.0)
+    return scipy.linalg.block_diag(real_array("R", R, ("d", "d")), np.array([[-1.0]]))
 
 
-def flip_sign(R):
+def flip_sign(R: ArrayLike) -> Floats:
     """-R: the determinant's sign flipped by flipping the labels, for odd d.
 
     Source: Hardt & Ma, footnote 2 (v2, v3).
@@ -158,7 +169,14 @@ def flip_sign(R):
     return -R
 
 
-def scale_to_smallest_gamma(R):
+class ScaledTarget(NamedTuple):
+    """`scaled = factor * R`."""
+
+    scaled: Floats
+    factor: float
+
+
+def scale_to_smallest_gamma(R: ArrayLike) -> ScaledTarget:
     """R scaled so that sigma_min = 1/sqrt(kappa) and sigma_max = sqrt(kappa): gamma = log(kappa) / 2 is then smallest.
 
     Source: Hardt & Ma, after Theorem 2.1 (v2; v3 loses the square roots).
@@ -167,15 +185,23 @@ def scale_to_smallest_gamma(R):
         R: (d, d), non-singular.
 
     Returns:
-        (scaled, factor): `scaled = factor * R`.
+        `ScaledTarget`, (scaled, factor).
     """
     R = real_array("R", R, ("d", "d"))
     _, singular_values, _ = _singular_value_decomposition(R)
     factor = float(np.exp(-(np.log(singular_values[0]) + np.log(singular_values[-1])) / 2))
-    return factor * R, factor
+    return ScaledTarget(factor * R, factor)
 
 
-def _singular_value_decomposition(R):
+class _Decomposition(NamedTuple):
+    """R = U diag(singular_values) Vt, the singular values descending."""
+
+    U: Floats
+    singular_values: Floats
+    Vt: Floats
+
+
+def _singular_value_decomposition(R: Floats) -> _Decomposition:
     U, singular_values, Vt = np.linalg.svd(R)
     if singular_values[-1] <= len(R) * np.finfo(np.float64).eps * singular_values[0]:
         raise ValueError(
@@ -183,16 +209,16 @@ def _singular_value_decomposition(R):
             f"{singular_values[0]:.3g}. gamma is infinite, and every factorisation has a layer of norm 1 or more; add "
             f"a small multiple of the identity, or drop the directions that R maps to 0."
         )
-    return U, singular_values, Vt
+    return _Decomposition(U, singular_values, Vt)
 
 
-def _determinant_sign(decomposition):
+def _determinant_sign(decomposition: _Decomposition) -> float:
     U, _, Vt = decomposition
     # From the orthogonal factors: exact also where the determinant of R under- or overflows.
-    return np.linalg.slogdet(U)[0] * np.linalg.slogdet(Vt)[0]
+    return float(np.linalg.slogdet(U)[0] * np.linalg.slogdet(Vt)[0])
 
 
-def _require_positive_determinant(decomposition):
+def _require_positive_determinant(decomposition: _Decomposition) -> None:
     if _determinant_sign(decomposition) < 0:
         odd = len(decomposition[1]) % 2
         raise ValueError(
@@ -206,22 +232,23 @@ def _require_positive_determinant(decomposition):
         )
 
 
-def _polar(R, depth, decomposition):
+def _polar(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
     U, singular_values, Vt = decomposition
     basis, angles = rotation_of(U @ Vt)
     # In the basis S of the rotation, with X = P^(1/l): S^T A_i S = D^(i-1) (D X - I) D^-(i-1), and
     # D X - I = (D - I) X + (X - I) keeps its relative accuracy when all three are near the identity.
     directions = basis.T @ Vt.T
     stretch = (directions * np.expm1(np.log(singular_values) / depth)) @ directions.T
-    first = turn_minus_identity(stretch, angles / depth) + turn_minus_identity(np.eye(len(R)), angles / depth) + stretch
+    rotated, rotation = (rotate_minus_identity(X, angles / depth) for X in (stretch, np.eye(len(R))))
+    first = rotated + rotation + stretch
     A = np.empty((depth, *R.shape))
     for i in range(depth):
-        turned_basis = turn(basis.T, -angles * (i / depth)).T
-        A[i] = turned_basis @ first @ turned_basis.T
+        rotated_basis = rotate(basis.T, -angles * (i / depth)).T
+        A[i] = rotated_basis @ first @ rotated_basis.T
     return A
 
 
-def _paper(R, depth, decomposition):
+def _paper(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
     if depth < 5:
         raise ValueError(
             f"Argument `depth` must be 5 or more with method='paper': two factors for each rotation and one for the "
@@ -237,18 +264,18 @@ def _paper(R, depth, decomposition):
     return np.concatenate([_rotation_factors(Vt, q), np.repeat(stretch[None], p, axis=0), _rotation_factors(U, q)])
 
 
-def _rotation_factors(Q, q):
+def _rotation_factors(Q: Floats, q: int) -> Floats:
     """2q factors of a rotation: q for its half turns (pairs of eigenvalues -1), q for its other angles."""
     (basis, angles), half_turns = split_rotation(Q)
-    factors = [basis @ turn_minus_identity(basis.T, turns / q) for turns in (half_turns, angles)]
+    factors = [basis @ rotate_minus_identity(basis.T, turns / q) for turns in (half_turns, angles)]
     return np.repeat(factors, q, axis=0)
 
 
-def _first_negative(size):
+def _first_negative(size: int) -> Floats:
     return np.where(np.arange(size) == 0, -1.0, 1.0)
 
 
-def _log(R, depth, decomposition):
+def _log(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
     eigenvalues = np.linalg.eigvals(R)
     negative = (eigenvalues.real < 0) & (np.abs(eigenvalues.imag) <= 1e-12 * np.abs(eigenvalues))
     if negative.any():
@@ -267,7 +294,7 @@ def _log(R, depth, decomposition):
     return np.repeat((layer - np.eye(len(R)))[None], depth, axis=0)
 
 
-def _psd(R, depth, decomposition):
+def _psd(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
     asymmetry = np.abs(R - R.T).max()
     eigenvalues, vectors = np.linalg.eigh((R + R.T) / 2)
     if asymmetry > 1e-12 * np.abs(R).max() or eigenvalues[0] <= 0:
@@ -280,4 +307,5 @@ def _psd(R, depth, decomposition):
     return np.repeat(layer[None], depth, axis=0)
 
 
-METHODS = {"polar": _polar, "paper": _paper, "log": _log, "psd": _psd}
+Method: TypeAlias = Callable[[Floats, int, _Decomposition], Floats]
+METHODS: dict[str, Method] = {"polar": _polar, "paper": _paper, "log": _log, "psd": _psd}

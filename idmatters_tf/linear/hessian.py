@@ -8,13 +8,20 @@ Notation: f = P_i W_i Q_i + const for every layer i, G = f S_XX - S_YX, C_ij the
 The papers give the Hessian at zero only (Li et al., Theorem 1; see `idmatters_tf.linear.zero`).
 """
 
+# pyright: reportConstantRedefinition=false
+# Matrices have capital letters, and an argument is checked under its own name.
+
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import scipy.sparse.linalg
+from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.shortcuts import Surroundings, problem
+from idmatters_tf.linear.arguments import Floats
+from idmatters_tf.linear.shortcuts import layer_jacobians, problem
 
 
-def shortcut_hessian(W, sxx, syx, shortcut=True):
+def shortcut_hessian(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> Floats:
     """The Hessian of L(W) = ||Y - f(W) X||_F^2 / (2m), dense.
 
     Args:
@@ -27,7 +34,7 @@ def shortcut_hessian(W, sxx, syx, shortcut=True):
     """
     W, sxx, syx = problem(W, sxx, syx)
     units, n, d, _ = W.shape
-    Q, P, end_to_end = Surroundings.of(W, shortcut)
+    Q, P, end_to_end = layer_jacobians(W, shortcut)
     residual = end_to_end @ sxx - syx
     Qt, Pt = Q.swapaxes(1, 2), P.swapaxes(1, 2)
     H = np.empty((units * n, d, d, units * n, d, d))
@@ -43,7 +50,7 @@ def shortcut_hessian(W, sxx, syx, shortcut=True):
     return H.reshape(W.size, W.size)
 
 
-def _products_between(W, shortcut):
+def _products_between(W: Floats, shortcut: bool) -> Iterator[Floats]:
     """For each layer i in turn: C_ij for all j < i, (i, d, d)."""
     to_entry = np.empty((0, *W.shape[2:]))
     for unit in W:
@@ -70,33 +77,33 @@ class ShortcutHessian(scipy.sparse.linalg.LinearOperator):
     Its shape is (W.size, W.size), vectors are in the order of W.ravel(); `@`, `matvec` and `matmat` as in SciPy.
     """
 
-    def __init__(self, W, sxx, syx, shortcut=True):
+    def __init__(self, W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True):
         self._W, self._sxx, syx = problem(W, sxx, syx)
         self._shortcut = bool(shortcut)
-        Q, P, end_to_end = Surroundings.of(self._W, shortcut)
+        Q, P, end_to_end = layer_jacobians(self._W, shortcut)
         self._Q, self._Qt, self._P, self._Pt = Q, Q.swapaxes(1, 2).copy(), P, P.swapaxes(1, 2).copy()
         self._backward = self._Pt @ (end_to_end @ self._sxx - syx)
         self._Wt = self._W.swapaxes(2, 3).copy()
-        super().__init__(dtype=np.float64, shape=(self._W.size, self._W.size))
+        super().__init__(np.float64, (self._W.size, self._W.size))  # pyright: ignore[reportCallIssue]
 
-    def _matvec(self, vector):
+    def _matvec(self, vector: Floats) -> Floats:
         return self._product(np.reshape(vector, (1, *self._Q.shape))).ravel()
 
-    def _matmat(self, vectors):
+    def _matmat(self, vectors: Floats) -> Floats:
         V = np.ascontiguousarray(vectors.T).reshape(-1, *self._Q.shape)
         return self._product(V).reshape(len(V), -1).T
 
-    def _adjoint(self):
+    def _adjoint(self) -> "ShortcutHessian":
         return self
 
-    def _product(self, V):
+    def _product(self, V: Floats) -> Floats:
         Vt = V.swapaxes(2, 3)
         changed = np.sum(self._P @ V @ self._Q, axis=1, keepdims=True) @ self._sxx
         forward = self._pass(V @ self._Q, self._W, range(len(self._W)), 1)
         backward = self._pass(Vt @ self._backward, self._Wt, reversed(range(len(self._W))), -1)
         return self._backward @ forward.swapaxes(2, 3) + (self._Pt @ changed + backward) @ self._Qt
 
-    def _pass(self, sources, layers, units, direction):
+    def _pass(self, sources: Floats, layers: Floats, units: Iterable[int], direction: int) -> Floats:
         """Sums sources over the paths from their layer to each layer after it, in the direction of the pass.
 
         Args:

@@ -7,14 +7,16 @@ shape (units, n, d, d); W[r, 0] is applied first in unit r, whose map is I + W[r
 None]`.
 """
 
-import functools
+# pyright: reportConstantRedefinition=false
+# Matrices have capital letters, and an argument is checked under its own name.
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import positive_integer, real_array
+from idmatters_tf.linear.arguments import Floats, positive_integer, real_array
 
 
-def compose(A):
+def compose(A: ArrayLike) -> Floats:
     """The end-to-end map (I + A_l) ... (I + A_1) of a linear residual network.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 2.1 (all versions).
@@ -31,11 +33,14 @@ def compose(A):
     array([[3.]])
     """
     A = real_array("A", A, ("depth", "d", "d"))
-    # X + A X instead of (I + A) X: entries of A far below 1 keep their digits.
-    return functools.reduce(lambda product, layer: product + layer @ product, A, np.eye(A.shape[-1]))
+    product = np.eye(A.shape[-1])
+    for layer in A:
+        # X + A X instead of (I + A) X: entries of A far below 1 keep their digits.
+        product = product + layer @ product
+    return product
 
 
-def shortcut_compose(W, shortcut=True):
+def shortcut_compose(W: ArrayLike, shortcut: bool = True) -> Floats:
     """The end-to-end map of an n-shortcut network, or of a plain one.
 
     Source: Li et al., *Demystifying ResNet*, Eq. 5.
@@ -50,12 +55,14 @@ def shortcut_compose(W, shortcut=True):
     W = real_array("W", W, ("units", "n", "d", "d"))
     product = np.eye(W.shape[-1])
     for unit in W:
-        branch = functools.reduce(lambda lower, layer: layer @ lower, unit, product)
+        branch = product
+        for layer in unit:
+            branch = layer @ branch
         product = product + branch if shortcut else branch
     return product
 
 
-def layer_norms(A):
+def layer_norms(A: ArrayLike) -> Floats:
     """The spectral norm of each layer.
 
     Args:
@@ -64,10 +71,10 @@ def layer_norms(A):
     Returns:
         (...) float64.
     """
-    return np.linalg.norm(np.asarray(A, dtype=np.float64), 2, axis=(-2, -1))
+    return np.asarray(np.linalg.norm(np.asarray(A, dtype=np.float64), 2, axis=(-2, -1)))
 
 
-def tensor_norm(A):
+def tensor_norm(A: ArrayLike) -> float:
     """|||A|||, the largest spectral norm of the layers.
 
     Source: Hardt & Ma, section 2 (all versions).
@@ -86,7 +93,9 @@ def tensor_norm(A):
     return float(layer_norms(real_array("A", A, ("depth", "d", "d"))).max())
 
 
-def initial_weights(kind, units, n, dim, seed=0, networks=None):
+def initial_weights(
+    kind: str, units: int, shortcut_depth: int, dim: int, seed: int = 0, networks: int | None = None
+) -> Floats:
     """Starting points of gradient descent, drawn from NumPy's generator.
 
     Source: Li et al., section 5, for "xavier", "orthogonal" and "small" (Xavier times 0.01, their "zero
@@ -94,16 +103,17 @@ def initial_weights(kind, units, n, dim, seed=0, networks=None):
 
     Args:
         kind: "zero"; "xavier": N(0, 1/dim); "small": 0.01 times that; "orthogonal": Haar-distributed; "identity".
-        units, n, dim: the network's shape.
+        units, shortcut_depth, dim: the network's shape; `shortcut_depth` is Li et al.'s n.
         seed: of the generator; a non-negative integer.
         networks: how many of them; None for one, without the first axis.
 
     Returns:
-        ([networks,] units, n, dim, dim) float64.
+        ([networks,] units, shortcut_depth, dim, dim) float64.
     """
-    for name, value in (("units", units), ("n", n), ("dim", dim)):
+    for name, value in (("units", units), ("shortcut_depth", shortcut_depth), ("dim", dim)):
         positive_integer(name, value)
-    shape = (() if networks is None else (positive_integer("networks", networks),)) + (units, n, dim, dim)
+    several = () if networks is None else (positive_integer("networks", networks),)
+    shape = (*several, units, shortcut_depth, dim, dim)
     rng = np.random.default_rng(seed)
     if kind == "zero":
         return np.zeros(shape)

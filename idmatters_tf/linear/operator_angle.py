@@ -1,16 +1,22 @@
 """The operator angle: the largest angle between a vector and its image."""
 
+# pyright: reportConstantRedefinition=false
+# Matrices have capital letters, and an argument is checked under its own name.
+
+from typing import Any, cast
+
 import numpy as np
 import scipy.linalg
 import scipy.optimize
+from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import real_array
+from idmatters_tf.linear.arguments import Floats, real_array
 
 # Below this many values of the parameter the minimum could be missed between two of them (seen at 5, not at 9).
 GRID = 17
 
 
-def operator_angle(R):
+def operator_angle(R: ArrayLike) -> float:
     """The largest angle between x and R x, in [0, pi]; its cosine is R's first antieigenvalue.
 
     cos = min_x x^T H x / ||R x|| over unit vectors, H the symmetric part of R. For each t > 0, with equality at
@@ -42,23 +48,28 @@ def operator_angle(R):
         )
     if len(R) == 1:
         return 0.0 if R[0, 0] > 0 else float(np.pi)
-    # The angle does not depend on the scale, the squares below do.
-    R, low = R / high, low / high
+    # The angle does not depend on the scale, the squares in the pencil do.
+    return _angle_of_scaled(R / high, float(low / high))
+
+
+def _angle_of_scaled(R: Floats, low: float) -> float:
+    """The same for d > 1 and singular values from `low` to 1."""
     symmetric, gram = (R + R.T) / 2, R.T @ R
-    eigenvalues, eigenvectors = np.linalg.eig(R)
+    eigenvalues, eigenvectors = (np.asarray(part, np.complex128) for part in np.linalg.eig(R))
     negative = (eigenvalues.imag == 0) & (eigenvalues.real < 0)
     if negative.any():
         return _angle(R, eigenvectors[:, np.argmax(negative)].real)
 
-    def bottom(log_t, count=1):
+    def bottom(log_t: float, count: int = 1) -> tuple[Floats, Floats]:
         t = np.exp(log_t)
-        return scipy.linalg.eigh(
-            2 * symmetric, t * np.eye(len(R)) + gram / t, subset_by_index=[0, count - 1], driver="gvx"
-        )
+        weight = t * np.eye(len(R)) + gram / t
+        pencil = 2 * symmetric, weight
+        found = cast("Any", scipy.linalg.eigh)(*pencil, subset_by_index=[0, count - 1], driver="gvx")
+        return cast("tuple[Floats, Floats]", found)
 
     # A form that takes negative values is minimised over t as well as x; else t maximises (a saddle point).
     sign = 1 if np.linalg.eigvalsh(symmetric)[0] < 0 else -1
-    grid = np.linspace(np.log(low), 0.0, GRID)
+    grid: list[float] = np.linspace(float(np.log(low)), 0.0, GRID).tolist()
     values = [sign * bottom(log_t)[0][0] for log_t in grid]
     best = int(np.argmin(values))
     bracket = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]
@@ -70,8 +81,8 @@ def operator_angle(R):
     return _largest_angle_in_plane(R, *(vectors / np.linalg.norm(vectors, axis=0)).T)
 
 
-def _largest_angle_in_plane(R, first, second):
-    def vector(mixing):
+def _largest_angle_in_plane(R: Floats, first: Floats, second: Floats) -> float:
+    def vector(mixing: float) -> Floats:
         return np.cos(mixing) * first + np.sin(mixing) * second
 
     mixings = np.linspace(0, np.pi, 181)
@@ -83,7 +94,7 @@ def _largest_angle_in_plane(R, first, second):
     return max(-refined.fun, _angle(R, vector(best)))
 
 
-def _angle(R, x):
+def _angle(R: Floats, x: Floats) -> float:
     image = R @ x
     x, image = x / np.linalg.norm(x), image / np.linalg.norm(image)
     # Kahan's formula: accurate near 0 and pi, unlike the arc cosine.

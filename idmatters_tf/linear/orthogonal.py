@@ -1,18 +1,29 @@
 """Rotations inside orthogonal matrices: the real normal form, and fractional powers of rotations.
 
-A rotation of d coordinates is S D(angles) S^T, where S is orthogonal and D turns the planes of the coordinates j and
-j + d // 2 by their angles; with odd d the last coordinate stays. Powers of it turn by multiples of the same angles.
+A rotation of d coordinates is S D(angles) S^T, where S is orthogonal and D rotates the planes of the coordinates j and
+j + d // 2 by their angles; with odd d the last coordinate stays. Powers of it rotate by multiples of the same angles.
 """
+
+# pyright: reportConstantRedefinition=false
+# Matrices have capital letters, and an argument is checked under its own name.
 
 from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
+from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import real_array
+from idmatters_tf.linear.arguments import Floats, Integers, real_array
 
 
-def normal_form(N):
+class NormalForm(NamedTuple):
+    """S D S^T: basis S, orthogonal, and blocks D, block diagonal; (d, d) each."""
+
+    basis: Floats
+    blocks: Floats
+
+
+def normal_form(N: ArrayLike) -> NormalForm:
     """A real normal matrix as S D S^T: S orthogonal, D block diagonal with blocks of size 1 or 2.
 
     The blocks of size 2 are [[a, -b], [b, a]] for the complex eigenvalues a +- ib.
@@ -23,7 +34,7 @@ def normal_form(N):
         N: (d, d), with N N^T = N^T N.
 
     Returns:
-        (S, D): (d, d) each.
+        `NormalForm`, (S, D): (d, d) each.
 
     Raises:
         ValueError: where N is not normal.
@@ -49,17 +60,24 @@ def normal_form(N):
         b = (T[i + 1, i] - T[i, i + 1]) / 2
         a = (T[i, i] + T[i + 1, i + 1]) / 2
         D[i : i + 2, i : i + 2] = [[a, -b], [b, a]]
-    return S, D
+    return NormalForm(S, D)
 
 
 class Rotation(NamedTuple):
     """S D(angles) S^T. basis: S, (d, d). angles: (d // 2,), each from -pi to pi."""
 
-    basis: np.ndarray
-    angles: np.ndarray
+    basis: Floats
+    angles: Floats
 
 
-def split_rotation(Q):
+class SplitRotation(NamedTuple):
+    """rotation: a `Rotation`. half_turns: (d // 2,) angles, 0 or pi, in the same basis."""
+
+    rotation: Rotation
+    half_turns: Floats
+
+
+def split_rotation(Q: ArrayLike) -> SplitRotation:
     """A rotation as two commuting ones in one basis: the pairs of real eigenvalues -1, and all other angles.
 
     Hardt & Ma's construction treats them one after the other; added, they are the angles of the whole.
@@ -68,7 +86,7 @@ def split_rotation(Q):
         Q: (d, d), orthogonal with determinant 1.
 
     Returns:
-        (rotation, half_turns): a `Rotation`, and (d // 2,) angles that are 0 or pi and not yet among its own.
+        `SplitRotation`; its half turns are not among the angles of its rotation.
     """
     S, D = normal_form(Q)
     starts = np.flatnonzero(np.diag(D, -1))
@@ -83,11 +101,11 @@ def split_rotation(Q):
     angles, half_turns = np.zeros(len(D) // 2), np.zeros(len(D) // 2)
     angles[: len(starts)] = np.arctan2(D[starts + 1, starts], D[starts, starts])
     half_turns[len(starts) : len(starts) + len(minus) // 2] = np.pi
-    return Rotation(S[:, order], angles), half_turns
+    return SplitRotation(Rotation(S[:, order], angles), half_turns)
 
 
-def rotation_of(Q):
-    """An orthogonal matrix of determinant 1 as a `Rotation`; a pair of eigenvalues -1 turns by pi.
+def rotation_of(Q: ArrayLike) -> Rotation:
+    """An orthogonal matrix of determinant 1 as a `Rotation`; a pair of eigenvalues -1 is a rotation by pi.
 
     Args:
         Q: (d, d).
@@ -96,8 +114,8 @@ def rotation_of(Q):
     return Rotation(rotation.basis, rotation.angles + half_turns)
 
 
-def turn(X, angles):
-    """D(angles) X: the rows of X turned, plane by plane.
+def rotate(X: Floats, angles: Floats) -> Floats:
+    """D(angles) X: the rows of X rotated, plane by plane.
 
     Args:
         X: (d, columns).
@@ -108,7 +126,7 @@ def turn(X, angles):
     return np.concatenate([cosines * first - sines * second, sines * first + cosines * second, rest])
 
 
-def turn_minus_identity(X, angles):
+def rotate_minus_identity(X: Floats, angles: Floats) -> Floats:
     """(D(angles) - I) X, without the cancellation of cos - 1 at small angles.
 
     Args:
@@ -120,9 +138,9 @@ def turn_minus_identity(X, angles):
     return np.concatenate([drops * first - sines * second, sines * first + drops * second, np.zeros_like(rest)])
 
 
-def _planes(X, angles):
+def _planes(X: Floats, angles: Floats) -> list[Floats]:
     return np.split(X, [len(angles), 2 * len(angles)])
 
 
-def _paired(indices):
+def _paired(indices: Integers) -> Integers:
     return indices[: len(indices) // 2 * 2].reshape(-1, 2)

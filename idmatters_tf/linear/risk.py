@@ -4,11 +4,16 @@ Source of all: Hardt & Ma, *Identity Matters in Deep Learning*, section 2. v1 is
 arXiv versions; they disagree, and each docstring says where.
 """
 
+# pyright: reportConstantRedefinition=false
+# Matrices have capital letters, and an argument is checked under its own name.
+
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import covariance_matrix, non_negative, real_array
+from idmatters_tf.linear.arguments import Floats, covariance_matrix, non_negative, real_array
 from idmatters_tf.linear.network import compose, layer_norms
 from idmatters_tf.linear.statistics import covariance_root
 
@@ -16,7 +21,9 @@ from idmatters_tf.linear.statistics import covariance_root
 ROUNDING = 1e-7
 
 
-def population_risk(A, R, covariance=None, noise_variance=1.0):
+def population_risk(
+    A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None = None, noise_variance: float = 1.0
+) -> float:
     """f(A) = E ||(I + A_l) ... (I + A_1) x - R x - xi||^2 = ||E S^(1/2)||_F^2 + C.
 
     E = (I + A_l) ... (I + A_1) - R, S = E[x x^T], and C = E||xi||^2 = d * noise_variance is the minimum. Computed from
@@ -42,7 +49,7 @@ def population_risk(A, R, covariance=None, noise_variance=1.0):
     return float(np.linalg.norm((compose(A) - R) @ covariance_root(covariance)) ** 2) + noise
 
 
-def risk_gradient(A, R, covariance=None):
+def risk_gradient(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None = None) -> Floats:
     """df/dA_i = 2 (I + A_(i+1))^T ... (I + A_l)^T E S (I + A_1)^T ... (I + A_(i-1))^T.
 
     Source: Lemma 2.4 in v3. v1 and v2 print both outer products in the reverse order, which is the same for depth 1 and
@@ -60,7 +67,7 @@ def risk_gradient(A, R, covariance=None):
     return _gradient(A, R, covariance_root(covariance))
 
 
-def _gradient(A, R, root):
+def _gradient(A: Floats, R: Floats, root: Floats) -> Floats:
     inputs = [root]
     for layer in A:
         inputs.append(inputs[-1] + layer @ inputs[-1])
@@ -96,7 +103,7 @@ class GradientDominance:
     holds: bool
 
 
-def gradient_dominance(A, R, covariance=None):
+def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None = None) -> GradientDominance:
     """The certificate (2.3): inside the ball |||A||| < 1 a small gradient means a small excess risk.
 
         ||grad f||_F^2 >= 4 l (1 - tau)^(2l-2) sigma_min(S) (f(A) - C)
@@ -133,28 +140,38 @@ def gradient_dominance(A, R, covariance=None):
     if tau < 1 and root.size:
         # The columns of the root are orthogonal: their squared norms are the non-zero eigenvalues of S.
         smallest = float(np.min(np.sum(root**2, axis=0)))
-        uniform, per_layer = (float(bound) * smallest * excess for bound in dominance_factors(norms))
+        uniform, per_layer = (float(factor) * smallest * excess for factor in dominance_factors(norms))
     holds = gradient_norm_squared >= (1 - ROUNDING) * max(uniform, per_layer)
     return GradientDominance(gradient_norm_squared, uniform, per_layer, tau, excess, tau < 1, holds)
 
 
-def dominance_factors(norms):
+class DominanceFactors(NamedTuple):
+    """What multiplies sigma_min(S) (f - C) in the two bounds of `gradient_dominance`.
+
+    uniform: 4 l (1 - max)^(2l-2). per_layer: 4 sum_i prod_{j != i} (1 - norm_j)^2.
+    """
+
+    uniform: Floats
+    per_layer: Floats
+
+
+def dominance_factors(norms: Floats) -> DominanceFactors:
     """What multiplies sigma_min(S) (f - C) in the two bounds of `gradient_dominance`.
 
     Args:
         norms: the layers' spectral norms, (..., depth), below 1.
 
     Returns:
-        (uniform, per_layer): 4 l (1 - max)^(2l-2) and 4 sum_i prod_{j != i} (1 - norm_j)^2, each of shape (...).
+        `DominanceFactors`, (uniform, per_layer), each of shape (...).
     """
     depth = norms.shape[-1]
     logarithms = 2 * np.log1p(-norms)
     uniform = 4 * depth * np.exp((depth - 1) * logarithms.min(axis=-1))
     per_layer = 4 * np.exp(logarithms.sum(axis=-1, keepdims=True) - logarithms).sum(axis=-1)
-    return uniform, per_layer
+    return DominanceFactors(uniform, per_layer)
 
 
-def _problem(A, R, covariance):
+def _problem(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None) -> tuple[Floats, Floats, Floats]:
     R = real_array("R", R, ("d", "d"))
     A = real_array("A", A, ("depth", len(R), len(R)))
     return A, R, covariance_matrix("covariance", covariance, len(R))

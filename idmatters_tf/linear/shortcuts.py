@@ -4,16 +4,20 @@ Source: Li et al., *Demystifying ResNet*, sections 3 and 4. Their loss ||Y - W X
 through S_XX, S_YX and tr S_YY alone. Hardt & Ma's excess risk is 2 (L - L_min) with S_XX = S and S_YX = R S.
 """
 
+# pyright: reportConstantRedefinition=false
+# Matrices have capital letters, and an argument is checked under its own name.
+
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import covariance_matrix, real_array
+from idmatters_tf.linear.arguments import Floats, covariance_matrix, real_array
 from idmatters_tf.linear.network import shortcut_compose
 from idmatters_tf.linear.statistics import regression
 
 
-def shortcut_risk(W, sxx, syx, syy_trace, shortcut=True):
+def shortcut_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float, shortcut: bool = True) -> float:
     """L(W) = ||Y - f(W) X||_F^2 / (2m) = tr(f S_XX f^T) / 2 - tr(f S_YX^T) + tr(S_YY) / 2, f the end-to-end map.
 
     Near an optimum with a small loss this is a difference of large numbers: `excess_risk` is accurate there.
@@ -34,7 +38,7 @@ def shortcut_risk(W, sxx, syx, syy_trace, shortcut=True):
     return float(np.vdot(f @ sxx, f) / 2 - np.vdot(f, syx) + syy_trace / 2)
 
 
-def excess_risk(W, sxx, syx, shortcut=True):
+def excess_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> float:
     """L(W) - L_min = ||(f - W*) S_XX^(1/2)||_F^2 / 2, with its relative accuracy also near the optimum.
 
     Args and errors: as `shortcut_risk`; syx must vanish where sxx does.
@@ -47,7 +51,9 @@ def excess_risk(W, sxx, syx, shortcut=True):
     return float(np.linalg.norm(shortcut_compose(W, shortcut) @ root - targets) ** 2 / 2)
 
 
-def shortcut_gradient(W, sxx, syx, syy_trace=None, shortcut=True):
+def shortcut_gradient(
+    W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float | None = None, shortcut: bool = True
+) -> Floats:
     """dL/dW_i = P_i^T G Q_i^T with G = f S_XX - S_YX and f = P_i W_i Q_i + const.
 
     Source: Li et al., Eq. 7, which is minus this times the learning rate.
@@ -62,44 +68,45 @@ def shortcut_gradient(W, sxx, syx, syy_trace=None, shortcut=True):
         (units, n, d, d) float64.
     """
     W, sxx, syx = problem(W, sxx, syx)
-    around = Surroundings.of(W, shortcut)
-    gradient = around.after.swapaxes(-1, -2) @ (around.end_to_end @ sxx - syx) @ around.before.swapaxes(-1, -2)
+    jacobians = layer_jacobians(W, shortcut)
+    P, Q, end_to_end = jacobians.after, jacobians.before, jacobians.end_to_end
+    gradient = P.swapaxes(-1, -2) @ (end_to_end @ sxx - syx) @ Q.swapaxes(-1, -2)
     return gradient.reshape(W.shape)
 
 
-class Surroundings(NamedTuple):
-    """What stands around each layer: f = after[i] W_i before[i] + const, the layers i in the order of application.
+class LayerJacobians(NamedTuple):
+    """The Jacobians before and after each layer: f = after[i] W_i before[i] + const, in the order of application.
 
     before: Q, (layers, d, d). after: P, (layers, d, d). end_to_end: f, (d, d).
     """
 
-    before: np.ndarray
-    after: np.ndarray
-    end_to_end: np.ndarray
-
-    @classmethod
-    def of(cls, W, shortcut):
-        """Those of a network (units, n, d, d)."""
-        units, n, dim, _ = W.shape
-        before, after = np.empty_like(W), np.empty_like(W)
-        product = np.eye(dim)
-        for r in range(units):
-            branch = product
-            for layer in range(n):
-                before[r, layer] = branch
-                branch = W[r, layer] @ branch
-            product = product + branch if shortcut else branch
-        end_to_end, product = product, np.eye(dim)
-        for r in reversed(range(units)):
-            branch = product
-            for layer in reversed(range(n)):
-                after[r, layer] = branch
-                branch = branch @ W[r, layer]
-            product = product + branch if shortcut else branch
-        return cls(before.reshape(-1, dim, dim), after.reshape(-1, dim, dim), end_to_end)
+    before: Floats
+    after: Floats
+    end_to_end: Floats
 
 
-def problem(W, sxx, syx):
+def layer_jacobians(W: Floats, shortcut: bool) -> LayerJacobians:
+    """The Jacobians around each layer of a network (units, n, d, d)."""
+    units, n, dim, _ = W.shape
+    before, after = np.empty_like(W), np.empty_like(W)
+    product = np.eye(dim)
+    for r in range(units):
+        branch = product
+        for layer in range(n):
+            before[r, layer] = branch
+            branch = W[r, layer] @ branch
+        product = product + branch if shortcut else branch
+    end_to_end, product = product, np.eye(dim)
+    for r in reversed(range(units)):
+        branch = product
+        for layer in reversed(range(n)):
+            after[r, layer] = branch
+            branch = branch @ W[r, layer]
+        product = product + branch if shortcut else branch
+    return LayerJacobians(before.reshape(-1, dim, dim), after.reshape(-1, dim, dim), end_to_end)
+
+
+def problem(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike) -> tuple[Floats, Floats, Floats]:
     """The three arguments of every function here, checked."""
     W = real_array("W", W, ("units", "n", "d", "d"))
     dim = W.shape[-1]

@@ -1,10 +1,14 @@
 """What a data set is to a linear network: its second moments, its least-squares optimum; whitening and PCA."""
 
+# pyright: reportConstantRedefinition=false
+# Matrices have capital letters, and an argument is checked under its own name.
+
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import covariance_matrix, positive_integer, real_array
+from idmatters_tf.linear.arguments import Floats, covariance_matrix, positive_integer, real_array
 
 
 class Statistics(NamedTuple):
@@ -13,12 +17,12 @@ class Statistics(NamedTuple):
     sxx: X X^T / m, (d, d). syx: Y X^T / m, (d, d). syy_trace: ||Y||_F^2 / m, a float.
     """
 
-    sxx: np.ndarray
-    syx: np.ndarray
+    sxx: Floats
+    syx: Floats
     syy_trace: float
 
 
-def sufficient_statistics(X, Y):
+def sufficient_statistics(X: ArrayLike, Y: ArrayLike) -> Statistics:
     """The second moments of a data set. Cost and memory of everything after do not depend on the number of samples.
 
     Args:
@@ -33,7 +37,14 @@ def sufficient_statistics(X, Y):
     return Statistics(X @ X.T / samples, Y @ X.T / samples, float(np.vdot(Y, Y) / samples))
 
 
-def least_squares_optimum(X, Y):
+class Optimum(NamedTuple):
+    """The best linear map of a data set. W: (d, d). loss: ||Y - W X||_F^2 / (2m)."""
+
+    W: Floats
+    loss: float
+
+
+def least_squares_optimum(X: ArrayLike, Y: ArrayLike) -> Optimum:
     """The best end-to-end map and the minimum loss, ||Y - W* X||_F^2 / (2m) with W* = Y X^+.
 
     By least squares on the data: the paper's trace formula on second moments squares the condition number, and its
@@ -46,14 +57,14 @@ def least_squares_optimum(X, Y):
         Y: outputs, (d, m).
 
     Returns:
-        (W, loss): (d, d) float64 and a float.
+        `Optimum`, (W, loss).
     """
     X, Y = _pair(X, Y)
-    W = np.linalg.lstsq(X.T, Y.T, rcond=None)[0].T
-    return W, float(np.linalg.norm(Y - W @ X) ** 2 / (2 * X.shape[1]))
+    W = np.asarray(np.linalg.lstsq(X.T, Y.T, rcond=None)[0].T, np.float64)
+    return Optimum(W, float(np.linalg.norm(Y - W @ X) ** 2 / (2 * X.shape[1])))
 
 
-def covariance_root(covariance):
+def covariance_root(covariance: Floats) -> Floats:
     """F of shape (d, rank) with F F^T = covariance; eigenvalues that are zero up to rounding are left out.
 
     Args:
@@ -70,11 +81,11 @@ class Regression(NamedTuple):
     root: (d, rank) with root root^T = sxx. targets: W* root, (d, rank).
     """
 
-    root: np.ndarray
-    targets: np.ndarray
+    root: Floats
+    targets: Floats
 
 
-def regression(sxx, syx):
+def regression(sxx: ArrayLike, syx: ArrayLike) -> Regression:
     """The regression on at most d samples that has the same loss, up to its minimum, as the data had.
 
     Args:
@@ -86,7 +97,7 @@ def regression(sxx, syx):
     """
     syx = real_array("syx", syx, ("d", "d"))
     root = covariance_root(covariance_matrix("sxx", sxx, len(syx)))
-    targets = np.linalg.lstsq(root, syx.T, rcond=None)[0].T
+    targets = np.asarray(np.linalg.lstsq(root, syx.T, rcond=None)[0].T, np.float64)
     if np.abs(targets @ root.T - syx).max() > 1e-7 * max(np.abs(syx).max(), np.finfo(np.float64).tiny):
         raise ValueError(
             "Argument `syx` must vanish where `sxx` does: its rows must lie in the range of `sxx`. Received: rows "
@@ -96,7 +107,18 @@ def regression(sxx, syx):
     return Regression(root, targets)
 
 
-def whiten(X, components=None):
+class PrincipalComponents(NamedTuple):
+    """Data in new coordinates, `coordinates = transform @ (X - mean)`.
+
+    coordinates: (components, m). transform: (components, d). mean: (d, 1).
+    """
+
+    coordinates: Floats
+    transform: Floats
+    mean: Floats
+
+
+def whiten(X: ArrayLike, components: int | None = None) -> PrincipalComponents:
     """Principal components of the data, scaled to unit variance, so that S_XX = I.
 
     Source: Li et al., appendix B ("whitened", "10 greatest principal components are kept").
@@ -106,25 +128,23 @@ def whiten(X, components=None):
         components: how many to keep, the largest first; all those with a variance above rounding if None.
 
     Returns:
-        (whitened, transform, mean): (components, m), (components, d), (d, 1), with
-        `whitened = transform @ (X - mean)`.
+        `PrincipalComponents`, (whitened, transform, mean), with `whitened = transform @ (X - mean)`.
 
     Raises:
         ValueError: where the data have fewer components than asked for.
     """
     coordinates, directions, mean = principal_components(X, components)
     scale = np.sqrt(np.mean(coordinates**2, axis=1, keepdims=True))
-    return coordinates / scale, directions / scale, mean
+    return PrincipalComponents(coordinates / scale, directions / scale, mean)
 
 
-def principal_components(X, components=None):
+def principal_components(X: ArrayLike, components: int | None = None) -> PrincipalComponents:
     """The data in the coordinates of their principal components, the largest variance first.
 
     Args and errors: as `whiten`.
 
     Returns:
-        (coordinates, directions, mean): (components, m), (components, d) with orthonormal rows, (d, 1), with
-        `coordinates = directions @ (X - mean)`.
+        `PrincipalComponents`, (coordinates, directions, mean); the directions are orthonormal rows.
     """
     X = real_array("X", X, ("d", "m"))
     mean = X.mean(axis=1, keepdims=True)
@@ -139,10 +159,10 @@ def principal_components(X, components=None):
             f"components={components}. Ask for fewer, or pass more varied data."
         )
     directions = vectors[:, :components].T
-    return directions @ (X - mean), directions, mean
+    return PrincipalComponents(directions @ (X - mean), directions, mean)
 
 
-def _pair(X, Y):
+def _pair(X: ArrayLike, Y: ArrayLike) -> tuple[Floats, Floats]:
     X = real_array("X", X, ("d", "m"))
     Y = real_array("Y", Y, ("outputs", "m"))
     if X.shape[1] != Y.shape[1]:

@@ -4,26 +4,28 @@ Source: Li et al., *Demystifying ResNet*, Theorem 1 and appendix A.
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import covariance_matrix, positive_integer, real_array
+from idmatters_tf.linear.arguments import Floats, covariance_matrix, positive_integer, real_array
 from idmatters_tf.linear.hessian import shortcut_hessian
 
 
-def zero_stationary_order(n, sxx, syx):
+def zero_stationary_order(shortcut_depth: int, sxx: ArrayLike, syx: ArrayLike) -> int:
     """The order k of the stationary point at zero: the first non-zero derivative has order k + 1.
 
-    n - 1 in general (for n = 1 zero is not stationary: 0); 2n - 1 if G = S_XX - S_YX is zero, and then zero is already
-    optimal. Source: Li et al., Definition 4 and Theorem 1, which leaves out the case G = 0.
+    With n the depth of the shortcuts, n - 1 in general (for n = 1 zero is not stationary: 0); 2n - 1 if
+    G = S_XX - S_YX is zero, and then zero is already optimal.
+    Source: Li et al., Definition 4 and Theorem 1, which leaves out the case G = 0.
 
     Args:
-        n: the depth of the shortcuts.
+        shortcut_depth: n.
         sxx, syx: (d, d).
     """
     sxx, syx = _moments(sxx, syx)
-    return positive_integer("n", n) * (2 if _vanishes(sxx - syx, sxx, syx) else 1) - 1
+    return positive_integer("shortcut_depth", shortcut_depth) * (2 if _vanishes(sxx - syx, sxx, syx) else 1) - 1
 
 
-def zero_hessian_spectrum(units, n, sxx, syx, slope=1.0):
+def zero_hessian_spectrum(units: int, n: int, sxx: ArrayLike, syx: ArrayLike, slope: float = 1.0) -> Floats:
     """All eigenvalues of the Hessian at W = 0.
 
     With G = S_XX - S_YX:
@@ -67,12 +69,12 @@ def zero_hessian_spectrum(units, n, sxx, syx, slope=1.0):
     return np.sort(np.repeat(np.concatenate([singular_values, -singular_values]), units * len(syx)))
 
 
-def _one_shortcut_spectrum(units, sxx, syx):
+def _one_shortcut_spectrum(units: int, sxx: Floats, syx: Floats) -> Floats:
     G = sxx - syx
     commute = np.allclose(sxx @ G, G @ sxx, rtol=0, atol=1e-12 * max(np.abs(sxx).max(), np.abs(G).max()) ** 2)
     if not (commute and np.allclose(G, G.T, rtol=0, atol=1e-12 * np.abs(G).max())):
         d = len(sxx)
-        return np.linalg.eigvalsh(shortcut_hessian(np.zeros((units, 1, d, d)), sxx, syx))
+        return np.asarray(np.linalg.eigvalsh(shortcut_hessian(np.zeros((units, 1, d, d)), sxx, syx)), np.float64)
     # A generic combination has the common eigenvectors also where one of the two has multiple eigenvalues.
     _, vectors = np.linalg.eigh(G / max(np.abs(G).max(), 1e-300) + np.sqrt(0.5) * sxx / max(np.abs(sxx).max(), 1e-300))
     s, g = (np.diag(vectors.T @ matrix @ vectors) for matrix in (sxx, G))
@@ -81,7 +83,7 @@ def _one_shortcut_spectrum(units, sxx, syx):
     return np.sort(np.concatenate(parts))
 
 
-def _pair_spectrum(units, s, g):
+def _pair_spectrum(units: int, s: Floats, g: Floats) -> Floats:
     """The eigenvalues on the coordinates (a, b) and (b, a) of all units, (2 * units,).
 
     V S_XX has the entries v_ab s_b and v_ba s_a; G V^T has g_a v_ba and g_b v_ab.
@@ -89,13 +91,14 @@ def _pair_spectrum(units, s, g):
     diagonal = np.diag(s[::-1])
     below = diagonal + np.array([[0.0, g[0]], [g[1], 0.0]])
     lower = np.tril(np.ones((units, units)), -1)
-    return np.linalg.eigvalsh(np.kron(np.eye(units), diagonal) + np.kron(lower, below) + np.kron(lower.T, below.T))
+    matrix = np.kron(np.eye(units), diagonal) + np.kron(lower, below) + np.kron(lower.T, below.T)
+    return np.asarray(np.linalg.eigvalsh(matrix), np.float64)
 
 
-def _moments(sxx, syx):
+def _moments(sxx: ArrayLike, syx: ArrayLike) -> tuple[Floats, Floats]:
     syx = real_array("syx", syx, ("d", "d"))
     return covariance_matrix("sxx", sxx, len(syx)), syx
 
 
-def _vanishes(G, sxx, syx):
-    return np.abs(G).max() <= 1e-12 * max(np.abs(sxx).max(), np.abs(syx).max())
+def _vanishes(G: Floats, sxx: Floats, syx: Floats) -> bool:
+    return bool(np.abs(G).max() <= 1e-12 * max(np.abs(sxx).max(), np.abs(syx).max()))
