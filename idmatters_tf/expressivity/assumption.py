@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 
+from idmatters_tf.arguments import positive_integer
 from idmatters_tf.expressivity.construction import highest_products, project
 from idmatters_tf.expressivity.samples import checked, chunks, distinct_rows
 from idmatters_tf.expressivity.surrogates import directions
@@ -85,8 +86,7 @@ def check_assumption(x, labels=None, classes=None, width=32, seed=0):
     """
     labels = np.zeros(len(x), int) if labels is None else labels
     x, labels, classes = checked(x, labels, classes)
-    if isinstance(width, bool) or not hasattr(width, "__index__") or width < 1:
-        raise ValueError(f"Argument `width` must be a positive integer. Received: width={width!r}")
+    width = positive_integer("width", width)
     unit = np.empty(x.shape)
     for rows in chunks(x):
         norms = np.linalg.norm(x[rows].astype(np.float64, copy=False), axis=1, keepdims=True)
@@ -110,7 +110,7 @@ def check_assumption(x, labels=None, classes=None, width=32, seed=0):
     np.fill_diagonal(between, -1.0)
     return AssumptionCheck(
         rho=rho,
-        width=int(width),
+        width=width,
         paper_width=math.ceil(10 * math.log(len(unit)) / rho**2) if rho > 0 else math.inf,
         norm_deviation=deviation,
         smallest_distance=math.sqrt(squared),

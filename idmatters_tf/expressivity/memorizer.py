@@ -8,6 +8,7 @@ import warnings
 import keras
 import numpy as np
 
+from idmatters_tf.arguments import one_of, positive_integer
 from idmatters_tf.expressivity.construction import TooClose, construct
 from idmatters_tf.expressivity.samples import checked, chunks, distinct_rows
 from idmatters_tf.layers import ResidualDenseStack
@@ -257,14 +258,11 @@ def _titled(progress, title):
 
 
 def _check_options(width, order, dtype, check, seed):
-    if isinstance(width, bool) or not hasattr(width, "__index__") or width < 1:
-        raise ValueError(f"Argument `width` must be a positive integer. Received: width={width!r}")
+    positive_integer("width", width)
     if isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0:
         raise ValueError(f"Argument `seed` must be a non-negative integer. Received: seed={seed!r}")
-    if order not in ORDERS:
-        raise ValueError(f"Argument `order` must be one of 'norm', 'ridge', 'paper'. Received: order={order!r}")
-    if dtype not in DTYPES:
-        raise ValueError(f"Argument `dtype` must be 'float64' or 'float32'. Received: dtype={dtype!r}")
+    one_of("order", order, ORDERS)
+    one_of("dtype", dtype, DTYPES)
     if isinstance(check, str) or not set(check) <= set(DTYPES):
         raise ValueError(
             f"Argument `check` must be a tuple of 'float64' and 'float32', or empty. Received: check={check!r}"

@@ -6,6 +6,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from idmatters_tf.arguments import positive_integer as positive_integer
+
 # What the functions of this package return, and what their arguments are turned into.
 Floats: TypeAlias = NDArray[np.float64]
 Booleans: TypeAlias = NDArray[np.bool_]
@@ -81,17 +83,6 @@ def covariance_matrix(name: str, value: ArrayLike | None, dim: int) -> Floats:
             f"Pass X @ X.T / m for data X of shape (d, m)."
         )
     return matrix
-
-
-def positive_integer(name: str, value: object) -> int:
-    """`value` as an int.
-
-    Raises:
-        ValueError: where it is not a positive whole number.
-    """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise ValueError(f"Argument `{name}` must be a positive integer. Received: {name}={value!r}")
-    return int(value)
 
 
 def non_negative(name: str, value: object) -> float:

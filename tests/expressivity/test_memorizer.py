@@ -197,7 +197,7 @@ def test_progress_is_reported():
         ({"classes": 1}, "must be an integer above the largest label, 1. Received: classes=1"),
         ({"width": 0}, "Argument `width` must be a positive integer. Received: width=0"),
         ({"order": "random"}, "must be one of 'norm', 'ridge', 'paper'. Received: order='random'"),
-        ({"dtype": "float16"}, "Argument `dtype` must be 'float64' or 'float32'. Received: dtype='float16'"),
+        ({"dtype": "float16"}, "Argument `dtype` must be one of 'float64', 'float32'. Received: dtype='float16'"),
         ({"check": "float64"}, "Argument `check` must be a tuple"),
         ({"seed": -1}, "Argument `seed` must be a non-negative integer"),
         ({"x": np.array([[1.0], [2], [1], [3]]), "labels": [0, 1, 1, 0]}, "rows 0 and 2 are equal, but their labels"),
