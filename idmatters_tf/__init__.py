@@ -1,6 +1,7 @@
 """Identity-parameterised residual networks for Keras: the parts, the mathematics, the data.
 
-Sub-modules are imported when they are first used, so that `import idmatters_tf` costs nothing:
+Sub-modules are imported when they are first used, so that `import idmatters_tf` costs nothing. It is all that
+`keras.saving.load_model` needs to load models with our layers, initialisers and optimizers.
 
     initializers   IdentityNormal, StandardNormal, ScaledGlorot
     layers         ResidualConv2D, PadShortcut2D, RandomProjection, ResidualDense, ResidualDenseStack, LinearResidual,
@@ -17,6 +18,8 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
 import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from idmatters_tf.registration import register
 
 if TYPE_CHECKING:
     from idmatters_tf import curvature, data, expressivity, initializers, layers, linear, muon, norms, optimizers
@@ -35,6 +38,9 @@ __all__ = [
     "norms",
     "optimizers",
 ]
+
+
+register()
 
 
 def __getattr__(name: str) -> ModuleType:
