@@ -49,7 +49,7 @@ def step(blocks, widths, batch, replicas):
     def steps():
         for _ in range(STEPS):
             trainer.update(iterator)
-        return [variable.numpy() for variable in trainer.model.trainable_variables]
+        return [variable.numpy() for variable in trainer.learner.model.trainable_variables]
 
     return lambda: seconds(steps) / STEPS
 

@@ -27,12 +27,13 @@ from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.optimizers import Momentum
 from models.cifar import identity_resnet
-from trainers.cluster.join import Alone
 from trainers.run.events import Events
 from trainers.run.folder import Run
-from trainers.training.loop import Session
+from trainers.training.session import Session
+from trainers.training.settings import Intervals
 
 BATCH = 128
+NEVER = 1 << 30
 
 
 def bare_step(build):
@@ -77,16 +78,16 @@ def main():
         run = Run(pathlib.Path(folder) / "run")
         run.start({}, {"digest": "", "origin": ""})
         # Two more: the first step includes making the pipeline, the last one is followed by the test and a checkpoint.
-        trainer = make_trainer(build, BATCH, steps=options.steps + 2, learning_rate=1e-4, log_every=20)
-        session = Session(run, trainer, train, test, Events(folder), Alone())
+        trainer = make_trainer(build, BATCH, learning_rate=1e-4)
+        intervals = Intervals(log_every=20, evaluate_every=NEVER, checkpoint_every=NEVER, keep_checkpoints=1)
+        session = Session(run, trainer, test, Events(folder), options.steps + 2, intervals)
         ends, first = [], []
-        session.watches.append(lambda step, seconds: ends.append(time.perf_counter()))
 
         def loop():
-            trainer.step.assign(0)
+            trainer.learner.step.assign(0)
             ends.clear()
             start = time.perf_counter()
-            session.work()
+            trainer.fit(session, train, [lambda step, seconds: ends.append(time.perf_counter())])
             first.append(ends[0] - start)
             return (ends[-2] - ends[0]) / options.steps
 

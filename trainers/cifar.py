@@ -3,32 +3,21 @@ of those that the paper compares it with.
 """
 
 import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from trainers.cli.arguments import Parser, UsageError, number, whole_number
+from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.settings import group, setting, with_defaults
 from trainers.cli.startup import import_tensorflow, run_program
-from trainers.cluster import description as cluster
-from trainers.training import curvature, options
-from trainers.training import networks as cifar_models
-from trainers.training.program import Program
+from trainers.training import networks
+from trainers.training.curvature import Curvature, CurvatureCallback, check_precision
+from trainers.training.program import make_parser, run_task
+from trainers.training.settings import Ablations, Command, Devices, Intervals, Recipe
+from trainers.training.task import Task
 
-DATASETS = ("cifar10", "cifar100", "shapes")
-
-PRESETS = {
-    # The recipe of the paper's section 4.1: these are the defaults of the options themselves.
-    "paper": {},
-    # About two minutes on two CPU cores with the built-in data.
-    "quick": {
-        "dataset": "shapes",
-        "blocks": 1,
-        "widths": [16, 32, 64],
-        "steps": 1000,
-        "learning_rate": 0.1,
-        "drop_steps": [700, 900],
-        "clip_norm": 1.0,
-        "evaluate_every": 200,
-        "checkpoint_every": 200,
-    },
-}
+if TYPE_CHECKING:
+    import keras
 
 EXAMPLES = """
 examples:
@@ -44,181 +33,215 @@ examples:
 exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM after saving
 """
 
+PRESETS = {
+    # The recipe of the paper's section 4.1: these are the defaults of the options themselves.
+    "paper": {},
+    # About two minutes on two CPU cores with the built-in data.
+    "quick": {
+        "dataset": "shapes",
+        "blocks": 1,
+        "widths": (16, 32, 64),
+        "steps": 1000,
+        "learning_rate": 0.1,
+        "drop_steps": (700, 900),
+        "clip_norm": 1.0,
+        "evaluate_every": 200,
+        "checkpoint_every": 200,
+    },
+}
 
-def parser():
-    """The command line of this program; the defaults shown are the paper's recipe."""
-    parser = Parser(prog="python -m trainers.cifar", description=__doc__, epilog=EXAMPLES)
 
-    data = parser.add_argument_group("data")
-    data.add_argument("--dataset", choices=DATASETS, default="cifar10", help="what to train on; shapes is built in")
-    data.add_argument(
-        "--data-dir",
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """What is trained on."""
+
+    dataset: Literal["cifar10", "cifar100", "shapes"] = setting("cifar10", help="the data set; shapes is built in")
+    data_dir: str | None = setting(
+        None,
+        help="folder with the official binary files or a prepared TensorFlow data set (default: $TFDS_DATA_DIR or "
+        "~/tensorflow_datasets)",
         metavar="DIR",
-        help="folder with the official binary files or a prepared TensorFlow data set (default: "
-        "$TFDS_DATA_DIR or ~/tensorflow_datasets)",
+        free_on_resume=True,
+        free_per_task=True,
     )
-    for split in ("train", "test"):
-        data.add_argument(
-            f"--{split}-images", type=whole_number(1), metavar="N", help=f"use only N {split} pictures (default: all)"
-        )
-    data.add_argument("--no-download", dest="download", action="store_false", help="never download missing data")
-    data.add_argument(
-        "--augment",
-        choices=("paper", "standard", "all-cnn", "none"),
-        default="paper",
-        help="random crop after zero padding by 2 (paper's base code), 4 (standard) or 5 (all-cnn) pixels a side, and "
-        "flip",
+    train_images: int | None = setting(
+        None, help="use only the first N training images (default: all)", metavar="N", at_least=1
     )
-    data.add_argument(
-        "--preprocess",
-        choices=("standardize", "channels", "zca"),
-        default="standardize",
-        help="each picture by itself (paper), each channel over all pictures, or contrast normalisation and whitening",
+    test_images: int | None = setting(
+        None, help="use only the first N test images (default: all)", metavar="N", at_least=1
+    )
+    download: bool = setting(True, help="never download missing data", free_on_resume=True, free_per_task=True)
+    augment: Literal["paper", "standard", "all-cnn", "none"] = setting(
+        "paper",
+        help="random flips, and random crops after zero padding by 2 (the paper's base code), 4 (standard) or 5 "
+        "(all-cnn) pixels on each side; or none of it",
+    )
+    preprocess: Literal["standardize", "channels", "zca"] = setting(
+        "standardize",
+        help="standardise each image by itself (the paper's code) or each channel over all images, or contrast "
+        "normalisation and ZCA whitening",
     )
 
-    network = parser.add_argument_group("network")
-    cifar_models.add_options(network)
-    network.add_argument("--blocks", type=whole_number(1), default=9, metavar="N", help="residual blocks per stage")
-    network.add_argument(
-        "--widths", type=whole_number(1), nargs="+", default=[64, 128, 256], metavar="C", help="channels of the stages"
+
+@dataclasses.dataclass(frozen=True)
+class CifarRecipe(Recipe):
+    """The recipe, with the paper's schedule: the rate drops at given steps."""
+
+    drop_steps: tuple[int, ...] = setting(
+        (30_000, 50_000), help="steps at which the learning rate drops", metavar="N", at_least=0, may_be_empty=True
     )
-    network.add_argument("--stem", type=whole_number(1), default=16, metavar="C", help="channels of the first layer")
-    options.add_ablations(network)
-
-    recipe = parser.add_argument_group("recipe")
-    recipe.add_argument("--preset", choices=tuple(PRESETS), default="paper", help="defaults for everything else")
-    recipe.add_argument("--steps", type=whole_number(1), default=60_000, metavar="N", help="updates in all")
-    recipe.add_argument("--batch-size", type=whole_number(1), default=128, metavar="N", help="of the global batch")
-    recipe.add_argument("--learning-rate", type=number(0, False), default=0.05, metavar="X", help="at the start")
-    recipe.add_argument(
-        "--drop-steps",
-        type=whole_number(0),
-        nargs="*",
-        default=[30_000, 50_000],
-        metavar="N",
-        help="steps at which the rate drops",
+    drop_factor: float = setting(
+        10.0, help="what the learning rate is divided by at each drop", metavar="X", at_least=1
     )
-    recipe.add_argument("--drop-factor", type=number(1), default=10.0, metavar="X", help="by which the rate drops")
-    recipe.add_argument("--warm-up-steps", type=whole_number(0), default=0, metavar="N", help="first steps with the")
-    recipe.add_argument("--warm-up-rate", type=number(0, False), default=0.01, metavar="X", help="rate of warming up")
-    options.add_optimizer(recipe)
+    warm_up_steps: int = setting(
+        0, help="number of steps at the beginning with --warm-up-rate", metavar="N", at_least=0
+    )
+    warm_up_rate: float = setting(0.01, help="learning rate of the warm-up", metavar="X", above=0)
 
-    curvature.add_options(parser)
-    options.add_devices(parser)
-    options.add_run(parser)
-    return parser
+    def __post_init__(self) -> None:
+        if list(self.drop_steps) != sorted(self.drop_steps):
+            raise UsageError(f"--drop-steps must be in ascending order. Received: {list(self.drop_steps)}")
 
 
-class Cifar(Program):
+@dataclasses.dataclass(frozen=True)
+class CifarSettings:
+    """All settings of a run."""
+
+    data: Data = group(Data, "data")
+    network: networks.Network = group(networks.Network, "network")
+    ablations: Ablations = group(Ablations, "network")
+    recipe: CifarRecipe = group(CifarRecipe, "recipe")
+    curvature: Curvature = group(Curvature, "curvature")
+    devices: Devices = group(Devices, "devices and machines")
+    run: Intervals = group(Intervals, "run")
+
+    def __post_init__(self) -> None:
+        networks.check(self.network, self.ablations)
+        check_precision(self.curvature, self.recipe.precision)
+
+
+@dataclasses.dataclass(frozen=True)
+class CifarCommand(Command):
+    """What to do."""
+
+    preset: Literal["paper", "quick"] = setting(
+        "paper", help="defaults of all other options: the paper's recipe, or a small network on the built-in data"
+    )
+
+
+@dataclasses.dataclass
+class Cifar(Task):
     """Training on CIFAR or shapes."""
 
-    name = "cifar"
-    presets = PRESETS
-    later_defaults = cifar_models.LATER_DEFAULTS
+    settings: CifarSettings
+    program: ClassVar[str] = "trainers.cifar"
+    settings_type: ClassVar[type] = CifarSettings
+    command_type: ClassVar[type] = CifarCommand
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
-    def __init__(self):
-        self._layer = self._prepared = None
+    @classmethod
+    def resolve(cls, preset: Mapping[str, Any], typed: Mapping[str, Any]) -> CifarSettings:
+        """The model brings the recipe of its paper; what the preset says of other models' options is left out."""
+        model = typed.get("model", "identity")
+        foreign = networks.foreign_options(model)
+        applicable = {name: value for name, value in preset.items() if name not in foreign}
+        return with_defaults(CifarSettings, networks.recipe_of(model), applicable, typed)
 
-    def parser(self):
-        return parser()
+    @classmethod
+    def default_out(cls, settings: CifarSettings, preset: str) -> str:
+        return "runs/quick" if preset == "quick" else f"runs/{settings.data.dataset}"
 
-    def default_out(self, settings):
-        return "runs/quick" if settings["preset"] == "quick" else super().default_out(settings)
-
-    def check_together(self, settings):
-        if settings["drop_steps"] != sorted(settings["drop_steps"]):
-            raise UsageError(f"--drop-steps must be in ascending order. Received: {settings['drop_steps']}")
-        if settings["curvature_every"] is not None and cluster.in_environment():
-            raise UsageError("--curvature-every works on one machine, not in a cluster. Leave it out.")
-        if settings["model"] == "identity":
-            options.check_widths(settings)
-
-    def combine(self, defaults, preset, explicit):
-        kind = cifar_models.KINDS[explicit.get("model", defaults["model"])]
-        foreign = set(cifar_models.OWN_OPTIONS) - set(kind.options)
-        preset = {name: value for name, value in preset.items() if name not in foreign}
-        return cifar_models.resolve({**defaults, **preset, **explicit}, {**preset, **explicit})
-
-    def load(self, settings):
+    def load(self) -> Any:
         from idmatters_tf.data import cifar, shapes
 
-        if settings["dataset"] == "shapes":
-            sizes = {split: settings[f"{split}_images"] for split in ("train", "test")}
+        wanted = self.settings.data
+        if wanted.dataset == "shapes":
+            sizes = {"train": wanted.train_images, "test": wanted.test_images}
             return shapes.load(**{split: size for split, size in sizes.items() if size is not None})
-        location = cifar.locate(settings["dataset"], settings["data_dir"])
+        location = cifar.locate(wanted.dataset, wanted.data_dir)
         if location is not None and location.kind == "tfds":
             import_tensorflow()
-        data = cifar.load(settings["dataset"], settings["data_dir"], settings["download"])
-        return data.first(settings["train_images"], settings["test_images"])
+        data = cifar.load(wanted.dataset, wanted.data_dir, wanted.download)
+        return data.first(wanted.train_images, wanted.test_images)
 
-    def counts(self, data):
-        return f"{len(data.train_images):,} + {len(data.test_images):,} pictures"
+    def summary(self) -> str:
+        return f"{len(self.data.train_images):,} + {len(self.data.test_images):,} images"
 
-    def network(self, settings, image_shape, classes, norm):
-        return cifar_models.KINDS[settings["model"]].build(settings, image_shape, classes, norm)
+    def network(self, image_shape: Sequence[int], classes: int, replicas: int = 1) -> "keras.Model":
+        recipe = self.settings.recipe
+        return networks.build(
+            self.settings.network,
+            self.settings.ablations,
+            replicas=replicas,
+            input_shape=tuple(image_shape),
+            classes=classes,
+            weight_decay=recipe.weight_decay,
+            seed=recipe.seed,
+        )
 
-    def recipe(self, settings, data):
-        from trainers.training.loop import Recipe
+    def schedule(self) -> Any:
+        from trainers.training.schedule import Schedule
 
-        fields = [field.name for field in dataclasses.fields(Recipe) if field.name in settings]
-        values = {name: settings[name] for name in fields} | {"drop_steps": tuple(settings["drop_steps"])}
-        return Recipe(make_optimizer=options.make_optimizer(settings), **values)
+        recipe = self.settings.recipe
+        return Schedule(
+            recipe.learning_rate, recipe.drop_steps, recipe.drop_factor, recipe.warm_up_steps, recipe.warm_up_rate
+        )
 
-    def train_batches(self, settings, data):
+    @functools.cached_property
+    def preprocessing(self) -> "keras.layers.Layer | None":
+        if self.settings.data.preprocess == "standardize":
+            return None
+        from trainers.training import preprocessing
+
+        return preprocessing.fit(self.settings.data.preprocess, self.data.train_images)
+
+    @functools.cached_property
+    def images(self) -> Any:
+        """(training images, test images); bytes are standardised later, batch by batch."""
+        both = self.data.train_images, self.data.test_images
+        if self.preprocessing is None:
+            return both
+        from trainers.training import preprocessing
+
+        return tuple(preprocessing.apply(self.preprocessing, images) for images in both)
+
+    def train_batches(self) -> Any:
         from idmatters_tf.data.augment import AUGMENTATIONS
         from idmatters_tf.data.batches import TrainBatches
 
-        images, _ = self._preprocessed(settings, data)
-        augmentation = AUGMENTATIONS[settings["augment"]]
-        return TrainBatches(images, data.train_labels, settings["batch_size"], settings["seed"], augmentation)
+        recipe, augmentation = self.settings.recipe, AUGMENTATIONS[self.settings.data.augment]
+        return TrainBatches(self.images[0], self.data.train_labels, recipe.batch_size, recipe.seed, augmentation)
 
-    def test_batches(self, settings, data):
+    def test_batches(self) -> Any:
         from idmatters_tf.data.batches import EvaluationBatches
 
-        _, images = self._preprocessed(settings, data)
-        return EvaluationBatches(images, data.test_labels, settings["batch_size"])
+        return EvaluationBatches(self.images[1], self.data.test_labels, self.settings.recipe.batch_size)
 
-    def _preprocessed(self, settings, data):
-        """Training and test pictures; bytes are standardised later, batch by batch."""
-        if settings["preprocess"] == "standardize":
-            return data.train_images, data.test_images
-        if self._prepared is None:
-            from trainers.training.preprocessing import apply
+    def check_alone(self, alone: bool) -> None:
+        if self.settings.curvature.curvature_every is not None and not alone:
+            raise UsageError("--curvature-every works on one machine, not in a cluster. Leave it out.")
 
-            layer = self._fitted(settings, data)
-            self._prepared = [apply(layer, images) for images in (data.train_images, data.test_images)]
-        return self._prepared
+    def callbacks(self, learner: Any, run: Any) -> Sequence[Any]:
+        every, count = dataclasses.astuple(self.settings.curvature)
+        if every is None:
+            return ()
+        images, labels = self.images[0][:count], self.data.train_labels[:count]
+        return [CurvatureCallback(learner, images, labels, run, every)]
 
-    def _fitted(self, settings, data):
-        from trainers.training.preprocessing import fit
-
-        self._layer = self._layer or fit(settings["preprocess"], data.train_images)
-        return self._layer
-
-    def started(self, run, settings, data):
-        if settings["preprocess"] != "standardize":
-            from trainers.training.preprocessing import save
-
-            save(self._fitted(settings, data), data.image_shape, run.path)
-
-    def watches(self, settings, trainer, data, run):
-        count = settings["curvature_examples"]
-        images, _ = self._preprocessed(settings, data)
-        return curvature.watches(settings, trainer, images[:count], data.train_labels[:count], run)
-
-    def preprocessing(self, run):
-        from trainers.training import preprocessing
-
-        return preprocessing.load(run.path)
-
-    def title(self, settings, parameters):
-        network = cifar_models.title(settings)
-        return f"{settings['dataset']}, {network}, {parameters:,} parameters, seed {settings['seed']}"
+    def title(self, parameters: int) -> str:
+        settings = self.settings
+        network = networks.title(settings.network)
+        return f"{settings.data.dataset}, {network}, {parameters:,} parameters, seed {settings.recipe.seed}"
 
 
-PROGRAM = Cifar()
-build = PROGRAM.build
-main = PROGRAM.main
+def parser() -> Parser:
+    """The command line of this program; the defaults shown are the paper's recipe."""
+    return make_parser(Cifar, __doc__, EXAMPLES)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the program; returns its exit code."""
+    return run_task(Cifar, parser(), argv)
 
 
 if __name__ == "__main__":

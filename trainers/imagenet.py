@@ -1,28 +1,36 @@
 """Trains the all-convolutional network of section 4.2 of "Identity Matters in Deep Learning" (Hardt & Ma) on ImageNet,
-or on any folder of labelled pictures.
+or on any folder of labelled images.
 """
 
 import dataclasses
 import functools
 import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from trainers.cli.arguments import Parser, UsageError, number, whole_number
+from models.layout import IMAGENET, Layout, imagenet_layout
+from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.settings import group, setting
 from trainers.cli.startup import import_tensorflow, run_program, say
-from trainers.training import options
-from trainers.training.program import Program
+from trainers.training.program import make_parser, run_task
+from trainers.training.settings import Ablations, Command, Devices, Intervals, Recipe, check_widths, layout_options
+from trainers.training.task import Task
+
+if TYPE_CHECKING:
+    import keras
 
 PRESETS = {
     # Section 4.2: these are the defaults of the options themselves.
     "paper": {},
     # He et al.'s widths, normalisation and head, and the usual crops: to compare with.
-    "resnet34": {"widths": [64, 128, 256, 512], "norm": "batch", "head": "trained", "augment": "standard"},
+    "resnet34": {"widths": (64, 128, 256, 512), "norm": "batch", "head": "trained", "augment": "standard"},
 }
 
 EXAMPLES = """
 examples:
   python -m trainers.imagenet --data-dir ILSVRC2012            the paper's network and recipe, on this machine's GPUs
-  python -m trainers.imagenet --data-dir pictures --val train --size 64 --widths 16 32 64 128 --blocks 1 1 1 1 \\
-      --batch-size 16 --steps 100 --out runs/trial             a small network on a folder of your own pictures
+  python -m trainers.imagenet --data-dir photos --val train --size 64 --widths 16 32 64 128 --blocks 1 1 1 1 \\
+      --batch-size 16 --steps 100 --out runs/trial             a small network on a folder of your own images
   python -m trainers.launch --workers 2 -- imagenet ...        the same on two processes of this machine
   python -m trainers.imagenet --resume --out runs/trial        go on after a stop (so does the same command again)
   python -m trainers.plan --help                               how long it takes on which machines
@@ -34,168 +42,167 @@ exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctr
 """
 
 
-def parser():
-    """The command line of this program; the defaults shown are the paper's recipe."""
-    parser = Parser(prog="python -m trainers.imagenet", description=__doc__, epilog=EXAMPLES)
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """What is trained on."""
 
-    data = parser.add_argument_group("data")
-    data.add_argument(
-        "--data-dir", metavar="DIR", help="where the pictures are (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)"
+    data_dir: str | None = setting(
+        None,
+        help="folder with the images (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)",
+        metavar="DIR",
+        free_on_resume=True,
+        free_per_task=True,
     )
-    data.add_argument("--val", default="val", metavar="DIR", help="folder in --data-dir with the validation pictures")
-    data.add_argument(
-        "--val-labels", metavar="FILE", help="lines 'NAME CLASS' or 'CLASS' for validation pictures without folders"
+    val: str = setting("val", help="folder in --data-dir with the validation images", metavar="DIR")
+    val_labels: str | None = setting(
+        None, help="file of lines 'NAME CLASS' or 'CLASS' for validation images without class folders", metavar="FILE"
     )
-    data.add_argument("--classes", type=whole_number(2), metavar="N", help="of the network (default: the folders)")
-    data.add_argument("--size", type=whole_number(16, 4096), default=224, metavar="N", help="rows and columns")
-    data.add_argument(
-        "--augment",
-        choices=("paper", "standard", "none"),
-        default="paper",
-        help="resize and flip; or a random part, flip, and the central part in tests; or resize alone",
+    classes: int | None = setting(
+        None, help="number of the network's outputs (default: one for each class folder)", metavar="N", at_least=2
     )
-    data.add_argument(
-        "--skip-broken",
-        action="store_true",
-        help="decode every picture once at the start, and leave out those that cannot be; they are counted",
+    size: int = setting(224, help="rows and columns of the images", metavar="N", at_least=16, at_most=4096)
+    augment: Literal["paper", "standard", "none"] = setting(
+        "paper",
+        help="resize and flip; or random resized crops and flips, with centre crops in tests; or resize alone",
     )
-
-    network = parser.add_argument_group("network")
-    network.add_argument(
-        "--blocks", type=whole_number(1), nargs="+", default=[3, 4, 6, 3], metavar="N", help="of each stage"
+    skip_broken: bool = setting(
+        False, help="decode every image once at the start, and leave out those that cannot be decoded"
     )
-    network.add_argument(
-        "--widths",
-        type=whole_number(1),
-        nargs="+",
-        default=[80, 168, 328, 672],
-        metavar="C",
-        help="channels of the stages",
-    )
-    network.add_argument("--stem", type=whole_number(1), default=64, metavar="C", help="channels of the first layer")
-    options.add_ablations(network)
-
-    recipe = parser.add_argument_group("recipe")
-    recipe.add_argument("--preset", choices=tuple(PRESETS), default="paper", help="defaults for everything else")
-    recipe.add_argument("--steps", type=whole_number(1), default=700_000, metavar="N", help="updates in all")
-    recipe.add_argument(
-        "--batch-size",
-        type=whole_number(1),
-        default=256,
-        metavar="N",
-        help="of the global batch; with parameter servers, of each worker's update",
-    )
-    recipe.add_argument("--learning-rate", type=number(0, False), default=0.1, metavar="X", help="at the start")
-    recipe.add_argument(
-        "--decay-epochs", type=number(0, False), default=2.0, metavar="X", help="epochs between two decays of the rate"
-    )
-    recipe.add_argument(
-        "--decay-factor",
-        type=number(0, False, 1),
-        default=0.94,
-        metavar="X",
-        help="by which the rate is multiplied; 1 keeps it",
-    )
-    options.add_optimizer(recipe)
-
-    options.add_devices(parser)
-    options.add_run(parser)
-    parser.set_defaults(evaluate_every=5000, checkpoint_every=1000)
-    return parser
 
 
-class ImageNet(Program):
-    """Training on folders of pictures."""
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """The size of the network."""
 
-    name = "imagenet"
-    presets = PRESETS
+    blocks: tuple[int, ...] = setting(IMAGENET.blocks, help="residual blocks of each stage", metavar="N", at_least=1)
+    widths: tuple[int, ...] = setting(IMAGENET.widths, help="channels of each stage", metavar="C", at_least=1)
+    stem: int = setting(IMAGENET.stem, help="channels of the first convolution", metavar="C", at_least=1)
 
-    def parser(self):
-        return parser()
 
-    def default_out(self, settings):
+@dataclasses.dataclass(frozen=True)
+class ImageNetRecipe(Recipe):
+    """The recipe, with the paper's schedule: the rate decays every few epochs."""
+
+    decay_epochs: float = setting(
+        2.0, help="number of epochs between two decays of the learning rate", metavar="X", above=0
+    )
+    decay_factor: float = setting(
+        0.94, help="what the learning rate is multiplied by; 1 keeps it constant", metavar="X", above=0, at_most=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageNetSettings:
+    """All settings of a run."""
+
+    data: Data = group(Data, "data")
+    network: Network = group(Network, "network")
+    ablations: Ablations = group(Ablations, "network")
+    recipe: ImageNetRecipe = group(ImageNetRecipe, "recipe", steps=700_000, batch_size=256, learning_rate=0.1)
+    devices: Devices = group(Devices, "devices and machines")
+    run: Intervals = group(Intervals, "run", evaluate_every=5000, checkpoint_every=1000)
+
+    def __post_init__(self) -> None:
+        blocks, widths = self.network.blocks, self.network.widths
+        if len(blocks) != len(widths):
+            raise UsageError(
+                f"--blocks and --widths must name as many stages. Received: --blocks {' '.join(map(str, blocks))} "
+                f"--widths {' '.join(map(str, widths))}"
+            )
+        check_widths(self.layout())
+
+    def layout(self, replicas: int = 1) -> Layout:
+        """The network's layout."""
+        network = self.network
+        options = layout_options(self.ablations, replicas)
+        return imagenet_layout(network.blocks, network.widths, network.stem, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageNetCommand(Command):
+    """What to do."""
+
+    preset: Literal["paper", "resnet34"] = setting(
+        "paper", help="defaults of all other options: the paper's recipe, or He et al.'s network to compare with"
+    )
+
+
+@dataclasses.dataclass
+class ImageNet(Task):
+    """Training on folders of images."""
+
+    settings: ImageNetSettings
+    program: ClassVar[str] = "trainers.imagenet"
+    settings_type: ClassVar[type] = ImageNetSettings
+    command_type: ClassVar[type] = ImageNetCommand
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+
+    @classmethod
+    def default_out(cls, settings: ImageNetSettings, preset: str) -> str:
         return "runs/imagenet"
 
-    def check_together(self, settings):
-        if len(settings["blocks"]) != len(settings["widths"]):
-            raise UsageError(
-                f"--blocks and --widths must name as many stages. Received: --blocks "
-                f"{' '.join(map(str, settings['blocks']))} --widths {' '.join(map(str, settings['widths']))}"
-            )
-        options.check_widths(settings)
-
-    def load(self, settings):
+    def load(self) -> Any:
         from idmatters_tf.data import imagenet
 
-        location = imagenet.locate(settings["data_dir"])
+        wanted = self.settings.data
+        location = imagenet.locate(wanted.data_dir)
         if location is not None and location.kind != "tree":
             import_tensorflow()
-        data = imagenet.load(settings["data_dir"], settings["val"], settings["val_labels"], settings["size"])
-        if settings["skip_broken"]:
+        data = imagenet.load(wanted.data_dir, wanted.val, wanted.val_labels, wanted.size)
+        if wanted.skip_broken:
             data = _without_broken(data)
-        if settings["classes"] is not None and settings["classes"] < data.classes:
-            raise UsageError(
-                f"--classes must be at least the {data.classes} of the data. Received: {settings['classes']}"
-            )
-        return data if settings["classes"] is None else dataclasses.replace(data, outputs=settings["classes"])
+        if wanted.classes is None:
+            return data
+        if wanted.classes < data.classes:
+            raise UsageError(f"--classes must be at least the {data.classes} of the data. Received: {wanted.classes}")
+        return dataclasses.replace(data, outputs=wanted.classes)
 
-    def counts(self, data):
+    def summary(self) -> str:
+        data = self.data
         skipped = f", {data.skipped:,} broken ones left out" if data.skipped else ""
-        return f"{len(data.train):,} + {len(data.test):,} pictures of {len(data.class_names):,} classes{skipped}"
+        return f"{len(data.train):,} + {len(data.test):,} images of {len(data.class_names):,} classes{skipped}"
 
-    def network(self, settings, image_shape, classes, norm):
-        from models.imagenet import identity_resnet34
+    def network(self, image_shape: Sequence[int], classes: int, replicas: int = 1) -> "keras.Model":
+        from models.identity import identity_network
 
-        same = (
-            "blocks",
-            "widths",
-            "stem",
-            "bias",
-            "shortcut",
-            "head",
-            "initializer",
-            "branch_scale",
-            "weight_decay",
-            "seed",
-        )
-        return identity_resnet34(image_shape, classes, norm=norm, **{name: settings[name] for name in same})
-
-    def recipe(self, settings, data):
-        from trainers.training.loop import Recipe
-
-        values = {name: settings[name] for name in (f.name for f in dataclasses.fields(Recipe)) if name in settings}
-        drops = decay_steps(settings["steps"], len(data.train), settings["batch_size"], settings["decay_epochs"])
-        return Recipe(
-            make_optimizer=options.make_optimizer(settings),
-            drop_steps=drops,
-            drop_factor=1 / settings["decay_factor"],
-            **values,
+        recipe, layout = self.settings.recipe, self.settings.layout(replicas)
+        return identity_network(
+            layout, tuple(image_shape), classes, recipe.weight_decay, recipe.seed, name="identity_resnet34"
         )
 
-    def train_batches(self, settings, data):
+    def schedule(self) -> Any:
+        from trainers.training.schedule import Schedule
+
+        recipe = self.settings.recipe
+        drops = decay_steps(recipe.steps, len(self.data.train), recipe.batch_size, recipe.decay_epochs)
+        return Schedule(recipe.learning_rate, drops, 1 / recipe.decay_factor)
+
+    def train_batches(self) -> Any:
         from idmatters_tf.data.streams import StreamTrainBatches
 
-        return StreamTrainBatches(
-            data.train, settings["batch_size"], settings["seed"], settings["augment"], settings["size"]
-        )
+        recipe, data = self.settings.recipe, self.settings.data
+        return StreamTrainBatches(self.data.train, recipe.batch_size, recipe.seed, data.augment, data.size)
 
-    def test_batches(self, settings, data):
+    def test_batches(self) -> Any:
         from idmatters_tf.data.streams import StreamEvaluationBatches
 
-        return StreamEvaluationBatches(data.test, settings["batch_size"], settings["augment"], settings["size"])
+        data = self.settings.data
+        return StreamEvaluationBatches(self.data.test, self.settings.recipe.batch_size, data.augment, data.size)
 
-    def finish(self, settings):
+    @property
+    def preprocess_on_device(self) -> Callable | None:
         from idmatters_tf.data.decoding import preprocess_on_device
 
-        return functools.partial(preprocess_on_device, size=settings["size"])
+        return functools.partial(preprocess_on_device, size=self.settings.data.size)
 
-    def title(self, settings, parameters):
+    def title(self, parameters: int) -> str:
+        network, size = self.settings.network, self.settings.data.size
         return (
-            f"blocks {'/'.join(map(str, settings['blocks']))} of widths {'/'.join(map(str, settings['widths']))}, "
-            f"{settings['size']} x {settings['size']} pixels, {parameters:,} parameters, seed {settings['seed']}"
+            f"blocks {'/'.join(map(str, network.blocks))} of widths {'/'.join(map(str, network.widths))}, "
+            f"{size} x {size} pixels, {parameters:,} parameters, seed {self.settings.recipe.seed}"
         )
 
-    def read_failure(self, settings, data, error, step):
+    def explain(self, error: Exception, step: int) -> str:
         import tensorflow as tf
 
         errors = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError)
@@ -204,46 +211,49 @@ class ImageNet(Program):
         from idmatters_tf.data.streams import broken
 
         # What the pipeline has read ahead of the step that failed.
-        first, ahead = step * settings["batch_size"], 8 * settings["batch_size"]
-        positions = tf.range(first, first + ahead, dtype=tf.int64)
-        batches = self.train_batches(settings, data)
-        for pictures, places in (
-            (data.train, batches.indices(positions).numpy().tolist()),
-            (data.test, None),
-        ):
-            bad = broken(pictures, places)
+        batch_size = self.settings.recipe.batch_size
+        positions = tf.range(step * batch_size, (step + 8) * batch_size, dtype=tf.int64)
+        ahead = self.train_batches().indices(positions).numpy().tolist()
+        for images, places in ((self.data.train, ahead), (self.data.test, None)):
+            bad = broken(images, places)
             if bad:
                 return (
-                    f"{pictures.where(bad[0])} cannot be read as a picture. Replace it, or leave out all broken ones "
+                    f"{images.where(bad[0])} cannot be read as an image. Replace it, or leave out all broken ones "
                     f"with --skip-broken and another --out."
                 )
         return ""
 
 
-def decay_steps(steps, pictures, batch_size, epochs):
+def decay_steps(steps: int, images: int, batch_size: int, epochs: float) -> tuple[int, ...]:
     """The steps at which the rate decays: the first ones that have seen each multiple of `epochs` epochs."""
-    every = epochs * pictures / batch_size
+    every = epochs * images / batch_size
     return tuple(math.ceil(number * every - 1e-9) for number in range(1, math.ceil(steps / every)))
 
 
-def _without_broken(data):
+def _without_broken(data: Any) -> Any:
     from trainers.run.progress import Progress
 
     import_tensorflow()
     from idmatters_tf.data.streams import broken
 
-    def find(pictures):
-        with Progress(len(pictures) // 100, "looking for broken images", unit="hundreds", leave=False) as progress:
-            bad = broken(pictures, advance=progress.advance)
+    def find(images):
+        with Progress(len(images) // 100, "looking for broken images", unit="hundreds", leave=False) as progress:
+            bad = broken(images, advance=progress.advance)
         for place in bad[:10]:
-            say(f"left out: {pictures.where(place)}")
+            say(f"left out: {images.where(place)}")
         return bad
 
     return data.without_broken(find)
 
 
-PROGRAM = ImageNet()
-main = PROGRAM.main
+def parser() -> Parser:
+    """The command line of this program; the defaults shown are the paper's recipe."""
+    return make_parser(ImageNet, __doc__, EXAMPLES)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the program; returns its exit code."""
+    return run_task(ImageNet, parser(), argv)
 
 
 if __name__ == "__main__":

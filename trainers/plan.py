@@ -1,44 +1,102 @@
-"""How long a training on ImageNet takes on which machines, and what holds it up: computed, not measured."""
+"""How long training on ImageNet takes on given machines, and what limits its speed: computed, not measured."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Literal
 
-from models.cost import identity_network_cost
-from models.layout import imagenet_layout
-from trainers.cli.arguments import Parser, UsageError, number, whole_number
+from models.cost import Cost, identity_network_cost
+from models.layout import IMAGENET, imagenet_layout
+from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.settings import add_options, group, parse, setting, with_defaults
 from trainers.cli.startup import run_program
 
 BYTES = {"float32": 4, "bfloat16": 2}
-# Forwards once, backwards for the inputs and for the weights.
+# Once forward; backward once for the inputs and once for the weights.
 PASSES = 3
-IMAGENET = 1_281_167
+TRAINING_IMAGES = 1_281_167
 
 EXAMPLES = """
 examples:
   python -m trainers.plan                                                    the paper's 6 machines of 8 K40, 1 Gbit/s
   python -m trainers.plan --machines 1 --devices 8 --tflops 312 --utilisation 0.3 --precision bfloat16 --cores 96
 
-The device rate is its peak in the precision of training; --utilisation is the share of it that convolutions reach.
---decode-rate: benchmarks/imagenet_input.py measures it for your cores.
+--tflops is the device's peak in the precision of training, --utilisation the fraction of it that convolutions reach.
+benchmarks/imagenet_input.py measures --decode-rate for your cores.
 """
 
 
 @dataclasses.dataclass(frozen=True)
+class Machines:
+    """What trains."""
+
+    machines: int = setting(6, help="number of machines", metavar="N", at_least=1)
+    devices: int = setting(8, help="devices per machine", metavar="N", at_least=1)
+    strategy: Literal["multi-worker", "parameter-server"] = setting("parameter-server", help="as in trainers.imagenet")
+    servers: int = setting(1, help="number of parameter servers", metavar="N", at_least=1)
+    tflops: float = setting(
+        4.29, help="peak speed of a device, in 10^12 operations per second (K40: 4.29)", metavar="X", above=0
+    )
+    utilisation: float = setting(
+        0.4, help="fraction of the peak speed that is reached", metavar="X", above=0, at_most=1
+    )
+    network_gbit: float = setting(1.0, help="each machine's network connection, in Gbit/s", metavar="X", above=0)
+    device_gbit: float = setting(64.0, help="connection between a machine's devices, in Gbit/s", metavar="X", above=0)
+    cores: int = setting(32, help="cores per machine, for decoding", metavar="N", at_least=1)
+    decode_rate: float = setting(200.0, help="images decoded per second and core", metavar="X", above=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What is trained."""
+
+    batch_size: int = setting(256, help="batch size of each machine", metavar="N", at_least=1)
+    steps: int = setting(700_000, help="number of updates", metavar="N", at_least=1)
+    precision: Literal["float32", "bfloat16"] = setting("float32", help="precision of the convolutions")
+    size: int = setting(224, help="rows and columns of the images", metavar="N", at_least=16)
+    blocks: tuple[int, ...] = setting(IMAGENET.blocks, help="residual blocks of each stage", metavar="N", at_least=1)
+    widths: tuple[int, ...] = setting(IMAGENET.widths, help="channels of each stage", metavar="C", at_least=1)
+    stem: int = setting(IMAGENET.stem, help="channels of the first convolution", metavar="C", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All settings."""
+
+    machines: Machines = group(Machines, "machines")
+    training: Training = group(Training, "training")
+    debug: bool = setting(False, help="show tracebacks")
+
+    def __post_init__(self) -> None:
+        blocks, widths = self.training.blocks, self.training.widths
+        if len(blocks) != len(widths):
+            raise UsageError(
+                f"--blocks and --widths must name as many stages. Received: --blocks {' '.join(map(str, blocks))} "
+                f"--widths {' '.join(map(str, widths))}"
+            )
+        if self.training.batch_size % self.machines.devices:
+            raise UsageError(
+                f"--batch-size must be a multiple of the {self.machines.devices} devices. Received: "
+                f"{self.training.batch_size}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a training takes, in seconds per step (of every machine's batch) unless said otherwise.
+    """What a training takes, in seconds per step (one batch on every machine) unless said otherwise.
 
     Attributes:
-        compute, communicate, input: of the three parts.
-        step: all together: decoding runs beside the rest, the exchange of gradients after it.
+        compute, communicate, decode: computing, exchanging gradients, decoding images.
+        step: a whole step: images are decoded while the devices compute and then exchange gradients.
         images_per_second: of all machines.
-        updates: of all `steps`, in seconds.
-        epochs: that they make.
+        updates: all updates, in seconds.
+        epochs: how many epochs these are.
         memory: bytes on each device.
-        bottleneck: the largest of the three parts, in words.
+        bottleneck: which of the three takes longest, in words.
     """
 
     compute: float
     communicate: float
-    input: float
+    decode: float
     step: float
     images_per_second: float
     updates: float
@@ -47,7 +105,7 @@ class Plan:
     bottleneck: str
 
 
-def plan(cost, settings):
+def plan(cost: Cost, settings: Settings) -> Plan:
     """Computes a `Plan`.
 
     Multi-worker: a ring all-reduce sends 2 (n-1)/n of the gradients, first among the devices of a machine, then among
@@ -55,119 +113,69 @@ def plan(cost, settings):
     the servers' connections are shared by all machines.
 
     Args:
-        cost: a `models.cost.Cost`.
-        settings: a dict by option name, see `parser`.
+        cost: of the network, a `models.cost.Cost`.
+        settings: the machines and the training.
     """
-    machines, devices = settings["machines"], settings["devices"]
-    per_device = settings["batch_size"] / devices
-    rate = settings["tflops"] * 1e12 * settings["utilisation"]
+    given, training = settings.machines, settings.training
+    per_device = training.batch_size / given.devices
+    rate = given.tflops * 1e12 * given.utilisation
     compute = PASSES * 2 * cost.multiply_adds * per_device / rate
     gradients = 4 * cost.parameters
-    network, inside = (settings[name] * 1e9 / 8 for name in ("network_gbit", "device_gbit"))
-    communicate = 2 * (devices - 1) / devices * gradients / inside
-    if settings["strategy"] == "parameter-server":
+    network, inside = given.network_gbit * 1e9 / 8, given.device_gbit * 1e9 / 8
+    communicate = 2 * (given.devices - 1) / given.devices * gradients / inside
+    if given.strategy == "parameter-server":
         own = 2 * gradients / network
-        at_servers = machines * 2 * gradients / (settings["servers"] * network)
+        at_servers = given.machines * 2 * gradients / (given.servers * network)
         communicate += max(own, at_servers)
     else:
-        communicate += 2 * (machines - 1) / machines * gradients / network
-    reading = settings["batch_size"] / (settings["cores"] * settings["decode_rate"])
-    step = max(compute + communicate, reading)
-    images = machines * settings["batch_size"] / step
+        communicate += 2 * (given.machines - 1) / given.machines * gradients / network
+    decode = training.batch_size / (given.cores * given.decode_rate)
+    step = max(compute + communicate, decode)
     # Asynchronous machines make `machines` updates in the time of one step; synchronous ones make one together.
-    at_once = machines if settings["strategy"] == "parameter-server" else 1
-    per_update = settings["batch_size"] * (machines // at_once)
-    parts = {"computing": compute, "exchanging gradients": communicate, "decoding pictures": reading}
+    at_once = given.machines if given.strategy == "parameter-server" else 1
+    per_update = training.batch_size * (given.machines // at_once)
+    parts = {"computing": compute, "exchanging gradients": communicate, "decoding images": decode}
     return Plan(
         compute=compute,
         communicate=communicate,
-        input=reading,
+        decode=decode,
         step=step,
-        images_per_second=images,
-        updates=settings["steps"] * step / at_once,
-        epochs=settings["steps"] * per_update / IMAGENET,
-        # Weights, gradients and velocities in float32; two batches of pictures wait in front of the one at work.
+        images_per_second=given.machines * training.batch_size / step,
+        updates=training.steps * step / at_once,
+        epochs=training.steps * per_update / TRAINING_IMAGES,
+        # Weights, gradients and velocities in float32; two batches of images are queued besides the current one.
         memory=3 * gradients
-        + per_device * (cost.kept_values * BYTES[settings["precision"]] + 3 * 4 * 3 * settings["size"] ** 2),
-        bottleneck=max(parts, key=parts.get),
+        + per_device * (cost.kept_values * BYTES[training.precision] + 3 * 4 * 3 * training.size**2),
+        bottleneck=max(parts, key=lambda name: parts[name]),
     )
 
 
-def parser():
+def parser() -> Parser:
     """The command line of this program."""
     parser = Parser(prog="python -m trainers.plan", description=__doc__, epilog=EXAMPLES)
-    machines = parser.add_argument_group("machines")
-    machines.add_argument("--machines", type=whole_number(1), default=6, metavar="N", help="that train")
-    machines.add_argument("--devices", type=whole_number(1), default=8, metavar="N", help="of each machine")
-    machines.add_argument(
-        "--strategy",
-        choices=("multi-worker", "parameter-server"),
-        default="parameter-server",
-        help="see trainers.imagenet",
-    )
-    machines.add_argument("--servers", type=whole_number(1), default=1, metavar="N", help="parameter servers")
-    machines.add_argument(
-        "--tflops",
-        type=number(0, False),
-        default=4.29,
-        metavar="X",
-        help="peak of a device, 10^12 operations/s (K40: 4.29)",
-    )
-    machines.add_argument(
-        "--utilisation", type=number(0, False, 1), default=0.4, metavar="X", help="share of the peak that is reached"
-    )
-    machines.add_argument(
-        "--network-gbit", type=number(0, False), default=1.0, metavar="X", help="of each machine's connection, Gbit/s"
-    )
-    machines.add_argument(
-        "--device-gbit", type=number(0, False), default=64.0, metavar="X", help="between a machine's devices, Gbit/s"
-    )
-    machines.add_argument(
-        "--cores", type=whole_number(1), default=32, metavar="N", help="of each machine, for decoding"
-    )
-    machines.add_argument(
-        "--decode-rate", type=number(0, False), default=200.0, metavar="X", help="pictures per second and core"
-    )
-    training = parser.add_argument_group("training")
-    training.add_argument("--batch-size", type=whole_number(1), default=256, metavar="N", help="of each machine")
-    training.add_argument("--steps", type=whole_number(1), default=700_000, metavar="N", help="updates in all")
-    training.add_argument("--precision", choices=tuple(BYTES), default="float32", help="of the convolutions")
-    training.add_argument("--size", type=whole_number(16), default=224, metavar="N", help="rows and columns")
-    training.add_argument(
-        "--blocks", type=whole_number(1), nargs="+", default=[3, 4, 6, 3], metavar="N", help="of each stage"
-    )
-    training.add_argument(
-        "--widths", type=whole_number(1), nargs="+", default=[80, 168, 328, 672], metavar="C", help="of the stages"
-    )
-    training.add_argument("--stem", type=whole_number(1), default=64, metavar="C", help="channels of the first layer")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    add_options(parser, Settings)
     return parser
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
-    settings = vars(parser().parse_args(argv))
-    if len(settings["blocks"]) != len(settings["widths"]):
-        raise UsageError("--blocks and --widths must name as many stages.")
-    if settings["batch_size"] % settings["devices"]:
-        raise UsageError(
-            f"--batch-size must be a multiple of the {settings['devices']} devices. Received: {settings['batch_size']}"
-        )
-    layout = imagenet_layout(settings["blocks"], settings["widths"], settings["stem"])
-    cost = identity_network_cost(layout, settings["size"])
+    settings = with_defaults(Settings, parse(parser(), argv))
+    given, training = settings.machines, settings.training
+    layout = imagenet_layout(training.blocks, training.widths, training.stem)
+    cost = identity_network_cost(layout, training.size)
     made = plan(cost, settings)
     rows = (
-        ("network", f"{cost.parameters:,} parameters, {cost.multiply_adds / 1e9:.2f} x 10^9 multiply-adds a picture"),
-        ("computing", f"{made.compute:.3f} s a step of {settings['batch_size']} pictures on each machine"),
+        ("network", f"{cost.parameters:,} parameters, {cost.multiply_adds / 1e9:.2f} x 10^9 multiply-adds per image"),
+        ("computing", f"{made.compute:.3f} s per step of {training.batch_size} images on each machine"),
         ("exchanging gradients", f"{made.communicate:.3f} s ({4 * cost.parameters / 1e6:.0f} MB of gradients)"),
-        ("decoding pictures", f"{made.input:.3f} s, beside the rest"),
+        ("decoding images", f"{made.decode:.3f} s, at the same time as the rest"),
         ("one step", f"{made.step:.3f} s"),
         ("bottleneck", made.bottleneck),
-        ("images/s", f"{made.images_per_second:,.0f} on {settings['machines']} machines"),
-        ("memory", f"{made.memory / 2**30:.1f} GiB on each device, besides the convolutions' working space"),
+        ("images/s", f"{made.images_per_second:,.0f} on {given.machines} machines"),
+        ("memory", f"{made.memory / 2**30:.1f} GiB on each device, besides the convolutions' workspace"),
         (
-            f"{settings['steps']:,} updates",
-            f"{made.updates / 86400:.1f} days, {made.epochs:.0f} epochs ({settings['strategy']})",
+            f"{training.steps:,} updates",
+            f"{made.updates / 86400:.1f} days, {made.epochs:.0f} epochs ({given.strategy})",
         ),
     )
     for name, value in rows:

@@ -1,12 +1,19 @@
-"""Compares finished or running runs: convergence on one plot, and a table of errors, sizes, speeds and settings."""
+"""Compares finished or running runs: convergence in one plot, and a table of errors, sizes, speeds and settings."""
 
+import dataclasses
 import pathlib
 import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import run_program
+from trainers.imagenet import ImageNet
 from trainers.run.files import write_atomically
-from trainers.run.folder import FREE_SETTINGS, Run
+from trainers.run.folder import Run
+from trainers.training.program import free_on_resume
 
 EXAMPLES = """
 examples:
@@ -20,31 +27,39 @@ trainers.imagenet and benchmarks/cifar_on_jax.py.
 exit codes: 0 done; 1 failed while running; 2 bad input
 """
 
-# Where a run lies and how often it speaks: no part of what it is.
-UNINTERESTING = FREE_SETTINGS | {"out", "steps_per_dispatch", "minutes"}
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is compared, and where the comparison goes."""
+
+    runs: tuple[str, ...] = setting(help="folders of runs", metavar="RUN", positional=True)
+    out: str = setting("runs/report", help="folder for the comparison", metavar="DIR")
+    names: tuple[str, ...] | None = setting(
+        None, help="names of the runs, in their order (default: the folders' names)", metavar="NAME"
+    )
+    title: str = setting("Convergence", help="title of the plot", metavar="TEXT")
+    debug: bool = setting(False, help="show tracebacks")
+
+    def __post_init__(self) -> None:
+        names = self.names or _short_names(self.runs)
+        if len(names) != len(self.runs) or len(set(names)) != len(names):
+            raise UsageError(
+                f"--names must be as many as the runs, {len(self.runs)}, all different. Received: {', '.join(names)}"
+            )
 
 
-def parser():
+def parser() -> Parser:
     """The command line of this program."""
     parser = Parser(prog="python -m trainers.report", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs")
-    parser.add_argument("--out", metavar="DIR", default="runs/report", help="where the comparison is written")
-    parser.add_argument(
-        "--names", nargs="+", metavar="NAME", help="of the runs, in their order (default: the folders')"
-    )
-    parser.add_argument("--title", metavar="TEXT", help="above the plot")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    add_options(parser, Settings)
     return parser
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
-    options = parser().parse_args(argv)
-    names = options.names or _short_names(options.runs)
-    if len(names) != len(options.runs) or len(set(names)) != len(names):
-        raise UsageError(f"--names must be as many as the runs, {len(options.runs)}, all different. Received: {names}")
+    settings = with_defaults(Settings, parse(parser(), argv))
     runs = {}
-    for name, path in zip(names, options.runs, strict=True):
+    for name, path in zip(settings.names or _short_names(settings.runs), settings.runs, strict=True):
         run = Run(path)
         run.config()
         if any(record["kind"] == "test" for record in run.metrics()):
@@ -58,7 +73,7 @@ def main(argv=None):
     from trainers.run.tables import write_csv
 
     rows = rows_of(runs)
-    folder = pathlib.Path(options.out)
+    folder = pathlib.Path(settings.out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -67,23 +82,24 @@ def main(argv=None):
     write_atomically(folder / "comparison.md", table)
     write_csv(folder / "comparison.csv", rows)
     metrics = {name: run.metrics() for name, run in runs.items()}
-    picture = comparison(metrics, folder / "comparison.png", options.title or "Convergence")
-    print(f"{table}\n{picture}, {folder / 'comparison.md'}, {folder / 'comparison.csv'}")
+    figure = comparison(metrics, folder / "comparison.png", settings.title)
+    print(f"{table}\n{figure}, {folder / 'comparison.md'}, {folder / 'comparison.csv'}")
     return 0
 
 
-def rows_of(runs):
-    """What is to be said of each run.
+def rows_of(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
+    """A row of the table for each run.
 
     Args:
-        runs: `Run`s by name.
+        runs: by name, each with at least one test result.
 
     Returns:
-        A list of dicts with the same keys: the name, errors in percent, parameters, images per second (the median over
-        the records), minutes, and each setting in which the runs differ.
+        Dicts with the same keys: errors in percent, sizes, speed, and the settings in which the runs differ.
     """
+    # Where the data lie and how often something is written say nothing of the result.
+    uninteresting = free_on_resume(Cifar) | free_on_resume(ImageNet) | {"out", "steps_per_dispatch", "minutes"}
     settings = {name: run.config()["settings"] for name, run in runs.items()}
-    keys = [key for key in dict.fromkeys(key for each in settings.values() for key in each) if key not in UNINTERESTING]
+    keys = [key for key in dict.fromkeys(key for each in settings.values() for key in each) if key not in uninteresting]
     differing = [key for key in keys if len({repr(each.get(key)) for each in settings.values()}) > 1]
     rows = []
     for name, run in runs.items():
@@ -102,14 +118,14 @@ def rows_of(runs):
                 "parameters": result.get("parameters", ""),
                 "images/s": round(statistics.median(rates)) if rates else "",
                 "minutes": round(records[-1]["seconds"] / 60, 1),
-                **{key: _said(settings[name].get(key)) for key in differing},
+                **{key: _in_a_cell(settings[name].get(key)) for key in differing},
             }
         )
     return rows
 
 
-def markdown(rows):
-    """A table of the rows."""
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as a table in Markdown."""
     lines = [list(rows[0]), ["---"] * len(rows[0])]
     lines += [[f"{value:,}" if type(value) is int else str(value) for value in row.values()] for row in rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
@@ -121,7 +137,7 @@ def _short_names(paths):
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
-def _said(value):
+def _in_a_cell(value):
     return " ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)
 
 

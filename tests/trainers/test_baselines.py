@@ -10,9 +10,10 @@ import pytest
 import idmatters_tf.layers  # noqa: F401 - registers the layers
 from idmatters_tf.data import shapes
 from tests.support.processes import assert_same_run, records
-from trainers.cifar import PROGRAM
+from trainers.cifar import PRESETS, Cifar, parser
+from trainers.cli.settings import as_dict, parse
 from trainers.training import preprocessing
-from trainers.training.loop import Recipe
+from trainers.training.networks import ARCHITECTURES
 
 SHORT = ["--dataset", "shapes", "--train-images", 300, "--test-images", 60, "--batch-size", 8, "--steps", 8]
 SHORT += ["--drop-steps", 6, "--log-every", 1, "--evaluate-every", 4, "--checkpoint-every", 4]
@@ -49,37 +50,45 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(model, program, tmp_path
     assert error == pytest.approx(json.loads((whole / "result.json").read_text())["last_error"])
 
 
-def settings_of(*arguments):
-    explicit, defaults = PROGRAM.parser().parse(list(map(str, arguments)))
-    return PROGRAM.combine(defaults, {}, explicit)
+def resolved(*typed, preset="paper"):
+    """The settings of a new run by name."""
+    return as_dict(Cifar.resolve(PRESETS[preset], parse(parser(), [str(word) for word in typed])))
 
 
 def test_each_model_brings_the_recipe_of_its_paper():
-    resnet = settings_of("--model", "resnet")
+    resnet = resolved("--model", "resnet")
     assert (resnet["depth"], resnet["steps"], resnet["learning_rate"]) == (110, 64_000, 0.1)
     assert (resnet["warm_up_steps"], resnet["blocks"], resnet["norm"]) == (400, None, None)
-    densenet = settings_of("--model", "densenet", "--steps", 10)
+    densenet = resolved("--model", "densenet", "--steps", 10)
     assert (densenet["growth"], densenet["batch_size"], densenet["nesterov"]) == (24, 64, True)
     assert (densenet["steps"], densenet["dropout"], densenet["bottleneck"]) == (10, 0.0, False)
-    assert settings_of("--model", "all-cnn")["preprocess"] == "zca"
-    identity = settings_of()
+    assert resolved("--model", "all-cnn")["preprocess"] == "zca"
+    identity = resolved()
     assert (identity["steps"], identity["blocks"], identity["depth"]) == (60_000, 9, None)
 
 
-def test_the_rate_warms_up_and_drops():
-    recipe = Recipe(10, 0.1, (5,), 10.0, None, None, 1, 1, 1, 1, warm_up_steps=2, warm_up_rate=0.01)
-    rates = [float(recipe.rate(step)) for step in range(7)]
-    np.testing.assert_allclose(rates, [0.01, 0.01, 0.1, 0.1, 0.1, 0.01, 0.01], rtol=1e-6)
+@pytest.mark.parametrize("model", ARCHITECTURES)
+def test_a_preset_leaves_out_what_the_model_does_not_have(model):
+    settings = resolved("--model", model, preset="quick")
+    assert (settings["dataset"], settings["steps"]) == ("shapes", 1000)
+    assert settings["blocks"] == (1 if model == "identity" else None)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "resnet", "--blocks", 3], "--blocks is no option of --model resnet"),
-        (["--model", "all-cnn", "--depth", 20], "--depth is no option of --model all-cnn"),
-        (["--growth", 12], "--growth is no option of --model identity: it is one of --model densenet"),
+        (["--model", "resnet", "--blocks", 3], "--blocks is not an option of --model resnet"),
+        (
+            ["--model", "all-cnn", "--depth", 20],
+            "--depth is not an option of --model all-cnn, but of",
+        ),
+        (["--growth", 12], "--growth is not an option of --model identity, but of --model densenet"),
         (["--model", "resnet", "--shortcut", "projection"], "--shortcut must be pad or none"),
-        (["--model", "resnet", "--depth", 21, "--dataset", "shapes"], "6 n + 2"),
+        (
+            ["--model", "resnet", "--depth", 21, "--dataset", "shapes"],
+            "--depth must be 6 n + 2 with",
+        ),
+        (["--model", "densenet", "--bottleneck", "--depth", 13, "--dataset", "shapes"], "--depth must be 6 n + 4"),
     ],
 )
 def test_bad_options(arguments, message, program, tmp_path):

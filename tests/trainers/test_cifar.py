@@ -15,6 +15,8 @@ import tensorflow as tf
 
 from tests.support import processes
 from tests.support.processes import assert_same_run, records, tensors, wait_until
+from trainers.cifar import Cifar, CifarSettings
+from trainers.cli.settings import make
 from trainers.training.checkpoints import saved_steps
 
 STEPS = 300
@@ -60,7 +62,7 @@ def test_a_run_leaves_what_it_promises(whole):
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
 
-def test_tensorboard_shows_scalars_pictures_and_settings(whole):
+def test_tensorboard_shows_scalars_images_and_settings(whole):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(whole[0] / "events")).Reload()
@@ -163,21 +165,21 @@ def test_killed_after_the_last_checkpoint_it_only_finishes(whole, program, tmp_p
 
 def test_exports_load_in_fresh_processes_and_agree(whole, tmp_path):
     run = whole[0]
-    pictures = np.random.default_rng(6).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
-    np.save(tmp_path / "pictures.npy", pictures)
+    images = np.random.default_rng(6).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
+    np.save(tmp_path / "images.npy", images)
     without_us = f"""
 import sys, numpy as np, tensorflow as tf
 loaded = tf.saved_model.load({str(run / "saved_model")!r})
-pictures = np.load('pictures.npy')
-answers = loaded.signatures['serving_default'](images=tf.constant(pictures))
-logits = loaded.signatures['logits'](images=tf.constant(pictures))
+images = np.load('images.npy')
+answers = loaded.signatures['serving_default'](images=tf.constant(images))
+logits = loaded.signatures['logits'](images=tf.constant(images))
 assert not [name for name in sys.modules if name.startswith(('idmatters_tf', 'models'))]
 np.savez('served.npz', other=list(logits.values())[0], **answers)
 """
     with_keras = f"""
 import numpy as np, keras, idmatters_tf.layers
 model = keras.saving.load_model({str(run / "model.keras")!r}, safe_mode=True)
-np.save('keras.npy', model.predict(np.load('pictures.npy'), verbose=0))
+np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
 """
     for code in (without_us, with_keras):
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120, env={**os.environ})
@@ -187,13 +189,12 @@ np.save('keras.npy', model.predict(np.load('pictures.npy'), verbose=0))
     np.testing.assert_allclose(served["probabilities"].sum(axis=1), 1, rtol=1e-5)
     np.testing.assert_array_equal(served["label"], from_keras.argmax(axis=1))
     # And with the trained network itself, standardised by TensorFlow's own function.
-    from trainers.cifar import build
     from trainers.training.checkpoints import restore_weights
 
     settings = json.loads((run / "config.json").read_text())["settings"]
-    network = build(settings, (32, 32, 3), 10)
+    network = Cifar(make(CifarSettings, settings)).network((32, 32, 3), 10)
     restore_weights(run / "checkpoints", network, print)
-    standardized = tf.image.per_image_standardization(tf.cast(pictures, tf.float32))
+    standardized = tf.image.per_image_standardization(tf.cast(images, tf.float32))
     np.testing.assert_allclose(network.predict(standardized, verbose=0), from_keras, atol=1e-4)
 
 
@@ -225,3 +226,21 @@ def test_bfloat16_and_normalisation_train(program, tmp_path):
     train = [r["loss"] for r in records(tmp_path / "run") if r["kind"] == "train"]
     assert np.isfinite(train).all()
     assert train[-1] < train[0]
+
+
+def test_a_second_training_in_one_process_is_independent_of_the_first(program, tmp_path):
+    code = """
+import json, sys
+from trainers.cifar import main
+for arguments in json.loads(sys.argv[1]):
+    assert main(arguments) == 0
+"""
+    (tmp_path / "script.py").write_text(code)
+    short = [*TINY, "--steps", 4, "--drop-steps", 2, "--preprocess", "channels"]
+    first = [*short, "--seed", 5, "--train-images", 30, "--out", tmp_path / "first"]
+    commands = [list(map(str, command)) for command in (first, [*short, "--out", tmp_path / "second"])]
+    result = program("script", json.dumps(commands), env={"PYTHONPATH": str(tmp_path)})
+    assert result.returncode == 0, result.stderr
+    result = program("trainers.cifar", *short, "--out", tmp_path / "alone")
+    assert result.returncode == 0, result.stderr
+    assert_same_run(tmp_path / "second", tmp_path / "alone")

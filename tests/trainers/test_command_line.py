@@ -1,12 +1,18 @@
 """Bad input to the programs: one sentence, exit code 2, nothing lost; and the help."""
 
+import inspect
 import json
 import os
+import pathlib
 
 import pytest
 
-from trainers import cifar
-from trainers.cli.arguments import UsageError, number, whole_number
+import trainers
+from models.cifar import identity_resnet
+from trainers.cifar import Cifar, CifarSettings, main, parser
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import as_dict, parse, with_defaults
+from trainers.training.program import settings_to_train, split
 
 OFFLINE = ("trainers.cifar", "--no-download")
 
@@ -14,22 +20,25 @@ OFFLINE = ("trainers.cifar", "--no-download")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dataset", "mnist"], "argument --dataset: invalid choice: 'mnist' (choose from"),
+        (["--dataset", "mnist"], "argument --dataset: expected one of cifar10, cifar100, shapes, received 'mnist'"),
         (["--steps", "0"], "argument --steps: expected a whole number of at least 1, received '0'"),
         (["--steps", "many"], "received 'many'"),
         (["--batch-size", "-3"], "argument --batch-size: expected a whole number of at least 1"),
         (["--learning-rate", "0"], "argument --learning-rate: expected a number above 0, received '0'"),
         (["--learning-rate", "nan"], "received 'nan'"),
-        (["--momentum", "1"], "expected a number at least 0 and below 1, received '1'"),
-        (["--weight-decay", "-1"], "argument --weight-decay: expected a number at least 0"),
+        (["--momentum", "1"], "expected a number of at least 0 and below 1, received '1'"),
+        (["--weight-decay", "-1"], "argument --weight-decay: expected a number of at least 0"),
         (["--clip-norm", "0"], "argument --clip-norm"),
-        (["--seed", "-1"], "argument --seed: expected a whole number from 0 to"),
+        (["--seed", "-1"], "argument --seed: expected a whole number of at least 0 and at most 2147483647"),
         (["--drop-steps", "50", "30"], "--drop-steps must be in ascending order"),
+        (["--widths", "64,32"], "Received: --stem 16 --widths 64 32. Use --shortcut projection"),
         (["--widths", "64", "32"], "--stem and --widths must not decrease with --shortcut pad"),
         (["--learning", "3"], "unrecognized arguments: --learning"),
         (["--evaluate", "a", "--export-only", "b"], "exclude one another"),
         (["--resume", "--out", "nowhere"], "nowhere is not a run: there is no config.json in it"),
         (["--evaluate", "nowhere"], "nowhere is not a run"),
+        (["--evaluate", ""], "argument --evaluate: expected text that is not empty, received ''"),
+        (["--curvature-every", "5", "--precision", "bfloat16"], "--curvature-every needs --precision float32"),
         (["--data-dir", "/nowhere"], "cifar10 was not found in /nowhere"),
         (
             ["--dataset", "cifar100", "--data-dir", "."],
@@ -90,7 +99,8 @@ def test_an_out_that_holds_something_else_is_left_alone(program, tmp_path):
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs a folder in which even root cannot write")
 def test_an_unwritable_out(program):
-    result = program(*OFFLINE, "--dataset", "shapes", "--train-images", 10, "--test-images", 10, "--out", "/proc/run")
+    small = ["--train-images", 10, "--test-images", 10, "--blocks", 1, "--stem", 4, "--widths", 4]
+    result = program(*OFFLINE, "--dataset", "shapes", *small, "--out", "/proc/run")
     assert result.returncode == 2
     assert "--out /proc/run cannot be written" in result.stderr
     assert "Traceback" not in result.stderr
@@ -103,27 +113,60 @@ def test_an_out_below_a_file_or_an_odd_place(program, tmp_path):
     assert "cannot be written" in result.stderr
 
 
-def saved_run(folder, **changes):
-    _, defaults = cifar.parser().parse([])
-    _, settings = cifar.PROGRAM.resolve({"dataset": "shapes", "out": str(folder / "new")}, defaults)
+def settings_from(*words):
+    """(the run's folder, the settings) of a command line that trains."""
+    return settings_to_train(Cifar, *split(Cifar, parse(parser(), [str(word) for word in words])))
+
+
+def saved_run(folder, program="trainers.cifar", without=(), **changes):
+    """A folder as a run of the built-in data leaves it, with some settings changed or missing."""
+    settings = as_dict(with_defaults(CifarSettings, {"dataset": "shapes"})) | changes
+    kept = {name: value for name, value in settings.items() if name not in without}
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({"settings": {**settings, **changes}, "data": {}}))
-    return defaults
+    (folder / "config.json").write_text(json.dumps({"program": program, "settings": kept, "data": {}}))
+    return folder
 
 
-def test_other_settings_on_a_run_are_refused_by_name(tmp_path):
-    defaults = saved_run(tmp_path / "run", learning_rate=0.1, widths=[16, 32])
-    out = str(tmp_path / "run")
-    with pytest.raises(
-        UsageError, match=r"widths was \[16, 32\], now \[64, 128, 256\]; learning_rate was 0.1, now 0.05"
-    ):
-        cifar.PROGRAM.resolve({"dataset": "shapes", "out": out}, defaults)
-    with pytest.raises(UsageError, match="seed was 0, now 3"):
-        cifar.PROGRAM.resolve({"resume": True, "out": out, "seed": 3}, defaults)
-    # Settings that change no result may differ, and --resume takes the others from the run.
-    _, settings = cifar.PROGRAM.resolve({"resume": True, "out": out, "log_every": 7}, defaults)
-    assert settings["log_every"] == 7
-    assert settings["learning_rate"] == 0.1
+@pytest.mark.parametrize("how", ["--resume", "the same command"])
+def test_other_settings_on_a_run_are_refused_by_name(tmp_path, how):
+    run = saved_run(tmp_path / "run", learning_rate=0.1, widths=[16, 32])
+    words = ["--resume"] if how == "--resume" else ["--dataset", "shapes", "--widths", "16,32", "--learning-rate", 0.1]
+    with pytest.raises(UsageError, match="other settings: seed was 0, now 3. Use the same settings"):
+        settings_from(*words, "--out", run, "--seed", 3)
+    with pytest.raises(UsageError, match=r"widths was \[16, 32\], now \[16, 64\]"):
+        settings_from(*words, "--out", run, "--widths", 16, 64)
+    # Settings that change no result may differ.
+    folder, settings = settings_from(*words, "--out", run, "--log-every", 7)
+    assert folder == run
+    assert (settings.run.log_every, settings.recipe.learning_rate, settings.network.widths) == (7, 0.1, (16, 32))
+
+
+@pytest.mark.parametrize("option", ["--resume", "--evaluate", "--export-only", None])
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        ({"without": ["momentum"]}, "the setting 'momentum' is missing: a number of at least 0 and below 1."),
+        ({"momentum": "much"}, "momentum: expected a number of at least 0 and below 1, received 'much'"),
+        ({"widths": [64, 32]}, "--stem and --widths must not decrease with --shortcut pad"),
+        ({"flavour": 3}, "there is no setting 'flavour'."),
+        ({"program": "trainers.imagenet"}, "is a run of trainers.imagenet, not of trainers.cifar."),
+    ],
+)
+def test_a_config_edited_by_hand_is_checked_whichever_way_it_comes_in(tmp_path, option, saved, message):
+    run = saved_run(tmp_path / "run", **saved)
+    words = {"--resume": ["--resume", "--out", run], None: ["--dataset", "shapes", "--out", run]}
+    with pytest.raises(UsageError) as raised:
+        main([str(word) for word in words.get(option, [option, run])])
+    assert message in str(raised.value)
+    assert str(run) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_export_needs_to_know_the_data(tmp_path):
+    run = saved_run(tmp_path / "run")
+    (run / "checkpoints" / "step-00000001").mkdir(parents=True)
+    with pytest.raises(UsageError, match="config.json, data: the setting 'origin' is missing: text that is not empty."):
+        main(["--export-only", str(run)])
 
 
 def test_a_run_without_checkpoints_and_a_damaged_config(tmp_path, program):
@@ -140,16 +183,31 @@ def test_a_run_without_checkpoints_and_a_damaged_config(tmp_path, program):
 
 def test_presets_fill_in_between_defaults_and_options(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where no run of the user's own lies in runs/quick
-    _, defaults = cifar.parser().parse([])
-    explicit, _ = cifar.parser().parse(["--preset", "quick", "--blocks", "2"])
-    run, settings = cifar.PROGRAM.resolve(explicit, defaults)
-    assert (settings["dataset"], settings["blocks"], settings["weight_decay"]) == ("shapes", 2, 1e-4)
-    assert str(run.path) == "runs/quick"
-    assert set(cifar.PRESETS["quick"]) <= set(defaults)
-    assert (defaults["steps"], defaults["drop_steps"], defaults["learning_rate"]) == (60_000, [30_000, 50_000], 0.05)
-    assert (defaults["batch_size"], defaults["momentum"], defaults["weight_decay"]) == (128, 0.9, 1e-4)
+    folder, settings = settings_from("--preset", "quick", "--blocks", 2)
+    assert (settings.data.dataset, settings.network.blocks, settings.recipe.weight_decay) == ("shapes", 2, 1e-4)
+    assert str(folder) == "runs/quick"
+    paper = with_defaults(CifarSettings).recipe
+    assert (paper.steps, paper.drop_steps, paper.learning_rate) == (60_000, (30_000, 50_000), 0.05)
+    assert (paper.batch_size, paper.momentum, paper.weight_decay) == (128, 0.9, 1e-4)
 
 
-def test_number_types():
-    assert whole_number(1)("60_000") == whole_number(1)("60,000") == 60_000
-    assert number(0)("1e-4") == 1e-4
+def test_commas_separate_the_widths_of_stages(tmp_path):
+    _, settings = settings_from("--widths", "64,128,256", "--drop-steps", "10,20", "--out", tmp_path / "run")
+    assert settings.network.widths == (64, 128, 256)
+    assert settings.recipe.drop_steps == (10, 20)
+
+
+def test_the_network_of_the_command_line_is_that_of_the_builder():
+    builder = inspect.signature(identity_resnet).parameters
+    settings = as_dict(CifarSettings())
+    for name in ("blocks", "stem", "bias", "shortcut", "head", "initializer", "branch_scale", "weight_decay", "seed"):
+        assert settings[name] == builder[name].default, name
+    assert tuple(settings["widths"]) == builder["widths"].default
+
+
+def test_the_package_names_every_program():
+    folder = pathlib.Path(trainers.__file__).parent
+    files = [*folder.glob("*.py"), *folder.glob("*/__main__.py")]
+    programs = {path.parent.name if path.stem == "__main__" else path.stem for path in files if path.stem != "__init__"}
+    assert len(programs) == 8
+    assert {name for name in programs if f"trainers.{name} " in trainers.__doc__} == programs

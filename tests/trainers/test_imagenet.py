@@ -1,4 +1,4 @@
-"""Training on a folder of pictures from end to end, in processes of its own."""
+"""Training on a folder of images from end to end, in processes of its own."""
 
 import json
 import signal
@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.images import make_tree
 from tests.support.processes import assert_same_run, records, start, tensors, wait_until
-from trainers.imagenet import PROGRAM, decay_steps, parser
+from trainers.cli.settings import as_dict, defaults
+from trainers.imagenet import PRESETS, ImageNet, ImageNetSettings, decay_steps
 from trainers.training.checkpoints import saved_steps
 
 SMALL = ["--size", 24, "--blocks", 1, 1, "--widths", 4, 8, "--stem", 4, "--batch-size", 8, "--initializer", "standard"]
@@ -29,7 +30,7 @@ def whole(tree, tmp_path_factory):
     process = start("trainers.imagenet", "--data-dir", tree, *LONG, "--out", run)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
-    assert "60 + 60 pictures of 60 classes" in output
+    assert "60 + 60 images of 60 classes" in output
     return run
 
 
@@ -40,7 +41,7 @@ def test_a_run_leaves_what_it_promises(whole):
     assert last["top5_error"] == result["last_top5_error"] < last["error"]
     for name in ("convergence.png", "model.keras", "saved_model", "events"):
         assert (whole / name).exists()
-    # 40 epochs of 60 pictures in batches of 8 are 300 steps: no decay; the rate is that of the first step.
+    # 40 epochs of 60 images in batches of 8 are 300 steps: no decay; the rate is that of the first step.
     assert records(whole)[-2]["learning_rate"] == pytest.approx(0.05)
 
 
@@ -66,12 +67,12 @@ def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_ou
     try:
         named = program("trainers.imagenet", *short, "--out", tmp_path / "named")
         assert named.returncode == 1
-        assert f"{extra} cannot be read as a picture. Replace it, or leave out" in named.stderr
+        assert f"{extra} cannot be read as an image. Replace it, or leave out" in named.stderr
         assert "Traceback" not in named.stderr
         one = program("trainers.imagenet", *short, "--skip-broken", "--out", tmp_path / "one")
         assert one.returncode == 0, one.stderr
         assert f"left out: {extra}" in one.stderr
-        assert "60 + 60 pictures of 60 classes, 1 broken ones left out" in one.stderr
+        assert "60 + 60 images of 60 classes, 1 broken ones left out" in one.stderr
     finally:
         extra.unlink()
     arguments = ["--workers", 2, "--", "imagenet", *short, "--skip-broken", "--out", tmp_path / "two"]
@@ -103,12 +104,11 @@ def test_bad_input_is_one_sentence_and_exit_code_2(program, tree, tmp_path):
 
 
 def test_the_paper_s_recipe_is_the_default():
-    _, defaults = parser().parse([])
     expected = {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 256, "steps": 700_000, "decay_factor": 0.94}
-    assert {name: defaults[name] for name in expected} == expected
+    assert {name: defaults(ImageNetSettings)[name] for name in expected} == expected
     drops = decay_steps(700_000, 1_281_167, 256, 2)
     # A decay at the first step that has seen 2, 4, ... epochs.
     assert (drops[0], drops[1], len(drops)) == (10_010, 20_019, 69)
     assert decay_steps(10, 100, 20, 1) == (5,)
     assert decay_steps(5, 100, 20, 1) == ()
-    assert set(PROGRAM.presets["resnet34"]) <= set(defaults)
+    assert as_dict(ImageNet.resolve(PRESETS["resnet34"], {}))["norm"] == "batch"

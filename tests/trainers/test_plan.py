@@ -10,7 +10,9 @@ from models.cost import Cost, identity_network_cost
 from models.identity import identity_network
 from models.imagenet import RESNET34_WIDTHS, identity_resnet34
 from models.layout import IMAGENET, Layout
-from trainers.plan import main, parser, plan
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import with_defaults
+from trainers.plan import Settings, main, plan
 
 
 @pytest.mark.parametrize("size", [32, 45])
@@ -46,7 +48,7 @@ def test_the_papers_network():
 
 
 def planned(cost, **changes):
-    return plan(cost, {**vars(parser().parse_args([])), **changes})
+    return plan(cost, with_defaults(Settings, changes))
 
 
 def test_a_plan_worked_by_hand():
@@ -57,8 +59,8 @@ def test_a_plan_worked_by_hand():
     assert ours.compute == pytest.approx(6e9 * 16 / 0.5e12)
     # 4 MB: 1.5 times over 10 GB/s inside, 4/3 times over 1 GB/s outside.
     assert ours.communicate == pytest.approx(1.5 * 4e6 / 1e10 + 4 / 3 * 4e6 / 1e9)
-    assert ours.input == pytest.approx(0.32)
-    assert ours.bottleneck == "decoding pictures"
+    assert ours.decode == pytest.approx(0.32)
+    assert ours.bottleneck == "decoding images"
     assert ours.step == pytest.approx(0.32)
     assert ours.images_per_second == pytest.approx(3 * 64 / 0.32)
     assert ours.updates == pytest.approx(320)
@@ -95,6 +97,18 @@ def test_more_of_what_holds_the_training_up_makes_it_faster(option, better, situ
     before, after = (planned(cost, **{**situation, **changes}) for changes in ({}, {option: better}))
     assert after.updates < before.updates
     assert after.images_per_second > before.images_per_second
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"widths": (64, 128)}, "--blocks and --widths must name as many stages"),
+        ({"batch_size": 100}, "--batch-size must be a multiple of the 8 devices. Received: 100"),
+    ],
+)
+def test_bad_settings(changes, message):
+    with pytest.raises(UsageError, match=message):
+        with_defaults(Settings, changes)
 
 
 def test_the_program(capsys):

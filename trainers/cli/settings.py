@@ -20,7 +20,7 @@ A program's settings are one dataclass, usually of groups:
 
 `parse` returns only what was typed, so that presets can stand between it and the defaults:
 `with_defaults(Settings, PRESETS[...], typed)`. A flag is a bool: `--nesterov` where its default is False,
-`--no-download` where `download` is True, both where it is `bool | None`. Names are unique across the groups, so that
+`--no-download` where `download` is True, both where it is None. Names are unique across the groups, so that
 the JSON form (`as_dict`, `make`) is one flat object. Whatever checks several settings together belongs in
 `__post_init__`, which raises `UsageError`: then no instance is ever invalid, wherever its values came from.
 """
@@ -39,6 +39,7 @@ from typing import Any
 from trainers.cli.arguments import Parser, UsageError
 
 S = typing.TypeVar("S")
+_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text that is not empty"}
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 
 
@@ -52,6 +53,7 @@ def setting(
     above: float | None = None,
     at_most: float | None = None,
     below: float | None = None,
+    may_be_empty: bool = False,
     positional: bool = False,
     free_on_resume: bool = False,
     free_per_task: bool = False,
@@ -64,13 +66,15 @@ def setting(
         metavar: stands for the value in `--help`.
         choices: for a str; a `Literal` annotation says the same in the type.
         at_least, above, at_most, below: bounds of a number, or of each number of a tuple.
+        may_be_empty: whether a tuple may have no values.
         positional: an argument without a name; for settings without a default.
         free_on_resume: changes no result, so that it may differ when a run is resumed.
         free_per_task: may differ between the tasks of a cluster.
     """
     bounds = Bounds(at_least, above, at_most, below)
     described = {"help": help, "metavar": metavar, "choices": tuple(choices), "bounds": bounds}
-    described |= {"positional": positional, "free_on_resume": free_on_resume, "free_per_task": free_per_task}
+    described |= {"may_be_empty": may_be_empty, "positional": positional}
+    described |= {"free_on_resume": free_on_resume, "free_per_task": free_per_task}
     return dataclasses.field(default=default, metadata={"setting": described})
 
 
@@ -115,7 +119,7 @@ class Option:
         many: whether it is a tuple of these.
         optional: whether it may be None.
         default: `dataclasses.MISSING` where it has to be given.
-        help, metavar, choices, bounds, positional, free_on_resume, free_per_task: see `setting`.
+        help, metavar, choices, bounds, may_be_empty, positional, free_on_resume, free_per_task: see `setting`.
     """
 
     name: str
@@ -128,6 +132,7 @@ class Option:
     metavar: str | None
     choices: tuple[str, ...]
     bounds: Bounds
+    may_be_empty: bool
     positional: bool
     free_on_resume: bool
     free_per_task: bool
@@ -141,7 +146,9 @@ class Option:
         """What a value (each value of several) has to be, in words."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
-        noun = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[self.kind]
+        noun = {bool: "true or false", int: "a whole number", float: "a number", str: "text that is not empty"}[
+            self.kind
+        ]
         return f"{noun} {self.bounds}".strip()
 
     def parse(self, text: str) -> Any:
@@ -165,6 +172,8 @@ class Option:
             return self._checked(value, value)
         if not isinstance(value, (list, tuple)):
             raise ValueError(f"expected a list, each {self.expected()}, received {value!r}")
+        if not value and not self.may_be_empty:
+            raise ValueError(f"expected one or more values, each {self.expected()}, received none")
         return tuple(self._checked(each, each) for each in value)
 
     def _checked(self, value: Any, received: Any) -> Any:
@@ -173,8 +182,8 @@ class Option:
         good = type(value) is self.kind
         if good and self.choices:
             good = value in self.choices
-        elif good and self.kind in (int, float):
-            good = self.bounds.contain(value)
+        elif good and self.kind is not bool:
+            good = value != "" if self.kind is str else self.bounds.contain(value)
         if not good:
             raise ValueError(f"expected {self.expected()}, received {received!r}")
         return value
@@ -244,7 +253,7 @@ def _add_option(target: Any, option: Option) -> None:
         help = f"{help} (default: {words})"
     common: dict[str, Any] = {"help": help.replace("%", "%%"), "default": argparse.SUPPRESS}
     if option.kind is bool:
-        if option.optional:
+        if option.default is None:
             target.add_argument(option.flag, action=argparse.BooleanOptionalAction, dest=option.name, **common)
         elif option.default:
             no = "--no-" + option.name.replace("_", "-")
@@ -255,7 +264,7 @@ def _add_option(target: Any, option: Option) -> None:
     common["metavar"] = option.metavar or (f"{{{','.join(option.choices)}}}" if option.choices else None)
     required = option.default is dataclasses.MISSING
     if option.many:
-        common["nargs"] = "+" if required or option.default else "*"
+        common["nargs"] = "*" if option.may_be_empty else "+"
     if option.positional:
         target.add_argument(option.name, action=_Store, option=option, **common)
     else:

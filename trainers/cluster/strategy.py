@@ -14,7 +14,7 @@ def make(name: str, logical_cpus: int = 1, cluster: ClusterDescription | None = 
     """Makes a `tf.distribute.Strategy`.
 
     Args:
-        name: a value of `STRATEGIES` that `resolve_strategy` of `trainers.training.options` has returned.
+        name: what `trainers.training.settings.resolve_strategy` returns.
         logical_cpus: splits the CPU into this many devices, to try out several replicas without several GPUs.
         cluster: the description of the cluster, for the strategies of several processes.
 

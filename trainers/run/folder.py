@@ -1,6 +1,6 @@
 """The folder of a run: its settings, its metrics, and whether a command may go on with it.
 
-config.json      every setting and every version, written once
+config.json      the program, its settings, the data and all versions, written once
 metrics.jsonl    one JSON object per line: {"kind": "train" | "test" | "curvature", "step": ..., ...}
 checkpoints/     see trainers.training.checkpoints
 events/          TensorBoard
@@ -8,42 +8,41 @@ result.json      best and last error, written at the end: its presence says that
 convergence.png, model.keras, saved_model/
 """
 
+import dataclasses
 import importlib.metadata
 import json
 import os
 import pathlib
 import platform
 import sys
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from trainers.cli.arguments import UsageError
+from trainers.cli.settings import make, setting
 from trainers.run.files import write_atomically
 
 PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "numpy", "tensorflow-datasets")
-
-# Settings that change neither what is computed nor what comes out, beyond rounding: they may differ on resuming.
-FREE_SETTINGS = frozenset(
-    {
-        "data_dir",
-        "download",
-        "strategy",
-        "logical_cpus",
-        "log_every",
-        "evaluate_every",
-        "checkpoint_every",
-        "keep_checkpoints",
-        "curvature_every",
-        "curvature_examples",
-        "deterministic",
-        "preset",
-        "cluster_timeout",
-        "control_port",
-        "parameter_servers",
-    }
-)
-
-
+WHERE_DATA_ARE = ("data_dir", "download")
 # What is in a run's folder before the run has begun.
 _PREPARATIONS = (".cluster-token", ".lock", ".writing-")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataDescription:
+    """What config.json says of the data.
+
+    Attributes:
+        origin: where they came from, in words.
+        image_shape: `(rows, cols, channels)`.
+        classes: the number of classes.
+        digest: a checksum.
+    """
+
+    origin: str = setting(help="where the data came from")
+    image_shape: tuple[int, ...] = setting(help="rows, columns and channels", at_least=1)
+    classes: int = setting(help="number of classes", at_least=1)
+    digest: str = setting(help="checksum of the data")
 
 
 class Run:
@@ -51,38 +50,36 @@ class Run:
 
     Args:
         path: the folder; nothing is written before `start`.
-
-    Attributes:
-        writes: false in the tasks of a cluster that leave the writing to the chief: they read alone.
+        writes: False in the tasks of a cluster that leave the writing to the chief.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str | os.PathLike, writes: bool = True):
         self.path = pathlib.Path(path)
-        self.writes = True
+        self.writes = writes
         self._metrics = None
 
     @property
-    def config_path(self):
+    def config_path(self) -> pathlib.Path:
         return self.path / "config.json"
 
     @property
-    def result_path(self):
+    def result_path(self) -> pathlib.Path:
         return self.path / "result.json"
 
     @property
-    def checkpoints_path(self):
+    def checkpoints_path(self) -> pathlib.Path:
         return self.path / "checkpoints"
 
-    def newest_checkpoint_sentence(self):
+    def exists(self) -> bool:
+        """Whether a run has been started here."""
+        return self.config_path.is_file()
+
+    def newest_checkpoint_sentence(self) -> str:
         """Says which checkpoint is the newest; imports nothing, for it is called when other threads may be stuck."""
         steps = sorted(int(path.name[5:]) for path in self.checkpoints_path.glob("step-*") if path.name[5:].isdecimal())
         return f"The last good checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
 
-    def exists(self):
-        """Whether a run has been started here."""
-        return self.config_path.is_file()
-
-    def check_usable(self):
+    def check_usable(self) -> None:
         """Raises UsageError where the folder holds something else, or cannot be written to."""
         if self.exists():
             return
@@ -97,8 +94,15 @@ class Run:
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise UsageError(f"--out {self.path} cannot be written: no permission in {existing}. Name another folder.")
 
-    def config(self):
-        """The saved settings and versions."""
+    def config(self, program: str | None = None) -> dict[str, Any]:
+        """The content of config.json.
+
+        Args:
+            program: the name of the program that must have started the run; None: any.
+
+        Raises:
+            UsageError: there is none, it is damaged, or it is another program's.
+        """
         if not self.exists():
             raise UsageError(f"{self.path} is not a run: there is no config.json in it. Name the --out of a run.")
         try:
@@ -108,15 +112,37 @@ class Run:
             raise UsageError(
                 f"{self.config_path} is damaged ({error}). Start the run again with another --out."
             ) from error
+        if program not in (None, config.get("program")):
+            raise UsageError(
+                f"{self.path} is a run of {config.get('program', 'another program')}, not of {program}. Give the "
+                f"command to that program, or name another run."
+            )
         return config
 
-    def check_same(self, settings):
-        """Raises UsageError, naming them, where settings that matter differ from the saved ones."""
-        saved = self.config()["settings"]
+    def data(self) -> DataDescription:
+        """What config.json says of the data. Raises UsageError where that is not what it should be."""
+        described = self.config().get("data")
+        values = described if isinstance(described, dict) else {}
+        return make(DataDescription, values, f"{self.config_path}, data")
+
+    def check_same(
+        self,
+        settings: Mapping[str, Any],
+        saved: Mapping[str, Any] | None = None,
+        free: Collection[str] = WHERE_DATA_ARE,
+    ) -> None:
+        """Raises UsageError, naming them, where settings that matter differ from the saved ones.
+
+        Args:
+            settings: JSON values by name.
+            saved: those to compare with; None: those of config.json.
+            free: names of the settings that may differ; by default, those that say where the data are.
+        """
+        before: Mapping[str, Any] = self.config()["settings"] if saved is None else saved
         differing = [
-            f"{name} was {saved.get(name)!r}, now {value!r}"
+            f"{name} was {before.get(name)!r}, now {value!r}"
             for name, value in settings.items()
-            if name not in FREE_SETTINGS and saved.get(name) != value
+            if name not in free and before.get(name) != value
         ]
         if differing:
             raise UsageError(
@@ -124,19 +150,23 @@ class Run:
                 f"with it, or another --out for a new run."
             )
 
-    def start(self, settings, data):
+    def start(self, settings: Mapping[str, Any], data: Mapping[str, Any], program: str | None = None) -> None:
         """Writes config.json for a new run; for an old one checks that the data are the same.
 
         Args:
-            settings: a dict of JSON values.
-            data: a dict that describes the data set, with a `digest`.
+            settings: JSON values by name.
+            data: describes the data set, with a `digest` and an `origin`.
+            program: the name of the program, such as "trainers.cifar".
+
+        Raises:
+            UsageError: the folder cannot be made, or the run was trained on other data.
         """
         if self.exists():
-            saved = self.config().get("data", {})
+            saved = self.config().get("data") or {}
             if saved.get("digest") != data["digest"]:
                 raise UsageError(
                     f"{self.path} was trained on other data ({saved.get('origin')}) than found now ({data['origin']}): "
-                    f"the checksums differ. The same pictures in another order count as other data."
+                    f"the checksums differ. The same images in another order count as other data."
                 )
             return
         if not self.writes:
@@ -152,10 +182,10 @@ class Run:
                 versions[package] = importlib.metadata.version(package)
             except importlib.metadata.PackageNotFoundError:
                 continue
-        config = {"settings": settings, "data": data, "versions": versions, "command": [*sys.argv]}
+        config = {"program": program, "settings": settings, "data": data, "versions": versions, "command": sys.argv}
         write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
 
-    def metrics(self):
+    def metrics(self) -> list[dict[str, Any]]:
         """The records of metrics.jsonl, as a list of dicts; a last line cut off by a crash is left out."""
         path = self.path / "metrics.jsonl"
         if not path.is_file():
@@ -168,7 +198,7 @@ class Run:
                 break
         return records
 
-    def keep_metrics_until(self, step):
+    def keep_metrics_until(self, step: int) -> list[dict[str, Any]]:
         """Drops the records after a step, which a resumed run writes again. Returns those kept."""
         if self._metrics is not None:
             self._metrics.close()
@@ -178,7 +208,7 @@ class Run:
             write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
         return records
 
-    def record(self, **values):
+    def record(self, **values: Any) -> None:
         """Appends a record to metrics.jsonl."""
         if not self.writes:
             return
@@ -187,10 +217,10 @@ class Run:
         self._metrics.write(json.dumps(values) + "\n")
         self._metrics.flush()
 
-    def result(self):
+    def result(self) -> dict[str, Any] | None:
         """The final result, or None while the run is not finished."""
         return json.loads(self.result_path.read_text(encoding="utf-8")) if self.result_path.is_file() else None
 
-    def finish(self, result):
+    def finish(self, result: Mapping[str, Any]) -> None:
         """Writes result.json: the run is finished."""
         write_atomically(self.result_path, json.dumps(result, indent=2) + "\n")

@@ -8,25 +8,88 @@ workers have made, counted by one atomic operation on a parameter server: a Kera
 import os
 import signal
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from trainers.cli.arguments import RunError
+from trainers.cluster.client import ClusterClient
 from trainers.cluster.strategy import distribute
 from trainers.run.progress import Progress
 from trainers.run.signals import SignalHandler
-from trainers.training.loop import Session, Trainer
+from trainers.training.learner import Learner
+from trainers.training.session import Callback, Session
 
 
-class AsynchronousTrainer(Trainer):
-    """As `trainers.training.loop.Trainer`, but each update is one worker's, scheduled by the coordinator."""
+class AsynchronousTrainer:
+    """As `trainers.training.synchronous.SynchronousTrainer`, but each update is one worker's.
 
-    def __init__(self, strategy, *arguments, **options):
-        super().__init__(strategy, *arguments, **options)
-        self.coordinator = tf.distribute.experimental.coordinator.ClusterCoordinator(strategy)
+    Args:
+        learner: the network and its optimizer, under a `tf.distribute.ParameterServerStrategy`.
+        workers: how many workers the cluster has.
+    """
 
-    def worker_batches(self, train, workers):
+    def __init__(self, learner: Learner, workers: int):
+        self.learner, self._workers = learner, workers
+        self._coordinator = tf.distribute.experimental.coordinator.ClusterCoordinator(learner.strategy)
+
+    @tf.function
+    def update(self, batches: Any) -> tf.Tensor:
+        """One worker's update; returns what that of the synchronous trainer returns."""
+        learner = self.learner
+        rate = learner.schedule.rate(learner.step)
+        gradients, measured = learner.strategy.run(learner.gradients, args=next(batches))
+        total = tf.distribute.ReduceOp.SUM
+        gradients = [learner.strategy.reduce(total, gradient, axis=None) for gradient in gradients]
+        norm = learner.apply(gradients, rate)
+        # Atomic on the parameter server: no update goes uncounted.
+        learner.step.assign_add(1)
+        return tf.concat([learner.strategy.reduce(total, measured, axis=None), [norm, rate]], 0)
+
+    def evaluate(self, batches: Any, progress: bool = True) -> dict[str, float]:
+        """Every image once: each batch is computed by one worker, and by another if that one is lost."""
+
+        @tf.function
+        def sums_of_batch(number):
+            images, labels, weights = batches.dataset(first=number, steps=1).get_single_element()
+            return self.learner.evaluation_sums(images, labels, weights)
+
+        numbers = [tf.constant(number, tf.int64) for number in range(batches.steps)]
+        scheduled = [self._coordinator.schedule(sums_of_batch, args=(number,)) for number in numbers]
+        sums = np.zeros(4)
+        with Progress(batches.steps, "evaluating", progress, unit="batches", leave=False) as bar:
+            for part in scheduled:
+                sums += part.fetch()
+                bar.advance()
+        return self.learner.evaluation(sums)
+
+    def fit(self, session: Session, train: Any, callbacks: Sequence[Callback] = ()) -> signal.Signals | None:
+        """See `SynchronousTrainer.fit`; the callbacks are called before each checkpoint."""
+        done, steps, intervals = session.begin(), session.steps, session.intervals
+        if done >= steps:
+            return None
+        batches = self._worker_batches(train)
+        with SignalHandler() as handler, session.progress:
+
+            def stops():
+                return handler.received is not None or session.cluster.stop_requested
+
+            while done < steps and not stops():
+                # All workers wait for one another only where something has to be evaluated or saved.
+                every = (intervals.evaluate_every, intervals.checkpoint_every)
+                target = min(steps, *(number * (done // number + 1) for number in every))
+                done = self._make_updates(done, target, batches, session, stops)
+                self._check_count(done)
+                if done % intervals.evaluate_every == 0 or done == steps:
+                    session.evaluate(done)
+                for callback in callbacks:
+                    callback(done, session.seconds())
+                session.save(done)
+        return None if done == steps else handler.received or signal.SIGTERM
+
+    def _worker_batches(self, train):
         """Each worker's iterator: the workers take turns, beginning at the number of updates made by then.
 
         A worker that comes back begins there too, and not with what it has seen before.
@@ -34,109 +97,50 @@ class AsynchronousTrainer(Trainer):
 
         def for_worker():
             turn = tf.distribute.coordinator.experimental_get_current_worker_index()
-            first = self.step.read_value() + tf.cast(turn, tf.int64)
-            return distribute(self.strategy, lambda share: train.dataset(first, 1 << 40, share, stride=workers))
+            first = self.learner.step.read_value() + tf.cast(turn, tf.int64)
+            return distribute(
+                self.learner.strategy, lambda share: train.dataset(first, 1 << 40, share, stride=self._workers)
+            )
 
-        return iter(self.coordinator.create_per_worker_dataset(for_worker))
+        return iter(self._coordinator.create_per_worker_dataset(for_worker))
 
-    @tf.function
-    def update(self, batches):
-        """One worker's update; what it returns is as in `trainers.training.loop.Trainer.update`."""
-        rate = self.recipe.rate(self.step)
-        gradients, measured = self.strategy.run(self._gradients, args=next(batches))
-        total = tf.distribute.ReduceOp.SUM
-        gradients = [self.strategy.reduce(total, gradient, axis=None) for gradient in gradients]
-        norm = self._apply(gradients, rate)
-        # Atomic on the parameter server: no update goes uncounted.
-        self.step.assign_add(1)
-        return tf.concat([self.strategy.reduce(total, measured, axis=None), [norm, rate]], 0)
-
-    @tf.function
-    def _evaluate_number(self, number):
-        images, labels, weights = self._evaluation.dataset(first=number, steps=1).get_single_element()
-        return self._replica_evaluation(images, labels, weights)
-
-    def evaluate(self, batches, title="evaluating", progress=True):
-        """Every picture once: each batch is computed by one worker, and by another if that one is lost."""
-        self._evaluation = batches
-        bar = Progress(batches.steps, title, progress, unit="batches", leave=False)
-        numbers = [tf.constant(number, tf.int64) for number in range(batches.steps)]
-        waiting = [self.coordinator.schedule(self._evaluate_number, args=(number,)) for number in numbers]
-        sums = np.zeros(4)
-        for part in waiting:
-            sums += part.fetch()
-            bar.advance()
-        bar.close()
-        return self._means(sums)
-
-
-class AsynchronousSession(Session):
-    """As `trainers.training.loop.Session`, on the coordinator."""
-
-    def work(self):
-        recipe, done = self.recipe, int(self.trainer.step.numpy())
-        if done >= recipe.steps:
-            return None
-        workers = self.cluster.workers
-        batches = self.trainer.worker_batches(self.train, workers)
-        self._began = time.monotonic()
-        progress = Progress(recipe.steps, "training", done=done)
-        with SignalHandler() as stop:
-            while done < recipe.steps and not self._stops(stop):
-                target = min(
-                    recipe.steps,
-                    *(every * (done // every + 1) for every in (recipe.evaluate_every, recipe.checkpoint_every)),
-                )
-                done = self._schedule(done, target, batches, stop, progress)
-                self._count(done)
-                if done % recipe.evaluate_every == 0 or done == recipe.steps:
-                    self._evaluate(done, progress)
-                self.checkpoints.save(done)
-        progress.close()
-        return None if done == recipe.steps else stop.received or signal.SIGTERM
-
-    def _schedule(self, done, target, batches, stop, progress):
+    def _make_updates(self, done, target, batches, session, stops):
         """Has the workers make the updates up to `target`, or to a signal. Returns how many have been made in all."""
-        window, every = [], self.recipe.log_every
-        before = None
+        window, previous = [], None
         started = time.monotonic()
 
         def log(step, results):
             nonlocal started
             for result in results:
-                self._pending.append(result.get())
-                progress.advance()
-            self._window_seconds += time.monotonic() - started
+                session.add(result.get())
+            session.spent(time.monotonic() - started)
             started = time.monotonic()
-            self._log(step, progress)
+            session.log(step)
 
-        while done < target and not self._stops(stop):
+        while done < target and not stops():
             # Blocks while the coordinator's queue is full.
-            window.append(self.trainer.coordinator.schedule(self.trainer.update, args=(batches,)))
+            window.append(self._coordinator.schedule(self.update, args=(batches,)))
             done += 1
-            if done % every == 0:
+            if done % session.intervals.log_every == 0:
                 # One window behind, so that the workers always have something to do.
-                if before is not None:
-                    log(*before)
-                before, window = (done, window), []
-        self.trainer.coordinator.join()
-        for step, results in filter(None, (before, (done, window) if window else None)):
+                if previous is not None:
+                    log(*previous)
+                previous, window = (done, window), []
+        self._coordinator.join()
+        for step, results in filter(None, (previous, (done, window) if window else None)):
             log(step, results)
         return done
 
-    def _stops(self, stop):
-        return stop.received is not None or self.cluster.stop_requested
-
-    def _count(self, done):
-        """Checks the counter of updates against what was scheduled."""
-        counted = int(self.trainer.step.numpy())
+    def _check_count(self, done):
+        """Compares the counter of updates with how many were scheduled."""
+        counted = int(self.learner.step.numpy())
         if counted < done:
             raise RunError(f"the parameter server has counted {counted} updates, but {done} have been made.")
         # More: the update of a worker that was lost after counting was made again by another.
-        self.trainer.step.assign(done)
+        self.learner.step.assign(done)
 
 
-def serve(client, say):
+def serve(client: ClusterClient, say: Callable[[str], object]) -> int:
     """A parameter server or a worker: does what the coordinator asks, until the run ends. Returns the exit code.
 
     SIGTERM and Ctrl-C are handed on to the coordinator, which saves a checkpoint and ends the run.

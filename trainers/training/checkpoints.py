@@ -1,8 +1,8 @@
 """Checkpoints that are there entirely or not at all.
 
 Each is a folder `step-00001000` with a `tf.train.Checkpoint` and a manifest of its files' sizes and SHA-256 sums. It
-is written beside its place and renamed when complete, so a kill at any moment leaves the earlier ones as they were;
-damage that happens later is found by the sums, and the checkpoint before is used.
+appears under its name only when it is complete, so that a kill at any moment leaves the earlier ones as they were.
+Later damage is detected by the sums, and the previous checkpoint is used.
 """
 
 import hashlib
@@ -10,7 +10,10 @@ import json
 import os
 import pathlib
 import shutil
+from collections.abc import Callable
+from typing import Any
 
+import keras
 import tensorflow as tf
 
 from trainers.cli.arguments import RunError
@@ -23,21 +26,21 @@ class Checkpoints:
     """The checkpoints of a run.
 
     Args:
-        folder: where they lie; made when the first one is saved.
+        folder: where they are; created when the first one is saved.
         keep: how many are kept.
         objects: what is saved, as for `tf.train.Checkpoint`: the model, the optimizer, the step.
     """
 
-    def __init__(self, folder, keep=3, **objects):
+    def __init__(self, folder: str | os.PathLike, keep: int = 3, **objects: Any):
         self.folder = pathlib.Path(folder)
         self.keep = keep
         self._checkpoint = tf.train.Checkpoint(**objects)
 
-    def steps(self):
+    def steps(self) -> list[int]:
         """The steps of the checkpoints there are, oldest first."""
         return saved_steps(self.folder)
 
-    def save(self, step):
+    def save(self, step: int) -> None:
         """Saves a checkpoint and drops the oldest ones.
 
         Raises:
@@ -59,12 +62,12 @@ class Checkpoints:
         for old in self.steps()[: -self.keep]:
             shutil.rmtree(_path(self.folder, old), ignore_errors=True)
 
-    def last_good_sentence(self):
+    def last_good_sentence(self) -> str:
         """Says which checkpoint is the newest."""
         steps = self.steps()
         return f"The last good checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
 
-    def restore(self, report):
+    def restore(self, report: Callable[[str], object]) -> int | None:
         """Restores the newest intact checkpoint.
 
         Args:
@@ -86,7 +89,7 @@ class Checkpoints:
             status.assert_existing_objects_matched()
         return step
 
-    def restore_step(self, step):
+    def restore_step(self, step: int) -> None:
         """Restores the checkpoint of a step that another task has chosen, and changes nothing in the folder."""
         try:
             status = self._checkpoint.read(str(_path(self.folder, step) / "checkpoint"))
@@ -98,12 +101,12 @@ class Checkpoints:
         status.assert_existing_objects_matched()
 
 
-def saved_steps(folder):
+def saved_steps(folder: str | os.PathLike) -> list[int]:
     """The steps of the checkpoints in a folder, oldest first, damaged ones included."""
     return sorted(int(path.name.removeprefix(_PREFIX)) for path in pathlib.Path(folder).glob(f"{_PREFIX}*"))
 
 
-def restore_weights(folder, model, report):
+def restore_weights(folder: str | os.PathLike, model: keras.Model, report: Callable[[str], object]) -> int | None:
     """Restores a model's weights alone from the newest intact checkpoint of a run. Returns its step, or None."""
     step = _newest_intact(
         folder, lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the one before")
@@ -146,16 +149,8 @@ def _damage(path):
 
 def _fingerprint(path):
     with open(path, "rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256") if hasattr(hashlib, "file_digest") else _sha256(stream)
+        digest = hashlib.file_digest(stream, "sha256")
     return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
-
-
-def _sha256(stream):
-    """For Python 3.10, which has no hashlib.file_digest."""
-    digest = hashlib.sha256()
-    while block := stream.read(1 << 20):
-        digest.update(block)
-    return digest
 
 
 def _reason(error):

@@ -1,63 +1,61 @@
-"""The Hessian watched from the training loop: `--curvature-every N`."""
+"""The Hessian of the training loss, measured while a program trains: `--curvature-every N`."""
 
+import dataclasses
 import sys
+from typing import TYPE_CHECKING, Any
 
-from trainers.cli.arguments import UsageError, whole_number
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import setting
+
+if TYPE_CHECKING:
+    from trainers.run.folder import Run
+    from trainers.training.learner import Learner
 
 # About 100 Hessian-vector products a measurement.
-EFFORT = {"eigenvalues": 2, "probes": 2, "steps": 20, "products": 15, "tolerance": 1e-2}
+EFFORT: dict[str, Any] = {"eigenvalues": 2, "probes": 2, "steps": 20, "products": 15, "tolerance": 1e-2}
 
 
-def add_options(parser):
-    """Adds the options to a `trainers.cli.arguments.Parser`."""
-    group = parser.add_argument_group("curvature")
-    group.add_argument(
-        "--curvature-every",
-        type=whole_number(1),
+@dataclasses.dataclass(frozen=True)
+class Curvature:
+    """How often the Hessian is measured, and on what."""
+
+    curvature_every: int | None = setting(
+        None,
+        help="measure the Hessian of the training loss every N steps: extreme eigenvalues, index, trace, gradient norm "
+        "and spectral density, in TensorBoard and metrics.jsonl (default: never); about 100 Hessian-vector products "
+        "each",
         metavar="N",
-        help="measure the Hessian of the training loss every N steps: top eigenvalues, index, trace, gradient norm and "
-        "spectral density, in TensorBoard and metrics.jsonl (default: never); about 100 Hessian-vector products each",
+        at_least=1,
+        free_on_resume=True,
     )
-    group.add_argument(
-        "--curvature-examples", type=whole_number(2), default=256, metavar="N", help="pictures it is measured on"
+    curvature_examples: int = setting(
+        256, help="number of training images that it is measured on", metavar="N", at_least=2, free_on_resume=True
     )
 
 
-def watches(settings, trainer, images, labels, run):
-    """What the loop is to call after each step: nothing, or the measurement that the settings ask for.
-
-    Args:
-        settings: of the run.
-        trainer: a `trainers.training.loop.Trainer`.
-        images, labels: training pictures as `idmatters_tf.data.batches.EvaluationBatches` takes them, used without
-            augmentation.
-        run: a `trainers.run.folder.Run`.
-
-    Raises:
-        UsageError: where it cannot be measured with the other settings.
-    """
-    every = settings["curvature_every"]
-    if every is None:
-        return []
-    if settings["precision"] != "float32":
+def check_precision(curvature: Curvature, precision: str) -> None:
+    """Raises UsageError where the Hessian cannot be measured in the precision of the training."""
+    if curvature.curvature_every is not None and precision != "float32":
         raise UsageError(
-            f"--curvature-every needs --precision float32: second derivatives are lost in the rounding of "
-            f"{settings['precision']}."
+            f"--curvature-every needs --precision float32: second derivatives are lost in the rounding of {precision}."
         )
-    return [CurvatureWatch(trainer, images, labels, run, every)]
 
 
-class CurvatureWatch:
+class CurvatureCallback:
     """Measures every so many steps; called with the step and the seconds since the run began.
 
     Args:
-        trainer: a `trainers.training.loop.Trainer`.
-        images, labels: see `watches`.
-        run: a `trainers.run.folder.Run`: metrics.jsonl gets a record of kind "curvature".
-        every: steps between measurements.
+        learner: a `trainers.training.learner.Learner`.
+        images, labels: training images as `idmatters_tf.data.batches.EvaluationBatches` takes them, used without
+            augmentation.
+        run: metrics.jsonl gets a record of kind "curvature".
+        every: number of steps between measurements.
+
+    Raises:
+        UsageError: the loss cannot be measured.
     """
 
-    def __init__(self, trainer, images, labels, run, every):
+    def __init__(self, learner: "Learner", images: Any, labels: Any, run: "Run", every: int):
         import keras
         import tensorflow as tf
 
@@ -65,25 +63,24 @@ class CurvatureWatch:
         from idmatters_tf.data.batches import EvaluationBatches
 
         self._run, self._every = run, every
-        pictures = EvaluationBatches(images, labels, min(64, len(images))).dataset()
+        batches = EvaluationBatches(images, labels, min(64, len(images))).dataset()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
         try:
-            # In the scope: each replica then takes its share of the pictures.
-            with trainer.strategy.scope():
-                self._operator = HessianOperator(trainer.model, loss, pictures)
+            # In the scope: each replica then takes its share of the images.
+            with learner.strategy.scope():
+                self._operator = HessianOperator(learner.model, loss, batches)  # pyright: ignore
         except ValueError as error:
             raise UsageError(f"--curvature-every: {error}") from error
         self._writer = tf.summary.create_file_writer(str(run.path / "events"))
 
-    def __call__(self, step, seconds):
+    def __call__(self, step: int, seconds: float) -> None:
         from idmatters_tf.curvature.measurement import measure, write_summary
 
         if step % self._every:
             return
         measured = measure(self._operator, **EFFORT)
         write_summary(self._writer, step, measured)
-        numbers = measured.scalars()
-        self._run.record(kind="curvature", step=step, seconds=seconds, **numbers)
+        self._run.record(kind="curvature", step=step, seconds=seconds, **measured.scalars())
         print(
             f"step {step}: eigenvalues {measured.smallest[0]:.3g} to {measured.largest[0]:.3g}, index "
             f"{measured.index:.3f}, trace {measured.trace:.3g} (+- {measured.trace_error:.2g})",

@@ -1,33 +1,41 @@
 """Finished networks in the forms that other programs load: `.keras` and SavedModel, both taking raw pixels."""
 
+import os
 import pathlib
 
 import keras
 import tensorflow as tf
 
 from idmatters_tf.layers import PerImageStandardization
+from trainers.cli.arguments import RunError
 from trainers.run.files import replacing
+from trainers.run.folder import Run
+from trainers.training import preprocessing as fitted
+from trainers.training.build import build_network
+from trainers.training.task import Task
 
 
-def with_preprocessing(network, preprocessing=None):
-    """The network with its preprocessing in front: uint8 pictures in, logits out."""
+def with_preprocessing(network: keras.Model, preprocessing: keras.layers.Layer | None = None) -> keras.Model:
+    """The network behind its preprocessing: uint8 images in, logits out."""
     preprocessing = preprocessing or PerImageStandardization(name="standardization")
     images = keras.Input(network.input_shape[1:], dtype="uint8", name="images")
     return keras.Model(images, network(preprocessing(images)), name=f"{network.name}_on_pixels")
 
 
-def export(network, folder, preprocessing=None):
-    """Writes `model.keras` and `saved_model/` into a folder, each beside its place and then renamed.
+def export(
+    network: keras.Model, folder: str | os.PathLike, preprocessing: keras.layers.Layer | None = None
+) -> tuple[pathlib.Path, pathlib.Path]:
+    """Writes `model.keras` and `saved_model/` into a folder, each entirely or not at all.
 
-    The SavedModel's signatures, for uint8 pictures of shape (batch, rows, cols, channels):
+    The SavedModel's signatures, for uint8 images of shape (batch, rows, cols, channels):
 
     - `serving_default`: a dict with `logits`, `probabilities` and `label`, the most probable class.
     - `logits`: the logits alone.
 
     Args:
-        network: a float32 `keras.Model` from preprocessed pictures to logits.
+        network: a float32 `keras.Model` from preprocessed images to logits.
         folder: an existing folder.
-        preprocessing: a layer from raw pixels to the network's inputs; None: standardisation, picture by picture.
+        preprocessing: a layer from raw pixels to the network's inputs; None: each image is standardised by itself.
 
     Returns:
         The two paths.
@@ -46,7 +54,7 @@ def export(network, folder, preprocessing=None):
     archive.add_endpoint("serving_default", lambda images: _answers(model, images), specification)
     archive.add_endpoint("logits", lambda images: model(images, training=False), specification)
     with replacing(saved_model_path) as beside:
-        archive.write_out(str(beside), verbose=False)
+        archive.write_out(str(beside), verbose=False)  # pyright: ignore[reportAttributeAccessIssue]
     return keras_path, saved_model_path
 
 
@@ -59,10 +67,27 @@ def _answers(model, images):
     }
 
 
-def how_to_load(keras_path, saved_model_path):
-    """Two sentences for the end of a run."""
+def export_run(task: Task, run: Run, model: keras.Model) -> None:
+    """Exports the network of a run to its folder, and says how to load it.
+
+    Raises:
+        RunError: it could not be written.
+    """
+    # Rebuilt in float32 and for one device: what is served should not depend on how it was trained.
+    network = build_network(task, model.input_shape[1:], model.output_shape[-1], "float32")
+    network.set_weights(model.get_weights())
+    try:
+        print(how_to_load(*export(network, run.path, fitted.load(run.path))))
+    except OSError as error:
+        raise RunError(
+            f"the export to {run.path} failed: {error}. Make room, then use --export-only {run.path}"
+        ) from error
+
+
+def how_to_load(keras_path: pathlib.Path, saved_model_path: pathlib.Path) -> str:
+    """Two lines of code for the end of a run."""
     return (
         f"load it in Keras:      import idmatters_tf.layers, keras; model = keras.saving.load_model('{keras_path}')\n"
-        f"load it without us:    import tensorflow as tf; serve = tf.saved_model.load('{saved_model_path}')."
-        f"signatures['serving_default']; serve(images=uint8_pictures)['label']"
+        f"load the SavedModel:   import tensorflow as tf; serve = tf.saved_model.load('{saved_model_path}')."
+        f"signatures['serving_default']; serve(images=uint8_images)['label']"
     )

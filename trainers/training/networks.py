@@ -1,87 +1,129 @@
 """The networks that `trainers.cifar` trains, each with the recipe of its paper and the options that are its own."""
 
-import argparse
 import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
-from trainers.cli.arguments import UsageError, number, whole_number
+from models.layout import CIFAR, Layout, cifar_layout
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import setting
+from trainers.training.settings import Ablations, batch_norm, check_widths, layout_options
 
-IDENTITY_OPTIONS = ("blocks", "widths", "stem", "bias", "shortcut", "head", "norm", "initializer", "branch_scale")
+if typing.TYPE_CHECKING:
+    import keras
+
+Model = Literal["identity", "resnet", "preresnet", "densenet", "all-cnn"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """Which network, and its size. Options that the model does not have are None."""
+
+    model: Model = setting(
+        "identity",
+        help="the paper's network, or one that its Table 2 compares it with, which brings the recipe of its own paper",
+    )
+    depth: int | None = setting(
+        None,
+        help="depth of resnet, preresnet (default: 110) and densenet (default: 100)",
+        metavar="N",
+        at_least=1,
+    )
+    growth: int | None = setting(None, help="growth rate of densenet (default: 24)", metavar="K", at_least=1)
+    bottleneck: bool | None = setting(None, help="the BC variant of densenet, with bottlenecks and compression")
+    dropout: float | None = setting(
+        None,
+        help="dropout rate of densenet (default: 0; its paper takes 0.2 without augmentation)",
+        metavar="X",
+        at_least=0,
+        below=1,
+    )
+    blocks: int | None = setting(CIFAR.blocks[0], help="residual blocks per stage", metavar="N", at_least=1)
+    widths: tuple[int, ...] | None = setting(CIFAR.widths, help="channels of each stage", metavar="C", at_least=1)
+    stem: int | None = setting(CIFAR.stem, help="channels of the first convolution", metavar="C", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """One value of `--model`.
+
+    Attributes:
+        options: names of its options; others are refused.
+        recipe: where its paper's recipe differs from the defaults of the command line, by option.
+        build: called with the network's settings, the ablations, the keyword arguments that all builders share
+            (`input_shape`, `classes`, `weight_decay`, `seed`) and the number of replicas, returns the `keras.Model`.
+    """
+
+    options: tuple[str, ...]
+    recipe: Mapping[str, Any]
+    build: Callable[[Network, Ablations, dict, int], "keras.Model"]
+
+
+def layout(network: Network, ablations: Ablations, replicas: int = 1) -> Layout:
+    """The layout of `--model identity`."""
+    blocks, widths, stem = network.blocks, network.widths, network.stem
+    if blocks is None or widths is None or stem is None:
+        raise UsageError("--blocks, --widths and --stem must be given with --model identity.")
+    return cifar_layout(blocks, widths, stem, **layout_options(ablations, replicas))
+
+
+def _identity(network, ablations, common, replicas):
+    from models.identity import identity_network
+
+    return identity_network(layout(network, ablations, replicas), **common)
+
+
+def _resnet(network, ablations, common, replicas):
+    from models.resnet import preresnet, resnet
+
+    build = {"resnet": resnet, "preresnet": preresnet}[network.model]
+    return build(network.depth, shortcut=ablations.shortcut, norm=batch_norm(replicas), **common)
+
+
+def _densenet(network, ablations, common, replicas):
+    from models.densenet import densenet
+
+    own = {"bottleneck": network.bottleneck, "dropout": network.dropout, "norm": batch_norm(replicas)}
+    return densenet(network.depth, network.growth, **own, **common)
+
+
+def _all_cnn(network, ablations, common, replicas):
+    from models.all_cnn import all_cnn_c
+
+    return all_cnn_c(**common)
+
 
 # He et al. (2015, 2016): 64,000 steps, the first 400 of them at a tenth of the rate.
 _RESNET_RECIPE = {
+    "depth": 110,
     "steps": 64_000,
     "learning_rate": 0.1,
-    "drop_steps": [32_000, 48_000],
+    "drop_steps": (32_000, 48_000),
     "warm_up_steps": 400,
     "warm_up_rate": 0.01,
     "augment": "standard",
     "preprocess": "channels",
 }
 
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """A kind of network.
-
-    Attributes:
-        options: those that it has; others are refused.
-        recipe: where its paper's differs from the defaults of the command line, by option.
-        build: called with the settings, the pictures' shape, the number of classes and the normalisation ("batch" or
-            "synchronized"), returns the `keras.Model`.
-    """
-
-    options: tuple
-    recipe: dict
-    build: callable
-
-
-def _identity(settings, image_shape, classes, norm):
-    from models.cifar import identity_resnet
-
-    arguments = {name: settings[name] for name in IDENTITY_OPTIONS if name not in ("widths", "norm")}
-    return identity_resnet(
-        image_shape, classes, norm=norm, widths=tuple(settings["widths"]), **arguments, **_common(settings)
-    )
-
-
-def _resnet(settings, image_shape, classes, norm):
-    from models.resnet import preresnet, resnet
-
-    build = {"resnet": resnet, "preresnet": preresnet}[settings["model"]]
-    return build(settings["depth"], image_shape, classes, settings["shortcut"], norm, **_common(settings))
-
-
-def _densenet(settings, image_shape, classes, norm):
-    from models.densenet import densenet
-
-    own = {"bottleneck": settings["bottleneck"], "dropout": settings["dropout"], "norm": norm}
-    return densenet(settings["depth"], settings["growth"], image_shape, classes, **own, **_common(settings))
-
-
-def _all_cnn(settings, image_shape, classes, norm):
-    from models.all_cnn import all_cnn_c
-
-    return all_cnn_c(image_shape, classes, **_common(settings))
-
-
-def _common(settings):
-    return {"weight_decay": settings["weight_decay"], "seed": settings["seed"]}
-
-
-KINDS = {
-    "identity": Kind(IDENTITY_OPTIONS, {}, _identity),
-    "resnet": Kind(("depth", "shortcut"), {"depth": 110, **_RESNET_RECIPE}, _resnet),
-    "preresnet": Kind(("depth", "shortcut"), {"depth": 110, **_RESNET_RECIPE}, _resnet),
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "identity": Architecture(
+        ("blocks", "widths", "stem", "bias", "shortcut", "head", "norm", "initializer", "branch_scale"), {}, _identity
+    ),
+    "resnet": Architecture(("depth", "shortcut"), _RESNET_RECIPE, _resnet),
+    "preresnet": Architecture(("depth", "shortcut"), _RESNET_RECIPE, _resnet),
     # Huang et al. (2016), section 4.2: 300 epochs with batches of 64.
-    "densenet": Kind(
+    "densenet": Architecture(
         ("depth", "growth", "bottleneck", "dropout"),
         {
             "depth": 100,
             "growth": 24,
+            "bottleneck": False,
+            "dropout": 0.0,
             "steps": 234_375,
             "batch_size": 64,
             "learning_rate": 0.1,
-            "drop_steps": [117_188, 175_782],
+            "drop_steps": (117_188, 175_782),
             "nesterov": True,
             "augment": "standard",
             "preprocess": "channels",
@@ -89,12 +131,12 @@ KINDS = {
         _densenet,
     ),
     # Springenberg et al. (2014), section 3.2: 350 epochs with batches of 128, the rate divided at 200, 250 and 300.
-    "all-cnn": Kind(
+    "all-cnn": Architecture(
         (),
         {
             "steps": 136_719,
             "learning_rate": 0.05,
-            "drop_steps": [78_125, 97_657, 117_188],
+            "drop_steps": (78_125, 97_657, 117_188),
             "weight_decay": 1e-3,
             "augment": "all-cnn",
             "preprocess": "zca",
@@ -103,76 +145,51 @@ KINDS = {
     ),
 }
 
-OWN_OPTIONS = tuple(dict.fromkeys(option for kind in KINDS.values() for option in kind.options))
-
-# What runs were started with before there was a choice.
-LATER_DEFAULTS = {
-    "model": "identity",
-    "depth": None,
-    "growth": None,
-    "bottleneck": None,
-    "dropout": None,
-    "preprocess": "standardize",
-    "warm_up_steps": 0,
-    "warm_up_rate": 0.01,
-    "curvature_every": None,
-    "curvature_examples": 256,
-}
+_OWN_OPTIONS = tuple(dict.fromkeys(option for each in ARCHITECTURES.values() for option in each.options))
+_MAY_BE_NONE = ("branch_scale",)
 
 
-def add_options(group):
-    """Adds the choice of the network, and the options of those that are not near the identity."""
-    group.add_argument(
-        "--model",
-        choices=tuple(KINDS),
-        default="identity",
-        help="the paper's, or one that its Table 2 compares with; the defaults of the recipe are those of its paper",
-    )
-    group.add_argument("--depth", type=whole_number(1), metavar="N", help="of resnet, preresnet (110), densenet (100)")
-    group.add_argument("--growth", type=whole_number(1), metavar="K", help="of densenet: channels of a layer (24)")
-    group.add_argument("--bottleneck", action=argparse.BooleanOptionalAction, help="of densenet: its BC form")
-    group.add_argument(
-        "--dropout", type=number(0, high=1, high_included=False), metavar="X", help="of densenet; 0.2 without --augment"
-    )
+def recipe_of(model: str) -> dict[str, Any]:
+    """What a model changes of the defaults: the recipe of its paper, and None for the options that it lacks."""
+    architecture = ARCHITECTURES[model]
+    return {**dict.fromkeys(foreign_options(model)), **architecture.recipe}
 
 
-def resolve(settings, explicit):
-    """The settings with the recipe of their model; options of other models become None.
-
-    Args:
-        settings: the command line's defaults, the preset's and what was typed.
-        explicit: what was typed or belongs to the preset: it stays.
-
-    Raises:
-        UsageError: an option was typed that the model does not have.
-    """
-    name = settings["model"]
-    kind = KINDS[name]
-    wrong = [option for option in OWN_OPTIONS if explicit.get(option) is not None and option not in kind.options]
-    if wrong:
-        option = f"--{wrong[0].replace('_', '-')}"
-        having = [other for other in KINDS if wrong[0] in KINDS[other].options]
-        raise UsageError(f"{option} is no option of --model {name}: it is one of --model {', '.join(having)}.")
-    if "shortcut" in kind.options and name != "identity" and settings["shortcut"] == "projection":
-        raise UsageError(f"--shortcut must be pad or none with --model {name}. Received: projection")
-    settings = {**settings, **kind.recipe, **explicit}
-    depth, layers = settings["depth"], 2 if name == "densenet" and settings["bottleneck"] else 1
-    extra, unit = (4, 3 * layers) if name == "densenet" else (2, 6)
-    if "depth" in kind.options and (depth < extra + unit or (depth - extra) % unit):
-        raise UsageError(f"--depth must be {unit} n + {extra} with --model {name}. Received: {depth}")
-    for option in OWN_OPTIONS:
-        if option not in kind.options:
-            settings[option] = None
-    if name == "densenet":
-        settings["bottleneck"], settings["dropout"] = bool(settings["bottleneck"]), settings["dropout"] or 0.0
-    return settings
+def foreign_options(model: str) -> list[str]:
+    """The options that other models have, but not this one."""
+    return [option for option in _OWN_OPTIONS if option not in ARCHITECTURES[model].options]
 
 
-def title(settings):
-    """What the network is, in a few words."""
-    if settings["model"] != "identity":
-        size = f" {settings['depth']}" if settings["depth"] else ""
-        growth = f", growth {settings['growth']}" if settings["growth"] else ""
-        return f"{settings['model']}{size}{growth}"
-    widths = "/".join(map(str, settings["widths"]))
-    return f"{len(settings['widths'])} x {settings['blocks']} blocks of widths {widths}"
+def check(network: Network, ablations: Ablations) -> None:
+    """Raises UsageError for options that do not fit the model, or one another."""
+    model, given = network.model, {**vars(network), **vars(ablations)}
+    for option in foreign_options(model):
+        if given[option] is not None:
+            having = [other for other, each in ARCHITECTURES.items() if option in each.options]
+            flag = f"--{option.replace('_', '-')}"
+            raise UsageError(f"{flag} is not an option of --model {model}, but of --model {', '.join(having)}.")
+    for option in ARCHITECTURES[model].options:
+        if given[option] is None and option not in _MAY_BE_NONE:
+            raise UsageError(f"--{option.replace('_', '-')} must be given with --model {model}.")
+    if model == "identity":
+        check_widths(layout(network, ablations))
+    elif ablations.shortcut == "projection":
+        raise UsageError(f"--shortcut must be pad or none with --model {model}. Received: projection")
+    if network.depth is not None:
+        constant, unit = (4, 6 if network.bottleneck else 3) if model == "densenet" else (2, 6)
+        if network.depth < constant + unit or (network.depth - constant) % unit:
+            raise UsageError(f"--depth must be {unit} n + {constant} with --model {model}. Received: {network.depth}")
+
+
+def title(network: Network) -> str:
+    """The network in a few words."""
+    if network.widths is not None:
+        return f"{len(network.widths)} x {network.blocks} blocks of widths {'/'.join(map(str, network.widths))}"
+    depth = f" {network.depth}" if network.depth else ""
+    growth = f", growth {network.growth}" if network.growth else ""
+    return f"{network.model}{depth}{growth}"
+
+
+def build(network: Network, ablations: Ablations, *, replicas: int, **common: Any) -> "keras.Model":
+    """The network of the settings; `common`: `input_shape`, `classes`, `weight_decay`, `seed`."""
+    return ARCHITECTURES[network.model].build(network, ablations, common, replicas)

@@ -1,28 +1,35 @@
-"""What is done to pictures before they reach a network, fitted to the training pictures where need be.
+"""What is done to images before they reach a network, fitted to the training images where need be.
 
-standardize    each picture to mean 0 and deviation 1, by itself (the paper's code)
-channels       mean 0 and deviation 1 of each channel over the training pictures (He et al., Huang et al.)
+standardize    each image to mean 0 and standard deviation 1, by itself (the paper's code)
+channels       each channel to mean 0 and standard deviation 1 over the training images (He et al., Huang et al.)
 zca            global contrast normalisation and ZCA whitening (Springenberg et al.)
 
-The latter two come before the augmentation, as in those papers, so that what is padded is padded with zeros.
+The latter two come before the augmentation, as in those papers, so that its padding is with zeros.
 """
+
+import pathlib
+import typing
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 import keras
 import numpy as np
+from numpy.typing import NDArray
 
 from idmatters_tf.layers import PerImageStandardization, ZCAWhitening
 from trainers.run.files import replacing
 
-NAMES = ("standardize", "channels", "zca")
+Preprocessing = Literal["standardize", "channels", "zca"]
+NAMES: tuple[Preprocessing, ...] = get_args(Preprocessing)
 FILE = "preprocessing.keras"
 
 
-def fit(name, images):
+def fit(name: Preprocessing, images: NDArray[np.uint8]) -> keras.layers.Layer:
     """A layer from raw pixels to what the network takes.
 
     Args:
         name: one of `NAMES`.
-        images: the training pictures, uint8 `(n, rows, cols, channels)`.
+        images: the training images, uint8 `(n, rows, cols, channels)`.
     """
     if name == "standardize":
         return PerImageStandardization(name="standardization", dtype="float32")
@@ -35,19 +42,21 @@ def fit(name, images):
     return keras.layers.Normalization(axis=-1, mean=means, variance=variances, name="normalization", dtype="float32")
 
 
-def apply(layer, images):
-    """The layer's outputs for all pictures, float32."""
+def apply(layer: keras.layers.Layer, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """The layer's outputs for all images."""
     return np.concatenate([np.asarray(layer(images[start : start + 1000])) for start in range(0, len(images), 1000)])
 
 
-def save(layer, image_shape, folder):
-    """Keeps a fitted layer in a run's folder: exports without the data need it."""
+def save(layer: keras.layers.Layer, image_shape: Sequence[int], folder: pathlib.Path) -> None:
+    """Keeps a fitted layer in a run's folder, so that exports do not need the data."""
     inputs = keras.Input(image_shape, dtype="uint8")
     with replacing(folder / FILE) as beside:
         keras.Model(inputs, layer(inputs)).save(beside)
 
 
-def load(folder):
+def load(folder: pathlib.Path) -> keras.layers.Layer | None:
     """The layer that `save` kept, or None."""
     path = folder / FILE
-    return keras.saving.load_model(path).layers[-1] if path.is_file() else None
+    if not path.is_file():
+        return None
+    return typing.cast(keras.Model, keras.saving.load_model(path)).layers[-1]

@@ -34,7 +34,8 @@ class Recipe:
     steps: int = setting(60_000, help="number of updates", metavar="N", at_least=1)
     momentum: float = setting(0.9, help="momentum", metavar="X", at_least=0, below=1)
     clip_norm: float | None = setting(None, help="bound on the gradient", metavar="X", above=0)
-    drop_steps: tuple[int, ...] = setting((), help="where the rate drops", metavar="N", at_least=0)
+    drop_steps: tuple[int, ...] = setting((), help="where the rate drops", metavar="N", at_least=0, may_be_empty=True)
+    out: str | None = setting(None, help="a folder")
     download: bool = setting(True, help="never download", free_on_resume=True)
 
 
@@ -71,6 +72,7 @@ def test_defaults_and_what_was_typed():
         "bias": True,
         "momentum": 0.0,
     }
+    assert settings("--drop-steps").recipe.drop_steps == ()
     assert settings("--clip-norm", "1e-1").recipe.clip_norm == 0.1
     assert with_defaults(Settings, {"steps": 5, "momentum": 0.5}, {"steps": 7}).recipe == Recipe(7, 0.5)
 
@@ -92,6 +94,7 @@ def test_commas_separate_values_as_spaces_do(words):
         (["--head", "none"], "argument --head: expected one of random, trained, received 'none'"),
         (["--widths", "8,0"], "argument --widths: expected a whole number of at least 1, received '0'"),
         (["--widths", "8,,16"], "received ''"),
+        (["--out", ""], "argument --out: expected text that is not empty, received ''"),
         (["--mom", "0.5"], "unrecognized arguments: --mom"),
     ],
 )
@@ -139,6 +142,10 @@ def test_json_and_back():
         ({"steps": None}, "x.json: steps: expected a whole number of at least 1, received None"),
         ({"widths": 8}, "x.json: widths: expected a list, each a whole number of at least 1, received 8"),
         ({"widths": [8, "16"]}, "x.json: widths: expected a whole number of at least 1, received '16'"),
+        (
+            {"widths": []},
+            "x.json: widths: expected one or more values, each a whole number",
+        ),
         ({"head": "none"}, "x.json: head: expected one of random, trained, received 'none'"),
         ({"bias": "yes"}, "x.json: bias: expected true or false, received 'yes'"),
         ({"momentum": float("inf")}, "x.json: momentum: expected a number of at least 0 and below 1, received inf"),

@@ -6,7 +6,7 @@ import pytest
 
 from trainers.cli.arguments import UsageError
 from trainers.cluster import description as clusters
-from trainers.training import options
+from trainers.training.settings import resolve_strategy
 
 TWO = {"worker": ["a:5000", "b:5000"]}
 SERVED = {"chief": ["c:1"], "ps": ["p:1"], "worker": ["w:1", "w:2"]}
@@ -34,9 +34,9 @@ def test_workers(monkeypatch):
 def test_parameter_servers(monkeypatch):
     cluster = described(monkeypatch, SERVED, "chief")
     assert cluster.asynchronous
-    assert options.resolve_strategy({"strategy": "auto"}, cluster) == "parameter-server"
+    assert resolve_strategy("auto", cluster) == "parameter-server"
     with pytest.raises(UsageError, match="--strategy mirrored does not fit the cluster of 4 tasks in TF_CONFIG"):
-        options.resolve_strategy({"strategy": "mirrored"}, cluster)
+        resolve_strategy("mirrored", cluster)
     with pytest.raises(UsageError, match="needs one chief, which hands out the work, and one or more workers"):
         described(monkeypatch, {"ps": ["p:1"], "worker": ["w:1"]})
 
@@ -48,9 +48,9 @@ def test_no_cluster_or_one_of_a_single_task(monkeypatch):
     assert not clusters.in_environment()
     assert described(monkeypatch, {"worker": ["a:1"]}) is None
     with pytest.raises(UsageError, match="--strategy multi-worker needs a cluster.*trainers.launch --workers 2 -- "):
-        options.resolve_strategy({"strategy": "multi-worker"}, None)
+        resolve_strategy("multi-worker", None)
     with pytest.raises(UsageError, match="trainers.launch --workers 2 --ps 1 -- "):
-        options.resolve_strategy({"strategy": "parameter-server"}, None)
+        resolve_strategy("parameter-server", None)
 
 
 @pytest.mark.parametrize(

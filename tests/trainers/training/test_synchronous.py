@@ -11,50 +11,34 @@ from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.optimizers import Momentum
 from models.cifar import identity_resnet
 from trainers.cluster.strategy import distribute
-from trainers.training.loop import Recipe, Trainer
+from trainers.training.learner import Learner
+from trainers.training.schedule import Schedule
+from trainers.training.synchronous import SynchronousTrainer
 
 DATA = shapes.load(80, 45)
 BATCHES = TrainBatches(DATA.train_images, DATA.train_labels, 16, 3, AUGMENTATIONS["paper"])
 
 
-def recipe(**changes):
-    values = {
-        "steps": 10,
-        "learning_rate": 0.2,
-        "drop_steps": (2, 4),
-        "drop_factor": 10.0,
-        "make_optimizer": lambda rate: Momentum(rate, 0.9),
-        "clip_norm": None,
-        "log_every": 1,
-        "evaluate_every": 1,
-        "checkpoint_every": 1,
-        "keep_checkpoints": 1,
-    }
-    return Recipe(**{**values, **changes})
+SCHEDULE = Schedule(0.2, drop_steps=(2, 4))
 
 
 def build():
     return identity_resnet(blocks=1, widths=(4, 8), stem=4, initializer="standard", weight_decay=0.1, seed=1)
 
 
-def trainer(**changes):
-    return Trainer(tf.distribute.get_strategy(), build, recipe(**changes), 16)
-
-
-def test_the_rate_drops_at_its_steps():
-    rates = [float(recipe().rate(step)) for step in range(6)]
-    np.testing.assert_allclose(rates, [0.2, 0.2, 0.02, 0.02, 0.002, 0.002], rtol=1e-6)
-    assert float(recipe(drop_steps=()).rate(10**9)) == pytest.approx(0.2)
+def trainer(clip_norm=None):
+    strategy = tf.distribute.get_strategy()
+    return SynchronousTrainer(Learner(strategy, build, lambda: Momentum(0.2, 0.9), SCHEDULE, 16, clip_norm))
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.3])
 def test_updates_equal_the_recipe_written_out(clip_norm):
-    ours = trainer(clip_norm=clip_norm)
+    ours = trainer(clip_norm)
     model = build()
     weights = [np.array(v) for v in model.trainable_variables]
     velocities = [np.zeros_like(w) for w in weights]
     kernels = [v.path.endswith("kernel") for v in model.trainable_variables]
-    iterator = iter(distribute(ours.strategy, lambda share: BATCHES.dataset(0, 6, share)))
+    iterator = iter(distribute(ours.learner.strategy, lambda share: BATCHES.dataset(0, 6, share)))
     norms = []
     for step in range(6):
         images, labels = BATCHES.batch(step)
@@ -77,17 +61,17 @@ def test_updates_equal_the_recipe_written_out(clip_norm):
         error = np.mean(np.argmax(logits, axis=1) != labels)
         measured = ours.update(iterator).numpy()
         np.testing.assert_allclose(measured, [loss, penalty, error, norm, rate], rtol=2e-4, atol=1e-6)
-    for variable, expected in zip(ours.model.trainable_variables, weights, strict=True):
+    for variable, expected in zip(ours.learner.model.trainable_variables, weights, strict=True):
         np.testing.assert_allclose(variable, expected, atol=2e-5)
-    assert ours.step.numpy() == 6
+    assert ours.learner.step.numpy() == 6
     assert clip_norm is None or max(norms) > clip_norm
 
 
-def test_evaluation_is_the_mean_over_every_picture_once():
+def test_evaluation_is_the_mean_over_every_image_once():
     ours = trainer()
     measured = ours.evaluate(EvaluationBatches(DATA.test_images, DATA.test_labels, 16))
     standardized = tf.image.per_image_standardization(tf.cast(DATA.test_images, tf.float32))
-    logits = ours.model.predict(standardized, verbose=0)
+    logits = ours.learner.model.predict(standardized, verbose=0)
     losses = keras.losses.sparse_categorical_crossentropy(DATA.test_labels, logits, from_logits=True)
     assert measured["count"] == 45
     assert measured["error"] == np.mean(np.argmax(logits, axis=1) != DATA.test_labels)

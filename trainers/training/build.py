@@ -1,0 +1,53 @@
+"""From a task's settings to its network, its optimizer and the learner that holds both."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from idmatters_tf.optimizers import Momentum
+from trainers.cli.arguments import UsageError
+from trainers.training.learner import Learner
+from trainers.training.settings import Recipe
+from trainers.training.task import Task
+
+
+def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: str, replicas: int = 1) -> keras.Model:
+    """The network of a task under a dtype policy, with statistics over all replicas."""
+    previous = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(dtype)
+    try:
+        return task.network(image_shape, classes, replicas)
+    finally:
+        keras.config.set_dtype_policy(previous)
+
+
+def optimizer_of(recipe: Recipe) -> Callable[[], keras.optimizers.Optimizer]:
+    """What makes the optimizer of a recipe."""
+    make = Momentum if recipe.momentum_convention == "tensorflow1" else keras.optimizers.SGD
+    return lambda: make(recipe.learning_rate, momentum=recipe.momentum, nesterov=recipe.nesterov)
+
+
+def build_learner(task: Task, data: Any, strategy: tf.distribute.Strategy) -> Learner:
+    """The learner of a task, its random numbers fixed by the seed.
+
+    Raises:
+        UsageError: the batch cannot be divided evenly among the replicas.
+    """
+    recipe, replicas = task.settings.recipe, strategy.num_replicas_in_sync
+    if recipe.batch_size % replicas:
+        raise UsageError(f"--batch-size must be a multiple of the {replicas} replicas. Received: {recipe.batch_size}")
+    if task.settings.devices.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    keras.utils.set_random_seed(recipe.seed)
+    dtype = "mixed_bfloat16" if recipe.precision == "bfloat16" else "float32"
+    return Learner(
+        strategy,
+        lambda: build_network(task, data.image_shape, data.classes, dtype, replicas),
+        optimizer_of(recipe),
+        task.schedule(),
+        recipe.batch_size,
+        recipe.clip_norm,
+        task.preprocess_on_device,
+    )

@@ -1,0 +1,56 @@
+"""What is done with the checkpoints of a run without training: the test error, and the exports."""
+
+from trainers.cli.arguments import UsageError
+from trainers.cli.startup import import_tensorflow, say
+from trainers.run.folder import Run
+from trainers.training.task import Task
+
+
+def evaluate(task: Task, run: Run) -> int:
+    """Prints the test error of the newest checkpoint, on this machine alone wherever it was trained."""
+    _require_checkpoint(run)
+    data = task.data
+    import_tensorflow()
+    from trainers.cluster import strategy as strategies
+    from trainers.training.build import build_learner
+    from trainers.training.synchronous import SynchronousTrainer
+
+    devices = task.settings.devices
+    here = devices.strategy if devices.strategy in ("one", "mirrored") else "auto"
+    learner = build_learner(task, data, strategies.make(here, devices.logical_cpus))
+    step = _restore(run, learner.model)
+    measured = SynchronousTrainer(learner).evaluate(task.test_batches())
+    top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
+    print(
+        f"{run.path}, step {step}: test error {100 * measured['error']:.2f} %{top5}, test loss "
+        f"{measured['loss']:.4f} on {measured['count']:,} images"
+    )
+    return 0
+
+
+def export_again(task: Task, run: Run) -> int:
+    """Writes `model.keras` and `saved_model/` of the newest checkpoint; the data are not needed."""
+    _require_checkpoint(run)
+    described = run.data()
+    import_tensorflow()
+    from trainers.training.build import build_network
+    from trainers.training.export import export_run
+
+    model = build_network(task, described.image_shape, described.classes, "float32")
+    print(f"{run.path}, step {_restore(run, model)}:")
+    export_run(task, run, model)
+    return 0
+
+
+def _require_checkpoint(run):
+    if not list(run.checkpoints_path.glob("step-*")):
+        raise UsageError(f"{run.path} has no checkpoints yet. Train it first: --resume --out {run.path}")
+
+
+def _restore(run, model):
+    from trainers.training.checkpoints import restore_weights
+
+    step = restore_weights(run.checkpoints_path, model, say)
+    if step is None:
+        raise UsageError(f"{run.path} has no intact checkpoint. Train it again with another --out.")
+    return step

@@ -1,0 +1,140 @@
+"""A network, its optimizer and its step counter, and what one replica computes with them.
+
+Every number that an update uses is a function of the weights, the velocities and the step, all of which a checkpoint
+holds: a run that is killed and resumed goes through the same weights as one that is not.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from idmatters_tf.randomness import seed_states
+from trainers.training.schedule import Schedule
+
+# With fewer classes the right one is among the first five too easily.
+TOP5_CLASSES = 50
+
+
+class Learner:
+    """What `SynchronousTrainer` and `AsynchronousTrainer` train.
+
+    Args:
+        strategy: a `tf.distribute.Strategy`.
+        build_model: returns the network, a `keras.Model` from standardised images to logits.
+        make_optimizer: returns a Keras optimizer of the SGD family.
+        schedule: the learning rate.
+        batch_size: of the global batch.
+        clip_norm: bound on the global norm of the gradient over all replicas, or None.
+        preprocess: maps what the batches hold to images for the network, on the devices; None: they hold these.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        build_model: Callable[[], keras.Model],
+        make_optimizer: Callable[[], keras.optimizers.Optimizer],
+        schedule: Schedule,
+        batch_size: int,
+        clip_norm: float | None = None,
+        preprocess: Callable | None = None,
+    ):
+        self.strategy, self.schedule, self.batch_size = strategy, schedule, batch_size
+        self.clip_norm, self.preprocess = clip_norm, preprocess
+        with strategy.scope():
+            self.model = build_model()
+            self.optimizer = make_optimizer()
+            # Inside the scope: slot variables created while tracing break under several replicas.
+            self.optimizer.build(self.model.trainable_variables)
+            # Neither weights nor saved with them.
+            self._random_states = [(int(state.numpy()[0]), state) for state in seed_states(self.model)]
+            self.step = tf.Variable(
+                0,  # pyright: ignore[reportArgumentType]
+                dtype=tf.int64,
+                trainable=False,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                name="step",
+            )
+
+    @property
+    def parameters(self) -> int:
+        """The number of trainable parameters."""
+        return sum(int(np.prod(variable.shape)) for variable in self.model.trainable_variables)
+
+    def reseed(self) -> None:
+        """Makes what dropout draws a function of its seed, the step and the replica, whatever was drawn before."""
+        replica = tf.distribute.get_replica_context()
+        number = self.step * replica.num_replicas_in_sync + tf.cast(replica.replica_id_in_sync_group, tf.int64)
+        for seed, state in self._random_states:
+            state.value.assign(tf.cast(tf.stack([seed, number]), state.value.dtype))
+
+    def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
+        """This replica's part of the gradient, and of `[cross-entropy, weight penalty, error]`."""
+        replica = tf.distribute.get_replica_context()
+        with tf.GradientTape() as tape:
+            logits = self._logits(images, training=True)
+            cross_entropy = tf.reduce_sum(_cross_entropy(labels, logits)) / self.batch_size
+            penalty = tf.add_n(self.model.losses or [tf.zeros(())]) / replica.num_replicas_in_sync
+            loss = cross_entropy + penalty
+        gradients = tape.gradient(loss, [variable.value for variable in self.model.trainable_variables])
+        error = tf.reduce_sum(_is_wrong(labels, logits)) / self.batch_size
+        return gradients, tf.stack([cross_entropy, penalty, error])
+
+    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor) -> tf.Tensor:
+        """Clips the whole gradient and updates the weights. Returns the gradient's norm before clipping."""
+        norm = tf.linalg.global_norm(gradients)
+        if self.clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self.clip_norm, use_norm=norm)
+        # Each variable's update is called directly: `optimizer.apply` would reduce the gradients a second time, and
+        # would count its own iterations, which can lose counts where replicas are not synchronous.
+        for gradient, variable in zip(gradients, self.model.trainable_variables, strict=True):
+            self.optimizer.update_step(gradient, variable.value, rate)
+        return norm
+
+    def evaluation_sums(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        """This replica's `[cross-entropy, errors, images, top-5 errors]`, sums over its images of weight 1."""
+        logits = self._logits(images, training=False)
+        return tf.stack(
+            [
+                tf.reduce_sum(weights * _cross_entropy(labels, logits)),
+                tf.reduce_sum(weights * _is_wrong(labels, logits)),
+                tf.reduce_sum(weights),
+                tf.reduce_sum(weights * _is_wrong(labels, logits, top=min(5, logits.shape[-1]))),
+            ]
+        )
+
+    def evaluation(self, sums: np.ndarray) -> dict[str, float]:
+        """The means of `evaluation_sums` over all images.
+
+        Returns:
+            A dict with `loss` (mean cross-entropy), `error` (top-1, a fraction) and `count`, and from 50 classes on
+            with `top5_error`.
+        """
+        means = {"loss": float(sums[0] / sums[2]), "error": float(sums[1] / sums[2]), "count": int(sums[2])}
+        if self.model.output_shape[-1] >= TOP5_CLASSES:
+            means["top5_error"] = float(sums[3] / sums[2])
+        return means
+
+    def digest(self) -> str:
+        """A checksum of all weights and velocities (SHA-256, its first 16 hexadecimal digits)."""
+        sha = hashlib.sha256()
+        for variable in (*self.model.variables, *self.optimizer.variables):
+            sha.update(np.ascontiguousarray(variable).data)
+        return sha.hexdigest()[:16]
+
+    def _logits(self, images, training):
+        return self.model(images if self.preprocess is None else self.preprocess(images), training=training)
+
+
+def _cross_entropy(labels, logits):
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.cast(logits, tf.float32))
+
+
+def _is_wrong(labels, logits, top=1):
+    """1 where the label is not among the `top` largest logits, else 0."""
+    if top == 1:
+        return tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) != labels, tf.float32)
+    return 1.0 - tf.cast(tf.math.in_top_k(labels, tf.cast(logits, tf.float32), top), tf.float32)

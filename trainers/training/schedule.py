@@ -1,0 +1,31 @@
+"""The learning rate as a function of the step."""
+
+import dataclasses
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A rate that drops by a factor at given steps, after an optional warm-up at a constant rate.
+
+    Attributes:
+        learning_rate: the rate before the first drop.
+        drop_steps: the first updates with a lower rate, ascending.
+        drop_factor: by which the rate is divided at each of them.
+        warm_up_steps, warm_up_rate: the number of updates at the beginning that have a rate of their own, and that
+            rate.
+    """
+
+    learning_rate: float
+    drop_steps: tuple[int, ...] = ()
+    drop_factor: float = 10.0
+    warm_up_steps: int = 0
+    warm_up_rate: float = 0.0
+
+    def rate(self, step: int | tf.Tensor | tf.Variable) -> tf.Tensor:
+        """The learning rate of the update that follows `step` updates, a float32 tensor."""
+        step = tf.cast(step, tf.int64)
+        drops = tf.reduce_sum(tf.cast(step >= tf.constant(self.drop_steps, tf.int64), tf.float32))
+        rate = self.learning_rate * tf.pow(1.0 / self.drop_factor, drops)
+        return tf.where(step < self.warm_up_steps, self.warm_up_rate, rate) if self.warm_up_steps else rate

@@ -1,0 +1,154 @@
+"""What happens around the updates of a run, however they are made: records, evaluations, checkpoints, resuming."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from trainers.cli.arguments import RunError
+from trainers.cluster.join import Alone, Cluster
+from trainers.run.events import Events
+from trainers.run.folder import Run
+from trainers.run.progress import Progress
+from trainers.training.checkpoints import Checkpoints
+from trainers.training.learner import Learner
+from trainers.training.settings import Intervals
+
+# Called after a step with its number and the seconds since the run began.
+Callback = Callable[[int, float], object]
+
+
+class Trainer(Protocol):
+    """`SynchronousTrainer` or `AsynchronousTrainer`."""
+
+    learner: Learner
+
+    def evaluate(self, batches: Any, progress: bool = True) -> dict[str, float]: ...
+
+
+class Session:
+    """One sitting at a run: from the newest checkpoint to the end, or to a signal.
+
+    Args:
+        run: a `trainers.run.folder.Run` that has been started.
+        trainer: makes the updates, and calls the methods of the session between them.
+        test: `EvaluationBatches`.
+        events: a `trainers.run.events.Events`.
+        steps: number of updates of the whole run.
+        intervals: how often there are records, evaluations and checkpoints.
+        cluster: the tasks that train together, see `trainers.cluster.join`.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        trainer: Trainer,
+        test: Any,
+        events: Events,
+        steps: int,
+        intervals: Intervals,
+        cluster: Cluster | None = None,
+    ):
+        self.run, self.trainer, self.test, self.events = run, trainer, test, events
+        self.steps, self.intervals, self.cluster = steps, intervals, cluster or Alone()
+        learner = trainer.learner
+        self.checkpoints = Checkpoints(
+            run.checkpoints_path,
+            intervals.keep_checkpoints,
+            model=learner.model,
+            optimizer=learner.optimizer,
+            step=learner.step,
+        )
+        self.progress = Progress(steps, "training", progress=False)
+        self._pending: list[tf.Tensor] = []
+        self._window_seconds = self._seconds_before = 0.0
+        self._began = time.monotonic()
+
+    def resume(self, say: Callable[[str], object]) -> int:
+        """Restores the newest intact checkpoint, and drops the metrics beyond it. Returns its step, 0 for a new run."""
+        step = (self.checkpoints.restore(say) or 0) if self.run.writes else None
+        step = self.cluster.gather("the step to go on from", step)[self.cluster.chief]
+        if step and not self.run.writes:
+            self.checkpoints.restore_step(step)
+        records = self.run.keep_metrics_until(step)
+        self._seconds_before = max((record.get("seconds", 0.0) for record in records), default=0.0)
+        return step
+
+    def begin(self) -> int:
+        """Starts the clock and the progress bar. Returns the number of updates made so far."""
+        done = int(self.trainer.learner.step.numpy())
+        self._began = time.monotonic()
+        self.progress = Progress(self.steps, "training", self.run.writes, done=done)
+        return done
+
+    def seconds(self) -> float:
+        """How long the run has trained, earlier sessions included."""
+        return round(self._seconds_before + time.monotonic() - self._began, 3)
+
+    def add(self, result: tf.Tensor) -> None:
+        """Takes what an update returned; read only when it is logged, so that the devices need not wait."""
+        self._pending.append(result)
+        self.progress.advance()
+
+    def spent(self, seconds: float) -> None:
+        """Counts the time that updates took, for the images per second."""
+        self._window_seconds += seconds
+
+    def log(self, step: int) -> None:
+        """Records the mean of the updates since the last record.
+
+        Raises:
+            RunError: a loss or gradient was not finite.
+        """
+        if not self._pending:
+            return
+        before = time.monotonic()
+        values = np.stack([np.asarray(result) for result in self._pending]).astype(float)
+        seconds = self._window_seconds + time.monotonic() - before
+        bad = ~np.isfinite(values[:, :4]).all(axis=1)
+        if bad.any():
+            self._diverged(step - len(values) + 1 + int(np.argmax(bad)))
+        loss, penalty, error, norm = values[:, :4].mean(axis=0)
+        images_per_second = len(values) * self.trainer.learner.batch_size / max(seconds, 1e-9)
+        record = {
+            "loss": loss,
+            "penalty": penalty,
+            "error": error,
+            "gradient_norm": norm,
+            "learning_rate": values[-1, 4],
+            "images_per_second": images_per_second,
+        }
+        self.run.record(kind="train", step=step, seconds=self.seconds(), **record)
+        self.events.scalars(step, {f"train/{name}": value for name, value in record.items()})
+        self.progress.show(f"loss {loss:.4f} error {100 * error:.1f} % {images_per_second:.0f} images/s")
+        self._pending, self._window_seconds = [], 0.0
+
+    def evaluate(self, step: int) -> None:
+        """Evaluates the network on the test images, and records the result and the norms of the blocks."""
+        measured = self.trainer.evaluate(self.test, progress=self.run.writes)
+        norms = self.events.norms(self.trainer.learner.model)
+        self.run.record(kind="test", step=step, seconds=self.seconds(), **measured, norms=norms)
+        self.events.scalars(step, {f"test/{name}": value for name, value in measured.items() if name != "count"})
+        self.events.write_norms(step, norms)
+        self.progress.say(f"step {step}: test error {100 * measured['error']:.2f} %, test loss {measured['loss']:.4f}")
+
+    def save(self, step: int) -> None:
+        """Saves a checkpoint, once all tasks of a synchronous cluster have found that their weights are the same."""
+        if not self.cluster.alone and not self.cluster.asynchronous:
+            self.cluster.agree(f"the weights at step {step}", self.trainer.learner.digest())
+        if self.run.writes:
+            self.checkpoints.save(step)
+
+    def _diverged(self, step):
+        clip = self.trainer.learner.clip_norm
+        advice = (
+            "Start again with --clip-norm 1 or a lower --learning-rate, and another --out."
+            if clip is None or clip > 1
+            else "Start again with a lower --learning-rate, and another --out."
+        )
+        raise RunError(
+            f"the loss or its gradient is no longer finite at step {step}: training has diverged. "
+            f"{self.checkpoints.last_good_sentence()} {advice}"
+        )

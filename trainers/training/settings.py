@@ -1,0 +1,217 @@
+"""The settings that all training programs share: the recipe, the devices, the run, and what to do with it.
+
+Whichever way they come in, through the command line, `--resume`, `--evaluate` or a config.json edited by hand,
+`trainers.cli.settings.make` checks them.
+"""
+
+import dataclasses
+from typing import Any, Literal, Protocol
+
+from models.layout import Head, Initializer, Layout, Shortcut
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import setting
+from trainers.cluster.description import ClusterDescription
+
+Strategy = Literal["auto", "one", "mirrored", "multi-worker", "parameter-server"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a network is trained, but for the schedule of the learning rate, which is each program's own."""
+
+    steps: int = setting(60_000, help="number of updates", metavar="N", at_least=1)
+    batch_size: int = setting(
+        128,
+        help="size of the global batch; with parameter servers, of the batch of each worker's update",
+        metavar="N",
+        at_least=1,
+    )
+    learning_rate: float = setting(0.05, help="initial learning rate", metavar="X", above=0)
+    momentum: float = setting(0.9, help="coefficient of momentum", metavar="X", at_least=0, below=1)
+    momentum_convention: Literal["tensorflow1", "keras"] = setting(
+        "tensorflow1",
+        help="where the learning rate enters: after the velocity (w -= lr v, the paper's optimizer) or inside it "
+        "(Keras' SGD); the two differ only after the rate has changed",
+    )
+    nesterov: bool = setting(False, help="use Nesterov momentum")
+    weight_decay: float = setting(
+        1e-4,
+        help="adds X * sum(w^2) / 2 over the kernels to the loss, as the paper's code does",
+        metavar="X",
+        at_least=0,
+    )
+    clip_norm: float | None = setting(
+        None, help="clip the gradient to this global norm (default: no clipping)", metavar="X", above=0
+    )
+    precision: Literal["float32", "bfloat16"] = setting(
+        "float32", help="precision of the convolutions; weights stay float32"
+    )
+    seed: int = setting(
+        0,
+        help="seed of the weights, the order of the images and their augmentation",
+        metavar="N",
+        at_least=0,
+        at_most=2**31 - 1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablations:
+    """What the paper and its successors vary about the network near the identity."""
+
+    bias: bool | None = setting(False, help="give the residual convolutions and the stem biases")
+    shortcut: Shortcut | None = setting(
+        "pad", help="average pooling and zero padding, 1x1 convolutions, or none (the standard parameterisation)"
+    )
+    head: Head | None = setting("random", help="the last layer: a frozen random projection, or a trained one")
+    norm: Literal["none", "batch"] | None = setting("none", help="normalisation after each 3x3 convolution")
+    initializer: Initializer | None = setting(
+        "identity",
+        help="initialisation of the residual convolutions: N(0, 1/(k^2 c)^2), N(0, 1/(k sqrt c)^2), or Fixup "
+        "(Zhang et al., 2019)",
+    )
+    branch_scale: float | None = setting(
+        None,
+        help="multiply each branch by a trained factor, initially X; 0 with --initializer standard is SkipInit and "
+        "ReZero (default: no factor)",
+        metavar="X",
+        at_least=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """Which devices and machines train. None of it changes what is computed, beyond rounding."""
+
+    strategy: Strategy = setting(
+        "auto",
+        help="auto: the cluster described by TF_CONFIG or Slurm, else all GPUs of this machine",
+        free_on_resume=True,
+    )
+    logical_cpus: int = setting(
+        1,
+        help="split the CPU into N logical devices, to try several replicas",
+        metavar="N",
+        at_least=1,
+        at_most=64,
+        free_on_resume=True,
+    )
+    deterministic: bool = setting(
+        True, help="allow GPUs faster operations whose results vary from run to run", free_on_resume=True
+    )
+    cluster_timeout: float = setting(
+        600.0,
+        help="how many seconds to wait for absent tasks of the cluster",
+        metavar="S",
+        above=0,
+        free_on_resume=True,
+        free_per_task=True,
+    )
+    control_port: int | None = setting(
+        None,
+        help="port of the chief's machine on which the tasks coordinate (default: the chief's own port + 1000)",
+        metavar="N",
+        at_least=1,
+        at_most=65535,
+        free_on_resume=True,
+    )
+    parameter_servers: int = setting(
+        0,
+        help="how many tasks of a Slurm step are parameter servers",
+        metavar="N",
+        at_least=0,
+        free_on_resume=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Intervals:
+    """How often something is written."""
+
+    log_every: int = setting(
+        20, help="number of steps between training records", metavar="N", at_least=1, free_on_resume=True
+    )
+    evaluate_every: int = setting(
+        1000, help="number of steps between evaluations", metavar="N", at_least=1, free_on_resume=True
+    )
+    checkpoint_every: int = setting(
+        500, help="number of steps between checkpoints", metavar="N", at_least=1, free_on_resume=True
+    )
+    keep_checkpoints: int = setting(
+        3, help="how many checkpoints to keep", metavar="N", at_least=1, free_on_resume=True, free_per_task=True
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What to do: options that are no settings of a run. Programs add their `--preset`."""
+
+    out: str | None = setting(None, help="the run's folder (default: in runs/)", metavar="DIR")
+    resume: bool = setting(False, help="resume the run in --out with the settings saved there")
+    evaluate: str | None = setting(
+        None, help="evaluate the newest checkpoint of this run instead of training", metavar="RUN"
+    )
+    export_only: str | None = setting(
+        None, help="export the newest checkpoint of this run instead of training", metavar="RUN"
+    )
+    debug: bool = setting(False, help="show tracebacks and TensorFlow's own messages")
+
+    def __post_init__(self) -> None:
+        if sum((self.resume, self.evaluate is not None, self.export_only is not None)) > 1:
+            raise UsageError("--evaluate, --export-only and --resume exclude one another: give one of them.")
+
+
+class Settings(Protocol):
+    """What `trainers.training.train` reads of any program's settings."""
+
+    @property
+    def recipe(self) -> Recipe: ...
+    @property
+    def devices(self) -> Devices: ...
+    @property
+    def run(self) -> Intervals: ...
+
+
+def layout_options(network: Ablations, replicas: int) -> dict[str, Any]:
+    """The fields of a `models.layout.Layout` that the settings name."""
+    options = {field.name: getattr(network, field.name) for field in dataclasses.fields(Ablations)}
+    return {**options, "norm": None if network.norm == "none" else batch_norm(replicas)}
+
+
+def batch_norm(replicas: int) -> Literal["batch", "synchronized"]:
+    """The models' `norm`: with several replicas, the statistics are those of the global batch, as on one device."""
+    return "batch" if replicas == 1 else "synchronized"
+
+
+def check_widths(layout: Layout) -> None:
+    """Raises UsageError for widths that the shortcut cannot follow."""
+    channels = [layout.stem, *layout.widths]
+    if layout.shortcut == "pad" and channels != sorted(channels):
+        raise UsageError(
+            f"--stem and --widths must not decrease with --shortcut pad, which cannot drop channels. Received: "
+            f"--stem {channels[0]} --widths {' '.join(map(str, channels[1:]))}. Use --shortcut projection."
+        )
+
+
+def resolve_strategy(name: str, cluster: ClusterDescription | None) -> str:
+    """The value of `--strategy`, `auto` resolved where there is a cluster.
+
+    Raises:
+        UsageError: the strategy and the cluster do not fit each other.
+    """
+    of_cluster = None if cluster is None else "parameter-server" if cluster.asynchronous else "multi-worker"
+    if name == "auto":
+        return of_cluster or "auto"
+    if cluster is None or of_cluster is None:
+        if name in ("multi-worker", "parameter-server"):
+            raise UsageError(
+                f"--strategy {name} needs a cluster, but neither TF_CONFIG nor Slurm describes one of several tasks. "
+                f"To try it on this machine: python -m trainers.launch --workers 2 "
+                f"{'--ps 1 ' * (name != 'multi-worker')}-- ..."
+            )
+    elif of_cluster != name:
+        raise UsageError(
+            f"--strategy {name} does not fit the cluster of {len(cluster.tasks)} tasks in {cluster.source}, which is "
+            f"one for --strategy {of_cluster}. Leave --strategy out, or unset {cluster.source}."
+        )
+    return name

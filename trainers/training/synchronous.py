@@ -1,0 +1,127 @@
+"""Synchronous training on tf.distribute's public API: all replicas make each update together."""
+
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainers.cluster.strategy import distribute
+from trainers.run.progress import Progress
+from trainers.run.signals import SignalHandler
+from trainers.training.learner import Learner
+from trainers.training.session import Callback, Session
+
+
+class SynchronousTrainer:
+    """The compiled update and evaluation, and the loop that calls them.
+
+    Args:
+        learner: the network and its optimizer.
+    """
+
+    def __init__(self, learner: Learner):
+        self.learner = learner
+
+    @tf.function
+    def update(self, batches: Any, stop: tuple | tf.Tensor = ()) -> tf.Tensor:
+        """One update.
+
+        Args:
+            batches: the iterator of a distributed data set.
+            stop: in a cluster, a float32 scalar, 1 where this worker has been asked to stop, else 0.
+
+        Returns:
+            float32 `[cross-entropy, weight penalty, error, gradient norm, learning rate]`, and with `stop` its sum over
+            all replicas, by which all workers learn of it at the same step.
+        """
+        learner = self.learner
+        rate = learner.schedule.rate(learner.step)
+        results = learner.strategy.run(self._replica_update, args=(*next(batches), rate, stop))
+        learner.step.assign_add(1)
+        # The same on every replica.
+        return learner.strategy.experimental_local_results(results)[0]
+
+    def _replica_update(self, images, labels, rate, stop):
+        replica = tf.distribute.get_replica_context()
+        self.learner.reseed()
+        gradients, measured = self.learner.gradients(images, labels)
+        measured = tf.concat([measured, tf.reshape(stop, [-1])], 0)
+        if replica.num_replicas_in_sync > 1:
+            # All in one go: each exchange costs a round through the replicas, however small it is.
+            *gradients, measured = replica.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, measured])
+        norm = self.learner.apply(gradients, rate)
+        return tf.concat([measured[:3], [norm, rate], measured[3:]], 0)
+
+    @tf.function
+    def _evaluate_batch(self, batches):
+        sums = self.learner.strategy.run(self.learner.evaluation_sums, args=next(batches))
+        return self.learner.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
+
+    def evaluate(self, batches: Any, progress: bool = True) -> dict[str, float]:
+        """Evaluates the network on every image of an `EvaluationBatches`, once; see `Learner.evaluation`."""
+        iterator = iter(distribute(self.learner.strategy, batches.dataset))
+        sums = np.zeros(4)
+        with Progress(batches.steps, "evaluating", progress, unit="batches", leave=False) as bar:
+            for _ in range(batches.steps):
+                sums += self._evaluate_batch(iterator).numpy()
+                bar.advance()
+                bar.show(f"error {100 * sums[1] / max(sums[2], 1):.2f} %")
+        return self.learner.evaluation(sums)
+
+    def fit(self, session: Session, train: Any, callbacks: Sequence[Callback] = ()) -> signal.Signals | None:
+        """Trains to the end of a session. Returns None, or the signal that stopped it once a checkpoint was saved.
+
+        Args:
+            session: what happens between the updates.
+            train: `TrainBatches`.
+            callbacks: called after each step, such as `trainers.training.curvature.CurvatureCallback`.
+        """
+        first, steps, intervals = session.begin(), session.steps, session.intervals
+        if first >= steps:
+            return None
+        batches = iter(distribute(self.learner.strategy, lambda share: train.dataset(first, steps - first, share)))
+        stop = _CommonStop(session.cluster.alone)
+        with SignalHandler() as handler, session.progress:
+            for step in range(first + 1, steps + 1):
+                started = time.monotonic()
+                result = self.update(batches, *stop.request(handler))
+                session.add(result)
+                session.spent(time.monotonic() - started)
+                # Read once: a signal that comes during what follows is for the next step.
+                stopped_by = stop.agreed(handler, result)
+                saves = step % intervals.checkpoint_every == 0 or step == steps or stopped_by is not None
+                if step % intervals.log_every == 0 or saves:
+                    session.log(step)
+                if step % intervals.evaluate_every == 0 or step == steps:
+                    session.evaluate(step)
+                for callback in callbacks:
+                    callback(step, session.seconds())
+                if saves:
+                    session.save(step)
+                if stopped_by is not None:
+                    return stopped_by if step < steps else None
+        return None
+
+
+class _CommonStop:
+    """How all workers stop after the same step: each one's signal is summed with the gradients of the next update."""
+
+    def __init__(self, alone):
+        self._alone, self._previous = alone, None
+
+    def request(self, handler):
+        """The arguments by which the update tells the others of a signal; none where there are no others."""
+        return () if self._alone else (tf.constant(float(handler.received is not None)),)
+
+    def agreed(self, handler, result):
+        """The signal that ends the training after this step, or None: the same decision on all workers."""
+        if self._alone:
+            return handler.received
+        # The result of the step before is there already: so the devices need not wait for this thread.
+        previous, self._previous = self._previous, result
+        if previous is None or not previous[-1] > 0:
+            return None
+        return handler.received or signal.SIGTERM

@@ -1,0 +1,102 @@
+"""What a training program has of its own: its settings, its data, its network, its schedule."""
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trainers.cli.settings import with_defaults
+
+if TYPE_CHECKING:
+    import keras
+
+    from trainers.run.folder import Run
+    from trainers.training.learner import Learner
+    from trainers.training.schedule import Schedule
+    from trainers.training.session import Callback
+
+
+@dataclasses.dataclass
+class Task(abc.ABC):
+    """One training with given settings. Made anew for each command: what it has loaded and fitted goes with it.
+
+    `data` has `name`, `origin`, `classes`, `image_shape` and `digest()`.
+
+    Attributes:
+        settings: a `trainers.training.settings.Settings`.
+        program: the name of the module, for messages and config.json: "trainers.cifar".
+        settings_type, command_type: dataclasses of settings, and of what to do with them.
+        presets: the values of `--preset`, with the settings that each changes.
+    """
+
+    settings: Any
+    program: ClassVar[str]
+    settings_type: ClassVar[type]
+    command_type: ClassVar[type]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]]
+
+    @classmethod
+    def resolve(cls, preset: Mapping[str, Any], typed: Mapping[str, Any]) -> Any:
+        """The settings of a new run, from a preset and what was typed."""
+        return with_defaults(cls.settings_type, preset, typed)
+
+    @classmethod
+    @abc.abstractmethod
+    def default_out(cls, settings: Any, preset: str) -> str:
+        """The run's folder where --out is not given."""
+
+    @functools.cached_property
+    def data(self) -> Any:
+        """The data, loaded when first asked for; `DataError` or `UsageError` where there are none."""
+        return self.load()
+
+    @abc.abstractmethod
+    def load(self) -> Any:
+        """See `data`."""
+
+    @abc.abstractmethod
+    def summary(self) -> str:
+        """The size of the data in words."""
+
+    @abc.abstractmethod
+    def network(self, image_shape: Sequence[int], classes: int, replicas: int) -> "keras.Model":
+        """The network, under the dtype policy in force."""
+
+    @abc.abstractmethod
+    def schedule(self) -> "Schedule":
+        """The learning rate."""
+
+    @abc.abstractmethod
+    def train_batches(self) -> Any:
+        """As `idmatters_tf.data.batches.TrainBatches`."""
+
+    @abc.abstractmethod
+    def test_batches(self) -> Any:
+        """As `idmatters_tf.data.batches.EvaluationBatches`."""
+
+    @abc.abstractmethod
+    def title(self, parameters: int) -> str:
+        """Of the convergence plot."""
+
+    @property
+    def preprocessing(self) -> "keras.layers.Layer | None":
+        """A layer fitted to the training images, which exports need; None: each image is standardised by itself."""
+        return None
+
+    @property
+    def preprocess_on_device(self) -> Callable | None:
+        """What the devices do to the images of a batch first, see `trainers.training.learner.Learner`."""
+        return None
+
+    def check_alone(self, alone: bool) -> None:
+        """Raises UsageError where the settings do not fit a cluster; `alone`: there is none."""
+        return
+
+    def callbacks(self, learner: "Learner", run: "Run") -> Sequence["Callback"]:
+        """What is called after each step, see `trainers.training.session.Session`."""
+        return ()
+
+    def explain(self, error: Exception, step: int) -> str:
+        """A sentence about data that could not be read at a step; empty where that was not the reason."""
+        return ""

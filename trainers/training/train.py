@@ -1,0 +1,180 @@
+"""One training from the first line to the last: cluster, data, network, run, loop, result, exports."""
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from trainers.cli.arguments import RunError
+from trainers.cli.settings import as_dict, options
+from trainers.cli.startup import import_tensorflow, say
+from trainers.cluster.client import ClusterClient
+from trainers.cluster.description import find
+from trainers.cluster.join import Cluster, join
+from trainers.run.folder import DataDescription, Run
+from trainers.training.settings import resolve_strategy
+from trainers.training.task import Task
+
+
+def train(task: Task, folder: pathlib.Path) -> int:
+    """Trains in a new folder, or goes on where a run was left.
+
+    Returns:
+        The exit code: 0, or 128 + N after signal N, when a checkpoint has been saved.
+    """
+    result = Run(folder).result()
+    if result is not None:
+        print(f"{folder} is finished. {in_words(result)} Give another --out for a new run.")
+        return 0
+    devices = task.settings.devices
+    description = find(devices.control_port, devices.parameter_servers)
+    strategy_name = resolve_strategy(devices.strategy, description)
+    task.check_alone(description is None)
+    advice = Run(folder).newest_checkpoint_sentence
+    with join(description, shared(task.settings), folder, devices.cluster_timeout, say, advice) as cluster:
+        if isinstance(cluster, ClusterClient) and cluster.serves:
+            import_tensorflow()
+            from trainers.training.asynchronous import serve
+
+            return serve(cluster, say)
+        return _train(task, Run(folder, writes=cluster.is_chief), cluster, strategy_name)
+
+
+def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
+    settings = task.settings
+    say_once = say if run.writes else _say_nothing
+
+    # Devices. Several workers or logical CPUs have to be set up before TensorFlow computes anything; else the data
+    # come first, before TensorFlow is imported: what is missing is said at once.
+    if cluster.alone and settings.devices.logical_cpus == 1:
+        task.data  # noqa: B018 - loaded here
+    import_tensorflow()
+    from trainers.cluster.strategy import make
+
+    strategy = make(strategy_name, settings.devices.logical_cpus, cluster.description)
+
+    # Data.
+    data = task.data
+    say_once(f"{data.name}: {task.summary()} ({data.origin})")
+    cluster.agree("the data", data.digest())
+
+    # Network and optimizer.
+    from trainers.training.build import build_learner
+
+    learner = build_learner(task, data, strategy)
+    if cluster.asynchronous:
+        from trainers.training.asynchronous import AsynchronousTrainer
+
+        trainer = AsynchronousTrainer(learner, cluster.workers)
+    else:
+        from trainers.training.synchronous import SynchronousTrainer
+
+        trainer = SynchronousTrainer(learner)
+
+    # Run.
+    from trainers.run.events import Events
+    from trainers.training import preprocessing
+    from trainers.training.session import Session
+
+    described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest())
+    run.start(as_dict(settings), as_dict(described), task.program)
+    if run.writes and task.preprocessing is not None:
+        preprocessing.save(task.preprocessing, data.image_shape, run.path)
+    say_once(
+        f"{learner.parameters:,} trainable parameters on {_devices(learner, cluster)}, {settings.recipe.precision}; "
+        f"results in {run.path}"
+    )
+    events, train_batches = Events(run.path / "events", run.writes), task.train_batches()
+    session = Session(run, trainer, task.test_batches(), events, settings.recipe.steps, settings.run, cluster)
+    first = session.resume(say)
+
+    # Loop.
+    with explained(task, learner):
+        if first:
+            say_once(f"going on from step {first}")
+        else:
+            events.settings(as_dict(settings))
+            events.pictures(train_batches.batch(0, stop=min(8, settings.recipe.batch_size))[0])
+        callbacks = task.callbacks(learner, run)
+        say_once("compiling the training step ...")
+        signal = trainer.fit(session, train_batches, callbacks)
+    if signal is not None:
+        same_command = f"python -m {task.program} --resume --out {run.path}" if cluster.alone else "the same command"
+        say_once(f"stopped by {signal.name}; saved. To go on: {same_command}")
+        return 128 + signal
+    if not run.writes:
+        return 0
+
+    # Result and exports.
+    from trainers.run.figures import convergence
+    from trainers.training.export import export_run
+
+    records = run.metrics()
+    result = summarize(records, settings.recipe.steps, learner.parameters)
+    title, drops = task.title(learner.parameters), learner.schedule.drop_steps
+    convergence(records, run.path / "convergence.png", title, drops)
+    export_run(task, run, learner.model)
+    events.settings(as_dict(settings), result)
+    run.finish(result)
+    print(in_words(result))
+    print(f"convergence plot:      {run.path / 'convergence.png'}")
+    return 0
+
+
+@contextlib.contextmanager
+def explained(task: Task, learner: Any) -> Iterator[None]:
+    """Raises RunError in place of an error that the task can explain by data that could not be read."""
+    try:
+        yield
+    except Exception as error:
+        sentence = task.explain(error, int(learner.step.numpy()))
+        if not sentence:
+            raise
+        raise RunError(sentence) from error
+
+
+def shared(settings: Any) -> dict[str, Any]:
+    """The settings that all tasks of a cluster must have in common."""
+    known, values = options(type(settings)), as_dict(settings)
+    return {name: values[name] for name, option in known.items() if not option.free_per_task}
+
+
+def summarize(records: list[dict[str, Any]], steps: int, parameters: int) -> dict[str, Any]:
+    """The content of result.json."""
+    tests = [record for record in records if record["kind"] == "test"]
+    best, last = min(tests, key=lambda record: record["error"]), tests[-1]
+    result = {
+        "steps": steps,
+        "best_error": best["error"],
+        "best_step": best["step"],
+        "last_error": last["error"],
+        "last_loss": last["loss"],
+        "parameters": parameters,
+        "seconds": records[-1]["seconds"],
+    }
+    return {**result, "last_top5_error": last["top5_error"]} if "top5_error" in last else result
+
+
+def in_words(result: dict[str, Any]) -> str:
+    """A result as a sentence."""
+    top5 = f", top-5 {100 * result['last_top5_error']:.2f} %" if "last_top5_error" in result else ""
+    return (
+        f"test error: best {100 * result['best_error']:.2f} % (step {result['best_step']}), "
+        f"last {100 * result['last_error']:.2f} %{top5} (step {result['steps']}), "
+        f"after {result['seconds'] / 60:.1f} minutes."
+    )
+
+
+def _devices(learner, cluster):
+    replicas = learner.strategy.num_replicas_in_sync
+    here = "1 device" if replicas == 1 else f"{replicas} replicas"
+    if cluster.alone:
+        return here
+    if cluster.asynchronous:
+        servers = len(cluster.description.jobs["ps"])
+        return f"{cluster.workers} asynchronous workers of {here}, {servers} parameter servers"
+    return f"{here} of {cluster.workers} workers"
+
+
+def _say_nothing(text):
+    """For the tasks of a cluster that leave the talking to the chief."""
