@@ -7,6 +7,7 @@ import keras
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.initializers import mixed_seed
 from idmatters_tf.layers import ScaledResidualConv2D
+from idmatters_tf.layers.arguments import decay_regularizer
 
 
 def normalizer_free_resnet(
@@ -17,6 +18,7 @@ def normalizer_free_resnet(
     stem: int = 48,
     branch_gain: float = 0.2,
     standardize: bool = False,
+    weight_decay: float = 0.0,
     seed: int = 0,
     name: str = "normalizer_free_resnet",
 ) -> keras.Model:
@@ -38,6 +40,8 @@ def normalizer_free_resnet(
         stem: channels of the first convolution.
         branch_gain: where the gains of each block's second kernel start, see `ScaledResidualConv2D`.
         standardize: whether the kernels of the blocks are standardised.
+        weight_decay: the rate of `rate * sum(w^2) / 2` over the kernel of the last layer alone: the others are meant to
+            keep their norm.
         seed: a non-negative integer; every kernel's values follow from it.
         name: the model's name.
 
@@ -73,5 +77,11 @@ def normalizer_free_resnet(
     features = keras.layers.Activation("relu", name="activation")(features)
     # In float32 also under 16-bit policies: class scores need more than bfloat16's 8 bits.
     features = keras.layers.GlobalAveragePooling2D(dtype="float32", name="pool")(features)
-    head = keras.layers.Dense(classes, kernel_initializer="zeros", dtype="float32", name="head")
+    head = keras.layers.Dense(
+        classes,
+        kernel_initializer="zeros",
+        kernel_regularizer=decay_regularizer(weight_decay),
+        dtype="float32",
+        name="head",
+    )
     return keras.Model(inputs, head(features), name=name)

@@ -36,6 +36,13 @@ exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctr
 PRESETS = {
     # The recipe of the paper's section 4.1: these are the defaults of the options themselves.
     "paper": {},
+    # See docs/fast.md. The model brings the recipe.
+    "fast": {
+        "model": "normalizer-free",
+        "precision": "bfloat16",
+        "evaluate_every": 500,
+        "checkpoint_every": 250,
+    },
     # About two minutes on two CPU cores with the built-in data.
     "quick": {
         "dataset": "shapes",
@@ -76,6 +83,19 @@ class Data:
         help="random flips, and random crops after zero padding by 2 (the paper's base code), 4 (standard) or 5 "
         "(all-cnn) pixels on each side; or none of it",
     )
+    padding_mode: Literal["zero", "reflect"] = setting("zero", help="what images are padded with before a crop")
+    flips: Literal["random", "alternate"] = setting(
+        "random", help="flip at random, or one half of the images in every other epoch and the other half in between"
+    )
+    cutout: int = setting(
+        0, help="side of a square that is erased from each training image (default: none)", metavar="N", at_least=0
+    )
+    held_out: int | None = setting(
+        None,
+        help="hold the last N training images out and test on them, to choose settings without the test images",
+        metavar="N",
+        at_least=1,
+    )
     preprocess: Literal["standardize", "channels", "zca"] = setting(
         "standardize",
         help="standardise each image by itself (the paper's code) or each channel over all images, or contrast "
@@ -85,7 +105,11 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class CifarRecipe(Recipe):
-    """The recipe, with the paper's schedule: the rate drops at given steps."""
+    """The recipe, with the paper's schedule, where the rate drops at given steps, or a linear one."""
+
+    schedule: Literal["drops", "linear"] = setting(
+        "drops", help="how the learning rate changes: it drops at --drop-steps, or falls linearly to 0"
+    )
 
     drop_steps: tuple[int, ...] = setting(
         (30_000, 50_000), help="steps at which the learning rate drops", metavar="N", at_least=0, may_be_empty=True
@@ -94,13 +118,22 @@ class CifarRecipe(Recipe):
         10.0, help="what the learning rate is divided by at each drop", metavar="X", at_least=1
     )
     warm_up_steps: int = setting(
-        0, help="number of steps at the beginning with --warm-up-rate", metavar="N", at_least=0
+        0,
+        help="number of steps at the beginning with --warm-up-rate, or on the way up to the learning rate with "
+        "--schedule linear",
+        metavar="N",
+        at_least=0,
     )
     warm_up_rate: float = setting(0.01, help="learning rate of the warm-up", metavar="X", above=0)
 
     def __post_init__(self) -> None:
         if list(self.drop_steps) != sorted(self.drop_steps):
             raise UsageError(f"--drop-steps must be in ascending order. Received: {list(self.drop_steps)}")
+        if self.schedule == "linear" and self.warm_up_steps >= self.steps:
+            raise UsageError(
+                f"--warm-up-steps must be less than --steps with --schedule linear. Received: {self.warm_up_steps} of "
+                f"{self.steps}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +157,10 @@ class CifarSettings:
 class CifarCommand(Command):
     """What to do."""
 
-    preset: Literal["paper", "quick"] = setting(
-        "paper", help="defaults of all other options: the paper's recipe, or a small network on the built-in data"
+    preset: Literal["paper", "fast", "quick"] = setting(
+        "paper",
+        help="defaults of all other options: the paper's recipe; one for two CPU cores (docs/fast.md); "
+        "or a small network on the built-in data",
     )
 
 
@@ -142,14 +177,15 @@ class Cifar(Task):
     @classmethod
     def resolve(cls, preset: Mapping[str, Any], typed: Mapping[str, Any]) -> CifarSettings:
         """The model brings the recipe of its paper; what the preset says of other models' options is left out."""
-        model = typed.get("model", "identity")
+        model = typed.get("model", preset.get("model", "identity"))
         foreign = networks.foreign_options(model)
         applicable = {name: value for name, value in preset.items() if name not in foreign}
         return with_defaults(CifarSettings, networks.recipe_of(model), applicable, typed)
 
     @classmethod
     def default_out(cls, settings: CifarSettings, preset: str) -> str:
-        return "runs/quick" if preset == "quick" else f"runs/{settings.data.dataset}"
+        name = {"quick": "quick", "fast": f"{settings.data.dataset}-fast"}
+        return f"runs/{name.get(preset, settings.data.dataset)}"
 
     def load(self) -> Any:
         from idmatters_tf.data import cifar, shapes
@@ -157,12 +193,18 @@ class Cifar(Task):
         wanted = self.settings.data
         if wanted.dataset == "shapes":
             sizes = {"train": wanted.train_images, "test": wanted.test_images}
-            return shapes.load(**{split: size for split, size in sizes.items() if size is not None})
+            return self._held_out(shapes.load(**{split: size for split, size in sizes.items() if size is not None}))
         location = cifar.locate(wanted.dataset, wanted.data_dir)
         if location is not None and location.kind == "tfds":
             import_tensorflow()
         data = cifar.load(wanted.dataset, wanted.data_dir, wanted.download)
-        return data.first(wanted.train_images, wanted.test_images)
+        return self._held_out(data.first(wanted.train_images, wanted.test_images))
+
+    def _held_out(self, data: Any) -> Any:
+        count = self.settings.data.held_out
+        if count is not None and count >= len(data.train_images):
+            raise UsageError(f"--held-out must be less than the {len(data.train_images)} images. Received: {count}")
+        return data if count is None else data.hold_out(count)
 
     def summary(self) -> str:
         return f"{len(self.data.train_images):,} + {len(self.data.test_images):,} images"
@@ -180,9 +222,11 @@ class Cifar(Task):
         )
 
     def schedule(self) -> Any:
-        from trainers.training.schedule import Schedule
+        from trainers.training.schedule import LinearSchedule, Schedule
 
         recipe = self.settings.recipe
+        if recipe.schedule == "linear":
+            return LinearSchedule(recipe.learning_rate, recipe.steps, recipe.warm_up_steps)
         return Schedule(
             recipe.learning_rate, recipe.drop_steps, recipe.drop_factor, recipe.warm_up_steps, recipe.warm_up_rate
         )
@@ -209,7 +253,10 @@ class Cifar(Task):
         from idmatters_tf.data.augment import AUGMENTATIONS
         from idmatters_tf.data.batches import TrainBatches
 
-        recipe, augmentation = self.settings.recipe, AUGMENTATIONS[self.settings.data.augment]
+        recipe, data, augmentation = self.settings.recipe, self.settings.data, AUGMENTATIONS[self.settings.data.augment]
+        if augmentation is not None:
+            changes = {"padding_mode": data.padding_mode, "flips": data.flips, "cutout": data.cutout}
+            augmentation = dataclasses.replace(augmentation, **changes)
         return TrainBatches(self.images[0], self.data.train_labels, recipe.batch_size, recipe.seed, augmentation)
 
     def test_batches(self) -> Any:

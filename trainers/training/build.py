@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from idmatters_tf.muon import Muon
 from idmatters_tf.optimizers import Momentum
 from trainers.cli.arguments import UsageError
 from trainers.training.learner import Learner
@@ -25,6 +26,10 @@ def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: s
 
 def optimizer_of(recipe: Recipe) -> Callable[[], keras.optimizers.Optimizer]:
     """What makes the optimizer of a recipe."""
+    if recipe.optimizer == "muon":
+        return lambda: Muon(
+            recipe.learning_rate, momentum=recipe.momentum, nesterov=recipe.nesterov, other_rate=recipe.other_rate
+        )
     make = Momentum if recipe.momentum_convention == "tensorflow1" else keras.optimizers.SGD
     return lambda: make(recipe.learning_rate, momentum=recipe.momentum, nesterov=recipe.nesterov)
 
@@ -49,5 +54,6 @@ def build_learner(task: Task, data: Any, strategy: tf.distribute.Strategy) -> Le
         task.schedule(),
         recipe.batch_size,
         recipe.clip_norm,
+        recipe.label_smoothing,
         task.preprocess_on_device,
     )

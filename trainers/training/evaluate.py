@@ -6,7 +6,7 @@ from trainers.run.folder import Run
 from trainers.training.task import Task
 
 
-def evaluate(task: Task, run: Run) -> int:
+def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     """Prints the test error of the newest checkpoint, on this machine alone wherever it was trained."""
     _require_checkpoint(run)
     data = task.data
@@ -19,12 +19,16 @@ def evaluate(task: Task, run: Run) -> int:
     here = devices.strategy if devices.strategy in ("one", "mirrored") else "auto"
     learner = build_learner(task, data, strategies.make(here, devices.logical_cpus))
     step = _restore(run, learner.model)
-    measured = SynchronousTrainer(learner).evaluate(task.test_batches())
+    trainer = SynchronousTrainer(learner)
+    measured = trainer.evaluate(task.test_batches())
     top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
     print(
         f"{run.path}, step {step}: test error {100 * measured['error']:.2f} %{top5}, test loss "
         f"{measured['loss']:.4f} on {measured['count']:,} images"
     )
+    if mirror:
+        mirrored = trainer.evaluate(task.test_batches(), mirror=True)
+        print(f"with the mirror image of each image as well: test error {100 * mirrored['error']:.2f} %")
     return 0
 
 

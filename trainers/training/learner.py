@@ -29,6 +29,8 @@ class Learner:
         schedule: the learning rate.
         batch_size: of the global batch.
         clip_norm: bound on the global norm of the gradient over all replicas, or None.
+        label_smoothing: the share of each label that is spread evenly over all classes; the cross-entropy that is
+            reported is that of the labels as they are.
         preprocess: maps what the batches hold to images for the network, on the devices; None: they hold these.
     """
 
@@ -40,10 +42,11 @@ class Learner:
         schedule: Schedule,
         batch_size: int,
         clip_norm: float | None = None,
+        label_smoothing: float = 0.0,
         preprocess: Callable | None = None,
     ):
         self.strategy, self.schedule, self.batch_size = strategy, schedule, batch_size
-        self.clip_norm, self.preprocess = clip_norm, preprocess
+        self.clip_norm, self.label_smoothing, self.preprocess = clip_norm, label_smoothing, preprocess
         with strategy.scope():
             self.model = build_model()
             self.optimizer = make_optimizer()
@@ -79,6 +82,9 @@ class Learner:
             cross_entropy = tf.reduce_sum(_cross_entropy(labels, logits)) / self.batch_size
             penalty = tf.add_n(self.model.losses or [tf.zeros(())]) / replica.num_replicas_in_sync
             loss = cross_entropy + penalty
+            if self.label_smoothing:
+                excess = tf.reduce_sum(_uniform_cross_entropy(logits)) / self.batch_size - cross_entropy
+                loss += self.label_smoothing * excess
         gradients = tape.gradient(loss, [variable.value for variable in self.model.trainable_variables])
         error = tf.reduce_sum(_is_wrong(labels, logits)) / self.batch_size
         return gradients, tf.stack([cross_entropy, penalty, error])
@@ -94,9 +100,16 @@ class Learner:
             self.optimizer.update_step(gradient, variable.value, rate)
         return norm
 
-    def evaluation_sums(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        """This replica's `[cross-entropy, errors, images, top-5 errors]`, sums over its images of weight 1."""
+    def evaluation_sums(
+        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, mirror: bool = False
+    ) -> tf.Tensor:
+        """This replica's `[cross-entropy, errors, images, top-5 errors]`, sums over its images of weight 1.
+
+        With `mirror`, of the mean of the logits of each image and its mirror image.
+        """
         logits = self._logits(images, training=False)
+        if mirror:
+            logits = (logits + self._logits(images[:, :, ::-1], training=False)) / 2
         return tf.stack(
             [
                 tf.reduce_sum(weights * _cross_entropy(labels, logits)),
@@ -131,6 +144,11 @@ class Learner:
 
 def _cross_entropy(labels, logits):
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.cast(logits, tf.float32))
+
+
+def _uniform_cross_entropy(logits):
+    """Against a label that is spread evenly over all classes."""
+    return -tf.reduce_mean(tf.nn.log_softmax(tf.cast(logits, tf.float32)), axis=1)
 
 
 def _is_wrong(labels, logits, top=1):

@@ -13,7 +13,7 @@ from trainers.training.settings import Ablations, batch_norm, check_widths, layo
 if typing.TYPE_CHECKING:
     import keras
 
-Model = Literal["identity", "resnet", "preresnet", "densenet", "all-cnn"]
+Model = Literal["identity", "normalizer-free", "resnet", "preresnet", "densenet", "all-cnn"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,12 @@ class Network:
     blocks: int | None = setting(CIFAR.blocks[0], help="residual blocks per stage", metavar="N", at_least=1)
     widths: tuple[int, ...] | None = setting(CIFAR.widths, help="channels of each stage", metavar="C", at_least=1)
     stem: int | None = setting(CIFAR.stem, help="channels of the first convolution", metavar="C", at_least=1)
+    branch_gain: float | None = setting(
+        None,
+        help="what the gains of each block's second kernel start at, in normalizer-free (default: 0.2)",
+        metavar="X",
+        at_least=0,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +78,13 @@ def _identity(network, ablations, common, replicas):
     from models.identity import identity_network
 
     return identity_network(layout(network, ablations, replicas), **common)
+
+
+def _normalizer_free(network, ablations, common, replicas):
+    from models.normalizer_free import normalizer_free_resnet
+
+    own = {"blocks": network.blocks, "widths": network.widths, "stem": network.stem}
+    return normalizer_free_resnet(**own, branch_gain=network.branch_gain, **common)
 
 
 def _resnet(network, ablations, common, replicas):
@@ -106,10 +119,32 @@ _RESNET_RECIPE = {
     "preprocess": "channels",
 }
 
+NORMALIZER_FREE = {
+    "blocks": 2,
+    "widths": (96, 192, 384),
+    "stem": 48,
+    "branch_gain": 0.2,
+    "weight_decay": 0.0,
+    "steps": 4687,
+    "batch_size": 256,
+    "optimizer": "muon",
+    "learning_rate": 0.1,
+    "nesterov": True,
+    "schedule": "linear",
+    "warm_up_steps": 468,
+    "label_smoothing": 0.1,
+    "augment": "standard",
+    "padding_mode": "reflect",
+    "flips": "alternate",
+    "cutout": 8,
+}
+
 ARCHITECTURES: Mapping[str, Architecture] = {
     "identity": Architecture(
         ("blocks", "widths", "stem", "bias", "shortcut", "head", "norm", "initializer", "branch_scale"), {}, _identity
     ),
+    # This package's own, see docs/fast.md.
+    "normalizer-free": Architecture(("blocks", "widths", "stem", "branch_gain"), NORMALIZER_FREE, _normalizer_free),
     "resnet": Architecture(("depth", "shortcut"), _RESNET_RECIPE, _resnet),
     "preresnet": Architecture(("depth", "shortcut"), _RESNET_RECIPE, _resnet),
     # Huang et al. (2016), section 4.2: 300 epochs with batches of 64.
@@ -173,6 +208,13 @@ def check(network: Network, ablations: Ablations) -> None:
             raise UsageError(f"--{option.replace('_', '-')} must be given with --model {model}.")
     if model == "identity":
         check_widths(layout(network, ablations))
+    elif model == "normalizer-free":
+        channels = [network.stem, *(network.widths or ())]
+        if channels != sorted(channels):
+            raise UsageError(
+                f"--stem and --widths must not decrease with --model normalizer-free. Received: --stem {channels[0]} "
+                f"--widths {' '.join(map(str, channels[1:]))}"
+            )
     elif ablations.shortcut == "projection":
         raise UsageError(f"--shortcut must be pad or none with --model {model}. Received: projection")
     if network.depth is not None:

@@ -26,7 +26,7 @@ def run_task(task: type[Task], parser: Parser, argv: Sequence[str] | None = None
         from trainers.training.evaluate import evaluate
 
         run = Run(command.evaluate)
-        return evaluate(task(saved_settings(task, run, typed)), run)
+        return evaluate(task(saved_settings(task, run, typed)), run, command.mirror)
     if command.export_only is not None:
         from trainers.training.evaluate import export_again
 

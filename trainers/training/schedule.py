@@ -29,3 +29,32 @@ class Schedule:
         drops = tf.reduce_sum(tf.cast(step >= tf.constant(self.drop_steps, tf.int64), tf.float32))
         rate = self.learning_rate * tf.pow(1.0 / self.drop_factor, drops)
         return tf.where(step < self.warm_up_steps, self.warm_up_rate, rate) if self.warm_up_steps else rate
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearSchedule:
+    """A rate that rises in equal steps to its peak and falls in equal steps to zero, one cycle of a training.
+
+    Source: Smith & Topin, *Super-convergence* (arXiv 1708.07120), with straight lines and without the last phase.
+
+    Attributes:
+        learning_rate: the peak.
+        steps: number of updates of the training; the one that would follow them has rate 0.
+        warm_up_steps: number of updates up to the first one at the peak.
+    """
+
+    learning_rate: float
+    steps: int
+    warm_up_steps: int = 0
+
+    @property
+    def drop_steps(self) -> tuple[int, ...]:
+        """None: nothing drops."""
+        return ()
+
+    def rate(self, step: int | tf.Tensor | tf.Variable) -> tf.Tensor:
+        """The learning rate of the update that follows `step` updates, a float32 tensor."""
+        step = tf.cast(tf.cast(step, tf.int64), tf.float32)
+        rising = (step + 1) / (self.warm_up_steps + 1)
+        falling = (self.steps - step) / (self.steps - self.warm_up_steps)
+        return self.learning_rate * tf.minimum(rising, falling)

@@ -34,6 +34,24 @@ class Recipe:
         "(Keras' SGD); the two differ only after the rate has changed",
     )
     nesterov: bool = setting(False, help="use Nesterov momentum")
+    optimizer: Literal["momentum", "muon"] = setting(
+        "momentum",
+        help="gradient descent with momentum, or orthogonalised momentum on kernels of constant norm (Jordan et al., "
+        "2024), where the learning rate is the angle by which a kernel turns in a step",
+    )
+    other_rate: float = setting(
+        0.5,
+        help="with --optimizer muon: factor on the learning rate of biases, gains and the last layer",
+        metavar="X",
+        above=0,
+    )
+    label_smoothing: float = setting(
+        0.0,
+        help="share of each label that is spread over all classes (Szegedy et al., 2016)",
+        metavar="X",
+        at_least=0,
+        below=1,
+    )
     weight_decay: float = setting(
         1e-4,
         help="adds X * sum(w^2) / 2 over the kernels to the loss, as the paper's code does",
@@ -151,6 +169,9 @@ class Command:
     evaluate: str | None = setting(
         None, help="evaluate the newest checkpoint of this run instead of training", metavar="RUN"
     )
+    mirror: bool = setting(
+        False, help="with --evaluate: also the error of the mean over each image and its mirror image"
+    )
     export_only: str | None = setting(
         None, help="export the newest checkpoint of this run instead of training", metavar="RUN"
     )
@@ -159,6 +180,8 @@ class Command:
     def __post_init__(self) -> None:
         if sum((self.resume, self.evaluate is not None, self.export_only is not None)) > 1:
             raise UsageError("--evaluate, --export-only and --resume exclude one another: give one of them.")
+        if self.mirror and self.evaluate is None:
+            raise UsageError("--mirror needs --evaluate RUN: what a run trains on and is tested on stays plain.")
 
 
 class Settings(Protocol):

@@ -56,17 +56,20 @@ class SynchronousTrainer:
         return tf.concat([measured[:3], [norm, rate], measured[3:]], 0)
 
     @tf.function
-    def _evaluate_batch(self, batches):
-        sums = self.learner.strategy.run(self.learner.evaluation_sums, args=next(batches))
+    def _evaluate_batch(self, batches, mirror):
+        sums = self.learner.strategy.run(self.learner.evaluation_sums, args=(*next(batches), mirror))
         return self.learner.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
 
-    def evaluate(self, batches: Any, progress: bool = True) -> dict[str, float]:
-        """Evaluates the network on every image of an `EvaluationBatches`, once; see `Learner.evaluation`."""
+    def evaluate(self, batches: Any, progress: bool = True, mirror: bool = False) -> dict[str, float]:
+        """Evaluates the network on every image of an `EvaluationBatches`, once; see `Learner.evaluation`.
+
+        With `mirror`, the logits of each image are the mean of its own and of its mirror image's.
+        """
         iterator = iter(distribute(self.learner.strategy, batches.dataset))
         sums = np.zeros(4)
         with Progress(batches.steps, "evaluating", progress, unit="batches", leave=False) as bar:
             for _ in range(batches.steps):
-                sums += self._evaluate_batch(iterator).numpy()
+                sums += self._evaluate_batch(iterator, mirror).numpy()
                 bar.advance()
                 bar.show(f"error {100 * sums[1] / max(sums[2], 1):.2f} %")
         return self.learner.evaluation(sums)
