@@ -26,9 +26,10 @@ def build():
     return identity_resnet(blocks=1, widths=(4, 8), stem=4, initializer="standard", weight_decay=0.1, seed=1)
 
 
-def trainer(clip_norm=None):
+def trainer(clip_norm=None, **options):
     strategy = tf.distribute.get_strategy()
-    return SynchronousTrainer(Learner(strategy, build, lambda: Momentum(0.2, 0.9), SCHEDULE, 16, clip_norm))
+    learner = Learner(strategy, build, lambda: Momentum(0.2, 0.9), SCHEDULE, 16, clip_norm, **options)
+    return SynchronousTrainer(learner)
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.3])
@@ -76,3 +77,30 @@ def test_evaluation_is_the_mean_over_every_image_once():
     assert measured["count"] == 45
     assert measured["error"] == np.mean(np.argmax(logits, axis=1) != DATA.test_labels)
     assert measured["loss"] == pytest.approx(float(np.mean(losses)), rel=1e-5)
+
+
+def test_smoothed_labels_are_trained_on_and_plain_ones_reported():
+    ours = trainer(label_smoothing=0.3).learner
+    images, labels = BATCHES.batch(0)
+    gradients, measured = ours.gradients(images, labels)
+    smooth = tf.one_hot(labels, 10) * 0.7 + 0.03
+    with tf.GradientTape() as tape:
+        logits = ours.model(images, training=True)
+        loss = tf.reduce_mean(keras.losses.categorical_crossentropy(smooth, logits, from_logits=True))
+        loss += tf.add_n(ours.model.losses)
+    expected = tape.gradient(loss, [v.value for v in ours.model.trainable_variables])
+    for found, wanted in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    plain = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    assert float(measured[0]) == pytest.approx(float(tf.reduce_mean(plain)), rel=1e-5)
+
+
+def test_mirror_images_are_averaged_where_asked_for():
+    ours = trainer()
+    batches = EvaluationBatches(DATA.test_images, DATA.test_labels, 16)
+    measured = ours.evaluate(batches, mirror=True)
+    standardized = tf.image.per_image_standardization(tf.cast(DATA.test_images, tf.float32))
+    both = [ours.learner.model.predict(images, verbose=0) for images in (standardized, standardized[:, :, ::-1])]
+    losses = keras.losses.sparse_categorical_crossentropy(DATA.test_labels, (both[0] + both[1]) / 2, from_logits=True)
+    assert measured["loss"] == pytest.approx(float(np.mean(losses)), rel=1e-5)
+    assert measured["loss"] != pytest.approx(ours.evaluate(batches)["loss"], rel=1e-5)

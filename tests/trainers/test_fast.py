@@ -1,0 +1,52 @@
+"""`--preset fast` at a small size: it learns, resumes bit for bit, and what it lacks is refused."""
+
+import signal
+
+import pytest
+
+from tests.support.processes import assert_same_run, records, start, wait_until
+
+SMALL = ["--preset", "fast", "--dataset", "shapes", "--train-images", 600, "--held-out", 100, "--blocks", 1]
+SMALL += ["--stem", 8, "--widths", 16, 16, "--batch-size", 50, "--steps", 60, "--warm-up-steps", 6]
+SMALL += ["--log-every", 5, "--evaluate-every", 30, "--checkpoint-every", 5, "--cutout", 4]
+
+
+def run_to_the_end(out):
+    output, _ = (process := start("trainers.cifar", *SMALL, "--out", out)).communicate(timeout=240)
+    assert process.returncode == 0, output
+    return output
+
+
+def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(tmp_path):
+    output = run_to_the_end(tmp_path / "whole")
+    assert "500 + 100 images" in output
+    train = [record for record in records(tmp_path / "whole") if record["kind"] == "train"]
+    assert train[-1]["loss"] < 0.9 * train[0]["loss"]
+    assert max(record["learning_rate"] for record in train) <= 0.1
+    assert train[-1]["learning_rate"] < 0.01
+
+    process = start("trainers.cifar", *SMALL, "--out", tmp_path / "killed")
+    wait_until(process, tmp_path / "killed", 25)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+    run_to_the_end(tmp_path / "killed")
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--preset", "fast", "--widths", "32", "16"], "must not decrease with --model normalizer-free"),
+        (["--preset", "fast", "--depth", "20"], "--depth is not an option of --model normalizer-free"),
+        (["--preset", "fast", "--warm-up-steps", "9000"], "--warm-up-steps must be less than --steps"),
+        (["--branch-gain", "0.1"], "--branch-gain is not an option of --model identity"),
+        (["--mirror"], "--mirror needs --evaluate"),
+        (["--label-smoothing", "1"], "argument --label-smoothing"),
+        (["--dataset", "shapes", "--train-images", "50", "--held-out", "50"], "--held-out must be less than the 50"),
+    ],
+)
+def test_bad_input_is_one_sentence(program, tmp_path, arguments, message):
+    result = program("trainers.cifar", "--no-download", "--out", tmp_path / "run", *arguments)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
