@@ -38,7 +38,9 @@ def identity_resnet(
         stem: channels of the first convolution, which has no activation.
         bias: whether the 3x3 convolutions have biases.
         shortcut: "pad", "projection", or "none" for the standard parameterisation without skips.
-        head: "random" for the paper's frozen N(0, 1/fan_in) matrix, "trained" for a trained one (with a bias).
+        head: "random" for the paper's frozen N(0, 1/fan_in) matrix, "trained" for a trained one (with a bias), "zero"
+            for a trained one that starts at zero: with blocks near the identity the zero-asymmetric start of Wu, Wang
+            & Ma (arXiv 1911.00645).
         norm: None, or "batch" for batch normalisation after every 3x3 convolution; "synchronized" takes its statistics
             over all replicas of a `tf.distribute` strategy.
         initializer: of the residual convolutions: "identity" for N(0, (1/(k^2 c))^2), "standard" for

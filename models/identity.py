@@ -75,7 +75,7 @@ def identity_network(
         random = keras.initializers.GlorotUniform(mixed_seed(seed, 1))
         projection = keras.layers.Dense(
             classes,
-            kernel_initializer="zeros" if layout.initializer == "fixup" else random,  # pyright: ignore[reportArgumentType]
+            kernel_initializer="zeros" if layout.initializer == "fixup" or layout.head == "zero" else random,  # pyright: ignore[reportArgumentType]
             kernel_regularizer=regularizer,
             dtype=wide,
             name="head",

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from idmatters_tf.arguments import one_of, positive_integer
 
 Shortcut = Literal["pad", "projection", "none"]
-Head = Literal["random", "trained"]
+Head = Literal["random", "trained", "zero"]
 Norm = Literal["batch", "synchronized"]
 Initializer = Literal["identity", "standard", "fixup"]
 

@@ -4,23 +4,41 @@ Weights there are arrays W of shape (units, n, dim, dim) that multiply columns; 
 the transpose. Hardt & Ma's A is W[:, 0] of a `linear_residual`.
 """
 
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 import keras
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.initializers import ScaledGlorot, reseeded
 from idmatters_tf.layers import LinearResidual, ShortcutUnit
 from idmatters_tf.layers.arguments import decay_regularizer
 
+Initializer: TypeAlias = str | keras.initializers.Initializer | None
+Activation: TypeAlias = str | Callable[[Any], Any] | None
 
-def linear_residual(dim, depth, kernel_initializer="zeros", weight_decay=0.0, seed=0, name="linear_residual"):
+ZERO_ASYMMETRIC = "zero-asymmetric"
+
+
+def linear_residual(
+    dim: int,
+    depth: int,
+    kernel_initializer: Initializer = "zeros",
+    weight_decay: float = 0.0,
+    seed: int = 0,
+    name: str = "linear_residual",
+) -> keras.Model:
     """A chain of layers h + A h. Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 2.1.
 
     Args:
         dim: of the vectors.
         depth: the number of layers.
         kernel_initializer: of every layer; "zeros" starts at the identity map. None: `ScaledGlorot(seed=seed)`. An
-            integer seed is mixed with the layer's number.
+            integer seed is mixed with the layer's number. "zero-asymmetric": the last layer maps to zero and all others
+            are the identity, from where gradient descent reaches targets with a negative determinant too (see
+            `idmatters_tf.linear.initial_weights`).
         weight_decay: the rate in rate * ||A||_F^2 / 2, as in `idmatters_tf.linear.gradient_descent`.
         seed: of the default initialiser.
         name: the model's name.
@@ -29,13 +47,20 @@ def linear_residual(dim, depth, kernel_initializer="zeros", weight_decay=0.0, se
         A `keras.Model` from (batch, dim) to (batch, dim).
     """
 
-    def unit(number, **options):
+    def unit(number: int, **options: Any) -> keras.Layer:
         return LinearResidual(name=f"unit{number + 1}", **options)
 
-    return _chain(dim, depth, unit, kernel_initializer, weight_decay, seed, name)
+    return _chain(dim, depth, unit, True, kernel_initializer, weight_decay, seed, name)
 
 
-def plain(dim, depth, kernel_initializer=None, weight_decay=0.0, seed=0, name="plain"):
+def plain(
+    dim: int,
+    depth: int,
+    kernel_initializer: Initializer = None,
+    weight_decay: float = 0.0,
+    seed: int = 0,
+    name: str = "plain",
+) -> keras.Model:
     """A chain of layers W h: the standard parameterisation.
 
     Args: as `linear_residual`. Li et al. compare "glorot_normal" (with a seed: `keras.initializers.GlorotNormal`) and
@@ -45,25 +70,25 @@ def plain(dim, depth, kernel_initializer=None, weight_decay=0.0, seed=0, name="p
         A `keras.Model` from (batch, dim) to (batch, dim).
     """
 
-    def unit(number, **options):
+    def unit(number: int, **options: Any) -> keras.Layer:
         return keras.layers.Dense(dim, use_bias=False, name=f"unit{number + 1}", **options)
 
-    return _chain(dim, depth, unit, kernel_initializer, weight_decay, seed, name)
+    return _chain(dim, depth, unit, False, kernel_initializer, weight_decay, seed, name)
 
 
 def shortcut_network(
-    dim,
-    units,
-    shortcut_depth,
-    pre=None,
-    mid=None,
-    post=None,
-    shortcut=True,
-    kernel_initializer=None,
-    weight_decay=0.0,
-    seed=0,
-    name="shortcut_network",
-):
+    dim: int,
+    units: int,
+    shortcut_depth: int,
+    pre: Activation = None,
+    mid: Activation = None,
+    post: Activation = None,
+    shortcut: bool = True,
+    kernel_initializer: Initializer = None,
+    weight_decay: float = 0.0,
+    seed: int = 0,
+    name: str = "shortcut_network",
+) -> keras.Model:
     """A chain of n-shortcut units, h + post(W_n mid(... mid(W_1 pre(h)))).
 
     Source: Li et al., *Demystifying ResNet*, Definitions 2 and 3 and Eq. 5.
@@ -81,13 +106,13 @@ def shortcut_network(
         A `keras.Model` from (batch, dim) to (batch, dim).
     """
 
-    def unit(number, **options):
+    def unit(number: int, **options: Any) -> keras.Layer:
         return ShortcutUnit(shortcut_depth, pre, mid, post, shortcut, name=f"unit{number + 1}", **options)
 
-    return _chain(dim, units, unit, kernel_initializer, weight_decay, seed, name)
+    return _chain(dim, units, unit, shortcut, kernel_initializer, weight_decay, seed, name)
 
 
-def weights_of(model):
+def weights_of(model: keras.Model) -> NDArray[np.float64]:
     """The weights as `idmatters_tf.linear` takes them.
 
     Args:
@@ -100,7 +125,7 @@ def weights_of(model):
     return np.array(kernels, dtype=np.float64)
 
 
-def assign_weights(model, W):
+def assign_weights(model: keras.Model, W: ArrayLike) -> None:
     """Sets the weights of a model, rounded once to its dtype; `weights_of` gives them back.
 
     Args:
@@ -124,18 +149,35 @@ def assign_weights(model, W):
             kernel.assign(matrix.T)
 
 
-def _kernels(model):
+def _kernels(model: keras.Model) -> list[list[Any]]:
     """The kernels of each unit, in the order of application."""
     return [getattr(layer, "kernels", None) or [layer.kernel] for layer in model.layers if layer.weights]
 
 
-def _chain(dim, units, unit, kernel_initializer, weight_decay, seed, name):
+def _chain(
+    dim: int,
+    units: int,
+    unit: Callable[..., keras.Layer],
+    shortcut: bool,
+    kernel_initializer: Initializer,
+    weight_decay: float,
+    seed: int,
+    name: str,
+) -> keras.Model:
     dim, units = positive_integer("dim", dim), positive_integer("units", units)
     regularizer = decay_regularizer(weight_decay)
-    initializer = keras.initializers.get(kernel_initializer) or ScaledGlorot(seed=seed)
+    zero_asymmetric = kernel_initializer == ZERO_ASYMMETRIC
+    chosen: Any = keras.initializers.get("zeros" if zero_asymmetric else kernel_initializer)
+    initializer: keras.initializers.Initializer = chosen or ScaledGlorot(seed=seed)
     # Keras' default would round float64 inputs to float32, whatever the policy.
     inputs = outputs = keras.Input((dim,), dtype=keras.config.dtype_policy().variable_dtype, name="vectors")
     for number in range(units):
         layer = unit(number, kernel_initializer=reseeded(initializer, number), kernel_regularizer=regularizer)
         outputs = layer(outputs)
-    return keras.Model(inputs, outputs, name=name)
+    model = keras.Model(inputs, outputs, name=name)
+    if zero_asymmetric:
+        from idmatters_tf.linear import initial_weights
+
+        _, shortcut_depth, *_ = weights_of(model).shape
+        assign_weights(model, initial_weights(ZERO_ASYMMETRIC, units, shortcut_depth, dim, shortcut=shortcut))
+    return model

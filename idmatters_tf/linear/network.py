@@ -94,18 +94,33 @@ def tensor_norm(A: ArrayLike) -> float:
 
 
 def initial_weights(
-    kind: str, units: int, shortcut_depth: int, dim: int, seed: int = 0, networks: int | None = None
+    kind: str,
+    units: int,
+    shortcut_depth: int,
+    dim: int,
+    seed: int = 0,
+    networks: int | None = None,
+    shortcut: bool = False,
 ) -> Floats:
     """Starting points of gradient descent, drawn from NumPy's generator.
 
     Source: Li et al., section 5, for "xavier", "orthogonal" and "small" (Xavier times 0.01, their "zero
     initialisation").
 
+    "zero-asymmetric" is the start of Wu, Wang & Ma, *Global Convergence of Gradient Descent for Deep Linear Residual
+    Networks* (arXiv 1911.00645): all layers the identity, the last one zero. From it gradient descent reaches every
+    target, whatever the sign of its determinant. Its loss curves are the same for targets R and Q R with orthogonal Q:
+    with V_l = Q^T W_l for the last layer and the others unchanged, a step from V for R is the step from W for Q R, and
+    both start at zero. Other starts near the identity stall at the singular maps if det R < 0.
+
     Args:
-        kind: "zero"; "xavier": N(0, 1/dim); "small": 0.01 times that; "orthogonal": Haar-distributed; "identity".
+        kind: "zero"; "xavier": N(0, 1/dim); "small": 0.01 times that; "orthogonal": Haar-distributed; "identity";
+            "zero-asymmetric".
         units, shortcut_depth, dim: the network's shape; `shortcut_depth` is Li et al.'s n.
         seed: of the generator; a non-negative integer.
         networks: how many of them; None for one, without the first axis.
+        shortcut: for "zero-asymmetric", whether each unit adds its input. The same maps are then layers of zeros and a
+            last one of -I; there is no such start for units of two layers or more.
 
     Returns:
         ([networks,] units, shortcut_depth, dim, dim) float64.
@@ -119,6 +134,8 @@ def initial_weights(
         return np.zeros(shape)
     if kind == "identity":
         return np.broadcast_to(np.eye(dim), shape).copy()
+    if kind == "zero-asymmetric":
+        return _zero_asymmetric(shape, shortcut)
     if kind == "xavier":
         return rng.normal(scale=dim**-0.5, size=shape)
     if kind == "small":
@@ -128,5 +145,23 @@ def initial_weights(
         # Without the signs the distribution would depend on the QR algorithm (Mezzadri, 2007).
         return q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
     raise ValueError(
-        f"Argument `kind` must be one of 'zero', 'identity', 'xavier', 'small', 'orthogonal'. Received: kind={kind!r}"
+        f"Argument `kind` must be one of 'zero', 'identity', 'zero-asymmetric', 'xavier', 'small', 'orthogonal'. "
+        f"Received: kind={kind!r}"
     )
+
+
+def _zero_asymmetric(shape: tuple[int, ...], shortcut: bool) -> Floats:
+    dim, shortcut_depth = shape[-1], shape[-3]
+    if shortcut and shortcut_depth > 1:
+        raise ValueError(
+            f"Argument `kind` cannot be 'zero-asymmetric' for units of two layers or more with shortcuts: their last "
+            f"unit would have to map to zero. Received: shortcut_depth={shortcut_depth}, shortcut=True. Pass "
+            f"shortcut=False for a plain network, or shortcut_depth=1."
+        )
+    W = np.zeros(shape)
+    if shortcut:
+        W[..., -1, -1, :, :] = -np.eye(dim)
+    else:
+        W[:] = np.eye(dim)
+        W[..., -1, -1, :, :] = 0.0
+    return W

@@ -135,6 +135,41 @@ def test_sweep_is_every_start_with_every_rate(workers):
             np.testing.assert_allclose(found[name].weights[:, k], alone.weights)
 
 
+@pytest.mark.parametrize("shortcut", [True, False])
+def test_zero_asymmetric_start_reaches_negative_determinants_as_fast_as_positive_ones(shortcut):
+    rng = np.random.default_rng(1)
+    depth, d = 6, 4
+    U, V = linear.initial_weights("orthogonal", 2, 1, d, seed=1)[:, 0]
+    R = U * np.geomspace(3, 1 / 3, d) @ V.T
+    reflection = np.eye(d) - 2 * np.outer(U[0], U[0])
+    start = linear.initial_weights("zero-asymmetric", depth, 1, d, networks=1, shortcut=shortcut)
+    np.testing.assert_array_equal(linear.shortcut_compose(start[0], shortcut), np.zeros((d, d)))
+    curves = []
+    for target in (R, reflection @ R, rng.choice([-1, 1], d)[:, None] * R):
+        found = linear.gradient_descent(start, np.eye(d), target, 0.02, 2000, shortcut)
+        curves.append(found.excess_risk[0])
+    assert np.linalg.det(R) * np.linalg.det(reflection @ R) < 0
+    assert curves[0][-1] < 1e-12
+    for curve in curves[1:]:
+        np.testing.assert_allclose(curve, curves[0], rtol=1e-9, atol=1e-22)
+    near = 0.1 * linear.initial_weights("xavier", depth, 1, d, networks=1)
+    stalled = R if np.linalg.det(R) < 0 else reflection @ R
+    assert linear.gradient_descent(near, np.eye(d), stalled, 0.02, 2000).excess_risk[0, -1] > 1e-3
+
+
+def test_both_forms_of_the_zero_asymmetric_start_are_one_network():
+    plain = linear.initial_weights("zero-asymmetric", 5, 1, 3, networks=1)
+    residual = linear.initial_weights("zero-asymmetric", 5, 1, 3, networks=1, shortcut=True)
+    R = np.random.default_rng(0).normal(size=(3, 3))
+    one, other = (
+        linear.gradient_descent(W, np.eye(3), R, 0.05, 40, shortcut)
+        for W, shortcut in ((plain, False), (residual, True))
+    )
+    np.testing.assert_allclose(one.weights, other.weights + np.eye(3), atol=1e-12)
+    with pytest.raises(ValueError, match="shortcut_depth=2, shortcut=True. Pass shortcut=False"):
+        linear.initial_weights("zero-asymmetric", 5, 2, 3, shortcut=True)
+
+
 def test_starts():
     W = linear.initial_weights("orthogonal", 2, 1, 4, seed=3, networks=5)
     np.testing.assert_allclose(W @ W.swapaxes(-1, -2), np.broadcast_to(np.eye(4), W.shape), atol=1e-13)

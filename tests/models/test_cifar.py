@@ -112,6 +112,12 @@ def test_descendants_start_at_the_identity(arguments):
     assert np.any(logits) == ("branch_scale" in arguments)
 
 
+def test_a_zero_head_starts_at_zero_and_is_trained():
+    model = small(head="zero")
+    assert not np.any(model.predict(pictures(), verbose=0))
+    assert [weight.path for weight in model.get_layer("head").trainable_weights] == ["head/kernel", "head/bias"]
+
+
 def test_a_branch_scale_multiplies_the_branch():
     block = ResidualConv2D(4, branch_scale=0.5, kernel_initializer="glorot_normal")
     x = rng.normal(size=(2, 8, 8, 4)).astype("float32")
