@@ -1,0 +1,106 @@
+"""The largest layer norm of factorisations against depth, next to the bounds (Theorem 2.1)."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from idmatters_tf import linear
+from trainers.experiments.registry import Counter, Experiment, ProgressCallback, silent
+from trainers.landscape.panels import line, panels_by_target
+from trainers.landscape.settings import Settings
+from trainers.landscape.targets import Targets, TargetsByName
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorizationRow:
+    """One target at one depth.
+
+    Attributes:
+        target: its name.
+        depth: l.
+        gamma, theorem, theorem_applies, polar_bound, lower_bound: see `linear.FactorizationBounds`.
+        polar, paper, log: |||A||| of `linear.factorize` by these methods; None where a method does not apply.
+    """
+
+    target: str
+    depth: int
+    gamma: float
+    theorem: float
+    theorem_applies: bool
+    polar_bound: float
+    lower_bound: float
+    polar: float | None
+    paper: float | None
+    log: float | None
+
+
+def measure(
+    targets: TargetsByName, depths: Sequence[int], progress: ProgressCallback = silent
+) -> list[FactorizationRow]:
+    """|||A||| of every factorisation at every depth.
+
+    Args:
+        targets: by name, (d, d) with positive determinant.
+        depths: of the networks.
+        progress: is told of each piece of work done.
+    """
+    rows, counter = [], Counter(progress, "factorization", len(targets) * len(depths))
+    for name, R in targets.items():
+        for depth in depths:
+            bounds = linear.factorization_bounds(R, depth)
+            norms = {method: norm_of_factorization(R, depth, method) for method in ("polar", "paper", "log")}
+            rows.append(
+                FactorizationRow(
+                    target=name,
+                    depth=depth,
+                    gamma=bounds.gamma,
+                    theorem=bounds.theorem,
+                    theorem_applies=bounds.theorem_applies,
+                    polar_bound=bounds.polar,
+                    lower_bound=bounds.lower,
+                    **norms,
+                )
+            )
+            counter.advance()
+    return rows
+
+
+def norm_of_factorization(R: NDArray[np.float64], depth: int, method: str) -> float | None:
+    """|||A||| of `linear.factorize`; None where the method does not apply.
+
+    Too shallow for the paper's construction, for example, or without a principal logarithm.
+    """
+    try:
+        return linear.tensor_norm(linear.factorize(R, depth, method))
+    except ValueError:
+        return None
+
+
+def draw(rows: Sequence[FactorizationRow]) -> Figure:
+    """|||A||| against depth, a panel for each of the first three targets."""
+    return panels_by_target(rows, _panel, "|||A|||, the largest layer norm", most=3)
+
+
+def _panel(axes: Axes, rows: Sequence[FactorizationRow]) -> None:
+    curves = {
+        "theorem": {"label": "theorem, (4π + 3γ)/l", "color": "black", "linestyle": "--"},
+        "paper": {"label": "the paper's construction", "color": "tab:orange", "marker": "s"},
+        "log": {"label": "matrix logarithm", "color": "tab:green", "marker": "^"},
+        "polar": {"label": "polar", "color": "tab:blue", "marker": "o"},
+        "lower_bound": {"label": "lower bound", "color": "grey", "linestyle": ":"},
+    }
+    for column, style in curves.items():
+        line(axes, rows, "depth", column, markersize=4, **style)
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("depth l")
+
+
+def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[FactorizationRow]:
+    return measure(targets.positive, settings.networks.depths, progress)
+
+
+EXPERIMENT = Experiment("factorization", FactorizationRow, _run, {"factorization": draw})

@@ -1,0 +1,60 @@
+"""The settings of `trainers.landscape`."""
+
+import dataclasses
+from typing import Literal
+
+from trainers.cli.settings import group, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetSettings:
+    """Which linear maps are to be learnt."""
+
+    dim: int = setting(6, help="dimension d of random targets", metavar="N", at_least=1, at_most=256)
+    condition: tuple[float, ...] = setting(
+        (2.0, 10.0, 100.0), help="condition numbers of random targets", metavar="X", at_least=1, at_most=1e12
+    )
+    determinant: Literal["positive", "negative", "both"] = setting(
+        "both", help="sign of the determinant of random targets"
+    )
+    seeds: int = setting(2, help="number of random targets of each kind", metavar="N", at_least=1, at_most=100)
+    target: str | None = setting(
+        None, help="file with one square matrix to learn instead of random ones: .npy or text", metavar="FILE"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSettings:
+    """The networks and their training."""
+
+    depths: tuple[int, ...] = setting(
+        (4, 8, 16, 32, 64), help="numbers of layers l", metavar="N", at_least=1, at_most=10_000
+    )
+    steps: int = setting(1000, help="steps of gradient descent", metavar="N", at_least=1)
+
+    @property
+    def middle_depth(self) -> int:
+        """The depth of the experiments that have only one."""
+        return sorted(self.depths)[len(self.depths) // 2]
+
+    @property
+    def record_every(self) -> int:
+        """The steps between two records of a history."""
+        return max(1, self.steps // 50)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """Where the results go."""
+
+    out: str = setting("runs/landscape", help="folder of the results", metavar="DIR")
+    debug: bool = setting(False, help="show tracebacks")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All settings of the program."""
+
+    targets: TargetSettings = group(TargetSettings, "targets")
+    networks: NetworkSettings = group(NetworkSettings, "networks")
+    run: RunSettings = group(RunSettings, "run")
