@@ -71,7 +71,7 @@ class Experiment(Generic[Problem, Settings, Row]):
         row: the dataclass of a row; its fields are the columns of the table.
         run: from a problem and settings to the rows; none where the problem offers nothing to measure.
         figures: by file name without suffix, what draws the rows.
-        verdict: whether a claim is seen in the rows.
+        verdicts: whether the claims are seen in the rows.
         scalars: what TensorBoard shows of the rows.
     """
 
@@ -79,8 +79,8 @@ class Experiment(Generic[Problem, Settings, Row]):
     row: type[Row]
     run: Callable[[Problem, Settings, ProgressCallback], list[Row]]
     figures: Mapping[str, Callable[[Sequence[Row]], Figure]]
-    verdict: Callable[[Sequence[Row]], Verdict] | None = None
-    scalars: Callable[[Sequence[Row]], Iterable[Scalars]] | None = None
+    verdicts: Callable[[Sequence[Row]], Sequence[Verdict]] = lambda rows: ()
+    scalars: Callable[[Sequence[Row]], Iterable[Scalars]] = lambda rows: ()
 
 
 AnyExperiment = Experiment[Any, Any, Any]

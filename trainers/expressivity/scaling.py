@@ -1,16 +1,21 @@
 """How parameters, margin, time and memory of a memoriser grow with n, k and d: measured, as a table and a figure."""
 
-import csv
-import io
+import dataclasses
 import time
 import tracemalloc
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from idmatters_tf.expressivity import construct
 from idmatters_tf.expressivity.samples import distinct_rows
-from trainers.run.figures import save_figure
-from trainers.run.files import write_atomically
+from trainers.experiments.registry import Counter, Experiment, ProgressCallback
+from trainers.expressivity.sample import Sample
+from trainers.expressivity.settings import Settings
 
 WIDTHS = (4, 8, 16, 32, 64)
 DIMS = (16, 64, 256, 1024)
@@ -18,101 +23,132 @@ DIMS = (16, 64, 256, 1024)
 ROWS = 10_000
 FRACTIONS = (32, 16, 8, 4, 2, 1)
 
+NAMES = {"n": "rows n", "k": "width k", "d": "dimension d"}
 
-def plans(x, settings):
-    """The networks to build: (what is varied, rows, width, points) for each.
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A network to build.
+
+    Attributes:
+        varied: "n", "k" or "d".
+        rows: how many of the points it memorises, the first ones.
+        width: k.
+        points: (n, d).
+    """
+
+    varied: str
+    rows: int
+    width: int
+    points: NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalingRow:
+    """One network; None where the construction is impossible: the paper's order at this size, or two rows too close.
+
+    Attributes:
+        varied: "n", "k" or "d".
+        n, k, d: distinct rows, width and dimension.
+        parameters: of the network.
+        smallest_margin, median_margin: of its units, relative.
+        seconds: to build it.
+        megabytes: the most memory that building it allocates.
+    """
+
+    varied: str
+    n: int
+    k: int
+    d: int
+    parameters: int | None = None
+    smallest_margin: float | None = None
+    median_margin: float | None = None
+    seconds: float | None = None
+    megabytes: float | None = None
+
+
+def plans(x: NDArray[Any], settings: Settings) -> list[Plan]:
+    """The networks to build.
 
     Args:
         x: the sample; its first rows are used.
-        settings: with `width`, `order`, `seed`, `dataset`.
+        settings: of the program.
     """
+    width, few = settings.network.width, min(len(x), ROWS)
     sizes = sorted({max(2, len(x) // fraction) for fraction in FRACTIONS})
-    few = min(len(x), ROWS)
-    chosen = [("n", size, settings["width"], x) for size in sizes] + [("k", few, width, x) for width in WIDTHS]
-    if settings["dataset"] == "random":
-        rng = np.random.default_rng(settings["seed"])
-        chosen += [("d", few, settings["width"], rng.standard_normal((few, dim), np.float32)) for dim in DIMS]
+    chosen = [Plan("n", size, width, x) for size in sizes] + [Plan("k", few, width, x) for width in WIDTHS]
+    if settings.data.dataset == "random":
+        rng = np.random.default_rng(settings.network.seed)
+        chosen += [Plan("d", few, width, rng.standard_normal((few, dim), np.float32)) for dim in DIMS]
     return chosen
 
 
-def measure(plan, labels, classes, settings):
-    """Builds the network of one of the `plans` without checking it. Returns a row of the table."""
-    varied, rows, width, points = plan
-    kept = distinct_rows(points[:rows], labels[:rows])
-    row = {"varied": varied, "n": len(kept), "k": width, "d": points.shape[1]}
+def measure(plan: Plan, labels: NDArray[np.integer], classes: int, order: str, seed: int) -> ScalingRow:
+    """Builds the network of a plan without checking it.
+
+    Args:
+        plan: one of `plans`.
+        labels: (n,).
+        classes: their number.
+        order, seed: see `idmatters_tf.expressivity.construct`.
+    """
+    kept = distinct_rows(plan.points[: plan.rows], labels[: plan.rows])
+    row = ScalingRow(plan.varied, len(kept), plan.width, plan.points.shape[1])
+    arguments = plan.points[kept], labels[kept], classes, plan.width, order, seed
     try:
-        return row | _one(points[kept], labels[kept], classes, width, settings)
+        start = time.perf_counter()
+        weights = construct(*arguments)
+        seconds = time.perf_counter() - start
+        tracemalloc.start()
+        try:
+            construct(*arguments)
+            memory = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
     except ValueError:
-        # The paper's order is impossible at this size, or two rows are too close: an empty place in the figure.
         return row
-
-
-def _one(x, labels, classes, width, settings):
-    start = time.perf_counter()
-    weights = construct(x, labels, classes, width, settings["order"], settings["seed"])
-    seconds = time.perf_counter() - start
-    tracemalloc.start()
-    try:
-        construct(x, labels, classes, width, settings["order"], settings["seed"])
-        memory = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
     arrays = (weights.projection, weights.bias, weights.U, weights.s, weights.V)
     arrays += (weights.last_U, weights.last_s, weights.last_V)
-    return {
-        "parameters": sum(array.size for array in arrays if array is not None),
-        "smallest_margin": float(weights.margins.min()),
-        "median_margin": float(np.median(weights.margins)),
-        "seconds": seconds,
-        "megabytes": memory / 1e6,
-    }
+    return dataclasses.replace(
+        row,
+        parameters=sum(array.size for array in arrays if array is not None),
+        smallest_margin=float(weights.margins.min()),
+        median_margin=float(np.median(weights.margins)),
+        seconds=seconds,
+        megabytes=memory / 1e6,
+    )
 
 
-COLUMNS = ("varied", "n", "k", "d", "parameters", "smallest_margin", "median_margin", "seconds", "megabytes")
-
-
-def write(rows, path):
-    """The table as CSV."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(path, text.getvalue())
-
-
-def draw(rows, path, settings):
-    """The table as a figure: a column for each of n, k and d that was varied."""
-    from matplotlib.figure import Figure
-
-    names = {"n": "rows n", "k": "width k", "d": "dimension d"}
-    varied = [name for name in names if any(row["varied"] == name and "seconds" in row for row in rows)]
+def draw(rows: Sequence[ScalingRow]) -> Figure:
+    """A column of panels for each of n, k and d that was varied."""
+    varied = [name for name in NAMES if any(row.varied == name and row.seconds is not None for row in rows)]
+    figure = Figure(figsize=(3.6 * max(len(varied), 1) + 1, 8), layout="constrained")
     if not varied:
-        return
-    figure = Figure(figsize=(3.6 * len(varied) + 1, 8), layout="constrained")
+        figure.text(0.5, 0.5, "impossible at every size", ha="center")
+        return figure
     axes = figure.subplots(3, len(varied), squeeze=False, sharey="row")
     for column, name in enumerate(varied):
-        chosen = [row for row in rows if row["varied"] == name and "seconds" in row]
-        sizes = np.array([row[name] for row in chosen], float)
-        fixed = ", ".join(f"{other} = {chosen[-1][other]:,}" for other in names if other != name)
+        chosen = [row for row in rows if row.varied == name and row.seconds is not None]
+        sizes = np.array([getattr(row, name) for row in chosen], float)
+        fixed = ", ".join(f"{other} = {getattr(chosen[-1], other):,}" for other in NAMES if other != name)
         axes[0][column].set_title(fixed, fontsize=9)
-        _panels(axes[:, column], name, sizes, chosen)
-        axes[2][column].set_xlabel(names[name])
-        for axis in axes[:, column]:
-            axis.set_xscale("log")
-            axis.set_yscale("log")
-            axis.set_xticks(sizes, [f"{size:,.0f}" for size in sizes], rotation=30, fontsize=7)
-            axis.minorticks_off()
-            axis.grid(alpha=0.3)
-            axis.legend(fontsize=7)
-    for axis, label in zip(axes[:, 0], ("parameters", "relative margin", "seconds to build, megabytes"), strict=True):
-        axis.set_ylabel(label)
-    figure.suptitle(f"memorisers of {settings['dataset']}, {settings['labels']} labels, order {settings['order']}")
-    save_figure(figure, path, dpi=80)
+        _draw_column(axes[:, column], name, sizes, chosen)
+        axes[2][column].set_xlabel(NAMES[name])
+        for each in axes[:, column]:
+            each.set_xscale("log")
+            each.set_yscale("log")
+            each.set_xticks(sizes, [f"{size:,.0f}" for size in sizes], rotation=30, fontsize=7)
+            each.minorticks_off()
+            each.grid(alpha=0.3)
+            each.legend(fontsize=7)
+    for each, label in zip(axes[:, 0], ("parameters", "relative margin", "seconds to build, megabytes"), strict=True):
+        each.set_ylabel(label)
+    return figure
 
 
-def _panels(axes, name, sizes, rows):
-    def column(key):
-        return np.array([row[key] for row in rows])
+def _draw_column(axes: Sequence[Axes], name: str, sizes: NDArray[np.float64], rows: Sequence[ScalingRow]) -> None:
+    def column(key: str) -> NDArray[np.float64]:
+        return np.array([getattr(row, key) for row in rows], float)
 
     axes[0].plot(sizes, column("parameters"), "o-", label="parameters")
     if name == "n":
@@ -123,3 +159,24 @@ def _panels(axes, name, sizes, rows):
     axes[2].plot(sizes, column("megabytes"), "s-", label="megabytes at most")
     if name == "n":
         axes[2].plot(sizes, column("seconds")[-1] * (sizes / sizes[-1]) ** 2, "k:", label="slope 2")
+
+
+def _run(sample: Sample, settings: Settings, progress: ProgressCallback) -> list[ScalingRow]:
+    chosen, rows, network = plans(sample.x, settings), [], settings.network
+    counter = Counter(progress, "scaling", len(chosen))
+    for plan in chosen:
+        rows.append(measure(plan, sample.labels, sample.classes, network.order, network.seed))
+        counter.advance()
+    return rows
+
+
+def experiment(settings: Settings) -> Experiment[Sample, Settings, ScalingRow]:
+    """The experiment; its figure says what was memorised."""
+    data, order = settings.data, settings.network.order
+
+    def titled(rows: Sequence[ScalingRow]) -> Figure:
+        figure = draw(rows)
+        figure.suptitle(f"memorisers of {data.dataset}, {data.labels} labels, order {order}")
+        return figure
+
+    return Experiment("scaling", ScalingRow, _run, {"scaling": titled})

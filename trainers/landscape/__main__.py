@@ -1,21 +1,21 @@
 """Shows the landscape theory of "Identity Matters in Deep Learning" (Hardt & Ma, section 2) on deep linear networks."""
 
-import itertools
-import pathlib
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from trainers.cli.arguments import Parser, UsageError, number, whole_number
+from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.settings import add_options, as_dict, parse, with_defaults
 from trainers.cli.startup import import_tensorflow, run_program
+from trainers.landscape.settings import Settings
 from trainers.run.folder import Run
-from trainers.run.progress import Progress
-from trainers.run.tables import finish, write_csv
 
 EXAMPLES = """
 experiments, each with a table (CSV), a figure and TensorBoard scalars in --out:
   factorization    the norm of the best factorisation against depth, the theorem's bound and a lower bound
   descent          gradient descent: residual networks, and the standard parameterisation from the same small start
   certificate      (figure only) the squared gradient along the path, and what (2.3) guarantees
-  augmentation     a negative determinant, as it is and cured by one more coordinate
+  augmentation     a negative determinant, as it is and with one more coordinate
   regularization   the norm of the optimum found against weight decay
 
 examples:
@@ -26,174 +26,83 @@ examples:
 exit codes: 0 done; 1 failed while running; 2 bad input
 """
 
-DECAYS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
-
-def parser():
+def parser() -> Parser:
     """The command line of this program."""
     parser = Parser(prog="python -m trainers.landscape", description=__doc__, epilog=EXAMPLES)
-    targets = parser.add_argument_group("targets")
-    targets.add_argument(
-        "--dim", type=whole_number(1, 256), default=6, metavar="N", help="dimension d of random targets"
-    )
-    targets.add_argument(
-        "--condition", type=number(1), nargs="+", default=[2.0, 10.0, 100.0], metavar="X", help="condition numbers"
-    )
-    targets.add_argument(
-        "--determinant", choices=("positive", "negative", "both"), default="both", help="sign of random targets'"
-    )
-    targets.add_argument("--seeds", type=whole_number(1, 100), default=2, metavar="N", help="targets of each kind")
-    targets.add_argument("--target", metavar="FILE", help="one square matrix instead of random ones: .npy or text")
-    networks = parser.add_argument_group("networks")
-    networks.add_argument(
-        "--depths", type=whole_number(1, 10_000), nargs="+", default=[4, 8, 16, 32, 64], metavar="N", help="depths l"
-    )
-    networks.add_argument("--steps", type=whole_number(1), default=1000, metavar="N", help="of gradient descent")
-    run = parser.add_argument_group("run")
-    run.add_argument("--out", metavar="DIR", default="runs/landscape", help="folder of the results")
-    run.add_argument("--debug", action="store_true", help="show tracebacks")
+    add_options(parser, Settings)
     return parser
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
-    explicit, defaults = parser().parse(argv)
-    settings = {**defaults, **explicit}
-    if settings["target"] and {"dim", "condition", "determinant", "seeds"} & set(explicit):
+    typed = parse(parser(), argv)
+    settings = with_defaults(Settings, typed)
+    if settings.targets.target and {"dim", "condition", "determinant", "seeds"} & set(typed):
         raise UsageError(
             "--target takes the place of --dim, --condition, --determinant and --seeds: give one or the other."
         )
-    del settings["debug"]
-    run = Run(settings.pop("out"))
+    saved = {name: value for name, value in as_dict(settings).items() if name not in ("out", "debug")}
+    run = Run(settings.run.out)
     run.check_usable()
     if run.exists():
-        run.check_same(settings)
+        run.check_same(saved)
         if run.result() is not None:
             print(f"{run.path} is finished. Give another --out for a new run.")
             return 0
     targets = _targets(settings)
-    run.start(settings, {"origin": settings["target"] or "random", "digest": _digest(targets)})
-    tables = _experiments(settings, targets)
+    run.start(saved, {"origin": targets.origin, "digest": targets.digest()})
+    tables = _measure(settings, targets)
     import_tensorflow()
-    _write(run.path, tables)
+    _write(run, tables)
     run.finish({name: len(rows) for name, rows in tables.items()})
     return 0
 
 
-def _targets(settings):
-    """The targets by name, those with a positive and those with a negative determinant."""
-    import numpy as np
+def _targets(settings: Settings) -> Any:
+    from trainers.landscape.targets import random_targets, read_target
 
-    if settings["target"]:
-        R = _read(settings["target"])
-        sign = np.linalg.slogdet(R)[0]
-        name = pathlib.Path(settings["target"]).name
-        return ({name: R}, {}) if sign > 0 else ({}, {name: R})
-    from trainers.landscape.experiments import random_target
-
-    if settings["dim"] == 1:
-        # A number has condition 1.
-        settings = {**settings, "condition": [1.0]}
-    signs = {"positive": (1,), "negative": (-1,), "both": (1, -1)}[settings["determinant"]]
-    positive, negative = (
-        {
-            f"κ = {condition:g}, det {'>' if sign > 0 else '<'} 0, seed {seed}": random_target(
-                settings["dim"], condition, sign, seed
-            )
-            for seed in range(settings["seeds"])
-            for condition in settings["condition"]
-            if sign in signs
-        }
-        for sign in (1, -1)
-    )
-    return positive, negative
-
-
-def _read(path):
-    import numpy as np
-
-    from idmatters_tf.linear import scale_to_smallest_gamma
-
+    chosen = settings.targets
+    if not chosen.target:
+        return random_targets(chosen.dim, list(chosen.condition), chosen.determinant, chosen.seeds)
     try:
-        R = np.load(path, allow_pickle=False) if path.endswith(".npy") else np.loadtxt(path, ndmin=2)
-        scale_to_smallest_gamma(R)
+        return read_target(chosen.target)
     except FileNotFoundError as error:
-        raise UsageError(f"--target {path} does not exist.") from error
+        raise UsageError(f"--target {chosen.target} does not exist.") from error
+    except OSError as error:
+        raise UsageError(f"--target {chosen.target} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:
-        raise UsageError(f"--target {path}: {error}") from error
-    return R
+        raise UsageError(f"--target {chosen.target}: {error}") from error
 
 
-def _digest(targets):
-    import hashlib
+def _measure(settings: Settings, targets: Any) -> dict[str, list[Any]]:
+    """The rows of each experiment that the targets allow, by its name."""
+    from trainers.experiments.progress import Bars
+    from trainers.landscape.experiments import EXPERIMENTS
 
-    return hashlib.sha256(b"".join(R.tobytes() for group in targets for R in group.values())).hexdigest()
-
-
-def _experiments(settings, targets):
-    """The rows of each experiment that has targets, by name."""
-    from trainers.landscape import experiments
-
-    positive, negative = targets
-    depths, steps = settings["depths"], settings["steps"]
-    every = max(1, steps // 50)
-    middle = sorted(depths)[len(depths) // 2]
-    # A panel for each of the first few: both signs should be among them.
-    pairs = itertools.zip_longest(positive.items(), negative.items())
-    both = dict(item for pair in pairs for item in pair if item)
-    plans = {
-        "factorization": (positive, experiments.factorization(positive, depths), len(depths)),
-        "descent": (
-            both,
-            experiments.descent(both, depths, steps, every),
-            3 * len(depths),
-        ),
-        "augmentation": (negative, experiments.augmentation(negative, middle, 4, 6 * steps, 6 * every), 2),
-        "regularization": (positive, experiments.regularization(positive, middle, DECAYS, 8 * steps), 1),
-    }
     tables = {}
-    for name, (chosen, work, pieces) in plans.items():
-        if not chosen:
-            print(f"{name}: no targets with such a determinant, left out", file=sys.stderr)
-            continue
-        with Progress(len(chosen) * pieces, name, unit="networks") as progress:
-            tables[name] = finish(work, progress)
+    for experiment in EXPERIMENTS:
+        with Bars(unit="networks") as progress:
+            rows = experiment.run(targets, settings, progress)
+        if rows:
+            tables[experiment.name] = rows
+        else:
+            print(f"{experiment.name}: no targets with such a determinant, left out", file=sys.stderr)
     return tables
 
 
-def _write(folder, tables):
-    """CSV, figure and TensorBoard scalars of every table."""
-    from trainers.landscape.figures import draw
+def _write(run: Run, tables: Mapping[str, list[Any]]) -> None:
+    """Table and figures of every experiment, and the TensorBoard scalars of those that have steps."""
+    from trainers.experiments.results import write_results, write_scalars
+    from trainers.landscape.experiments import EXPERIMENTS
 
-    for name, rows in tables.items():
-        write_csv(folder / f"{name}.csv", rows)
-        print(f"{name + ':':16}{folder / name}.csv, {draw(name, rows, folder)}")
-        if name == "descent":
-            print(f"{'certificate:':16}{draw('certificate', rows, folder)}")
-    _write_events(folder / "events", tables)
-
-
-def _write_events(folder, tables):
-    """A TensorBoard run for each curve: its scalars against step, or against depth where there are no steps."""
-    from trainers.run.events import Events
-
-    curves = {}
-    for name, rows in tables.items():
-        x = "step" if "step" in rows[0] else "depth"
-        for row in rows:
-            labels = [str(value) for value in row.values() if isinstance(value, str)]
-            numbers = [f"{key} {row[key]}" for key in ("depth", "start", "weight_decay") if key in row and key != x]
-            scalars = {
-                f"{name}/{column}": value
-                for column, value in row.items()
-                if isinstance(value, float) and column != "weight_decay"
-            }
-            curves.setdefault("-".join([name, *labels, *numbers]), []).append((row[x], scalars))
-    for curve, points in curves.items():
-        safe = "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in curve)
-        writer = Events(folder / safe)
-        for step, scalars in points:
-            writer.scalars(step, scalars)
+    scalars = []
+    for experiment in EXPERIMENTS:
+        if experiment.name in tables:
+            paths = write_results(experiment, tables[experiment.name], run.path)
+            print(f"{experiment.name + ':':16}{', '.join(map(str, paths))}")
+            scalars += experiment.scalars(tables[experiment.name])
+    write_scalars(scalars, run.path / "events")
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def read_target(path: str) -> Targets:
         linear.scale_to_smallest_gamma(R)
     R = np.asarray(R, dtype=np.float64)
     largest, smallest = np.linalg.svd(R, compute_uv=False)[[0, -1]]
-    if not (SMALLEST <= smallest and largest <= LARGEST):
+    if not (smallest >= SMALLEST and largest <= LARGEST):
         raise ValueError(
             f"its singular values must lie between {SMALLEST:g} and {LARGEST:g}, because the risk holds their squares. "
             f"Received: from {smallest:.3g} to {largest:.3g}. Multiply the matrix by a constant."
@@ -125,4 +125,4 @@ def _read_npy(path: str) -> NDArray:
 
 def learning_rate(R: NDArray[np.float64], depth: int) -> float:
     """A rate for L = f / 2: the curvature at a balanced optimum is at most about depth * sigma_max(R)^2."""
-    return RATE / (depth * max(np.linalg.norm(R, 2), 1.0) ** 2)
+    return RATE / (depth * max(float(np.linalg.norm(R, 2)), 1.0) ** 2)

@@ -1,29 +1,16 @@
-"""Tables of numbers: driven to their end piece by piece, and written as CSV."""
+"""Tables of numbers, written as CSV."""
 
 import csv
 import io
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trainers.run.files import write_atomically
 
 
-def finish(work, progress):
-    """Drives a generator that yields once for each piece of work to its end; returns what it returns.
-
-    Args:
-        work: a generator; what it yields, if anything, is shown beside the bar.
-        progress: a `trainers.run.progress.Progress`.
-    """
-    while True:
-        try:
-            note = next(work)
-        except StopIteration as end:
-            return end.value
-        progress.advance()
-        progress.show(note or "")
-
-
-def write_csv(path, rows):
-    """Writes dicts with the same keys as a CSV file, beside its place, then renamed."""
+def write_csv(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes rows with the same keys as a CSV file, entirely or not at all; None is an empty cell."""
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()

@@ -7,11 +7,11 @@ import dataclasses
 import hashlib
 
 import numpy as np
+from numpy.typing import NDArray
 
 from idmatters_tf import linear
 
 CLASSES = 10
-DATASETS = ("mnist", "digits-like")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,26 +23,26 @@ class Problem:
         origin: where they came from, in words.
     """
 
-    X: np.ndarray
-    Y: np.ndarray
+    X: NDArray[np.float64]
+    Y: NDArray[np.float64]
     origin: str
 
     @property
-    def statistics(self):
+    def statistics(self) -> linear.Statistics:
         """The second moments of all examples, `idmatters_tf.linear.Statistics`."""
         return linear.sufficient_statistics(self.X, self.Y)
 
-    def first(self, samples):
+    def first(self, samples: int) -> "Problem":
         """The first examples alone."""
         return dataclasses.replace(self, X=self.X[:, :samples], Y=self.Y[:, :samples])
 
-    def digest(self):
+    def digest(self) -> str:
         """A checksum, to tell problems apart."""
         return hashlib.sha256(self.X.tobytes() + self.Y.tobytes()).hexdigest()
 
 
-def load(dataset, components, data_dir=None, download=False):
-    """Loads one of `DATASETS`.
+def load(dataset: str, components: int, data_dir: str | None = None, download: bool = False) -> Problem:
+    """Loads and whitens a data set.
 
     Args:
         dataset: "mnist", or the built-in "digits-like".
@@ -56,7 +56,8 @@ def load(dataset, components, data_dir=None, download=False):
         idmatters_tf.data.images.DataError: where MNIST is not there.
     """
     if dataset == "digits-like":
-        inputs, labels, origin = *_digits_like(), "generated, 10,000 examples of ten Gaussian classes, seed 0"
+        inputs, labels = _digits_like()
+        origin = "generated, 10,000 examples of ten Gaussian classes, seed 0"
     else:
         from idmatters_tf.data import mnist
 
@@ -67,7 +68,7 @@ def load(dataset, components, data_dir=None, download=False):
     return Problem(X, np.eye(components)[:, labels], origin)
 
 
-def _whitened(inputs, components):
+def _whitened(inputs: NDArray[np.float64], components: int) -> NDArray[np.float64]:
     """The principal components with the largest variance, each with variance 1.
 
     By the covariance's eigenvectors: those kept are far from rounding, and the SVD of all of MNIST takes ten times as
@@ -80,7 +81,7 @@ def _whitened(inputs, components):
     return (directions.T @ centred) / np.sqrt(values[::-1][:components, None])
 
 
-def _digits_like(samples=10_000, dim=40, seed=0):
+def _digits_like(samples: int = 10_000, dim: int = 40, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Ten Gaussian classes: like MNIST a falling spectrum, and one-hot labels that a linear map finds only in part."""
     rng = np.random.default_rng(seed)
     spectrum = np.arange(1, dim + 1) ** -0.6

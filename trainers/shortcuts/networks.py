@@ -1,57 +1,129 @@
-"""Li et al.'s networks, and the gradient descent of many of them at once with ReLUs between the layers.
+"""Li et al.'s networks, and the gradient descent of many of them at once.
 
 Without ReLUs that is `idmatters_tf.linear`'s business. With them the data no longer enter through second moments alone:
 all networks of a kind go through the examples together, as one batch of matrix products.
 """
 
 import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf import linear
+from trainers.shortcuts.data import Problem
+
+Floats = NDArray[np.floating]
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class ShortcutNetwork:
     """A kind of network.
 
     Attributes:
         start: see `linear.initial_weights`.
-        n: the layers of a unit.
+        shortcut_depth: the layers of a unit.
         shortcut: whether each unit adds its input.
     """
 
     start: str
-    n: int
+    shortcut_depth: int
     shortcut: bool
 
-    def starts(self, depth, dim, networks, seed=0):
-        """Starting points of networks with `depth` layers, (networks, depth / n, n, dim, dim)."""
-        return linear.initial_weights(self.start, depth // self.n, self.n, dim, seed, networks)
+    def starts(self, depth: int, dim: int, networks: int, seed: int = 0) -> NDArray[np.float64]:
+        """Starting points of networks with `depth` layers, (networks, units, shortcut_depth, dim, dim)."""
+        units = depth // self.shortcut_depth
+        return linear.initial_weights(self.start, units, self.shortcut_depth, dim, seed, networks)
 
 
 # "Zero initialisation" in the paper is Xavier's times 0.01.
-LINEAR_KINDS = {
-    "xavier": Kind("xavier", 1, False),
-    "orthogonal": Kind("orthogonal", 1, False),
-    "1-shortcut": Kind("small", 1, True),
-    "2-shortcut": Kind("small", 2, True),
-    "3-shortcut": Kind("small", 3, True),
+LINEAR_NETWORKS = {
+    "xavier": ShortcutNetwork("xavier", 1, False),
+    "orthogonal": ShortcutNetwork("orthogonal", 1, False),
+    "1-shortcut": ShortcutNetwork("small", 1, True),
+    "2-shortcut": ShortcutNetwork("small", 2, True),
+    "3-shortcut": ShortcutNetwork("small", 3, True),
 }
 
 # With ReLUs in the mid positions of units of two layers, also where these have no shortcut (appendix B).
-RELU_KINDS = {
-    "xavier": Kind("xavier", 2, False),
-    "orthogonal": Kind("orthogonal", 2, False),
-    "2-shortcut": Kind("small", 2, True),
+RELU_NETWORKS = {
+    "xavier": ShortcutNetwork("xavier", 2, False),
+    "orthogonal": ShortcutNetwork("orthogonal", 2, False),
+    "2-shortcut": ShortcutNetwork("small", 2, True),
 }
 
 
-def relu_descent(W, X, Y, rates, epochs, shortcut, every, dtype="float64"):
+def networks_with(activation: str) -> dict[str, ShortcutNetwork]:
+    """The kinds of network that are compared, by name.
+
+    Args:
+        activation: "linear" or "relu".
+    """
+    return LINEAR_NETWORKS if activation == "linear" else RELU_NETWORKS
+
+
+class Epoch(NamedTuple):
+    """Many networks after so many updates; what belongs to a network that has diverged is not finite.
+
+    Attributes:
+        epoch: the number of updates.
+        loss: (networks,), less the optimum for linear networks.
+        gradient_norm: (networks,).
+        weights: (networks, units, shortcut_depth, d, d).
+    """
+
+    epoch: int
+    loss: Floats
+    gradient_norm: Floats
+    weights: Floats
+
+
+def descend(
+    problem: Problem,
+    network: ShortcutNetwork,
+    activation: str,
+    depth: int,
+    rate: float,
+    networks: int,
+    epochs: int,
+    every: int,
+    seed: int,
+) -> Iterator[Epoch]:
+    """Full-batch gradient descent of networks of one kind, which differ in their starts.
+
+    Args:
+        problem: the data.
+        network: the kind.
+        activation: "linear" or "relu".
+        depth: in layers.
+        rate: the learning rate.
+        networks: how many of them.
+        epochs: updates in all.
+        every: epochs between records; the start and the end are always recorded.
+        seed: of the starts.
+    """
+    W = network.starts(depth, len(problem.X), networks, seed)
+    rates = np.full(networks, rate)
+    if activation == "linear":
+        return linear_descent(W, problem.statistics, rates, epochs, network.shortcut, every)
+    return relu_descent(W, problem.X, problem.Y, rates, epochs, network.shortcut, every)
+
+
+def relu_descent(
+    W: Floats,
+    X: Floats,
+    Y: Floats,
+    rates: ArrayLike,
+    epochs: int,
+    shortcut: bool,
+    every: int,
+    dtype: str = "float64",
+) -> Iterator[Epoch]:
     """Full-batch gradient descent of ReLU networks, ||Y - f(X)||_F^2 / (2m), ReLUs between the layers of each unit.
 
     Args:
-        W: (networks, units, n, d, d).
+        W: (networks, units, shortcut_depth, d, d).
         X, Y: (d, m).
         rates: (networks,).
         epochs: updates in all.
@@ -60,64 +132,78 @@ def relu_descent(W, X, Y, rates, epochs, shortcut, every, dtype="float64"):
         dtype: of the computation.
 
     Yields:
-        (epoch, loss, gradient_norm, weights) at each record: (networks,) twice, and the shape of W. A network that has
-        diverged has values that are not finite.
+        An `Epoch` for each record.
     """
     import tensorflow as tf
 
-    X, Y = tf.constant(X, dtype), tf.constant(Y, dtype)
+    inputs, outputs = tf.constant(X, dtype), tf.constant(Y, dtype)
     steps = tf.constant(np.reshape(rates, (-1, 1, 1)), dtype)
 
     def forward(layers):
-        outputs = X
+        hidden = inputs
         for unit in layers:
-            branch = outputs
+            branch = hidden
             for number, layer in enumerate(unit):
                 branch = tf.matmul(layer, tf.nn.relu(branch) if number else branch)
-            outputs = outputs + branch if shortcut else branch
-        return tf.reduce_sum((Y - outputs) ** 2, [-2, -1]) / (2 * X.shape[1])
+            hidden = hidden + branch if shortcut else branch
+        return tf.reduce_sum((outputs - hidden) ** 2, [-2, -1]) / (2 * X.shape[1])
 
-    def loss_and_gradient(weights):
+    def loss_and_gradient(weights: list[Any]) -> tuple[Any, Any]:
         # One tensor for each layer: slices of one stacked tensor would be copied together again in each gradient.
         with tf.GradientTape() as tape:
             tape.watch(weights)
             loss = forward(tf.nest.pack_sequence_as(structure, weights))
         return loss, tape.gradient(loss, weights)
 
-    @tf.function
     def measured(weights):
         loss, gradient = loss_and_gradient(weights)
         squares = [tf.reduce_sum(part**2, [-2, -1]) for part in gradient]
         return loss, tf.sqrt(tf.add_n(squares))
 
-    @tf.function
     def updated(weights, count):
         for _ in tf.range(count):
             _, gradient = loss_and_gradient(weights)
             weights = [layer - steps * part for layer, part in zip(weights, gradient, strict=True)]
         return weights
 
-    units, n = W.shape[1:3]
-    structure = [[0] * n for _ in range(units)]
-    weights = [tf.constant(W[:, unit, layer], dtype) for unit in range(units) for layer in range(n)]
+    units, layers_in_unit = W.shape[1:3]
+    structure = [[0] * layers_in_unit for _ in range(units)]
+    weights = [tf.constant(W[:, unit, layer], dtype) for unit in range(units) for layer in range(layers_in_unit)]
     # Traced once, here: calling a `tf.function` would count traces by the place in the source, and warn. Called as they
-    # were traced, with a list: with the tensors one by one TensorFlow writes an error message first, 60 ms of it.
-    measure = measured.get_concrete_function(weights)
-    update = updated.get_concrete_function(weights, tf.constant(0))
+    # were traced, with a list: with the tensors one by one TensorFlow formats an error message first, which takes 60 ms
+    # a call.
+    measure = tf.function(measured).get_concrete_function(weights)
+    update = tf.function(updated).get_concrete_function(weights, tf.constant(0))
     for epoch in [*range(0, epochs, every), epochs]:
         loss, norm = measure(weights)
         stacked = np.stack([layer.numpy() for layer in weights], axis=1).reshape(W.shape)
-        yield epoch, loss.numpy(), norm.numpy(), stacked
+        yield Epoch(epoch, loss.numpy(), norm.numpy(), stacked)
         weights = update(weights, tf.constant(min(every, epochs - epoch)))
 
 
-def linear_descent(W, statistics, rates, epochs, shortcut, every):
-    """The same for linear networks on second moments: yields (epoch, loss - optimum, gradient norm, weights)."""
+def linear_descent(
+    W: NDArray[np.float64],
+    statistics: linear.Statistics,
+    rates: ArrayLike,
+    epochs: int,
+    shortcut: bool,
+    every: int,
+) -> Iterator[Epoch]:
+    """The same for linear networks, on second moments; it ends where a network diverges.
+
+    Args:
+        W: (networks, units, shortcut_depth, d, d).
+        statistics: the second moments of the data.
+        rates, epochs, shortcut, every: see `relu_descent`.
+
+    Yields:
+        An `Epoch` for each record.
+    """
     for epoch in [*range(0, epochs, every), epochs]:
         count = min(every, epochs - epoch)
         moments = statistics.sxx, statistics.syx
         found = linear.gradient_descent(W, *moments, rates, count, shortcut, record_every=max(count, 1))
-        yield epoch, found.excess_risk[:, 0], found.gradient_norm[:, 0], W
+        yield Epoch(epoch, found.excess_risk[:, 0], found.gradient_norm[:, 0], W)
         W = found.weights
         if not np.isfinite(W).all():
             return

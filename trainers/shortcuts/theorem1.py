@@ -1,14 +1,21 @@
-"""Li et al.'s Theorem 1 at work: the zero point of an n-shortcut network, by the closed form and by automatic
-differentiation of the Keras model."""
+"""Theorem 1 of Li et al.: the zero point of an n-shortcut network, by closed form and by automatic differentiation."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from idmatters_tf.curvature.spectrum import summarize
+from idmatters_tf.curvature.spectrum import Summary, summarize
+from trainers.shortcuts.data import Problem
 
-# mid'(0) and post'(0); ReLU has none.
+if TYPE_CHECKING:
+    import keras
+
+# The derivatives at zero; ReLU has none.
 SLOPES = {"linear": 1.0, "tanh": 1.0, "silu": 0.5, "gelu": 0.5}
-# The most parameters for which the dense Hessian by tape is computed.
+# The most parameters for which the dense Hessian by automatic differentiation is computed.
 MOST_PARAMETERS = 5000
 
 
@@ -16,53 +23,91 @@ class Undefined(Exception):
     """The Hessian does not exist: ReLU has no derivative at zero."""
 
 
-def slope(mid, post, relu_slope=None):
-    """mid'(0) * post'(0).
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """A network of shortcut units.
 
-    Args:
-        mid, post: of `ACTIVATIONS`.
-        relu_slope: taken, knowingly, in the place of ReLU's derivative at zero.
+    Attributes:
+        units: R.
+        shortcut_depth: the layers in each unit, n in the paper.
+        pre, mid, post: the activations before, between and after the layers of a unit: "linear", "tanh", "silu",
+            "gelu" or "relu".
+        relu_slope: what is taken, knowingly, in the place of ReLU's derivative at zero.
+        shortcut: whether each unit adds its input.
+    """
+
+    units: int
+    shortcut_depth: int
+    pre: str = "linear"
+    mid: str = "linear"
+    post: str = "linear"
+    relu_slope: float | None = None
+    shortcut: bool = True
+
+    def parameters(self, dim: int) -> int:
+        """The number of weights in dimension `dim`."""
+        return self.units * self.shortcut_depth * dim**2
+
+    @property
+    def has_kink(self) -> bool:
+        """Whether the Hessian at zero needs the derivative of ReLU there."""
+        return "relu" in (self.post, self.mid if self.shortcut_depth > 1 else "linear")
+
+    def slope(self) -> float:
+        """mid'(0) * post'(0).
+
+        Raises:
+            Undefined: for a ReLU without a `relu_slope`.
+        """
+        product = 1.0
+        for place, name in (("mid", self.mid), ("post", self.post)):
+            if place == "mid" and self.shortcut_depth == 1:
+                continue
+            value = self.relu_slope if name == "relu" else SLOPES[name]
+            if value is None:
+                raise Undefined(
+                    f"the Hessian at zero is undefined: ReLU in the {place} position has no derivative at 0, where its "
+                    f"inputs are. Automatic differentiation takes 0 there and returns zeros, which say nothing; the "
+                    f"paper's 'local polynomial approximation' is a choice, that of a slope such as 0.5"
+                )
+            product *= value
+        return product
+
+
+def closed_form(problem: Problem, architecture: Architecture) -> NDArray[np.float64] | None:
+    """The eigenvalues at zero, ascending, or None where there is no formula: one layer in a unit, with activations.
 
     Raises:
-        Undefined: for a ReLU without it.
+        Undefined: for a ReLU without a slope.
     """
-    product = 1.0
-    for place, name in (("mid", mid), ("post", post)):
-        value = relu_slope if name == "relu" else SLOPES[name]
-        if value is None:
-            raise Undefined(
-                f"the Hessian at zero is undefined: ReLU in the {place} position has no derivative at 0, where its "
-                f"inputs are. Automatic differentiation takes 0 there and returns zeros, which say nothing; the "
-                f"paper's 'local polynomial approximation' is a choice: --relu-slope 0.5 makes it"
-            )
-        product *= value
-    return product
-
-
-def closed_form(problem, units, n, pre, mid, post, relu_slope=None):
-    """The eigenvalues at zero, ascending, or None where there is no formula (n = 1 with activations)."""
-    if n == 1:
-        if (pre, post) != ("linear", "linear"):
-            slope("linear", post, relu_slope)
+    units, shortcut_depth = architecture.units, architecture.shortcut_depth
+    factor = architecture.slope()
+    if shortcut_depth == 1:
+        if (architecture.pre, architecture.post) != ("linear", "linear"):
             return None
-        return linear.zero_hessian_spectrum(units, 1, *problem.statistics[:2])
-    factor = slope(mid, post, relu_slope)
-    after = _activated(pre, problem.X)
+        sxx, syx, _ = problem.statistics
+        return linear.zero_hessian_spectrum(units, 1, sxx, syx)
+    activated = _activated(architecture.pre, problem.X)
     samples = problem.X.shape[1]
-    sxx, syx = problem.X @ after.T / samples, problem.Y @ after.T / samples
-    return linear.zero_hessian_spectrum(units, n, sxx, syx, factor)
+    sxx, syx = problem.X @ activated.T / samples, problem.Y @ activated.T / samples
+    return linear.zero_hessian_spectrum(units, shortcut_depth, sxx, syx, factor)
 
 
-def by_tape(problem, units, n, pre, mid, post):
-    """The eigenvalues at zero, ascending, of the Keras model's Hessian, (units * n * d^2,)."""
+def by_differentiation(problem: Problem, architecture: Architecture) -> NDArray[np.float64]:
+    """The eigenvalues at zero, ascending, of the Keras model's Hessian, (units * shortcut_depth * d^2,)."""
     from idmatters_tf.curvature import dense_hessian
 
-    model = zero_network(len(problem.X), units, n, pre, mid, post)
+    model = zero_network(len(problem.X), architecture)
     return np.linalg.eigvalsh(dense_hessian(model, half_squares, (problem.X.T, problem.Y.T), batch_size=1000))
 
 
-def zero_network(dim, units, n, pre, mid, post, shortcut=True):
-    """The Keras model in float64, with all weights zero."""
+def zero_network(dim: int, architecture: Architecture) -> "keras.Model":
+    """The Keras model in float64, with all weights zero.
+
+    Args:
+        dim: d.
+        architecture: its units.
+    """
     import keras
 
     from models.linear import shortcut_network
@@ -70,24 +115,41 @@ def zero_network(dim, units, n, pre, mid, post, shortcut=True):
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float64")
     try:
-        activations = {"pre": pre, "mid": mid, "post": post}
-        return shortcut_network(dim, units, n, **activations, shortcut=shortcut, kernel_initializer="zeros")
+        return shortcut_network(
+            dim,
+            architecture.units,
+            architecture.shortcut_depth,
+            pre=architecture.pre,
+            mid=architecture.mid,
+            post=architecture.post,
+            shortcut=architecture.shortcut,
+            kernel_initializer="zeros",
+        )
     finally:
         keras.config.set_dtype_policy(previous)
 
 
-def half_squares(y, outputs):
+def half_squares(y: Any, outputs: Any) -> Any:
     """||y - f(x)||^2 / 2 of each example: Li et al.'s loss (Eq. 6) is its mean."""
     import keras
 
     return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2
 
 
-def stationary_order(problem, units, n, pre, mid, post, seed=0, directions=3):
+def stationary_order(
+    problem: Problem, architecture: Architecture, seed: int = 0, directions: int = 3
+) -> tuple[int, list[float]]:
     """The order of growth of the loss along random lines through zero, less one, found numerically.
 
     The loss differs from that at zero by |D|^2 / (2m) - <D, Y - X> / m, D the change of the outputs, computed as such:
-    a difference of the losses would cancel. The exponent comes from steps t and 2t with t^n = 1e-5.
+    a difference of the losses would cancel. The exponent comes from steps t and 2t with t^n = 1e-5, n the layers of a
+    unit.
+
+    Args:
+        problem: the data.
+        architecture: of the network.
+        seed: of the lines.
+        directions: the number of lines.
 
     Returns:
         (order, exponents): a whole number, and what it was rounded from, one for each direction.
@@ -96,72 +158,85 @@ def stationary_order(problem, units, n, pre, mid, post, seed=0, directions=3):
 
     from models.linear import assign_weights, weights_of
 
-    model = zero_network(len(problem.X), units, n, pre, mid, post)
+    model = zero_network(len(problem.X), architecture)
     shape = weights_of(model).shape
     rng = np.random.default_rng(seed)
-    step = 10 ** (-5 / n)
+    step = 10 ** (-5 / architecture.shortcut_depth)
     exponents = []
     for _ in range(directions):
         direction = rng.normal(size=shape) / np.sqrt(shape[-1])
         changes = []
         for size in (step, 2 * step):
             assign_weights(model, size * direction)
-            outputs = keras.ops.convert_to_numpy(model(problem.X.T)).T
-            moved = outputs - problem.X
+            outputs = np.asarray(keras.ops.convert_to_numpy(model(problem.X.T)), dtype=np.float64)
+            moved = outputs.T - problem.X
             changes.append(np.sum(moved**2) / 2 - np.vdot(moved, problem.Y - problem.X))
         exponents.append(float(np.log2(abs(changes[1] / changes[0]))))
     return round(float(np.median(exponents))) - 1, exponents
 
 
-def report(problem, units, n, pre, mid, post, relu_slope=None, seed=0):
-    """Everything about the zero point: (lines of text, a dict of the numbers)."""
-    dim = len(problem.X)
-    parameters = units * n * dim**2
-    kinked = "relu" in (post, mid if n > 1 else "linear")
-    order, exponents = stationary_order(problem, units, n, pre, mid, post, seed)
-    lines = [f"{units} units of {n} layers of {dim} x {dim}, {parameters:,} weights, all zero"]
-    lines.append(f"activations: pre {pre}, mid {mid}, post {post}; {problem.X.shape[1]:,} examples, {problem.origin}")
+def report(problem: Problem, architecture: Architecture, seed: int = 0) -> tuple[list[str], dict[str, Any]]:
+    """Everything about the zero point.
+
+    Args:
+        problem: the data.
+        architecture: of the network.
+        seed: of the random lines along which the order of stationarity is measured.
+
+    Returns:
+        (lines, numbers): as text, and by name.
+    """
+    dim, shortcut_depth = len(problem.X), architecture.shortcut_depth
+    parameters = architecture.parameters(dim)
+    order, exponents = stationary_order(problem, architecture, seed)
+    lines = [
+        f"{architecture.units} units of {shortcut_depth} layers of {dim} x {dim}, {parameters:,} weights, all zero"
+    ]
+    activations = f"activations: pre {architecture.pre}, mid {architecture.mid}, post {architecture.post}"
+    lines.append(f"{activations}; {problem.X.shape[1]:,} examples, {problem.origin}")
     # Theorem 1 speaks of activations that vanish at zero; all offered here do.
-    expected = n - 1
-    if pre == mid == post == "linear":
-        expected = linear.zero_stationary_order(n, *problem.statistics[:2])
+    expected = shortcut_depth - 1
+    if architecture.pre == architecture.mid == architecture.post == "linear":
+        sxx, syx, _ = problem.statistics
+        expected = linear.zero_stationary_order(shortcut_depth, sxx, syx)
     growth = f"the loss grows like t^{np.median(exponents):.3f}"
     lines.append(f"order of stationarity, measured: {order} ({growth}); by Theorem 1: {expected}")
     numbers = {"order": order, "expected_order": expected, "exponents": exponents, "parameters": parameters}
     try:
-        spectrum = closed_form(problem, units, n, pre, mid, post, relu_slope)
+        spectrum = closed_form(problem, architecture)
     except Undefined as error:
         return [*lines, f"{error}."], numbers
-    chosen = f" with the slope {relu_slope:g} in ReLU's place" if kinked else ""
     if spectrum is None:
-        lines.append("closed form: none for n = 1 with activations")
+        lines.append("closed form: none for units of one layer with activations")
     else:
-        lines.append(f"closed form{chosen}: {_in_words(spectrum)}")
-    tape = None
-    if kinked:
+        slope = f" with the slope {architecture.relu_slope:g} for ReLU" if architecture.has_kink else ""
+        lines.append(f"closed form{slope}: {_in_words(spectrum)}")
+    differentiated = None
+    if architecture.has_kink:
         lines.append("by tape: left out; automatic differentiation takes ReLU's slope at zero as 0")
     elif parameters > MOST_PARAMETERS:
         lines.append(f"by tape: left out beyond {MOST_PARAMETERS:,} weights")
     else:
-        tape = by_tape(problem, units, n, pre, mid, post)
-        lines.append(f"by tape:     {_in_words(tape)}")
+        differentiated = by_differentiation(problem, architecture)
+        lines.append(f"by tape:     {_in_words(differentiated)}")
         if spectrum is not None:
-            numbers["difference"] = float(np.abs(tape - spectrum).max())
+            numbers["difference"] = float(np.abs(differentiated - spectrum).max())
             lines.append(f"largest difference: {numbers['difference']:.1e}")
-    known = tape if spectrum is None else spectrum
+    known = differentiated if spectrum is None else spectrum
     if known is not None:
         # What is rounding is judged by the data, for the Hessian itself may be zero.
         tolerance = 1e-10 * max(np.abs(problem.statistics.sxx).max(), 1.0)
         summary = summarize(known, tolerance)
         numbers |= summary._asdict() | {"smallest_abs": float(np.abs(known).min())}
-        lines += _verdict(n, order, summary, numbers["smallest_abs"], tolerance)
+        lines += _verdict(shortcut_depth, order, summary, numbers["smallest_abs"], tolerance)
     return lines, numbers
 
 
-def _verdict(n, order, summary, smallest, tolerance):
+def _verdict(shortcut_depth: int, order: int, summary: Summary, smallest: float, tolerance: float) -> list[str]:
     if summary.max_abs <= tolerance:
-        flat = f"the Hessian is zero: a flat point of order {order}, no strict saddle"
-        return [flat if n > 2 else "the Hessian is zero: the degenerate case of Theorem 1"]
+        if shortcut_depth > 2:
+            return [f"the Hessian is zero: a flat point of order {order}, no strict saddle"]
+        return ["the Hessian is zero: the degenerate case of Theorem 1"]
     if smallest > tolerance:
         condition = f"condition number: {summary.max_abs / smallest:.4g}"
     else:
@@ -174,15 +249,16 @@ def _verdict(n, order, summary, smallest, tolerance):
     return [condition, index, f"strict saddle: {saddle} (smallest eigenvalue {summary.smallest:.4g})"]
 
 
-def _activated(name, X):
+def _activated(name: str, X: NDArray[np.float64]) -> NDArray[np.float64]:
     import keras
 
     # Keras' functions compute in the dtype of their arguments.
-    return keras.ops.convert_to_numpy(keras.activations.get(name)(keras.ops.convert_to_tensor(X)))
+    activated = keras.activations.get(name)(keras.ops.convert_to_tensor(X))  # pyright: ignore[reportOptionalCall]
+    return np.asarray(keras.ops.convert_to_numpy(activated), dtype=np.float64)
 
 
-def _in_words(spectrum):
-    """The extreme and the middle eigenvalues, and how many there are."""
+def _in_words(spectrum: NDArray[np.float64]) -> str:
+    """The extreme eigenvalues, and how many there are."""
     values = np.sort(spectrum)
     if np.abs(values).max() == 0:
         return f"all {len(values):,} eigenvalues are zero"

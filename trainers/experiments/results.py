@@ -1,0 +1,50 @@
+"""Writes the results of experiments: tables, figures and TensorBoard scalars."""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from trainers.experiments.registry import AnyExperiment, Scalars
+from trainers.run.figures import save_figure
+from trainers.run.tables import write_csv
+
+DPI = 90
+
+
+def write_results(experiment: AnyExperiment, rows: Sequence[Any], folder: pathlib.Path) -> list[pathlib.Path]:
+    """Writes the table and the figures of an experiment.
+
+    Args:
+        experiment: whose rows these are.
+        rows: at least one.
+        folder: of the results.
+
+    Returns:
+        The paths, that of the table first.
+    """
+    table = folder / f"{experiment.name}.csv"
+    write_csv(table, [dataclasses.asdict(row) for row in rows])
+    figures = [
+        save_figure(draw(rows), folder / f"{figure}.png", dpi=DPI) for figure, draw in experiment.figures.items()
+    ]
+    return [table, *figures]
+
+
+def write_scalars(scalars: Iterable[Scalars], folder: pathlib.Path) -> None:
+    """Writes scalars for TensorBoard, a folder for each run.
+
+    Args:
+        scalars: in any order.
+        folder: of the runs' folders.
+    """
+    from trainers.run.events import Events
+
+    runs: dict[str, list[Scalars]] = {}
+    for each in scalars:
+        runs.setdefault(each.run, []).append(each)
+    for run, points in runs.items():
+        events = Events(folder / re.sub(r"[^A-Za-z0-9.]+", "-", run))
+        for point in points:
+            events.scalars(point.step, point.values)

@@ -1,0 +1,117 @@
+"""Builds a memoriser, saves it, loads it again, and measures it."""
+
+import dataclasses
+import pathlib
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainers.cli.arguments import RunError
+from trainers.experiments.registry import ProgressCallback
+from trainers.expressivity.sample import Sample
+from trainers.expressivity.settings import NetworkSettings
+from trainers.run.files import replacing
+
+# One nearest-neighbour search in pixel space costs n * tests * d operations; this many show where the accuracy lies.
+NEIGHBOUR_TESTS = 1000
+
+
+def memorize_and_verify(
+    sample: Sample, network: NetworkSettings, path: pathlib.Path, progress: ProgressCallback
+) -> dict[str, Any]:
+    """Builds the network and runs every row through the saved and reloaded one.
+
+    Args:
+        sample: what to memorise.
+        network: its settings.
+        path: of the .keras file.
+        progress: is told of each stage of the work.
+
+    Returns:
+        The numbers, as JSON values.
+
+    Raises:
+        RunError: the network cannot be built, or is wrong on a row.
+    """
+    import keras
+
+    from idmatters_tf.expressivity import memorize, verify
+
+    start = time.perf_counter()
+    try:
+        model = memorize(
+            sample.x,
+            sample.labels,
+            sample.classes,
+            width=network.width,
+            order=network.order,
+            seed=network.seed,
+            dtype=network.dtype,
+            check=("float32",),
+            progress=progress,
+        )
+        saving = time.perf_counter()
+        with replacing(path) as beside:
+            model.save(beside)
+        loaded = keras.saving.load_model(path)
+        verifying = time.perf_counter()
+        checked = verify(
+            loaded, sample.x, sample.labels, progress=lambda *done: progress("checking the loaded model", *done)
+        )
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    end = time.perf_counter()
+    if checked.correct < checked.rows:
+        raise RunError(
+            f"the loaded model is wrong on {checked.rows - checked.correct} rows, among them {checked.wrong_rows[0]}. "
+            f"Use --dtype float64 or a larger --width."
+        )
+    report = dataclasses.asdict(model.report)
+    float32 = report.pop("verified")["float32"]
+    return {
+        **report,
+        "loaded": {**dataclasses.asdict(checked), "accuracy": checked.accuracy},
+        "float32": float32,
+        "seconds": {"build": report["build_seconds"], "save and load": verifying - saving, "verify": end - verifying},
+        "total_seconds": end - start,
+    }
+
+
+def generalization(path: pathlib.Path, sample: Sample) -> dict[str, Any]:
+    """Test accuracy of the memoriser, of the nearest training row's label, and of the most frequent class.
+
+    Args:
+        path: of the .keras file.
+        sample: with test images.
+    """
+    import keras
+
+    from idmatters_tf.expressivity import verify
+
+    if sample.test_x is None or sample.test_labels is None:
+        raise ValueError("Argument `sample` must have test images.")
+    accuracy = verify(keras.saving.load_model(path), sample.test_x, sample.test_labels).accuracy
+    tests = sample.test_x[:NEIGHBOUR_TESTS].astype(np.float32)
+    neighbours = sample.labels[_nearest_rows(sample.x, tests)]
+    return {
+        "rows": len(sample.test_x),
+        "accuracy": accuracy,
+        "nearest_neighbour": float((neighbours == sample.test_labels[: len(tests)]).mean()),
+        "nearest_neighbour_rows": len(tests),
+        "most_frequent_class": float(np.bincount(sample.test_labels).max() / len(sample.test_labels)),
+    }
+
+
+def _nearest_rows(x: NDArray[Any], tests: NDArray[np.float32]) -> NDArray[np.intp]:
+    nearest = np.zeros(len(tests), int)
+    smallest = np.full(len(tests), np.inf, np.float32)
+    for start in range(0, len(x), 5000):
+        rows = x[start : start + 5000].astype(np.float32)
+        squared = np.einsum("nd,nd->n", rows, rows) - 2 * tests @ rows.T
+        found = squared.argmin(axis=1)
+        distance = np.take_along_axis(squared, found[:, None], axis=1)[:, 0]
+        nearest = np.where(distance < smallest, start + found, nearest)
+        smallest = np.minimum(smallest, distance)
+    return nearest

@@ -1,0 +1,84 @@
+"""The points that are memorised."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmatters_tf.data.images import ImageData
+from trainers.expressivity.settings import DataSettings, Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Rows and labels to memorise, and images with true labels to test on.
+
+    Attributes:
+        x: (n, d).
+        labels: (n,) integers.
+        classes: their number.
+        origin: where the rows come from.
+        digest: a checksum of the data.
+        test_x, test_labels: (tests, d) and (tests,); None for random points.
+    """
+
+    x: NDArray[Any]
+    labels: NDArray[np.integer]
+    classes: int
+    origin: str
+    digest: str
+    test_x: NDArray[Any] | None = None
+    test_labels: NDArray[np.integer] | None = None
+
+
+def load_sample(settings: Settings) -> Sample:
+    """Loads or draws what the settings ask for.
+
+    Raises:
+        idmatters_tf.data.images.DataError: the data set is not there.
+        MemoryError: random points do not fit into memory.
+    """
+    data, rng = settings.data, np.random.default_rng(settings.network.seed)
+    if data.dataset == "random":
+        _check_memory(data)
+        x = rng.standard_normal((data.rows, data.dim), np.float32)
+        labels = rng.integers(0, data.classes, data.rows)
+        unit = _normalized(x, settings.network.order)
+        return Sample(unit, labels, data.classes, "standard normal", f"seed {settings.network.seed}")
+    images = _load_images(data).first(data.train_images, None)
+    labels = images.train_labels
+    if data.labels == "random":
+        labels = rng.integers(0, images.classes, len(labels))
+    x, test_x = (
+        _normalized(part.reshape(len(part), -1), settings.network.order)
+        for part in (images.train_images, images.test_images)
+    )
+    return Sample(x, labels, images.classes, images.origin, images.digest(), test_x, images.test_labels)
+
+
+def _check_memory(data: DataSettings) -> None:
+    from idmatters_tf.curvature.memory import check_fits
+
+    try:
+        check_fits(data.rows, data.dim, np.float32, f"a sample of {data.rows:,} points", " ")
+    except ValueError as error:
+        raise MemoryError(str(error).strip()) from error
+
+
+def _normalized(x: NDArray[Any], order: str) -> NDArray[Any]:
+    """For the paper's order the rows divided by their norms, as the paper assumes them."""
+    if order != "paper":
+        return x
+    x = x.astype(np.float64)
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(float).tiny)
+
+
+def _load_images(data: DataSettings) -> ImageData:
+    from idmatters_tf.data import cifar, mnist, shapes
+
+    if data.dataset == "shapes":
+        return shapes.load()
+    if data.dataset == "mnist":
+        return mnist.load(data.data_dir, data.download)
+    return cifar.load(data.dataset, data.data_dir, data.download)

@@ -1,0 +1,58 @@
+"""The settings of `trainers.expressivity`."""
+
+import dataclasses
+from typing import Literal
+
+from trainers.cli.settings import group, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """What is memorised."""
+
+    dataset: Literal["cifar10", "cifar100", "mnist", "shapes", "random"] = setting(
+        "shapes", help="data set; shapes is built in, random is normal noise"
+    )
+    labels: Literal["true", "random"] = setting("random", help="labels to memorise")
+    data_dir: str | None = setting(
+        None, help="folder with the files of the data set, as for the training programs", metavar="DIR"
+    )
+    download: bool = setting(True, help="never download missing data")
+    train_images: int | None = setting(
+        None, help="number of training images to memorise, the first ones (default: all)", metavar="N", at_least=1
+    )
+    rows: int = setting(10_000, help="number of points n of --dataset random", metavar="N", at_least=2)
+    dim: int = setting(64, help="dimension d of --dataset random", metavar="N", at_least=1)
+    classes: int = setting(10, help="number of classes r of --dataset random", metavar="N", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSettings:
+    """The memoriser."""
+
+    width: int = setting(32, help="width k of the residual blocks", metavar="K", at_least=1)
+    order: Literal["norm", "ridge", "paper"] = setting(
+        "norm",
+        help="construction: norm works for every sample; ridge has larger margins on clusters; paper has one threshold "
+        "for all units (on rows divided by their norms) and mostly fails, saying by how much",
+    )
+    dtype: Literal["float64", "float32"] = setting("float64", help="number format of the network")
+    seed: int = setting(0, help="seed of everything random", metavar="N", at_least=0, at_most=2**31 - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """Where the results go, and what they are compared with."""
+
+    compare: str | None = setting(None, help="finished run of trainers.cifar to take the test error of", metavar="RUN")
+    out: str | None = setting(None, help="folder of the results (default: runs/memorize-DATASET-LABELS)", metavar="DIR")
+    debug: bool = setting(False, help="show tracebacks")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All settings of the program."""
+
+    data: DataSettings = group(DataSettings, "data")
+    network: NetworkSettings = group(NetworkSettings, "network")
+    run: RunSettings = group(RunSettings, "run")

@@ -1,0 +1,132 @@
+"""Figure 5: condition numbers of the Hessian at the start, against depth."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from idmatters_tf import linear
+from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
+from trainers.shortcuts.data import Problem
+from trainers.shortcuts.networks import LINEAR_NETWORKS, ShortcutNetwork
+from trainers.shortcuts.panels import COLORS, add_legend, by_column, mark_depths, panels
+from trainers.shortcuts.settings import ConditionsSettings
+from trainers.shortcuts.spectra import deviation, eigenvalue_pool, summary_of
+
+
+@dataclasses.dataclass(frozen=True)
+class ConditionsRow:
+    """One kind of network at one depth. "lg" in a column's name is log10, as in the paper's figures.
+
+    Attributes:
+        kind: of `LINEAR_NETWORKS`.
+        depth: in layers.
+        runs: the number of starts.
+        lg_condition: the mean of log10 of the condition number.
+        deviation: its standard deviation.
+        at_limit: the number of runs whose condition number is not resolved in float64.
+        lg_max_abs: the mean of log10 of the largest |eigenvalue|.
+        index: the mean fraction of negative eigenvalues.
+    """
+
+    kind: str
+    depth: int
+    runs: int
+    lg_condition: float
+    deviation: float
+    at_limit: int
+    lg_max_abs: float
+    index: float
+
+
+def measure(
+    statistics: linear.Statistics, depths: Sequence[int], starts: int, seed: int, progress: ProgressCallback = silent
+) -> list[ConditionsRow]:
+    """The Hessian at the start, by the closed form.
+
+    A condition number is at most 1 / (P eps) here, P the number of weights: what is beyond that is rounding in the 10th
+    percentile.
+
+    Args:
+        statistics: the second moments of the data.
+        depths: in layers; a kind of network is left out where its units do not divide the depth.
+        starts: the number of runs.
+        seed: of the starts.
+        progress: is told of each piece of work done.
+    """
+    pairs = [
+        (kind, network, depth)
+        for kind, network in LINEAR_NETWORKS.items()
+        for depth in depths
+        if depth % network.shortcut_depth == 0
+    ]
+    rows, counter = [], Counter(progress, "conditions", len(pairs) * starts)
+    with eigenvalue_pool() as pool:
+        for kind, network, depth in pairs:
+            weights = network.starts(depth, len(statistics.sxx), starts, seed)
+            found = []
+            for summary in pool.map(lambda W, network=network: _summary_at(W, statistics, network), weights):
+                found.append(summary)
+                counter.advance()
+            limit = 1 / (weights[0].size * np.finfo(np.float64).eps)
+            log10_condition = np.log10([min(summary.condition, limit) for summary in found])
+            rows.append(
+                ConditionsRow(
+                    kind=kind,
+                    depth=depth,
+                    runs=starts,
+                    lg_condition=float(log10_condition.mean()),
+                    deviation=deviation(log10_condition),
+                    at_limit=int(np.sum(log10_condition >= np.log10(limit))),
+                    lg_max_abs=float(np.mean([np.log10(summary.max_abs) for summary in found])),
+                    index=float(np.mean([summary.index for summary in found])),
+                )
+            )
+    return rows
+
+
+def _summary_at(W: np.ndarray, statistics: linear.Statistics, network: ShortcutNetwork):
+    return summary_of(linear.shortcut_hessian(W, statistics.sxx, statistics.syx, network.shortcut))
+
+
+def verdict(rows: Sequence[ConditionsRow]) -> Verdict:
+    """The claim: constant for 2-shortcuts, growing without bound for Xavier, orthogonal and 1-shortcuts."""
+    change = {}
+    for kind in LINEAR_NETWORKS:
+        curve = sorted((row.depth, row.lg_condition) for row in rows if row.kind == kind)
+        if len(curve) > 1:
+            change[kind] = curve[-1][1] - curve[0][1], curve[0][0], curve[-1][0]
+    if "2-shortcut" not in change or "xavier" not in change:
+        return Verdict(None, "needs two even depths at least")
+    seen = abs(change["2-shortcut"][0]) < 0.3 and all(
+        change[kind][0] > 0.3 for kind in ("xavier", "orthogonal", "1-shortcut") if kind in change
+    )
+    numbers = "; ".join(
+        f"{kind} x {10**log10:.3g} from depth {first} to {last}" for kind, (log10, first, last) in change.items()
+    )
+    return Verdict(
+        seen, f"initial condition numbers, constant for 2-shortcuts, growing for the rest but 3-shortcuts: {numbers}"
+    )
+
+
+def draw(rows: Sequence[ConditionsRow]) -> Figure:
+    """The condition number of each kind against depth."""
+    figure, (axes,) = panels(1)
+    for kind, of_kind in by_column(rows, "kind").items():
+        depths = [row.depth for row in of_kind]
+        means, deviations = [row.lg_condition for row in of_kind], [row.deviation for row in of_kind]
+        axes.errorbar(depths, means, deviations, color=COLORS[kind], marker="o", markersize=4, capsize=3, label=kind)
+    mark_depths(axes, rows)
+    axes.set_ylabel("log10 of the condition number at the start")
+    axes.set_title(f"Li et al., Figure 5; mean and deviation of {rows[0].runs} runs", fontsize=10)
+    add_legend(figure, axes)
+    return figure
+
+
+def _run(problem: Problem, settings: ConditionsSettings, progress: ProgressCallback) -> list[ConditionsRow]:
+    networks = settings.networks
+    return measure(problem.statistics, networks.depths, networks.starts, settings.run.seed, progress)
+
+
+EXPERIMENT = Experiment("conditions", ConditionsRow, _run, {"conditions": draw}, verdicts=lambda rows: [verdict(rows)])

@@ -1,0 +1,210 @@
+"""The settings of the commands of `trainers.shortcuts`."""
+
+import dataclasses
+from typing import Literal
+
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import group, setting
+
+Activation = Literal["linear", "tanh", "silu", "gelu", "relu"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """Which regression problem is learnt."""
+
+    dataset: Literal["mnist", "digits-like"] = setting("mnist", help="data set; digits-like is built in")
+    data_dir: str | None = setting(
+        None,
+        help="folder with MNIST's idx files or a prepared TensorFlow data set (default: $TFDS_DATA_DIR or "
+        "~/tensorflow_datasets)",
+        metavar="DIR",
+    )
+    download: bool = setting(True, help="never download missing data")
+    components: int = setting(10, help="number of principal components, d", metavar="N", at_least=10, at_most=100)
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSettings:
+    """The networks that are compared."""
+
+    depths: tuple[int, ...] = setting(help="numbers of layers", metavar="N", at_least=1, at_most=1000)
+    starts: int = setting(help="number of runs of each kind of network", metavar="N", at_least=1, at_most=1000)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrajectoryNetworkSettings:
+    """The networks that are followed while they train."""
+
+    depth: int = setting(16, help="number of layers, an even number", metavar="N", at_least=2, at_most=200)
+    starts: int = setting(10, help="number of runs of each kind of network", metavar="N", at_least=1, at_most=1000)
+
+    def __post_init__(self) -> None:
+        if self.depth % 2:
+            raise UsageError(f"--depth must be even, for units of two layers. Received: {self.depth}")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvenNetworkSettings(NetworkSettings):
+    """Networks whose units have two layers."""
+
+    def __post_init__(self) -> None:
+        if any(depth % 2 for depth in self.depths):
+            depths = " ".join(map(str, self.depths))
+            raise UsageError(f"--depths must be even, for units of two layers. Received: {depths}")
+
+
+@dataclasses.dataclass(frozen=True)
+class DescentSettings:
+    """Full-batch gradient descent."""
+
+    activation: Literal["linear", "relu", "both"] = setting(
+        "both", help="activation in the middle of the units: none, ReLU, or one experiment with each"
+    )
+    epochs: int = setting(1000, help="number of updates", metavar="N", at_least=1)
+    rates: tuple[float, ...] | None = setting(
+        None, help="learning rates, of which the best is taken (default: 17 from 1e-3 to 10)", metavar="X", above=0
+    )
+    samples: int = setting(
+        500,
+        help="number of examples for networks with ReLUs, for which second moments are not enough (linear networks use "
+        "all examples)",
+        metavar="N",
+        at_least=10,
+    )
+
+    @property
+    def activations(self) -> tuple[str, ...]:
+        """One or both."""
+        return ("linear", "relu") if self.activation == "both" else (self.activation,)
+
+
+@dataclasses.dataclass(frozen=True)
+class SpectraSettings:
+    """When the Hessian's spectrum is computed."""
+
+    records: int = setting(
+        12,
+        help="number of moments of each run at which the spectrum is computed, spread evenly over the logarithm of the "
+        "loss; three times as many for the first run",
+        metavar="N",
+        at_least=2,
+    )
+    every: int | None = setting(
+        None,
+        help="number of epochs between spectra, instead of --records; 1 is every epoch (slow)",
+        metavar="N",
+        at_least=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordSettings:
+    """Where norms and losses are taken from."""
+
+    every: int = setting(10, help="number of epochs between records", metavar="N", at_least=1)
+    runs: tuple[str, ...] | None = setting(
+        None, help="take Figure 2's measurement from these runs of trainers.cifar instead", metavar="RUN"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """The seed and the results."""
+
+    seed: int = setting(0, help="seed of the starting weights", metavar="N", at_least=0, at_most=2**31 - 1)
+    out: str | None = setting(
+        None, help="folder of the results (default: runs/shortcuts- and the command)", metavar="DIR"
+    )
+    debug: bool = setting(False, help="show tracebacks")
+
+
+@dataclasses.dataclass(frozen=True)
+class ConditionsSettings:
+    """Figure 5: condition numbers of the Hessian at the start, against depth"""
+
+    data: DataSettings = group(DataSettings, "data")
+    networks: NetworkSettings = group(NetworkSettings, "networks", depths=(1, 2, 3, 4, 6, 8, 12, 16, 24), starts=10)
+    run: RunSettings = group(RunSettings, "run")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrajectorySettings:
+    """Figures 6, 7, 8: the Hessian's spectrum, its index and the gradient along training"""
+
+    data: DataSettings = group(DataSettings, "data")
+    networks: TrajectoryNetworkSettings = group(TrajectoryNetworkSettings, "networks")
+    descent: DescentSettings = group(DescentSettings, "gradient descent", samples=200)
+    spectra: SpectraSettings = group(SpectraSettings, "spectra")
+    run: RunSettings = group(RunSettings, "run")
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepSettings:
+    """Figures 9, 10: final loss at the best learning rate, and that rate, against depth"""
+
+    data: DataSettings = group(DataSettings, "data")
+    networks: NetworkSettings = group(NetworkSettings, "networks", depths=(4, 8, 16, 32, 64, 96), starts=5)
+    descent: DescentSettings = group(DescentSettings, "gradient descent")
+    run: RunSettings = group(RunSettings, "run")
+
+
+@dataclasses.dataclass(frozen=True)
+class NormsSettings:
+    """Figure 3: mean Frobenius norm against loss in training; Figure 2 with --runs of trainers.cifar"""
+
+    data: DataSettings = group(DataSettings, "data")
+    networks: EvenNetworkSettings = group(EvenNetworkSettings, "networks", depths=(2, 4, 8, 16, 32), starts=3)
+    descent: DescentSettings = group(DescentSettings, "gradient descent")
+    norms: RecordSettings = group(RecordSettings, "norms")
+    run: RunSettings = group(RunSettings, "run")
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitSettings:
+    """A network of shortcut units at its zero point."""
+
+    units: int = setting(4, help="number of shortcut units R", metavar="N", at_least=1, at_most=10_000)
+    shortcut_depth: int = setting(2, help="number of layers in each unit", metavar="N", at_least=1, at_most=12)
+    pre: Activation = setting("linear", help="activation before the first layer of a unit")
+    mid: Activation = setting("linear", help="activation between the layers of a unit")
+    post: Activation = setting("linear", help="activation after the last layer of a unit")
+    relu_slope: float | None = setting(
+        None,
+        help="value to take for ReLU's derivative at zero, which does not exist: 0.5 for a smooth approximation",
+        metavar="X",
+        at_least=0,
+        at_most=1,
+    )
+    samples: int = setting(2000, help="number of examples", metavar="N", at_least=10)
+
+    def __post_init__(self) -> None:
+        if self.relu_slope is not None and "relu" not in (self.mid, self.post):
+            raise UsageError("--relu-slope needs --mid relu or --post relu.")
+        if self.shortcut_depth == 1 and self.mid != "linear":
+            raise UsageError("--mid needs a --shortcut-depth of at least 2: with one layer nothing is between layers.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Theorem1Settings:
+    """The zero point by closed form and by automatic differentiation, and what it is"""
+
+    data: DataSettings = group(DataSettings, "data")
+    network: UnitSettings = group(UnitSettings, "network")
+    run: RunSettings = group(RunSettings, "run")
+
+
+Settings = ConditionsSettings | TrajectorySettings | SweepSettings | NormsSettings | Theorem1Settings
+
+COMMANDS: dict[str, type[Settings]] = {
+    "conditions": ConditionsSettings,
+    "trajectory": TrajectorySettings,
+    "sweep": SweepSettings,
+    "norms": NormsSettings,
+    "theorem1": Theorem1Settings,
+}
+
+
+def summary(command: str) -> str:
+    """What a command does, in one line."""
+    return (COMMANDS[command].__doc__ or "").strip()

@@ -1,0 +1,153 @@
+"""Figures 9 and 10: the final loss at the best learning rate, and that rate, against depth."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
+from trainers.shortcuts.data import Problem
+from trainers.shortcuts.networks import networks_with
+from trainers.shortcuts.panels import COLORS, add_legend, by_column, mark_depths, panels
+from trainers.shortcuts.rates import best_rate, chosen_rates, final_losses
+from trainers.shortcuts.settings import SweepSettings
+from trainers.shortcuts.spectra import deviation
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepRow:
+    """One kind of network at one depth with one learning rate.
+
+    Attributes:
+        activation: "linear" or "relu".
+        kind: of network.
+        depth: in layers.
+        rate: the learning rate.
+        best: whether it is the best one of this kind at this depth.
+        loss: the mean of the final losses over the runs, less the optimum for linear networks; None where one diverged.
+        diverged: the number of runs that did.
+        runs: the number of runs.
+        deviation: the standard deviation of the final losses.
+    """
+
+    activation: str
+    kind: str
+    depth: int
+    rate: float
+    best: bool
+    loss: float | None
+    diverged: int
+    runs: int
+    deviation: float
+
+
+def measure(
+    problem: Problem,
+    activation: str,
+    depths: Sequence[int],
+    rates: NDArray[np.float64],
+    starts: int,
+    epochs: int,
+    seed: int,
+    progress: ProgressCallback = silent,
+) -> list[SweepRow]:
+    """Final losses, averaged over the runs, for every learning rate.
+
+    Args:
+        problem, activation, rates, starts, epochs, seed: see `final_losses`.
+        depths: in layers; a kind of network is left out where its units do not divide the depth.
+        progress: is told of each piece of work done.
+    """
+    rows, counter = [], Counter(progress, f"sweep, {activation}", len(depths))
+    for depth in depths:
+        kinds = [kind for kind, network in networks_with(activation).items() if depth % network.shortcut_depth == 0]
+        for kind, losses in final_losses(problem, kinds, depth, activation, rates, starts, epochs, seed).items():
+            best = best_rate(losses, rates)
+            for rate, values in zip(rates, losses.T, strict=True):
+                diverged = int(np.sum(~np.isfinite(values)))
+                rows.append(
+                    SweepRow(
+                        activation=activation,
+                        kind=kind,
+                        depth=depth,
+                        rate=float(rate),
+                        best=bool(rate == best),
+                        loss=None if diverged else float(values.mean()),
+                        diverged=diverged,
+                        runs=starts,
+                        deviation=deviation(values),
+                    )
+                )
+        counter.advance()
+    return rows
+
+
+def verdict(rows: Sequence[SweepRow]) -> Verdict:
+    """The claim: 2-shortcut networks end lower than the others at large depth, and take higher learning rates there.
+
+    Args:
+        rows: of one activation.
+    """
+    best = {(row.kind, row.depth): row for row in rows if row.best and row.loss is not None}
+    losses = {place: row.loss for place, row in best.items() if row.loss is not None}
+    deepest = max((depth for kind, depth in best if kind == "2-shortcut"), default=None)
+    others = [kind for kind in ("xavier", "orthogonal") if (kind, deepest) in best]
+    if deepest is None or not others:
+        return Verdict(None, "needs a depth that 2-shortcuts and others have")
+    ours = best["2-shortcut", deepest]
+    kept = [loss for (kind, _), loss in losses.items() if kind == "2-shortcut"]
+    seen = all(losses["2-shortcut", deepest] < losses[kind, deepest] for kind in others)
+    numbers = ", ".join(f"{kind} {losses[kind, deepest]:.3g} (rate {best[kind, deepest].rate:.2g})" for kind in others)
+    return Verdict(
+        seen,
+        f"{ours.activation}, depth {deepest}, lowest mean final loss: 2-shortcut {ours.loss:.3g} (rate "
+        f"{ours.rate:.2g}) against {numbers}; 2-shortcuts of all depths {min(kept):.3g} to {max(kept):.3g}",
+    )
+
+
+def draw(rows: Sequence[SweepRow]) -> Figure:
+    """For each activation the loss and the rate, both against depth."""
+    activations = by_column(rows, "activation")
+    figure, axes = panels(2 * len(activations))
+    for place, (activation, chosen) in enumerate(activations.items()):
+        losses, rates = axes[2 * place : 2 * place + 2]
+        for kind, of_kind in by_column(chosen, "kind").items():
+            best = [row for row in of_kind if row.best and row.loss is not None]
+            depths = [row.depth for row in best]
+            losses.loglog(depths, [row.loss for row in best], color=COLORS[kind], marker="o", markersize=4, label=kind)
+            rates.loglog(depths, [row.rate for row in best], color=COLORS[kind], marker="o", markersize=4, label=kind)
+        losses.set_ylabel("loss - optimum at the best rate" if activation == "linear" else "loss at the best rate")
+        rates.set_ylabel("best learning rate")
+        for each in (losses, rates):
+            mark_depths(each, chosen)
+            each.set_title(f"{activation}; Figure {9 if activation == 'linear' else 10}", fontsize=10)
+    add_legend(figure, axes[0])
+    return figure
+
+
+def _run(problem: Problem, settings: SweepSettings, progress: ProgressCallback) -> list[SweepRow]:
+    networks, descent = settings.networks, settings.descent
+    rows = []
+    for activation in descent.activations:
+        rows += measure(
+            problem if activation == "linear" else problem.first(descent.samples),
+            activation,
+            networks.depths,
+            chosen_rates(descent.rates),
+            networks.starts,
+            descent.epochs,
+            settings.run.seed,
+            progress,
+        )
+    return rows
+
+
+EXPERIMENT = Experiment(
+    "sweep",
+    SweepRow,
+    _run,
+    {"sweep": draw},
+    verdicts=lambda rows: [verdict(chosen) for chosen in by_column(rows, "activation").values()],
+)

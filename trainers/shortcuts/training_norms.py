@@ -1,0 +1,74 @@
+"""Figure 2's measurement: the norms of the blocks against the training loss, from the logs of `trainers.cifar`."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from trainers.cli.arguments import UsageError
+from trainers.experiments.registry import Counter, Experiment, ProgressCallback
+from trainers.run.folder import Run
+from trainers.shortcuts.panels import by_column, panels
+from trainers.shortcuts.settings import NormsSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingNormsRow:
+    """One evaluation of one run.
+
+    Attributes:
+        run: its folder.
+        network: what tells it apart from the other runs.
+        step: updates so far.
+        loss: the training loss of the record before.
+        mean_frobenius: the mean of the Frobenius norms of the blocks' kernels.
+    """
+
+    run: str
+    network: str
+    step: int
+    loss: float
+    mean_frobenius: float
+
+
+def _measure(folders: Sequence[str], settings: NormsSettings, progress: ProgressCallback) -> list[TrainingNormsRow]:
+    rows: list[TrainingNormsRow] = []
+    counter = Counter(progress, "norms of runs", len(folders))
+    for folder in folders:
+        run = Run(folder)
+        of_run = run.config()["settings"]
+        label = f"{of_run['dataset']}, {2 * of_run['blocks'] * len(of_run['widths']) + 1} convolutions"
+        if label in {row.network for row in rows}:
+            label = f"{label}, {folder}"
+        loss, found = None, []
+        for record in run.metrics():
+            if record["kind"] == "train":
+                loss = record["loss"]
+            elif record.get("norms") and loss is not None:
+                found.append(
+                    TrainingNormsRow(str(folder), label, record["step"], loss, record["norms"]["mean_frobenius"])
+                )
+        if not found:
+            raise UsageError(
+                f"{folder} has no record of norms yet: they are written at each evaluation (--evaluate-every) of a "
+                f"network with residual blocks."
+            )
+        rows += found
+        counter.advance()
+    return rows
+
+
+def draw(rows: Sequence[TrainingNormsRow]) -> Figure:
+    """A curve for each run, in the order of training."""
+    figure, (axes,) = panels(1)
+    for network, of_run in by_column(rows, "network").items():
+        losses, norms = [row.loss for row in of_run], [row.mean_frobenius for row in of_run]
+        axes.plot(losses, norms, marker="o", markersize=3, label=network)
+    axes.set_xlabel("training loss")
+    axes.set_ylabel("mean Frobenius norm of the blocks' kernels")
+    axes.set_title("Li et al., Figure 2's measurement", fontsize=10)
+    axes.legend(fontsize=8)
+    return figure
+
+
+EXPERIMENT = Experiment("training-norms", TrainingNormsRow, _measure, {"training-norms": draw})
