@@ -7,18 +7,10 @@ import numpy as np
 import pytest
 
 from idmatters_tf import linear
-from trainers.landscape import __main__ as landscape
-from trainers.landscape import experiments
+from trainers.landscape import augmentation, descent, factorization, regularization
+from trainers.landscape.targets import random_target, read_target
 
 SMALL = ("--dim", 3, "--depths", 2, 8, "--steps", 60, "--seeds", 1, "--condition", 3)
-
-
-def rows_of(work):
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            return end.value
 
 
 def test_everything_is_written(program, tmp_path):
@@ -43,13 +35,51 @@ def test_everything_is_written(program, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".txt"])
-def test_a_given_target(tmp_path, monkeypatch, suffix):
+def test_a_given_target(tmp_path, suffix):
     path = tmp_path / f"R{suffix}"
     R = np.array([[2.0, 1.0], [0.0, -1.0]])
     np.save(path, R) if suffix == ".npy" else np.savetxt(path, R)
-    positive, negative = landscape._targets({"target": str(path)})
-    assert positive == {}
-    np.testing.assert_array_equal(negative[path.name], R)
+    targets = read_target(str(path))
+    assert targets.positive == {}
+    np.testing.assert_array_equal(targets.negative[path.name], R)
+
+
+def damaged_targets(folder):
+    """Files that hold no target, by name."""
+    np.savetxt(folder / "singular", np.ones((2, 2)))
+    (folder / "words").write_text("no numbers here\n")
+    (folder / "empty").touch()
+    (folder / "binary").write_bytes(b"\xff\xfe\x00\x93")
+    (folder / "folder").mkdir()
+    (folder / "empty.npy").touch()
+    np.save(folder / "tiny.npy", 1e-320 * np.eye(2))
+    np.save(folder / "large.npy", 1e308 * np.eye(2))
+    np.save(folder / "nothing.npy", np.zeros((0, 0)))
+    np.save(folder / "words.npy", np.array([["a", "b"], ["c", "d"]]))
+    with open(folder / "promises.npy", "wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, {"descr": "<f8", "fortran_order": False, "shape": (10**8, 10**8)})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("singular", "must be non-singular"),
+        ("words", "could not convert string"),
+        ("empty", "Received: shape"),
+        ("binary", "can't decode byte"),
+        ("empty.npy", "the file is empty"),
+        ("tiny.npy", "must lie between 1e-60 and 1e.60"),
+        ("large.npy", "must lie between 1e-60 and 1e.60"),
+        ("nothing.npy", "Received: shape"),
+        ("words.npy", "must hold real numbers"),
+        ("promises.npy", "greater than file size"),
+    ],
+)
+def test_files_that_hold_no_target_are_refused_before_anything_is_computed(tmp_path, recwarn, name, message):
+    damaged_targets(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        read_target(str(tmp_path / name))
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize(
@@ -57,18 +87,19 @@ def test_a_given_target(tmp_path, monkeypatch, suffix):
     [
         (["--dim", "0"], "argument --dim: expected a whole number from 1 to 256, received '0'"),
         (["--depths", "4", "x"], "argument --depths: expected a whole number from 1 to 10000, received 'x'"),
-        (["--condition", "0.5"], "argument --condition: expected a number at least 1"),
-        (["--determinant", "zero"], "argument --determinant: invalid choice: 'zero'"),
+        (["--condition", "0.5"], "argument --condition: expected a number of at least 1"),
+        (["--condition", "1e308"], "argument --condition: expected a number of at least 1 and at most"),
+        (["--determinant", "zero"], "argument --determinant: expected one of positive, negative, both"),
         (["--target", "nowhere.npy"], "--target nowhere.npy does not exist"),
         (["--target", "nowhere.npy", "--dim", "3"], "--target takes the place of --dim"),
-        (["--target", "{singular}"], "must be non-singular"),
-        (["--target", "{words}"], "could not convert string"),
+        (["--target", "{0}/singular"], "must be non-singular"),
+        (["--target", "{0}/empty.npy"], "empty.npy: the file is empty"),
+        (["--target", "{0}/folder"], "cannot be read: Is a directory"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(program, tmp_path, arguments, message):
-    np.savetxt(tmp_path / "singular", np.ones((2, 2)))
-    (tmp_path / "words").write_text("no numbers here\n")
-    arguments = [argument.format(singular=tmp_path / "singular", words=tmp_path / "words") for argument in arguments]
+    damaged_targets(tmp_path)
+    arguments = [argument.format(tmp_path) for argument in arguments]
     result = program("trainers.landscape", *arguments, "--out", tmp_path / "run")
     assert result.returncode == 2
     assert message in result.stderr
@@ -92,50 +123,52 @@ def test_help_imports_nothing_heavy(program, tmp_path):
 @pytest.mark.parametrize("determinant", [1, -1])
 @pytest.mark.parametrize("dim", [1, 2, 5])
 def test_random_targets_are_as_asked(dim, determinant):
-    R = experiments.random_target(dim, 50.0, determinant, seed=3)
+    R = random_target(dim, 50.0, determinant, seed=3)
     assert np.sign(np.linalg.det(R)) == determinant
     assert np.linalg.cond(R) == pytest.approx(50.0 if dim > 1 else 1.0)
     np.testing.assert_allclose(R, linear.scale_to_smallest_gamma(R)[0])
 
 
 def test_factorisation_norms_lie_between_the_bounds_and_fall_as_one_over_depth():
-    rows = rows_of(experiments.factorization({"R": experiments.random_target(4, 10.0, 1, 0)}, [2, 16, 1024]))
+    rows = factorization.measure({"R": random_target(4, 10.0, 1, 0)}, [2, 16, 1024])
     for row in rows:
-        assert row["lower_bound"] <= row["polar"] <= row["polar_bound"] < row["theorem"]
-    assert rows[0]["paper"] is None
-    assert rows[1]["polar"] / rows[2]["polar"] == pytest.approx(64, rel=0.1)
+        assert row.lower_bound <= row.polar <= row.polar_bound < row.theorem
+    assert rows[0].paper is None
+    assert rows[1].polar / rows[2].polar == pytest.approx(64, rel=0.1)
 
 
 def test_descent_certifies_its_path_and_the_standard_network_stays():
-    R = experiments.random_target(3, 2.0, 1, 0)
-    rows = rows_of(experiments.descent({"R": R}, [8], 400, 40))
-    by_network = {kind: [row for row in rows if row["network"] == kind] for kind in {row["network"] for row in rows}}
+    R = random_target(3, 2.0, 1, 0)
+    rows = descent.measure({"R": R}, [8], 400, 40)
+    by_network = {kind: [row for row in rows if row.network == kind] for kind in {row.network for row in rows}}
     for row in by_network["residual from zero"]:
-        assert row["inside"]
-        assert row["bound"] <= row["per_layer_bound"] * (1 + 1e-12)
-        assert row["per_layer_bound"] <= row["gradient"] * (1 + 1e-7)
-    assert by_network["residual"][-1]["risk"] < 1e-6 * by_network["residual"][0]["risk"]
-    assert by_network["standard"][-1]["risk"] == pytest.approx(np.sum(R**2), rel=1e-6)
+        assert row.inside
+        assert row.bound <= row.per_layer_bound * (1 + 1e-12)
+        assert row.per_layer_bound <= row.gradient * (1 + 1e-7)
+    assert by_network["residual"][-1].risk < 1e-6 * by_network["residual"][0].risk
+    assert by_network["standard"][-1].risk == pytest.approx(np.sum(R**2), rel=1e-6)
     # The first record is that of the risk itself.
     zero = linear.gradient_dominance(np.zeros((8, 3, 3)), R)
-    assert by_network["residual from zero"][0]["gradient"] == pytest.approx(zero.gradient_norm_squared)
-    assert by_network["residual from zero"][0]["bound"] == pytest.approx(zero.lower_bound)
+    assert by_network["residual from zero"][0].gradient == pytest.approx(zero.gradient_norm_squared)
+    assert by_network["residual from zero"][0].bound == pytest.approx(zero.lower_bound)
 
 
 def test_the_singular_maps_are_a_barrier_that_augmentation_removes():
-    R = experiments.random_target(3, 2.0, -1, 0)
-    rows = rows_of(experiments.augmentation({"R": R}, 4, 6, 3000, 1000))
-    inside = [row for row in rows if row["problem"] == "as it is" and row["inside"]]
-    assert len(inside) >= 4
-    assert all(row["risk"] >= row["barrier"] for row in inside)
-    last = [row["risk"] for row in rows if row["problem"] == "augmented" and row["step"] == 3000]
-    assert min(last) < 1e-3 * rows[0]["barrier"]
+    R = random_target(3, 2.0, -1, 0)
+    rows = augmentation.measure({"R": R}, 4, 6, 3000, 1000)
+    inside = [row for row in rows if row.problem == "as it is" and row.inside]
+    # Every start is inside, and so is the end of most paths.
+    assert len(inside) > 6
+    for row in inside:
+        assert row.risk >= row.barrier
+    last = [row.risk for row in rows if row.problem == "augmented" and row.step == 3000]
+    assert min(last) < 1e-3 * rows[0].barrier
 
 
 def test_weight_decay_finds_smaller_norms():
-    R = experiments.random_target(3, 2.0, 1, 0)
-    rows = rows_of(experiments.regularization({"R": R}, 8, [0.0, 0.1, 1.0], 3000))
-    norms = [row["tau"] for row in rows]
+    R = random_target(3, 2.0, 1, 0)
+    rows = regularization.measure({"R": R}, 8, [0.0, 0.1, 1.0], 3000)
+    norms = [row.tau for row in rows]
     assert norms == sorted(norms, reverse=True)
-    assert rows[0]["lower_bound"] <= norms[0]
-    assert rows[0]["risk"] < 1e-6
+    assert rows[0].lower_bound <= norms[0]
+    assert rows[0].risk < 1e-6

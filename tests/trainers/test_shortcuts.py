@@ -10,29 +10,25 @@ import tensorflow as tf
 
 from idmatters_tf import linear
 from models.linear import assign_weights, shortcut_network, weights_of
-from trainers.run.tables import finish
+from trainers.shortcuts import conditions, norms, sweep
 from trainers.shortcuts import data as shortcuts_data
-from trainers.shortcuts import experiments
-from trainers.shortcuts import networks as shortcuts_networks
-from trainers.shortcuts import theorem1 as shortcuts_theorem
+from trainers.shortcuts.curves import at_common_losses, interpolated
+from trainers.shortcuts.networks import LINEAR_NETWORKS, RELU_NETWORKS, linear_descent, relu_descent
+from trainers.shortcuts.rates import best_rate
+from trainers.shortcuts.theorem1 import (
+    Architecture,
+    Undefined,
+    by_differentiation,
+    closed_form,
+    half_squares,
+    report,
+    stationary_order,
+)
+from trainers.shortcuts.trajectory import TrajectoryRow
 
 PROBLEM = shortcuts_data.load("digits-like", 10)
 SMALL = ("--dataset", "digits-like", "--starts", 2)
 DESCENT = ("--epochs", 40, "--samples", 60, "--rates", 0.03, 0.3)
-
-
-class Silent:
-    """Takes progress and shows nothing."""
-
-    def advance(self):
-        pass
-
-    def show(self, text):
-        pass
-
-
-def rows_of(work):
-    return finish(work, Silent())
 
 
 @pytest.mark.parametrize(
@@ -73,8 +69,8 @@ def test_theorem1_prints_both_spectra_and_the_verdict(program, tmp_path):
     ("arguments", "message"),
     [
         (["nothing"], "'nothing' is none of the commands conditions, trajectory"),
-        (["conditions", "--depths", "0"], "argument --depths: expected a whole number from 1 to 1000"),
-        (["conditions", "--components", "9"], "expected a whole number from 10 to 100"),
+        (["conditions", "--depths", "0"], "argument --depths: expected a whole number of at least 1 and at most 1000"),
+        (["conditions", "--components", "9"], "expected a whole number of at least 10 and at most 100"),
         (["trajectory", "--depth", "5"], "--depth must be even"),
         (["norms", "--depths", "3"], "--depths must be even"),
         (["theorem1", "--relu-slope", "0.5"], "--relu-slope needs --mid relu or --post relu"),
@@ -118,35 +114,35 @@ def test_data_are_white_and_one_hot():
     np.testing.assert_allclose(np.abs(PROBLEM.X), np.abs(expected), atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", list(shortcuts_networks.RELU_KINDS))
+@pytest.mark.parametrize("kind", list(RELU_NETWORKS))
 def test_relu_descent_of_many_is_that_of_each_keras_model(kind):
     keras.config.set_dtype_policy("float64")
-    network = shortcuts_networks.RELU_KINDS[kind]
+    network = RELU_NETWORKS[kind]
     problem = PROBLEM.first(30)
     W = network.starts(4, 10, 2, seed=1) * (30 if kind == "2-shortcut" else 1)
     rates = np.array([0.1, 0.02])
-    records = list(shortcuts_networks.relu_descent(W, problem.X, problem.Y, rates, 5, network.shortcut, 2))
+    records = list(relu_descent(W, problem.X, problem.Y, rates, 5, network.shortcut, 2))
     assert [epoch for epoch, *_ in records] == [0, 2, 4, 5]
     for run, rate in enumerate(rates):
         model = shortcut_network(10, 2, 2, mid="relu", shortcut=network.shortcut)
         assign_weights(model, W[run])
         for epoch in range(6):
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(shortcuts_theorem.half_squares(problem.Y.T, model(problem.X.T)))
+                loss = tf.reduce_mean(half_squares(problem.Y.T, model(problem.X.T)))
             gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-            for at, losses, norms, weights in records:
+            for at, losses, gradient_norms, weights in records:
                 if at == epoch:
                     assert losses[run] == pytest.approx(float(loss), rel=1e-10)
-                    assert norms[run] == pytest.approx(float(tf.linalg.global_norm(gradients)), rel=1e-10)
+                    assert gradient_norms[run] == pytest.approx(float(tf.linalg.global_norm(gradients)), rel=1e-10)
                     np.testing.assert_allclose(weights[run], weights_of(model), atol=1e-12)
             for gradient, variable in zip(gradients, model.trainable_variables, strict=True):
                 variable.assign_sub(rate * gradient)
 
 
 def test_linear_descent_in_pieces_is_that_in_one():
-    network, statistics = shortcuts_networks.LINEAR_KINDS["2-shortcut"], PROBLEM.statistics
+    network, statistics = LINEAR_NETWORKS["2-shortcut"], PROBLEM.statistics
     W, rates = network.starts(4, 10, 2), np.full(2, 0.3)
-    records = list(shortcuts_networks.linear_descent(W, statistics, rates, 25, True, 10))
+    records = list(linear_descent(W, statistics, rates, 25, True, 10))
     whole = linear.gradient_descent(W, statistics.sxx, statistics.syx, rates, 25)
     for epoch, loss, norm, _ in records:
         np.testing.assert_allclose(loss, whole.excess_risk[:, epoch], rtol=1e-10)
@@ -157,16 +153,16 @@ def test_linear_descent_in_pieces_is_that_in_one():
 def test_conditions_at_the_zero_point_are_those_of_the_theorem():
     """Two-shortcut networks at Xavier x 0.01 are close to zero: the 10th percentile of the singular values of G."""
     statistics = PROBLEM.statistics
-    rows = rows_of(experiments.conditions(statistics, [2, 4], 2, 0))
+    rows = conditions.measure(statistics, [2, 4], 2, 0)
     G = statistics.sxx - statistics.syx
     expected = np.log10(linear_condition(np.linalg.svd(G, compute_uv=False)))
-    found = {(row["kind"], row["depth"]): row for row in rows}
+    found = {(row.kind, row.depth): row for row in rows}
     for depth in (2, 4):
-        assert found["2-shortcut", depth]["lg_condition"] == pytest.approx(expected, abs=0.02)
-        assert found["2-shortcut", depth]["index"] == pytest.approx(0.5, abs=0.01)
-    assert found["xavier", 4]["lg_condition"] > found["xavier", 2]["lg_condition"] + 0.3
+        assert found["2-shortcut", depth].lg_condition == pytest.approx(expected, abs=0.02)
+        assert found["2-shortcut", depth].index == pytest.approx(0.5, abs=0.01)
+    assert found["xavier", 4].lg_condition > found["xavier", 2].lg_condition + 0.3
     assert ("3-shortcut", 2) not in found
-    assert experiments.conditions_verdict(rows)[0] is True
+    assert conditions.verdict(rows).seen is True
 
 
 def linear_condition(singular_values):
@@ -175,57 +171,74 @@ def linear_condition(singular_values):
 
 def test_verdicts_can_go_both_ways():
     def row(kind, depth, loss):
-        return {"activation": "relu", "kind": kind, "depth": depth, "rate": 0.1, "best": True, "loss": loss}
+        return sweep.SweepRow("relu", kind, depth, 0.1, True, loss, 0, 1, 0.0)
 
     good = [row("2-shortcut", 8, 0.1), row("xavier", 8, 0.4), row("orthogonal", 8, 0.2)]
-    assert experiments.sweep_verdict(good)[0] is True
-    assert experiments.sweep_verdict([row("2-shortcut", 8, 0.3), *good[1:]])[0] is False
-    assert experiments.sweep_verdict(good[:1])[0] is None
-    falling = [
-        {"activation": "relu", "depth": depth, "loss": loss, "mean_frobenius": norm}
-        for depth, norm in ((2, 3.0), (4, 2.0))
-        for loss in (1.0, 0.1)
-    ]
-    assert experiments.norms_verdict(falling)[0] is True
-    assert experiments.norms_verdict([{**row, "mean_frobenius": row["depth"]} for row in falling])[0] is False
+    assert sweep.verdict(good).seen is True
+    assert sweep.verdict([row("2-shortcut", 8, 0.3), *good[1:]]).seen is False
+    assert sweep.verdict(good[:1]).seen is None
+
+    def falling(norm_of_depth):
+        return [
+            norms.NormsRow("relu", depth, 0, 0.1, 0, loss, norm_of_depth(depth))
+            for depth in (2, 4)
+            for loss in (1, 0.1)
+        ]
+
+    assert norms.verdict(falling(lambda depth: 6.0 / depth)).seen is True
+    assert norms.verdict(falling(lambda depth: float(depth))).seen is False
 
 
-def test_interpolation_is_linear_in_lg_loss():
-    rows = [{"run": 0, "loss": loss, "index": index} for loss, index in ((1.0, 0.5), (0.01, 0.1))]
-    values = experiments.interpolated(rows, "index", np.array([-3.0, -2.0, -1.0, 0.0]))
+def moment(run, loss, index=0.0, max_abs=1.0, p10_abs=1.0):
+    return TrajectoryRow("linear", "2-shortcut", 2, run, 0.1, 0, loss, max_abs, p10_abs, index, 0.0)
+
+
+def test_interpolation_is_linear_in_log10_of_the_loss():
+    rows = [moment(0, 1.0, index=0.5), moment(0, 0.01, index=0.1)]
+    values = interpolated(rows, "index", np.array([-3.0, -2.0, -1.0, 0.0]))
     np.testing.assert_allclose(values, [[np.nan, 0.1, 0.3, 0.5]])
+    rows = [moment(0, 1.0, max_abs=10.0, p10_abs=0.1), moment(0, 0.1, max_abs=1.0, p10_abs=1.0)]
+    np.testing.assert_allclose(interpolated(rows, "log10_condition", np.array([-1.0, -0.5, 0.0])), [[0.0, 1.0, 2.0]])
+
+
+def test_curves_are_compared_only_where_all_of_them_pass():
+    high, low = [moment(0, loss, index=1.0) for loss in (10.0, 0.1)], [moment(0, loss) for loss in (1.0, 0.001)]
+    means = at_common_losses([high, low], "index", points=3)
+    np.testing.assert_allclose(means, [[1.0] * 3, [0.0] * 3])
+    assert at_common_losses([high, [moment(0, loss) for loss in (0.01, 0.001)]], "index") is None
+    assert at_common_losses([high, []], "index") is None
 
 
 def test_the_best_rate_leaves_out_diverged_runs():
     losses = np.array([[3.0, 1.0, np.nan], [3.0, 2.0, 0.1]])
-    assert experiments.best_rates(losses, [0.1, 0.2, 0.3]) == (0.2, 1.5)
+    assert best_rate(losses, [0.1, 0.2, 0.3]) == 0.2
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_theorem_1_by_closed_form_tape_and_growth(n):
-    problem = PROBLEM.first(50)
-    closed = shortcuts_theorem.closed_form(problem, 2, n, "linear", "linear", "linear")
-    np.testing.assert_allclose(
-        shortcuts_theorem.by_tape(problem, 2, n, "linear", "linear", "linear"), closed, atol=1e-12
-    )
-    assert shortcuts_theorem.stationary_order(problem, 2, n, "linear", "linear", "linear")[0] == n - 1
+@pytest.mark.parametrize("shortcut_depth", [1, 2, 3, 4])
+def test_theorem_1_by_closed_form_differentiation_and_growth(shortcut_depth):
+    problem, architecture = PROBLEM.first(50), Architecture(2, shortcut_depth)
+    closed = closed_form(problem, architecture)
+    np.testing.assert_allclose(by_differentiation(problem, architecture), closed, atol=1e-12)
+    assert stationary_order(problem, architecture)[0] == shortcut_depth - 1
 
 
 @pytest.mark.parametrize(("pre", "mid", "post"), [("relu", "tanh", "silu"), ("tanh", "gelu", "tanh")])
 def test_theorem_1_with_activations(pre, mid, post):
-    problem = PROBLEM.first(50)
-    closed = shortcuts_theorem.closed_form(problem, 1, 2, pre, mid, post)
+    problem, architecture = PROBLEM.first(50), Architecture(1, 2, pre, mid, post)
+    closed = closed_form(problem, architecture)
     assert np.abs(closed).max() > 0.01
-    np.testing.assert_allclose(shortcuts_theorem.by_tape(problem, 1, 2, pre, mid, post), closed, atol=1e-12)
+    np.testing.assert_allclose(by_differentiation(problem, architecture), closed, atol=1e-12)
 
 
 def test_relu_at_zero_is_refused_not_reported_as_zeros():
-    problem = PROBLEM.first(50)
-    assert np.abs(shortcuts_theorem.by_tape(problem, 1, 2, "linear", "relu", "linear")).max() == 0
-    lines, numbers = shortcuts_theorem.report(problem, 1, 2, "linear", "relu", "linear")
+    problem, relu = PROBLEM.first(50), Architecture(1, 2, mid="relu")
+    assert np.abs(by_differentiation(problem, relu)).max() == 0
+    with pytest.raises(Undefined, match="ReLU in the mid position"):
+        closed_form(problem, relu)
+    lines, numbers = report(problem, relu)
     assert "undefined: ReLU in the mid position" in lines[-1]
     assert "max_abs" not in numbers
-    lines, numbers = shortcuts_theorem.report(problem, 1, 2, "linear", "relu", "linear", relu_slope=0.5)
-    exact = shortcuts_theorem.closed_form(problem, 1, 2, "linear", "linear", "linear")
+    lines, numbers = report(problem, Architecture(1, 2, mid="relu", relu_slope=0.5))
+    exact = closed_form(problem, Architecture(1, 2))
     assert numbers["max_abs"] == pytest.approx(np.abs(exact).max() / 2)
     assert any("left out" in line for line in lines)

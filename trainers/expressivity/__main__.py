@@ -84,9 +84,7 @@ def _load(settings: Settings) -> "Sample":
     except MemoryError as error:
         raise UsageError(f"--rows {settings.data.rows}: {error} Ask for fewer, or for a smaller --dim.") from error
     except DataError as error:
-        raise UsageError(
-            f"{error} Its folder is the option --data-dir; --dataset shapes takes the built-in images."
-        ) from error
+        raise UsageError(f"{error} (option --data-dir; or use the built-in images with --dataset shapes)") from error
 
 
 def _trained(path: str, dataset: str) -> dict[str, Any]:

@@ -92,9 +92,7 @@ def _load(data: DataSettings) -> "Problem":
         print(f"{data.dataset}: loading and whitening ...", file=sys.stderr)
         return load(data.dataset, data.components, data.data_dir, data.download)
     except DataError as error:
-        raise UsageError(
-            f"{error} Its folder is the option --data-dir; --dataset digits-like takes the built-in data."
-        ) from error
+        raise UsageError(f"{error} (option --data-dir; or use the built-in data with --dataset digits-like)") from error
 
 
 def _experiment(run: Run, experiment: Any, problem: Any, settings: Settings) -> int:
