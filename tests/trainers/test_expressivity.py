@@ -12,6 +12,8 @@ import pytest
 import idmatters_tf.layers  # noqa: F401 - registers the layers of the loaded model
 from idmatters_tf.data import shapes
 from tests.conftest import ROOT
+from tests.support.programs import run_in_process
+from trainers.expressivity.__main__ import main
 
 
 def test_everything_is_written_and_the_loaded_model_is_exact(program, tmp_path):
@@ -57,12 +59,12 @@ def test_everything_is_written_and_the_loaded_model_is_exact(program, tmp_path):
         (["--dataset", "random", "--rows", "60", "--order", "paper"], 1, "order='paper' is impossible here"),
     ],
 )
-def test_bad_input_is_one_sentence(program, tmp_path, arguments, code, message):
+def test_bad_input_is_one_sentence(tmp_path, arguments, code, message):
     arguments = [argument.format(tmp_path) for argument in arguments]
-    result = program("trainers.expressivity", *arguments, "--out", tmp_path / "run")
-    assert result.returncode == code, result.stderr
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+    ended, stderr = run_in_process(main, *arguments, "--out", tmp_path / "run")
+    assert ended == code, stderr
+    assert message in stderr
+    assert "Traceback" not in stderr
 
 
 def test_help_imports_nothing_heavy(program, tmp_path):

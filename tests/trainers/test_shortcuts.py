@@ -10,8 +10,10 @@ import tensorflow as tf
 
 from idmatters_tf import linear
 from models.linear import assign_weights, shortcut_network, weights_of
+from tests.support.programs import run_in_process
 from trainers.shortcuts import conditions, norms, sweep
 from trainers.shortcuts import data as shortcuts_data
+from trainers.shortcuts.__main__ import main
 from trainers.shortcuts.curves import at_common_losses, interpolated
 from trainers.shortcuts.networks import LINEAR_NETWORKS, RELU_NETWORKS, linear_descent, relu_descent
 from trainers.shortcuts.rates import best_rate
@@ -79,12 +81,12 @@ def test_theorem1_prints_both_spectra_and_the_verdict(program, tmp_path):
         (["norms", "--runs", "{empty}"], "is not a run: there is no config.json"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(program, tmp_path, arguments, message):
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, message):
     arguments = [argument.format(empty=tmp_path) for argument in arguments]
-    result = program("trainers.shortcuts", *arguments, "--out", tmp_path / "run")
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert len(result.stderr.strip().splitlines()) <= 2
+    code, stderr = run_in_process(main, *arguments, "--out", tmp_path / "run")
+    assert code == 2
+    assert message in stderr
+    assert len(stderr.strip().splitlines()) <= 2
     assert not (tmp_path / "run").exists()
 
 

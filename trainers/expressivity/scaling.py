@@ -132,7 +132,7 @@ def draw(rows: Sequence[ScalingRow]) -> Figure:
         sizes = np.array([getattr(row, name) for row in chosen], float)
         fixed = ", ".join(f"{other} = {getattr(chosen[-1], other):,}" for other in NAMES if other != name)
         axes[0][column].set_title(fixed, fontsize=9)
-        _draw_column(axes[:, column], name, sizes, chosen)
+        _draw_column(list(axes[:, column]), name, sizes, chosen)
         axes[2][column].set_xlabel(NAMES[name])
         for each in axes[:, column]:
             each.set_xscale("log")

@@ -12,7 +12,7 @@ class TargetSettings:
 
     dim: int = setting(6, help="dimension d of random targets", metavar="N", at_least=1, at_most=256)
     condition: tuple[float, ...] = setting(
-        (2.0, 10.0, 100.0), help="condition numbers of random targets", metavar="X", at_least=1, at_most=1e12
+        (2.0, 10.0, 100.0), help="condition numbers of random targets", metavar="X", at_least=1, at_most=10**12
     )
     determinant: Literal["positive", "negative", "both"] = setting(
         "both", help="sign of the determinant of random targets"

@@ -133,7 +133,7 @@ def half_squares(y: Any, outputs: Any) -> Any:
     """||y - f(x)||^2 / 2 of each example: Li et al.'s loss (Eq. 6) is its mean."""
     import keras
 
-    return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2
+    return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2  # pyright: ignore[reportOptionalOperand]
 
 
 def stationary_order(

@@ -126,7 +126,9 @@ def _hessian_function(problem: Problem, depth: int, activation: str, kind: str) 
     architecture = Architecture(units, network.shortcut_depth, mid="relu", shortcut=network.shortcut)
     model = zero_network(len(problem.X), architecture)
     data = (problem.X.T, problem.Y.T)
-    operator = HessianOperator(model, half_squares, data, batch_size=len(data[0]), check=False, progress=False)
+    operator = HessianOperator(  # pyright: ignore[reportCallIssue] - SciPy's stubs of LinearOperator.__new__
+        model, half_squares, data, batch_size=len(data[0]), check=False, progress=False
+    )
 
     def hessian(W: NDArray[np.float64]) -> NDArray[np.float64]:
         assign_weights(model, W)
