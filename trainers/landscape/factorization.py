@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +14,9 @@ from trainers.experiments.registry import Counter, Experiment, ProgressCallback,
 from trainers.landscape.panels import line, panels_by_target
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, TargetsByName
+
+Method = Literal["polar", "paper", "log"]
+METHODS: tuple[Method, ...] = ("polar", "paper", "log")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +56,7 @@ def measure(
     for name, R in targets.items():
         for depth in depths:
             bounds = linear.factorization_bounds(R, depth)
-            norms = {method: norm_of_factorization(R, depth, method) for method in ("polar", "paper", "log")}
+            norms = {method: norm_of_factorization(R, depth, method) for method in METHODS}
             rows.append(
                 FactorizationRow(
                     target=name,
@@ -69,7 +73,7 @@ def measure(
     return rows
 
 
-def norm_of_factorization(R: NDArray[np.float64], depth: int, method: str) -> float | None:
+def norm_of_factorization(R: NDArray[np.float64], depth: int, method: Method) -> float | None:
     """|||A||| of `linear.factorize`; None where the method does not apply.
 
     Too shallow for the paper's construction, for example, or without a principal logarithm.
