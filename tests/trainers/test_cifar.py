@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import ROOT
 from tests.support import processes
 from tests.support.processes import assert_same_run, records, tensors, wait_until
 from trainers.cifar import Cifar, CifarSettings
@@ -47,7 +48,9 @@ def test_a_run_leaves_what_it_promises(whole):
     assert "Traceback" not in output
     assert "I0000" not in output
     assert config["settings"]["steps"] == STEPS
-    assert {"tensorflow", "keras", "python", "numpy"} <= set(config["versions"])
+    assert config["program"] == "trainers.cifar"
+    assert {"keras", "python", "numpy"} <= set(config["versions"])
+    assert set(config["versions"]) & {"tensorflow", "tensorflow-cpu"}
     tests = [record for record in records(run) if record["kind"] == "test"]
     assert [record["step"] for record in tests] == [100, 200, 300]
     assert result["best_error"] == min(record["error"] for record in tests)
@@ -181,8 +184,9 @@ import numpy as np, keras, idmatters_tf.layers
 model = keras.saving.load_model({str(run / "model.keras")!r}, safe_mode=True)
 np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
 """
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     for code in (without_us, with_keras):
-        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120, env={**os.environ})
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120, env=env)
     served, from_keras = np.load(tmp_path / "served.npz"), np.load(tmp_path / "keras.npy")
     np.testing.assert_allclose(served["logits"], from_keras, atol=1e-5)
     np.testing.assert_allclose(served["other"], from_keras, atol=1e-5)
