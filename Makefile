@@ -13,7 +13,7 @@ help:  ## this list
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --editable '.[tensorflow,train,dev]'
 	touch $@
 
 train: $(VENV)/installed  ## set up, then train on the built-in data (two minutes, no network needed after set-up)

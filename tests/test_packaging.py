@@ -3,6 +3,7 @@
 import ast
 import configparser
 import importlib
+import os
 import pkgutil
 import re
 import subprocess
@@ -15,16 +16,82 @@ import idmatters_tf
 from tests.conftest import ROOT
 
 
-def setup_requirements():
-    config = configparser.ConfigParser(interpolation=None)
+def setup():
+    config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    return config["options"]["install_requires"].split()
+    return config
 
 
-def test_the_requirements_for_tensorflow_cpu_are_the_same_otherwise():
-    lines = (ROOT / "requirements-cpu.txt").read_text().splitlines()
-    listed = [line for line in lines if line and not line.startswith("#")]
-    assert listed == [line.replace("tensorflow>=", "tensorflow-cpu>=") for line in setup_requirements()]
+def test_every_program_has_a_console_script():
+    scripts = dict(line.split(" = ") for line in setup()["options.entry_points"]["console_scripts"].split("\n") if line)
+    trainers = ROOT / "trainers"
+    files = [*trainers.glob("*.py"), *trainers.glob("*/__main__.py")]
+    programs = {path.parent.name if path.stem == "__main__" else path.stem for path in files if is_program(path)}
+    assert set(scripts) == {f"idmatters-{name}" for name in programs}
+    for script, target in scripts.items():
+        module, _, function = target.partition(":")
+        assert getattr(importlib.import_module(module), function).__doc__ == f"`{script}`"
+
+
+def is_program(path):
+    return 'if __name__ == "__main__":\n    run_program(main)' in path.read_text()
+
+
+def start_script(name, folder, *arguments):
+    """As the console script that pip writes: its own folder, not the current one, is on the path."""
+    script = folder.parent / f"idmatters-{name}"
+    script.write_text(f"from trainers.console import {name}\n{name}()\n")
+    command = [sys.executable, str(script), *arguments]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A project of somebody who has packages of the same names."""
+    folder = tmp_path / "project"
+    for name in ("models", "trainers"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text("")
+    return folder
+
+
+def test_console_scripts_do_not_look_at_the_current_folder(folder):
+    done = start_script("plan", folder)
+    assert done.returncode == 0, done.stderr
+    assert "35,694,336 parameters" in done.stdout
+    shown = start_script("cifar", folder, "--help")
+    assert shown.returncode == 0, shown.stderr
+    assert "usage: idmatters-cifar" in shown.stdout
+    assert "python -m" not in shown.stdout
+
+
+def test_a_package_that_hides_ours_is_named(folder):
+    (folder / "trainers" / "__init__.py").unlink()
+    (folder / "trainers").rmdir()
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "trainers.plan"]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert f"{folder / 'models' / '__init__.py'} hides our package 'models'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_version_option():
+    done = subprocess.run(
+        [sys.executable, "-m", "trainers.plan", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"idmatters-tf {idmatters_tf.__version__} in {ROOT}\n"
+
+
+def test_the_mathematics_needs_neither_keras_nor_tensorflow():
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['keras', 'tensorflow', 'matplotlib', 'tensorflow_datasets'])); "
+        "import numpy as np; from idmatters_tf import linear; "
+        "print(linear.factorize(np.diag([2.0, 3.0]), depth=4).shape, linear.sweep.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["(4,", "2,", "2)", "sweep"]
 
 
 def test_import_is_light():

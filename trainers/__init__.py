@@ -1,11 +1,37 @@
-"""Programs: `python -m trainers.NAME --help`.
+"""Programs: `python -m trainers.NAME --help`, or `idmatters-NAME --help`.
 
-trainers.cifar         trains the all-convolutional residual network on CIFAR-10, CIFAR-100 or the built-in shapes
-trainers.imagenet      trains its variant for ImageNet, on ImageNet or any folder of labelled images
-trainers.launch        starts either of them as a cluster of processes on this machine
-trainers.plan          computes how long ImageNet takes on given machines, and what limits the speed
-trainers.report        compares runs: convergence in one plot, and a table
-trainers.landscape     draws what the landscape theory of deep linear networks says
-trainers.shortcuts     runs the experiments of Li et al. on shortcuts of different depths
-trainers.expressivity  memorises whole data sets with constructed residual networks
+trainers.cifar          trains the residual networks on CIFAR-10, CIFAR-100 or the built-in shapes
+trainers.imagenet       trains the variant for ImageNet, on ImageNet or any folder of labelled images
+trainers.launch         starts either of them as a cluster of processes on this machine
+trainers.plan           computes how long ImageNet takes on which machines, and what the bottleneck is
+trainers.report         compares runs: a plot and a table
+trainers.landscape      the landscape theory of deep linear networks
+trainers.shortcuts      the experiments of Demystifying ResNet
+trainers.expressivity   networks that memorise a data set
 """
+
+import importlib.util
+import pathlib
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def _check_neighbours() -> None:
+    """Raises ImportError where another package hides one of ours, as in a folder that has its own `models`."""
+    for name in ("models", "idmatters_tf"):
+        spec = importlib.util.find_spec(name)
+        found = None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
+        if found is None:
+            raise ImportError(
+                f"the package {name!r} is missing beside {_ROOT / 'trainers'}: install idmatters-tf again"
+            )
+        if _ROOT not in pathlib.Path(found).resolve().parents:
+            raise ImportError(
+                f"{found} hides our package {name!r} in {_ROOT}. Run the program from another folder, or as "
+                "idmatters-NAME, which does not look at the current folder",
+                # With its own name, `python -m` says it in one line.
+                name=__name__,
+            )
+
+
+_check_neighbours()

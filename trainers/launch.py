@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -27,6 +28,7 @@ all save a checkpoint and end; the same command goes on. When one process fails,
 PROGRAMS = ("cifar", "imagenet")
 # How long the other processes may take to end by themselves once one has failed.
 GRACE_SECONDS = 20.0
+PACKAGES = str(pathlib.Path(__file__).resolve().parents[1])
 
 
 def parser():
@@ -65,8 +67,10 @@ def main(argv=None):
             for index in range(len(addresses)):
                 config = {"cluster": jobs, "task": {"type": job, "index": index}}
                 env = {**os.environ, "TF_CONFIG": json.dumps(config), "PYTHONUNBUFFERED": "1", **secret}
+                env["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))
                 # The tasks' meeting place comes from TF_CONFIG; here its usual port may be taken by another cluster.
-                words = ["-m", f"trainers.{command[0]}", *command[1:], "--control-port", str(control_port)]
+                # -P: the current folder may have packages of the same names.
+                words = ["-P", "-m", f"trainers.{command[0]}", *command[1:], "--control-port", str(control_port)]
                 processes.start(f"{job} {index}", [sys.executable, *words], env)
         return processes.wait()
 

@@ -2,6 +2,10 @@
 
 import argparse
 import math
+import pathlib
+import sys
+
+import idmatters_tf
 
 
 class UsageError(Exception):
@@ -20,7 +24,15 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, **kwargs):
+        # Under the name that it was started by: python -m trainers.NAME, or the console script idmatters-NAME.
+        if pathlib.Path(sys.argv[0]).name.startswith("idmatters-"):
+            for name in ("prog", "epilog"):
+                if kwargs.get(name):
+                    kwargs[name] = kwargs[name].replace("python -m trainers.", "idmatters-")
         super().__init__(formatter_class=_HelpFormatter, allow_abbrev=False, **kwargs)
+        folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
+        version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
+        self.add_argument("--version", action="version", version=version, help="show the version and where it is")
 
     def error(self, message):
         self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
