@@ -1,12 +1,14 @@
 """Claim: the paper's whole CIFAR training (60,000 steps, 24 hours on its K40) takes minutes on one data-centre GPU.
 
     python benchmarks/cifar_on_jax.py --dataset cifar10 --data-dir DIR --out runs/jax
+    python benchmarks/cifar_on_jax.py --preset fast --dataset cifar10 --data-dir DIR --out runs/jax-fast
 
 The same Keras networks as everywhere here, on Keras' JAX backend, with the recipe of Hardt & Ma's section 4.1: momentum
 0.9 with the rate outside the velocity, batches of 128, learning rate 0.05 divided by 10 at steps 30,000 and 50,000,
-weight decay 1e-4, pad by 2, crop, flip, standardise. It needs numpy, keras and jax alone.
+weight decay 1e-4, pad by 2, crop, flip, standardise. `--preset fast` is that of `trainers.cifar` (docs/fast.md), with
+random flips in place of alternating ones. It needs numpy, keras and jax alone.
 
-What makes it fast: the pictures lie on the device as bytes (180 MB) and are cropped, flipped and standardised there; a
+What makes it fast: the images lie on the device as bytes (180 MB) and are cropped, flipped and standardised there; a
 hundred steps are one `lax.scan`, so that the host only hears of every hundredth; convolutions run in bfloat16 with
 `--precision bfloat16`, while weights, skips and logits stay float32. Order and augmentation are functions of (seed,
 step): a run that was cut off goes on from its newest checkpoint with the same command, as if nothing had happened.
@@ -37,20 +39,57 @@ import numpy as np
 from idmatters_tf.data import cifar, shapes
 from idmatters_tf.data.images import DataError
 from idmatters_tf.layers import PerImageStandardization
+from idmatters_tf.muon import Muon
 from idmatters_tf.optimizers import Momentum
 from models.all_cnn import all_cnn_c
 from models.cifar import identity_resnet
 from models.densenet import densenet
+from models.normalizer_free import normalizer_free_resnet
 from models.resnet import preresnet, resnet
 from trainers.run.files import replacing
 
 NETWORKS = {
     "identity": identity_resnet,
+    "normalizer-free": normalizer_free_resnet,
     "resnet": resnet,
     "preresnet": preresnet,
     "densenet": densenet,
     "all-cnn": all_cnn_c,
 }
+
+PRESETS = {
+    "paper": {},
+    "fast": {
+        "network": "normalizer-free",
+        "optimizer": "muon",
+        "steps": 4687,
+        "batch_size": 256,
+        "learning_rate": 0.1,
+        "schedule": "linear",
+        "warm_up_steps": 468,
+        "label_smoothing": 0.1,
+        "padding": 4,
+        "padding_mode": "reflect",
+        "cutout": 8,
+        "precision": "bfloat16",
+    },
+}
+
+
+class Linear(keras.optimizers.schedules.LearningRateSchedule):
+    """Up to the learning rate and down to 0 in equal steps, as `trainers.training.schedule.LinearSchedule`."""
+
+    def __init__(self, learning_rate, steps, warm_up_steps):
+        self.learning_rate, self.steps, self.warm_up_steps = learning_rate, steps, warm_up_steps
+
+    def __call__(self, step):
+        step = keras.ops.cast(step, "float32")
+        rising = (step + 1) / (self.warm_up_steps + 1)
+        falling = (self.steps - step) / (self.steps - self.warm_up_steps)
+        return self.learning_rate * keras.ops.minimum(rising, falling)
+
+    def get_config(self):
+        return {"learning_rate": self.learning_rate, "steps": self.steps, "warm_up_steps": self.warm_up_steps}
 
 
 def parser():
@@ -60,17 +99,24 @@ def parser():
     parser.add_argument("--dataset", choices=("cifar10", "cifar100", "shapes"), default="cifar10", help="the data")
     parser.add_argument("--data-dir", help="folder with the official binary files")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/jax"), help="the run's folder")
+    parser.add_argument("--preset", choices=tuple(PRESETS), default="paper", help="defaults of what follows")
     parser.add_argument("--network", choices=tuple(NETWORKS), default="identity", help="the network")
     parser.add_argument(
         "--arguments", type=json.loads, default={}, help="its arguments as JSON, e.g. '{\"blocks\": 3}'"
     )
     parser.add_argument("--steps", type=int, default=60_000, help="updates in all")
-    parser.add_argument("--batch-size", type=int, default=128, help="pictures per update")
+    parser.add_argument("--batch-size", type=int, default=128, help="images per update")
     parser.add_argument("--learning-rate", type=float, default=0.05, help="at the start")
     parser.add_argument("--drop-steps", type=int, nargs="*", default=[30_000, 50_000], help="where it is divided by 10")
+    parser.add_argument("--schedule", choices=("drops", "linear"), default="drops", help="how the rate changes")
+    parser.add_argument("--warm-up-steps", type=int, default=0, help="steps up to the rate, with --schedule linear")
+    parser.add_argument("--optimizer", choices=("momentum", "muon"), default="momentum", help="the optimizer")
+    parser.add_argument("--label-smoothing", type=float, default=0.0, help="share spread over all classes")
     parser.add_argument("--momentum", type=float, default=0.9, help="momentum")
     parser.add_argument("--clip-norm", type=float, default=math.inf, help="bound on the gradient's global norm")
     parser.add_argument("--padding", type=int, default=2, help="pixels a side before cropping; 4 in He et al.")
+    parser.add_argument("--padding-mode", choices=("zero", "reflect"), default="zero", help="what is padded with")
+    parser.add_argument("--cutout", type=int, default=0, help="side of a square erased from each training image")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of the convolutions")
     parser.add_argument("--seed", type=int, default=0, help="of everything random")
     parser.add_argument("--steps-per-dispatch", type=int, help="steps in one call of the device; None: 100, 1 on CPUs")
@@ -91,13 +137,15 @@ class Augmentation:
 
     def __init__(self, image_shape, options):
         self.size, self.padding, self.batch_size = image_shape[:2], options.padding, options.batch_size
+        self.padding_mode, self.cutout = options.padding_mode, options.cutout
         self.order, self.draws = jax.random.split(jax.random.key(options.seed))
         self.standardize = PerImageStandardization(dtype="float32")
 
     def padded(self, images):
-        """The pictures with their black border, on the device."""
+        """The images with their border, on the device."""
         border = (self.padding, self.padding)
-        return jnp.asarray(np.pad(images, [(0, 0), border, border, (0, 0)]))
+        mode = "reflect" if self.padding_mode == "reflect" else "constant"
+        return jnp.asarray(np.pad(images, [(0, 0), border, border, (0, 0)], mode=mode))
 
     def permutations(self, first_step, n):
         """The first position of the epoch in which a dispatch begins, and the orders of this epoch and the next one."""
@@ -117,9 +165,19 @@ class Augmentation:
             start = (index, offset[0], offset[1], 0)
             return jax.lax.dynamic_slice(images, start, (1, *self.size, images.shape[3]))[0]
 
-        pictures = jax.vmap(crop)(indices, offsets)
-        pictures = jnp.where(flips, pictures[:, :, ::-1], pictures)
-        return self.standardize(pictures), labels[indices]
+        crops = jax.vmap(crop)(indices, offsets)
+        crops = self.standardize(jnp.where(flips, crops[:, :, ::-1], crops))
+        return self.cut_out(crops, jax.random.fold_in(key, 2)) if self.cutout else crops, labels[indices]
+
+    def cut_out(self, images, key):
+        """The images with a square of zeros centred anywhere in them."""
+        first = jax.random.randint(key, (2, self.batch_size, 1), 0, jnp.array(self.size)[:, None, None])
+        first -= self.cutout // 2
+        rows, cols = (
+            (jnp.arange(size) >= start) & (jnp.arange(size) < start + self.cutout)
+            for size, start in zip(self.size, first, strict=True)
+        )
+        return jnp.where((rows[:, :, None] & cols[:, None, :])[..., None], 0.0, images)
 
 
 class Training:
@@ -135,11 +193,14 @@ class Training:
         # Keras' schedule keeps the old rate at its boundary; here a drop at step n holds for the update after n.
         boundaries = [drop - 1 for drop in options.drop_steps]
         schedule = keras.optimizers.schedules.PiecewiseConstantDecay(boundaries, rates) if boundaries else rates[0]
-        self.optimizer = Momentum(schedule, options.momentum)
+        if options.schedule == "linear":
+            schedule = Linear(options.learning_rate, options.steps, options.warm_up_steps)
+        optimizer = Muon if options.optimizer == "muon" else Momentum
+        self.optimizer = optimizer(schedule, options.momentum)
         self.optimizer.build(self.model.trainable_variables)
         self.augmentation = Augmentation(data.image_shape, options)
         self.data = self.augmentation.padded(data.train_images), jnp.asarray(data.train_labels)
-        self.clip_norm = options.clip_norm
+        self.clip_norm, self.label_smoothing = options.clip_norm, options.label_smoothing
 
     def state(self):
         groups = self.model.trainable_variables, self.model.non_trainable_variables, self.optimizer.variables
@@ -150,9 +211,11 @@ class Training:
             trainable, fixed, images, training=True, return_losses=True
         )
         logits = logits.astype("float32")
-        entropy = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1).mean()
+        logarithms = jax.nn.log_softmax(logits)
+        entropy = -jnp.take_along_axis(logarithms, labels[:, None], 1).mean()
         wrong = jnp.mean(jnp.argmax(logits, 1) != labels)
-        return entropy + sum(penalties), (fixed, entropy, wrong)
+        smoothing = self.label_smoothing * (-logarithms.mean() - entropy)
+        return entropy + smoothing + sum(penalties), (fixed, entropy, wrong)
 
     def step(self, state, data, step, first_position, permutation):
         trainable, fixed, slots = state
@@ -189,7 +252,7 @@ class Training:
         return jnp.sum(weights * (jnp.argmax(logits, 1) != labels)), jnp.sum(weights * entropies)
 
     def test(self, state, images, labels, batch_size=1000):
-        """Test error and loss; every picture counts once."""
+        """Test error and loss; every image counts once."""
         wrong = loss = 0.0
         for start in range(0, len(images), batch_size):
             chosen = np.arange(start, start + batch_size)
@@ -236,7 +299,9 @@ def restore(path, state):
 
 
 def main(argv=None):
-    options = parser().parse_args(argv)
+    arguments = parser()
+    arguments.set_defaults(**PRESETS[arguments.parse_args(argv).preset])
+    options = arguments.parse_args(argv)
     on_cpu = jax.default_backend() == "cpu"
     options.steps_per_dispatch = options.steps_per_dispatch or (1 if on_cpu else 100)
     settings = {**vars(options), "out": str(options.out), "clip_norm": str(options.clip_norm), "minutes": None}

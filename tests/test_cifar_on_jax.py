@@ -56,5 +56,18 @@ def test_a_run_that_was_cut_off_ends_as_one_that_was_not(tmp_path):
         np.testing.assert_allclose(value, expected[name], atol=1e-5, err_msg=name)
 
 
+def test_the_fast_preset_learns_and_goes_on_as_if_it_had_not_been_cut_off(tmp_path):
+    fast = ["--preset", "fast", "--batch-size", "32", "--arguments", '{"blocks": 1, "widths": [8, 8], "stem": 4}']
+    fast += ["--steps", "30", "--warm-up-steps", "3", "--precision", "float32", "--evaluate-every", "30"]
+    train(tmp_path / "whole", *fast)
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert np.mean(losses[-6:-1]) < 0.98 * np.mean(losses[:3])
+    train(tmp_path / "parts", *fast, "--minutes", "0")
+    train(tmp_path / "parts", *fast)
+    expected = weights(tmp_path / "whole")
+    for name, value in weights(tmp_path / "parts").items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
 def test_missing_data_are_said(tmp_path):
     assert "cifar10" in train(tmp_path / "run", "--dataset", "cifar10", "--data-dir", str(tmp_path), code=2)
