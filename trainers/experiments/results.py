@@ -10,7 +10,7 @@ from trainers.experiments.registry import AnyExperiment, Scalars
 from trainers.run.figures import save_figure
 from trainers.run.tables import write_csv
 
-DPI = 90
+DPI = 150
 
 
 def write_results(experiment: AnyExperiment, rows: Sequence[Any], folder: pathlib.Path) -> list[pathlib.Path]:

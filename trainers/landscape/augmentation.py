@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from idmatters_tf import linear
+from trainers.experiments.panels import add_legend, by_columns, line
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Scalars, silent
-from trainers.landscape.panels import by_columns, line, panels_by_target
+from trainers.landscape.panels import panels_by_target
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, TargetsByName, learning_rate
 
@@ -90,8 +91,10 @@ def measure(
 
 
 def draw(rows: Sequence[AugmentationRow]) -> Figure:
-    """The risk against steps, a panel for each of the first three targets."""
-    return panels_by_target(rows, _panel, "risk f - C", most=3)
+    """The risk against steps, a panel for each of the first four targets."""
+    figure = panels_by_target(rows, _panel, "risk f - C", most=4)
+    add_legend(figure)
+    return figure
 
 
 def _panel(axes: Axes, rows: Sequence[AugmentationRow]) -> None:
@@ -100,7 +103,7 @@ def _panel(axes: Axes, rows: Sequence[AugmentationRow]) -> None:
         line(axes, run, "step", "risk", color=colors[problem], alpha=0.7, label=None if start else problem)
     axes.axhline(rows[0].barrier, color="black", linestyle=":", label="distance to the singular maps, squared")
     axes.set_ylim(bottom=1e-10)
-    axes.set_xlabel("step")
+    axes.set_xlabel("step", fontsize=9)
 
 
 def _scalars(rows: Sequence[AugmentationRow]) -> Iterator[Scalars]:

@@ -1,15 +1,16 @@
 """Gradient descent of residual networks and of the standard parameterisation, and the certificate (2.3) on its path."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from idmatters_tf import linear
+from trainers.experiments.panels import add_legend, by_columns, line, sample_of
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Scalars, silent
-from trainers.landscape.panels import by_columns, color_by_depth, line, panels_by_target
+from trainers.landscape.panels import color_by_depth, panels_by_target
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, TargetsByName, learning_rate
 
@@ -101,39 +102,64 @@ def _rows(target: str, depth: int, network: str, found: linear.Trajectories, sho
 
 
 def draw(rows: Sequence[DescentRow]) -> Figure:
-    """The risk against steps, a panel for each of the first four targets."""
-    return panels_by_target(rows, _panel, "risk f - C", most=4)
+    """The risk against steps, a panel for each of the first six targets."""
+    figure = panels_by_target(rows, _panel, "risk f - C", most=6)
+    handles = [sample_of(f"depth {depth}", color=color) for depth, color in color_by_depth(rows).items()]
+    handles += [sample_of(network, **style) for network, style in STYLES.items()]
+    handles.append(sample_of("leaves the ball", linestyle="", marker="x"))
+    add_legend(figure, handles, columns=5)
+    return figure
+
+
+# The second would hide the first, were it not wide and faint.
+STYLES = {
+    "residual from zero": {"linestyle": "-"},
+    "residual": {"linestyle": "--", "linewidth": 4, "alpha": 0.35},
+    "standard": {"linestyle": ":"},
+}
 
 
 def _panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
-    styles = {"residual from zero": "-", "residual": "--", "standard": ":"}
     colors = color_by_depth(rows)
     for (depth, network), run in by_columns(rows, "depth", "network").items():
-        label = f"{network}, l = {depth}"
-        line(axes, run, "step", "risk", color=colors[depth], linestyle=styles[network], label=label)
+        line(axes, run, "step", "risk", color=colors[depth], **STYLES[network])
         left = next((row for row in run if not row.inside), None)
         if network == "residual from zero" and left is not None:
             axes.plot(left.step, left.risk, "x", color=colors[depth], markersize=9)
     axes.set_ylim(bottom=1e-12)
-    axes.set_xlabel("step (x: leaves the ball)")
+    axes.set_xlabel("step", fontsize=9)
 
 
 def draw_certificate(rows: Sequence[DescentRow]) -> Figure:
-    """The squared gradient along the path from zero, and its lower bounds."""
-    return panels_by_target(rows, _certificate_panel, "squared gradient of f, and what is guaranteed", most=3)
+    """The squared gradient along the path from zero and its lower bounds, for each of the first four targets."""
+    figure = panels_by_target(rows, _certificate_panel, "squared gradient of f, and what is guaranteed", most=4)
+    colors = color_by_depth(rows)
+    handles = [sample_of(f"depth {depth}", color=colors[depth]) for depth in _few(colors)]
+    handles += [
+        sample_of("squared gradient"),
+        sample_of("per-layer bound", linestyle="--"),
+        sample_of("bound (2.3)", linestyle=":"),
+    ]
+    add_legend(figure, handles, columns=6)
+    return figure
+
+
+def _few(depths: Iterable[int]) -> list[int]:
+    """Three depths are enough for one panel."""
+    ordered = sorted(depths)
+    return ordered[:: max(1, (len(ordered) - 1) // 2)]
 
 
 def _certificate_panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
     colors = color_by_depth(rows)
     runs = by_columns(rows, "depth", "network")
-    # Three depths are enough for one panel.
-    for depth in sorted(colors)[:: max(1, (len(colors) - 1) // 2)]:
+    for depth in _few(colors):
         run = runs[depth, "residual from zero"]
-        line(axes, run, "step", "gradient", color=colors[depth], label=f"squared gradient, l = {depth}")
-        line(axes, run, "step", "per_layer_bound", color=colors[depth], linestyle="--", label="per-layer bound")
-        line(axes, run, "step", "bound", color=colors[depth], linestyle=":", label="bound (2.3)")
+        line(axes, run, "step", "gradient", color=colors[depth])
+        line(axes, run, "step", "per_layer_bound", color=colors[depth], linestyle="--")
+        line(axes, run, "step", "bound", color=colors[depth], linestyle=":")
     axes.set_ylim(bottom=1e-14)
-    axes.set_xlabel("step")
+    axes.set_xlabel("step", fontsize=9)
 
 
 def _scalars(rows: Sequence[DescentRow]) -> Iterator[Scalars]:

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
+from trainers.experiments.panels import add_legend, line, note
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback, silent
-from trainers.landscape.panels import line, panels_by_target
+from trainers.landscape.panels import panels_by_target
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, TargetsByName
 
@@ -85,8 +86,10 @@ def norm_of_factorization(R: NDArray[np.float64], depth: int, method: Method) ->
 
 
 def draw(rows: Sequence[FactorizationRow]) -> Figure:
-    """|||A||| against depth, a panel for each of the first three targets."""
-    return panels_by_target(rows, _panel, "|||A|||, the largest layer norm", most=3)
+    """|||A||| against depth, a panel for each of the first four targets."""
+    figure = panels_by_target(rows, _panel, "|||A|||, the largest layer norm", most=4)
+    add_legend(figure, columns=5)
+    return figure
 
 
 def _panel(axes: Axes, rows: Sequence[FactorizationRow]) -> None:
@@ -97,8 +100,13 @@ def _panel(axes: Axes, rows: Sequence[FactorizationRow]) -> None:
         "polar": {"label": "polar", "color": "tab:blue", "marker": "o"},
         "lower_bound": {"label": "lower bound", "color": "grey", "linestyle": ":"},
     }
-    for column, style in curves.items():
-        line(axes, rows, "depth", column, markersize=4, **style)
+    missing = [
+        str(style["label"])
+        for column, style in curves.items()
+        if not line(axes, rows, "depth", column, markersize=4, **style)
+    ]
+    if missing:
+        note(axes, f"not defined for this target: {', '.join(missing)}")
     axes.set_xscale("log", base=2)
     axes.set_xlabel("depth l")
 

@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from idmatters_tf import linear
+from trainers.experiments.panels import add_legend, line
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback, silent
 from trainers.landscape.factorization import norm_of_factorization
-from trainers.landscape.panels import line, panels_by_target
+from trainers.landscape.panels import panels_by_target
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, TargetsByName, learning_rate
 
@@ -88,8 +89,10 @@ def measure(
 
 
 def draw(rows: Sequence[RegularizationRow]) -> Figure:
-    """Norm and risk against the rate of decay, a panel for each of the first three targets."""
-    return panels_by_target(rows, _panel, "norm, risk", most=3)
+    """Norm and risk against the rate of decay, a panel for each of the first four targets."""
+    figure = panels_by_target(rows, _panel, "norm, risk", most=4)
+    add_legend(figure, columns=5)
+    return figure
 
 
 def _panel(axes: Axes, rows: Sequence[RegularizationRow]) -> None:
@@ -103,7 +106,7 @@ def _panel(axes: Axes, rows: Sequence[RegularizationRow]) -> None:
     axes.set_xscale("symlog", linthresh=smallest)
     axes.set_xlim(left=-smallest / 5)
     axes.set_ylim(bottom=1e-6)
-    axes.set_xlabel("weight decay")
+    axes.set_xlabel("weight decay", fontsize=9)
 
 
 def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[RegularizationRow]:

@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     import threadpoolctl
 
-    from trainers.shortcuts.experiments import EXPERIMENTS
+    # Only a BLAS that is loaded can be limited.
+    import idmatters_tf.linear  # noqa: F401
 
     # Eigenvalues are taken of many matrices side by side, each on one core; see `trainers.shortcuts.spectra`.
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(settings, Theorem1Settings):
             return _theorem1(run, saved, settings, problem)
         run.start(saved, {"origin": problem.origin, "digest": problem.digest()})
-        return _experiment(run, EXPERIMENTS[command], problem, settings)
+        return _experiment(run, command, problem, settings)
 
 
 def _load(data: DataSettings) -> "Problem":
@@ -95,11 +96,13 @@ def _load(data: DataSettings) -> "Problem":
         raise UsageError(f"{error} (option --data-dir; or use the built-in data with --dataset digits-like)") from error
 
 
-def _experiment(run: Run, experiment: Any, problem: Any, settings: Settings) -> int:
+def _experiment(run: Run, command: str, problem: "Problem", settings: Settings) -> int:
     """Runs an experiment; writes table, figures and verdicts."""
     from trainers.experiments.progress import Bars
     from trainers.experiments.results import write_results
+    from trainers.shortcuts.experiments import EXPERIMENTS
 
+    experiment = EXPERIMENTS[command]
     with Bars() as progress:
         rows = experiment.run(problem, settings, progress)
     verdicts = [str(verdict) for verdict in experiment.verdicts(rows)]
@@ -127,9 +130,9 @@ def _theorem1(run: Run, saved: dict[str, Any], settings: Theorem1Settings, probl
 
 def _training_norms(run: Run, settings: NormsSettings) -> int:
     """Figure 2 from the logs of trainers.cifar; what is in the folder already is written again."""
+    from trainers.experiments.panels import by_column
     from trainers.experiments.progress import Bars
     from trainers.experiments.results import write_results
-    from trainers.shortcuts.panels import by_column
     from trainers.shortcuts.training_norms import EXPERIMENT
 
     run.check_usable()

@@ -7,10 +7,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from idmatters_tf import linear
+from trainers.experiments.panels import add_legend, by_column, panels
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
 from trainers.shortcuts.data import Problem
 from trainers.shortcuts.networks import LINEAR_NETWORKS, ShortcutNetwork
-from trainers.shortcuts.panels import COLORS, add_legend, by_column, mark_depths, panels
+from trainers.shortcuts.panels import COLORS, mark_depths, shifted
 from trainers.shortcuts.settings import ConditionsSettings
 from trainers.shortcuts.spectra import deviation, eigenvalue_pool, summary_of
 
@@ -114,13 +115,13 @@ def draw(rows: Sequence[ConditionsRow]) -> Figure:
     """The condition number of each kind against depth."""
     figure, (axes,) = panels(1)
     for kind, of_kind in by_column(rows, "kind").items():
-        depths = [row.depth for row in of_kind]
+        depths = shifted([row.depth for row in of_kind], kind)
         means, deviations = [row.lg_condition for row in of_kind], [row.deviation for row in of_kind]
         axes.errorbar(depths, means, deviations, color=COLORS[kind], marker="o", markersize=4, capsize=3, label=kind)
     mark_depths(axes, rows)
     axes.set_ylabel("log10 of the condition number at the start")
     axes.set_title(f"Li et al., Figure 5; mean and deviation of {rows[0].runs} runs", fontsize=10)
-    add_legend(figure, axes)
+    add_legend(figure, columns=3)
     return figure
 
 

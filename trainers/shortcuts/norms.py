@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from trainers.experiments.panels import add_legend, by_column, panels
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
 from trainers.shortcuts.data import Problem
 from trainers.shortcuts.networks import descend, networks_with
-from trainers.shortcuts.panels import add_legend, by_column, panels
 from trainers.shortcuts.rates import best_rate, chosen_rates, final_losses
 from trainers.shortcuts.settings import NormsSettings
 
@@ -113,13 +113,14 @@ def draw(rows: Sequence[NormsRow]) -> Figure:
             for run, of_run in by_column(of_depth, "run").items():
                 points = [(row.loss, row.mean_frobenius) for row in of_run if row.loss > 0]
                 losses, norms = zip(*points, strict=True)
-                each.semilogx(losses, norms, color=f"C{number}", label=None if run else f"depth {depth}")
+                label, marker = None if run else f"depth {depth}", "o" if len(points) == 1 else None
+                each.semilogx(losses, norms, color=f"C{number}", marker=marker, label=label)
         # What is below is rounding.
         each.set_xlim(left=max(each.get_xlim()[0], 1e-9))
         each.set_xlabel("loss - optimum" if activation == "linear" else "loss")
         each.set_ylabel("mean Frobenius norm")
         each.set_title(f"2-shortcuts, {activation}; Figure 3", fontsize=10)
-    add_legend(figure, axes[0])
+    add_legend(figure, columns=5)
     return figure
 
 

@@ -7,10 +7,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from trainers.experiments.panels import add_legend, by_column, panels, sample_of
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
 from trainers.shortcuts.data import Problem
 from trainers.shortcuts.networks import networks_with
-from trainers.shortcuts.panels import COLORS, add_legend, by_column, mark_depths, panels
+from trainers.shortcuts.panels import COLORS, mark_depths, shifted
 from trainers.shortcuts.rates import best_rate, chosen_rates, final_losses
 from trainers.shortcuts.settings import SweepSettings
 from trainers.shortcuts.spectra import deviation
@@ -107,6 +108,19 @@ def verdict(rows: Sequence[SweepRow]) -> Verdict:
     )
 
 
+def at_edge(rows: Sequence[SweepRow], best: SweepRow) -> bool:
+    """Whether a best rate is the lowest or highest of those tried, so that one outside might be better.
+
+    Args:
+        rows: of all rates.
+        best: one of them.
+    """
+    rates = [
+        row.rate for row in rows if (row.activation, row.kind, row.depth) == (best.activation, best.kind, best.depth)
+    ]
+    return best.rate in (min(rates), max(rates))
+
+
 def draw(rows: Sequence[SweepRow]) -> Figure:
     """For each activation the loss and the rate, both against depth."""
     activations = by_column(rows, "activation")
@@ -115,15 +129,20 @@ def draw(rows: Sequence[SweepRow]) -> Figure:
         losses, rates = axes[2 * place : 2 * place + 2]
         for kind, of_kind in by_column(chosen, "kind").items():
             best = [row for row in of_kind if row.best and row.loss is not None]
-            depths = [row.depth for row in best]
-            losses.loglog(depths, [row.loss for row in best], color=COLORS[kind], marker="o", markersize=4, label=kind)
-            rates.loglog(depths, [row.rate for row in best], color=COLORS[kind], marker="o", markersize=4, label=kind)
+            depths = shifted([row.depth for row in best], kind)
+            for each, values in ((losses, [row.loss for row in best]), (rates, [row.rate for row in best])):
+                each.loglog(depths, values, color=COLORS[kind], marker="o", markersize=4)
+            edges = [(depth, row.rate) for depth, row in zip(depths, best, strict=True) if at_edge(of_kind, row)]
+            for depth, rate in edges:
+                rates.plot(depth, rate, color=COLORS[kind], marker="o", markersize=10, markerfacecolor="none")
         losses.set_ylabel("loss - optimum at the best rate" if activation == "linear" else "loss at the best rate")
         rates.set_ylabel("best learning rate")
         for each in (losses, rates):
             mark_depths(each, chosen)
             each.set_title(f"{activation}; Figure {9 if activation == 'linear' else 10}", fontsize=10)
-    add_legend(figure, axes[0])
+    handles = [sample_of(kind, color=COLORS[kind], marker="o") for kind in by_column(rows, "kind")]
+    handles.append(sample_of("at the edge of the rates tried", linestyle="", marker="o", markerfacecolor="none"))
+    add_legend(figure, handles, columns=3)
     return figure
 
 

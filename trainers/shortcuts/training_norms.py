@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from trainers.cli.arguments import UsageError
+from trainers.experiments.panels import by_column, panels
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback
 from trainers.run.folder import Run
-from trainers.shortcuts.panels import by_column, panels
 from trainers.shortcuts.settings import NormsSettings
 
 

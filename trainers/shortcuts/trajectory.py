@@ -9,11 +9,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
+from trainers.experiments.panels import add_legend, by_column, panels, sample_of
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
 from trainers.shortcuts.curves import at_common_losses, interpolated
 from trainers.shortcuts.data import Problem
 from trainers.shortcuts.networks import descend, networks_with
-from trainers.shortcuts.panels import COLORS, add_legend, by_column, panels
+from trainers.shortcuts.panels import COLORS
 from trainers.shortcuts.rates import best_rate, chosen_rates, final_losses
 from trainers.shortcuts.settings import TrajectorySettings
 from trainers.shortcuts.spectra import eigenvalue_pool, summary_of
@@ -183,30 +184,30 @@ def draw(rows: Sequence[TrajectoryRow]) -> Figure:
         log10_losses = [np.log10(row.loss) for row in chosen if row.loss > 0]
         grid = np.linspace(min(log10_losses), max(log10_losses), 200)
         for kind, of_kind in by_column(chosen, "kind").items():
-            for each, column, style, label in (
-                (eigenvalues, "log10_max_abs", "-", f"{kind}, maximum"),
-                (eigenvalues, "log10_p10_abs", "--", f"{kind}, 10th percentile"),
-                (index, "index", "-", kind),
+            for each, column, style in (
+                (eigenvalues, "log10_max_abs", "-"),
+                (eigenvalues, "log10_p10_abs", "--"),
+                (index, "index", "-"),
             ):
-                _draw_band(each, grid, interpolated(of_kind, column, grid), COLORS[kind], style, label)
+                _draw_band(each, grid, interpolated(of_kind, column, grid), COLORS[kind], style)
         loss = "log10(loss - optimum)" if activation == "linear" else "log10 loss"
         figures = ("6", "8 left") if activation == "linear" else ("7", "8 left with ReLU")
         for each, label, number in ((eigenvalues, "log10 |eigenvalue|", figures[0]), (index, "index", figures[1])):
-            each.set_xlabel(loss)
-            each.set_ylabel(label)
+            each.set_xlabel(loss, fontsize=9)
+            each.set_ylabel(label, fontsize=9)
             each.set_title(f"{activation}, depth {chosen[0].depth}; Figure {number}", fontsize=10)
-    add_legend(figure, axes[0])
+    handles = [sample_of(kind, color=COLORS[kind]) for kind in KINDS]
+    handles += [sample_of("largest |eigenvalue|, index"), sample_of("10th percentile", linestyle="--")]
+    add_legend(figure, handles, columns=5)
     return figure
 
 
-def _draw_band(
-    axes: Axes, grid: NDArray[np.float64], curves: NDArray[np.float64], color: str, style: str, label: str
-) -> None:
+def _draw_band(axes: Axes, grid: NDArray[np.float64], curves: NDArray[np.float64], color: str, style: str) -> None:
     """The mean over the runs that have such losses, and one standard deviation around it."""
     there = np.isfinite(curves).any(axis=0)
     curves, grid = curves[:, there], grid[there]
     mean, spread = np.nanmean(curves, axis=0), np.nanstd(curves, axis=0)
-    axes.plot(grid, mean, style, color=color, label=label)
+    axes.plot(grid, mean, style, color=color, marker="o" if len(grid) == 1 else None)
     axes.fill_between(grid, mean - spread, mean + spread, color=color, alpha=0.15)
 
 
