@@ -28,7 +28,7 @@ examples:
   python -m trainers.cifar --resume --out runs/small           go on after a stop (so does the same command again)
   python -m trainers.cifar --evaluate runs/small               test error of the newest checkpoint
   python -m trainers.cifar --export-only runs/small            model.keras and SavedModel of the newest checkpoint
-  tensorboard --logdir runs                                    watch
+  tensorboard --logdir runs                                    follow the training
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM after saving
 """

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -11,8 +12,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 
-from trainers.cli.arguments import Parser, UsageError, whole_number
+from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import LAUNCHER_VARIABLE, run_program
 from trainers.cluster import token
 from trainers.run.signals import SignalHandler
@@ -31,35 +34,44 @@ GRACE_SECONDS = 20.0
 PACKAGES = str(pathlib.Path(__file__).resolve().parents[1])
 
 
-def parser():
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How many processes are started."""
+
+    workers: int = setting(2, help="number of processes that compute gradients", metavar="N", at_least=1, at_most=256)
+    ps: int = setting(
+        0,
+        help="number of parameter servers; with any, training is asynchronous, and one more process leads the workers",
+        metavar="N",
+        at_least=0,
+        at_most=256,
+    )
+    debug: bool = setting(False, help="show tracebacks")
+
+
+def parser() -> Parser:
     """The command line of this program."""
     parser = Parser(prog="python -m trainers.launch", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("--workers", type=whole_number(1, 256), default=2, metavar="N", help="processes that compute")
-    parser.add_argument(
-        "--ps",
-        type=whole_number(0, 256),
-        default=0,
-        metavar="N",
-        help="parameter servers; with any, the workers update asynchronously, led by one process more",
-    )
+    add_options(parser, Settings)
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="cifar or imagenet, and its options"
     )
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
-    arguments = parser().parse_args(argv)
-    command = [word for i, word in enumerate(arguments.command) if (i, word) != (0, "--")]
+    typed = parse(parser(), argv)
+    words = typed.pop("command")
+    settings = with_defaults(Settings, typed)
+    command = [word for i, word in enumerate(words) if (i, word) != (0, "--")]
     if not command:
         raise UsageError("no program to start. Name one after --, for example: -- cifar --preset quick")
     if command[0] not in PROGRAMS:
         raise UsageError(
             f"expected the name of a training program after --: {' or '.join(PROGRAMS)}. Received: {command[0]!r}"
         )
-    jobs, control_port = local_cluster(arguments.workers, arguments.ps)
+    jobs, control_port = local_cluster(settings.workers, settings.ps)
     secret = {token.VARIABLE: os.environ.get(token.VARIABLE) or token.new()}
     processes = Processes()
     with processes.passing_signals_on():

@@ -1,4 +1,4 @@
-"""The Hessian watched from the training loop, and Figure 2 from the runs' logs."""
+"""The Hessian measured during training, and Figure 2 from the runs' logs."""
 
 import json
 

@@ -20,7 +20,7 @@ LONG = [*SMALL, "--steps", 200, "--evaluate-every", 100, "--checkpoint-every", 7
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     """60 classes, so that the top-5 error is measured."""
-    return make_tree(tmp_path_factory.mktemp("pictures"), classes=60, each=1)
+    return make_tree(tmp_path_factory.mktemp("images"), classes=60, each=1)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from trainers.cli.arguments import RunError, UsageError
 
@@ -62,11 +62,12 @@ def last_words(text: str) -> None:
         say(text)
 
 
-def explained(error: BaseException) -> tuple[str | None, int]:
+def explained(error: Any) -> tuple[str | None, int]:
     """A sentence and an exit code for errors that are no fault of the program; (None, 1) for the others."""
     if isinstance(error, UsageError):
         return str(error), 2
-    images = sys.modules.get("idmatters_tf.data.images")
+    # Not imported for this: where neither has been imported, the error is not one of theirs.
+    images: Any = sys.modules.get("idmatters_tf.data.images")
     if images is not None and isinstance(error, images.DataError):
         # The library names arguments; the options of the programs have the same names.
         options = " or ".join(f"--{name.replace('_', '-')}" for name in error.arguments)
@@ -75,7 +76,7 @@ def explained(error: BaseException) -> tuple[str | None, int]:
         return str(error), 1
     if isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 1
-    tensorflow = sys.modules.get("tensorflow")
+    tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
         return f"TensorFlow failed: {error.message.strip().splitlines()[0]} (use {DEBUG} for the whole story)", 1
     return None, 1

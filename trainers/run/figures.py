@@ -15,7 +15,7 @@ def convergence(records, path, title, drop_steps=()):
 
     Args:
         records: of metrics.jsonl.
-        path: of the picture; written beside, then renamed.
+        path: of the figure.
         title: above the plot.
         drop_steps: where the learning rate drops, marked by dotted lines.
     """
@@ -56,7 +56,7 @@ def comparison(runs, path, title):
 
     Args:
         runs: by name, the records of metrics.jsonl.
-        path: of the picture.
+        path: of the figure.
         title: above the plot.
 
     Returns:

@@ -94,7 +94,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
             say_once(f"going on from step {first}")
         else:
             events.settings(as_dict(settings))
-            events.pictures(train_batches.batch(0, stop=min(8, settings.recipe.batch_size))[0])
+            events.images(train_batches.batch(0, stop=min(8, settings.recipe.batch_size))[0])
         callbacks = task.callbacks(learner, run)
         say_once("compiling the training step ...")
         signal = trainer.fit(session, train_batches, callbacks)
