@@ -55,9 +55,23 @@ from idmatters_tf.linear.statistics import (
 # Gradient descent of many networks at once.
 from idmatters_tf.linear.dynamics import Trajectories, gradient_descent, sweep
 
+# Gradient flow, what it conserves, and where descent leaves it.
+from idmatters_tf.linear.flow import (
+    Flow,
+    FlowComparison,
+    balance_defects,
+    balancedness,
+    descent_against_flow,
+    gradient_flow,
+    sharpness,
+    stability_limit,
+)
+
 __all__ = [
     "DominanceFactors",
     "FactorizationBounds",
+    "Flow",
+    "FlowComparison",
     "GradientDominance",
     "NormalForm",
     "Optimum",
@@ -67,7 +81,10 @@ __all__ = [
     "Statistics",
     "Trajectories",
     "augment",
+    "balance_defects",
+    "balancedness",
     "compose",
+    "descent_against_flow",
     "dominance_factors",
     "excess_risk",
     "factorization_bounds",
@@ -75,6 +92,7 @@ __all__ = [
     "flip_sign",
     "gradient_descent",
     "gradient_dominance",
+    "gradient_flow",
     "initial_weights",
     "layer_norms",
     "least_squares_optimum",
@@ -84,10 +102,12 @@ __all__ = [
     "principal_components",
     "risk_gradient",
     "scale_to_smallest_gamma",
+    "sharpness",
     "shortcut_compose",
     "shortcut_gradient",
     "shortcut_hessian",
     "shortcut_risk",
+    "stability_limit",
     "sufficient_statistics",
     "sweep",
     "tensor_norm",

@@ -12,6 +12,7 @@ The papers give the Hessian at zero only (Li et al., Theorem 1; see `idmatters_t
 # Matrices have capital letters, and an argument is checked under its own name.
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import scipy.sparse.linalg
@@ -76,6 +77,10 @@ class ShortcutHessian(scipy.sparse.linalg.LinearOperator):
 
     Its shape is (W.size, W.size), vectors are in the order of W.ravel(); `@`, `matvec` and `matmat` as in SciPy.
     """
+
+    if TYPE_CHECKING:
+        # SciPy's own takes the functions of an operator.
+        def __new__(cls, W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> Self: ...
 
     def __init__(self, W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True):
         self._W, self._sxx, syx = problem(W, sxx, syx)

@@ -1,0 +1,262 @@
+"""Gradient flow, the limit of gradient descent with small rates; what it conserves; and where descent leaves it.
+
+The loss is that of `gradient_descent`, L = ||Y - f X||_F^2 / (2m), and time is the number of steps times the rate.
+"""
+
+# pyright: reportConstantRedefinition=false
+# Matrices have capital letters, and an argument is checked under its own name.
+
+import dataclasses
+
+import numpy as np
+import scipy.integrate
+import scipy.sparse.linalg
+from numpy.typing import ArrayLike
+
+from idmatters_tf.linear.arguments import Floats, Integers, non_negative, positive_integer, real_array
+from idmatters_tf.linear.dynamics import gradient_descent
+from idmatters_tf.linear.hessian import ShortcutHessian, shortcut_hessian
+from idmatters_tf.linear.shortcuts import excess_risk, layer_jacobians
+from idmatters_tf.linear.statistics import regression
+
+# Up to this many weights the dense Hessian is assembled: faster than Lanczos, and exact for multiple eigenvalues.
+DENSE = 400
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """A trajectory of gradient flow.
+
+    Attributes:
+        times: (records,).
+        weights: (records, units, n, d, d).
+        excess_risk: L - L_min, (records,).
+        balance_drift: how far the conserved matrices have moved, the largest Frobenius norm of the difference from
+            those at the start, (records,). Exact flow keeps 0: this is the solver's error.
+        evaluations: how many gradients the solver took.
+    """
+
+    times: Floats
+    weights: Floats
+    excess_risk: Floats
+    balance_drift: Floats
+    evaluations: int
+
+
+def gradient_flow(
+    W: ArrayLike,
+    sxx: ArrayLike,
+    syx: ArrayLike,
+    times: ArrayLike,
+    shortcut: bool = True,
+    rtol: float = 1e-10,
+    atol: float = 1e-12,
+) -> Flow:
+    """dW/dt = -dL/dW from one starting point, by SciPy's Runge-Kutta method of order 8 (DOP853).
+
+    Args:
+        W: the starting point, (units, n, d, d).
+        sxx, syx: X X^T / m and Y X^T / m, (d, d).
+        times: when to record, (records,), ascending, none before 0.
+        shortcut: False for a plain network.
+        rtol, atol: the solver's tolerances for each weight.
+
+    Returns:
+        `Flow`.
+
+    Raises:
+        ValueError: for times that are negative or not ascending, and where the solver fails.
+    """
+    W = real_array("W", W, ("units", "n", "d", "d"))
+    times = real_array("times", times, ("records",))
+    if times[0] < 0 or (np.diff(times) < 0).any():
+        raise ValueError(f"Argument `times` must be ascending, from 0 or later. Received: {times.tolist()}")
+    root, targets = regression(sxx, syx)
+    shape = W.shape
+
+    def velocity(_time: float, flat: Floats) -> Floats:
+        Q, P, end_to_end = layer_jacobians(flat.reshape(shape), shortcut)
+        residual = (end_to_end @ root - targets) @ root.T
+        return -(P.swapaxes(-1, -2) @ residual @ Q.swapaxes(-1, -2)).ravel()
+
+    # The end must lie behind the start also where the only time asked for is 0.
+    end = float(times[-1]) or np.finfo(np.float64).tiny
+    solved = scipy.integrate.solve_ivp(
+        velocity, (0.0, end), W.ravel(), method="DOP853", t_eval=times, rtol=rtol, atol=atol
+    )
+    if not solved.success:
+        raise ValueError(
+            f"The flow could not be followed to time {end:.3g}: {solved.message} Ask for an earlier time, or for "
+            f"tolerances that are larger than rtol={rtol:g}, atol={atol:g}."
+        )
+    weights = np.asarray(solved.y.T, np.float64).reshape(-1, *shape)
+    before = balance_defects(W, shortcut)
+    maps = [layer_jacobians(one, shortcut).end_to_end for one in weights]
+    return Flow(
+        times,
+        weights,
+        np.array([float(np.linalg.norm(one @ root - targets)) ** 2 / 2 for one in maps]),
+        np.array([_largest(balance_defects(one, shortcut) - before) for one in weights]),
+        int(solved.nfev),
+    )
+
+
+def balance_defects(W: ArrayLike, shortcut: bool = True) -> Floats:
+    """W_(j+1)^T W_(j+1) - W_j W_j^T for successive layers: what gradient flow conserves, entry by entry.
+
+    From W_(j+1)^T dL/dW_(j+1) = dL/dW_j W_j^T, which holds for layers that follow one another without a shortcut
+    between: all of a plain network, those inside a unit of an n-shortcut network. A unit of one layer with a shortcut
+    is the plain layer I + A.
+    Source: Arora, Cohen, Golowich & Hu, *A Convergence Analysis of Gradient Descent for Deep Linear Neural Networks*
+    (arXiv 1810.02281), Definition 1 for the notion; they owe the conservation to Arora, Cohen & Hazan (2018).
+
+    Args:
+        W: (units, n, d, d).
+        shortcut: False for a plain network.
+
+    Returns:
+        (pairs, d, d).
+    """
+    W = real_array("W", W, ("units", "n", "d", "d"))
+    d = W.shape[-1]
+    if shortcut and W.shape[1] > 1:
+        earlier, later = W[:, :-1].reshape(-1, d, d), W[:, 1:].reshape(-1, d, d)
+    else:
+        layers = as_plain(W, shortcut)
+        earlier, later = layers[:-1], layers[1:]
+    return later.swapaxes(-1, -2) @ later - earlier @ earlier.swapaxes(-1, -2)
+
+
+def balancedness(W: ArrayLike, shortcut: bool = True) -> float:
+    """The largest Frobenius norm of the `balance_defects`: the delta for which the weights are delta-balanced."""
+    return _largest(balance_defects(W, shortcut))
+
+
+def as_plain(W: Floats, shortcut: bool) -> Floats:
+    """The layers of a plain network, or of the plain network that units of one layer with shortcuts are.
+
+    Args:
+        W: (units, n, d, d), n = 1 with shortcuts.
+
+    Returns:
+        (layers, d, d).
+    """
+    layers = W.reshape(-1, *W.shape[2:])
+    return layers + np.eye(W.shape[-1]) if shortcut else layers
+
+
+def sharpness(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> float:
+    """The largest eigenvalue of the Hessian of L.
+
+    Gradient descent with a rate above 2 / sharpness moves away along its eigenvector: see `stability_limit`.
+
+    Args:
+        W: (units, n, d, d).
+        sxx, syx: (d, d).
+        shortcut: False for a plain network.
+    """
+    W = real_array("W", W, ("units", "n", "d", "d"))
+    if W.size <= DENSE:
+        return float(np.linalg.eigvalsh(shortcut_hessian(W, sxx, syx, shortcut))[-1])
+    operator = ShortcutHessian(W, sxx, syx, shortcut)
+    # A starting vector of our own: ARPACK's is random, and the result would not be the same twice.
+    start = np.random.default_rng(0).normal(size=W.size)
+    return float(scipy.sparse.linalg.eigsh(operator, 1, which="LA", v0=start, return_eigenvectors=False)[0])
+
+
+def stability_limit(learning_rate: float, momentum: float = 0.0) -> float:
+    """The sharpness above which descent on a quadratic diverges: 2 (1 + momentum) / rate.
+
+    Source: Cohen, Kaur, Li, Kolter & Talwalkar, *Gradient Descent on Neural Networks Typically Occurs at the Edge of
+    Stability* (2021), sections 1 and 2, with heavy-ball momentum v <- momentum v - rate g, w <- w + v.
+
+    Example:
+
+    >>> stability_limit(0.25), stability_limit(0.25, momentum=0.5)
+    (8.0, 12.0)
+    """
+    rate, momentum = non_negative("learning_rate", learning_rate), non_negative("momentum", momentum)
+    return 2 * (1 + momentum) / rate if rate else np.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowComparison:
+    """Gradient descent beside the flow from the same point; see `descent_against_flow`.
+
+    Attributes:
+        steps: (records,).
+        distance: Frobenius norm of the difference of the weights at the same time, (records,).
+        scale: Frobenius norm of the way the flow has come, (records,).
+        descent_excess, flow_excess: L - L_min, (records,).
+        sharpness: largest eigenvalue of the Hessian on descent's path, (records,).
+        limit: 2 / rate.
+        left_at: the first recorded step at which the distance is more than `tolerance` times `scale`; -1 for none.
+    """
+
+    steps: Integers
+    distance: Floats
+    scale: Floats
+    descent_excess: Floats
+    flow_excess: Floats
+    sharpness: Floats
+    limit: float
+    left_at: int
+
+
+def descent_against_flow(
+    W: ArrayLike,
+    sxx: ArrayLike,
+    syx: ArrayLike,
+    learning_rate: float,
+    steps: int,
+    shortcut: bool = True,
+    record_every: int = 1,
+    tolerance: float = 0.1,
+) -> FlowComparison:
+    """Follows gradient descent and the flow from the same point, and says where descent leaves the flow.
+
+    Args:
+        W: the starting point, (units, n, d, d).
+        sxx, syx: (d, d).
+        learning_rate: of descent; step k is compared with time k * rate.
+        steps: the number of updates; recording ends before a divergence.
+        shortcut: False for a plain network.
+        record_every: updates between records.
+        tolerance: the relative distance beyond which descent has left the flow.
+
+    Returns:
+        `FlowComparison`.
+    """
+    W = real_array("W", W, ("units", "n", "d", "d"))
+    record_every, rate = positive_integer("record_every", record_every), non_negative("learning_rate", learning_rate)
+    points, current = [W], W
+    excess: list[float] = []
+    for _ in range(positive_integer("steps", steps) // record_every):
+        found = gradient_descent(current[None], sxx, syx, rate, record_every, shortcut, record_every=record_every)
+        excess.append(float(found.excess_risk[0, 0]))
+        if found.diverged_at[0] >= 0:
+            break
+        current = found.weights[0]
+        points.append(current)
+    if len(excess) < len(points):
+        excess.append(excess_risk(current, sxx, syx, shortcut))
+    path = np.array(points)
+    recorded = record_every * np.arange(len(path))
+    flow = gradient_flow(W, sxx, syx, rate * recorded, shortcut)
+    distance = np.asarray(np.linalg.norm((path - flow.weights).reshape(len(path), -1), axis=1))
+    scale = np.asarray(np.linalg.norm((flow.weights - W).reshape(len(path), -1), axis=1))
+    away = np.flatnonzero(distance > tolerance * scale)
+    return FlowComparison(
+        steps=recorded,
+        distance=distance,
+        scale=scale,
+        descent_excess=np.array(excess),
+        flow_excess=flow.excess_risk,
+        sharpness=np.array([sharpness(one, sxx, syx, shortcut) for one in path]),
+        limit=stability_limit(rate),
+        left_at=int(recorded[away[0]]) if away.size else -1,
+    )
+
+
+def _largest(matrices: Floats) -> float:
+    return float(np.linalg.norm(matrices, axis=(-2, -1)).max(initial=0.0))
