@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import group, setting, with_defaults
-from trainers.cli.startup import import_tensorflow, run_program
+from trainers.cli.startup import explained, import_tensorflow, run_program
 from trainers.training import networks
 from trainers.training.curvature import Curvature, CurvatureCallback, check_precision
 from trainers.training.program import make_parser, run_task
@@ -18,6 +18,8 @@ from trainers.training.task import Task
 
 if TYPE_CHECKING:
     import keras
+
+    from trainers.cluster.description import ClusterDescription
 
 EXAMPLES = """
 examples:
@@ -189,6 +191,7 @@ class Cifar(Task):
 
     def load(self) -> Any:
         from idmatters_tf.data import cifar, shapes
+        from idmatters_tf.data.images import DataNotFound
 
         wanted = self.settings.data
         if wanted.dataset == "shapes":
@@ -197,7 +200,11 @@ class Cifar(Task):
         location = cifar.locate(wanted.dataset, wanted.data_dir)
         if location is not None and location.kind == "tfds":
             import_tensorflow()
-        data = cifar.load(wanted.dataset, wanted.data_dir, wanted.download)
+        try:
+            data = cifar.load(wanted.dataset, wanted.data_dir, wanted.download)
+        except DataNotFound as error:
+            sentence, _ = explained(error)
+            raise UsageError(f"{sentence} Or train on the built-in images: --dataset shapes.") from error
         return self._held_out(data.first(wanted.train_images, wanted.test_images))
 
     def _held_out(self, data: Any) -> Any:
@@ -264,8 +271,8 @@ class Cifar(Task):
 
         return EvaluationBatches(self.images[1], self.data.test_labels, self.settings.recipe.batch_size)
 
-    def check_alone(self, alone: bool) -> None:
-        if self.settings.curvature.curvature_every is not None and not alone:
+    def check_cluster(self, cluster: "ClusterDescription | None") -> None:
+        if self.settings.curvature.curvature_every is not None and cluster is not None:
             raise UsageError("--curvature-every works on one machine, not in a cluster. Leave it out.")
 
     def callbacks(self, learner: Any, run: Any) -> Sequence[Any]:

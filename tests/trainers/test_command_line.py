@@ -42,7 +42,7 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--data-dir", "/nowhere"], "cifar10 was not found in /nowhere"),
         (
             ["--dataset", "cifar100", "--data-dir", "."],
-            "Pass the folder that holds one of these as `data_dir`. (option --data-dir)",
+            "`data_dir`. (option --data-dir) Or train on the built-in images: --dataset shapes.",
         ),
     ],
 )
@@ -79,7 +79,7 @@ def test_help_and_missing_data_import_nothing_heavy(program, tmp_path):
         "except BaseException as error: print(type(error).__name__)\n"
         "print([name for name in ('tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"
     )
-    cases = (["--help"], "SystemExit"), (["--no-download", "--data-dir", tmp_path], "DataNotFound")
+    cases = (["--help"], "SystemExit"), (["--no-download", "--data-dir", tmp_path], "UsageError")
     for arguments, outcome in cases:
         (tmp_path / "script.py").write_text(code)
         result = program("script", *arguments, env={"PYTHONPATH": str(tmp_path)})
@@ -162,6 +162,20 @@ def test_a_config_edited_by_hand_is_checked_whichever_way_it_comes_in(tmp_path, 
     assert "\n" not in str(raised.value)
 
 
+def test_a_damaged_result_is_one_sentence(tmp_path):
+    run = saved_run(tmp_path / "run")
+    (run / "result.json").write_text("{")
+    with pytest.raises(UsageError, match="result.json is damaged .* Remove it"):
+        main(["--resume", "--out", str(run)])
+
+
+def test_curvature_is_not_measured_in_a_cluster(tmp_path, monkeypatch):
+    cluster = {"worker": ["127.0.0.1:5000", "127.0.0.1:5001"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
+    with pytest.raises(UsageError, match="--curvature-every works on one machine, not in a cluster"):
+        main(["--dataset", "shapes", "--curvature-every", "5", "--out", str(tmp_path / "run")])
+
+
 def test_an_export_needs_to_know_the_data(tmp_path):
     run = saved_run(tmp_path / "run")
     (run / "checkpoints" / "step-00000001").mkdir(parents=True)
@@ -207,7 +221,11 @@ def test_the_network_of_the_command_line_is_that_of_the_builder():
 
 def test_the_package_names_every_program():
     folder = pathlib.Path(trainers.__file__).parent
-    files = [*folder.glob("*.py"), *folder.glob("*/__main__.py")]
-    programs = {path.parent.name if path.stem == "__main__" else path.stem for path in files if path.stem != "__init__"}
-    assert len(programs) == 8
+    files = [
+        path
+        for path in (*folder.glob("*.py"), *folder.glob("*/__main__.py"))
+        if "    run_program(main)" in path.read_text()
+    ]
+    programs = {path.parent.name if path.stem == "__main__" else path.stem for path in files}
+    assert {"cifar", "imagenet", "launch", "plan", "report", "landscape", "shortcuts", "expressivity"} <= programs
     assert {name for name in programs if f"trainers.{name} " in trainers.__doc__} == programs

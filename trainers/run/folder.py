@@ -218,8 +218,15 @@ class Run:
         self._metrics.flush()
 
     def result(self) -> dict[str, Any] | None:
-        """The final result, or None while the run is not finished."""
-        return json.loads(self.result_path.read_text(encoding="utf-8")) if self.result_path.is_file() else None
+        """The final result, or None while the run is not finished. Raises UsageError where it is damaged."""
+        if not self.result_path.is_file():
+            return None
+        try:
+            return json.loads(self.result_path.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(
+                f"{self.result_path} is damaged ({error}). Remove it, and give the same command to write it again."
+            ) from error
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes result.json: the run is finished."""

@@ -11,6 +11,7 @@ from trainers.cli.settings import with_defaults
 if TYPE_CHECKING:
     import keras
 
+    from trainers.cluster.description import ClusterDescription
     from trainers.run.folder import Run
     from trainers.training.learner import Learner
     from trainers.training.schedule import Schedule
@@ -89,8 +90,8 @@ class Task(abc.ABC):
         """What the devices do to the images of a batch first, see `trainers.training.learner.Learner`."""
         return None
 
-    def check_alone(self, alone: bool) -> None:
-        """Raises UsageError where the settings do not fit a cluster; `alone`: there is none."""
+    def check_cluster(self, cluster: "ClusterDescription | None") -> None:
+        """Raises UsageError where the settings do not fit the cluster; None: there is none."""
         return
 
     def callbacks(self, learner: "Learner", run: "Run") -> Sequence["Callback"]:

@@ -29,7 +29,7 @@ def train(task: Task, folder: pathlib.Path) -> int:
     devices = task.settings.devices
     description = find(devices.control_port, devices.parameter_servers)
     strategy_name = resolve_strategy(devices.strategy, description)
-    task.check_alone(description is None)
+    task.check_cluster(description)
     advice = Run(folder).newest_checkpoint_sentence
     with join(description, shared(task.settings), folder, devices.cluster_timeout, say, advice) as cluster:
         if isinstance(cluster, ClusterClient) and cluster.serves:
