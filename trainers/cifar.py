@@ -50,6 +50,7 @@ PRESETS = {
         "dataset": "shapes",
         "blocks": 1,
         "widths": (16, 32, 64),
+        "stem": 16,
         "steps": 1000,
         "learning_rate": 0.1,
         "drop_steps": (700, 900),

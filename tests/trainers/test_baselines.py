@@ -71,7 +71,7 @@ def test_each_model_brings_the_recipe_of_its_paper():
 def test_a_preset_leaves_out_what_the_model_does_not_have(model):
     settings = resolved("--model", model, preset="quick")
     assert (settings["dataset"], settings["steps"]) == ("shapes", 1000)
-    assert settings["blocks"] == (1 if model == "identity" else None)
+    assert settings["blocks"] == (1 if "blocks" in ARCHITECTURES[model].options else None)
 
 
 @pytest.mark.parametrize(
