@@ -3,7 +3,7 @@
 # pyright: reportConstantRedefinition=false
 # Matrices have capital letters, and an argument is checked under its own name.
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -118,7 +118,9 @@ class PrincipalComponents(NamedTuple):
     mean: Floats
 
 
-def whiten(X: ArrayLike, components: int | None = None) -> PrincipalComponents:
+def whiten(
+    X: ArrayLike, components: int | None = None, method: Literal["svd", "covariance"] = "svd"
+) -> PrincipalComponents:
     """Principal components of the data, scaled to unit variance, so that S_XX = I.
 
     Source: Li et al., appendix B ("whitened", "10 greatest principal components are kept").
@@ -126,6 +128,8 @@ def whiten(X: ArrayLike, components: int | None = None) -> PrincipalComponents:
     Args:
         X: (d, m), a column for each sample.
         components: how many to keep, the largest first; all those with a variance above rounding if None.
+        method: "svd" of the data, or the eigenvectors of their "covariance": a tenth of the time for many samples, but
+            directions whose standard deviation is below 1e-8 of the largest are lost in rounding.
 
     Returns:
         `PrincipalComponents`, (whitened, transform, mean), with `whitened = transform @ (X - mean)`.
@@ -133,12 +137,14 @@ def whiten(X: ArrayLike, components: int | None = None) -> PrincipalComponents:
     Raises:
         ValueError: where the data have fewer components than asked for.
     """
-    coordinates, directions, mean = principal_components(X, components)
-    scale = np.sqrt(np.mean(coordinates**2, axis=1, keepdims=True))
+    (coordinates, directions, mean), variances = _principal_components(X, components, method)
+    scale = np.sqrt(variances)
     return PrincipalComponents(coordinates / scale, directions / scale, mean)
 
 
-def principal_components(X: ArrayLike, components: int | None = None) -> PrincipalComponents:
+def principal_components(
+    X: ArrayLike, components: int | None = None, method: Literal["svd", "covariance"] = "svd"
+) -> PrincipalComponents:
     """The data in the coordinates of their principal components, the largest variance first.
 
     Args and errors: as `whiten`.
@@ -146,20 +152,42 @@ def principal_components(X: ArrayLike, components: int | None = None) -> Princip
     Returns:
         `PrincipalComponents`, (coordinates, directions, mean); the directions are orthonormal rows.
     """
+    return _principal_components(X, components, method)[0]
+
+
+def _principal_components(X: ArrayLike, components: int | None, method: str) -> tuple[PrincipalComponents, Floats]:
+    """The components, and their variances (components, 1)."""
     X = real_array("X", X, ("d", "m"))
     mean = X.mean(axis=1, keepdims=True)
-    # The SVD of the data, not of their covariance, whose condition number is the square.
-    vectors, singular_values, _ = np.linalg.svd(X - mean, full_matrices=False)
-    scale = max(np.abs(X).max() * np.sqrt(X.size), np.finfo(np.float64).tiny)
-    available = int(np.count_nonzero(singular_values > max(X.shape) * np.finfo(np.float64).eps * scale))
+    centred = X - mean
+    eps, tiny = np.finfo(np.float64).eps, np.finfo(np.float64).tiny
+    if method == "svd":
+        vectors, singular_values, _ = np.linalg.svd(centred, full_matrices=False)
+        scale = max(np.abs(X).max() * np.sqrt(X.size), tiny)
+        available = int(np.count_nonzero(singular_values > max(X.shape) * eps * scale))
+        directions = vectors.T[: _checked_components(components, available)]
+        coordinates = directions @ centred
+        return PrincipalComponents(coordinates, directions, mean), np.mean(coordinates**2, axis=1, keepdims=True)
+    if method != "covariance":
+        raise ValueError(f"Argument `method` must be 'svd' or 'covariance'. Received: method={method!r}")
+    values, vectors = np.linalg.eigh(centred @ centred.T / X.shape[1])
+    scale = max(float(np.abs(X).max()) ** 2 * len(X), tiny)
+    available = int(np.count_nonzero(values > max(X.shape) * eps * scale))
+    kept = _checked_components(components, available)
+    columns = vectors[:, ::-1][:, :kept]
+    # Definite signs, so that the result does not depend on the LAPACK at hand.
+    columns = columns * np.sign(columns[np.abs(columns).argmax(axis=0), np.arange(kept)])
+    return PrincipalComponents(columns.T @ centred, columns.T, mean), values[::-1][:kept, None]
+
+
+def _checked_components(components: int | None, available: int) -> int:
     components = available if components is None else positive_integer("components", components)
     if components > available or available == 0:
         raise ValueError(
             f"Argument `components` must be at most the rank of the centred data, {available}. Received: "
             f"components={components}. Ask for fewer, or pass more varied data."
         )
-    directions = vectors[:, :components].T
-    return PrincipalComponents(directions @ (X - mean), directions, mean)
+    return components
 
 
 def _pair(X: ArrayLike, Y: ArrayLike) -> tuple[Floats, Floats]:

@@ -36,6 +36,9 @@ def test_whitening(seed):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(4, 4)) @ rng.normal(size=(4, 30)) + 5
     whitened, transform, mean = linear.whiten(X, 3)
+    by_covariance = linear.whiten(X, 3, method="covariance")
+    np.testing.assert_allclose(np.abs(by_covariance.coordinates), np.abs(whitened), atol=1e-9)
+    np.testing.assert_allclose(by_covariance.transform @ (X - by_covariance.mean), by_covariance.coordinates, atol=1e-9)
     np.testing.assert_allclose(whitened @ whitened.T / 30, np.eye(3), atol=1e-9)
     np.testing.assert_allclose(whitened, transform @ (X - mean), atol=1e-9 * np.abs(transform).max())
     coordinates, directions, _ = linear.principal_components(X)
@@ -49,6 +52,10 @@ def test_whitening_refuses_more_than_there_is():
     assert linear.whiten(X)[0].shape == (1, 5)
     with pytest.raises(ValueError, match="at most the rank of the centred data, 1. Received: components=2"):
         linear.whiten(X, 2)
+    with pytest.raises(ValueError, match="at most the rank"):
+        linear.whiten(X, 2, method="covariance")
+    with pytest.raises(ValueError, match="must be 'svd' or 'covariance'"):
+        linear.whiten(X, 1, method="pca")
     with pytest.raises(ValueError, match="at most the rank of the centred data, 0"):
         linear.whiten(np.ones((2, 5)))
 

@@ -110,7 +110,7 @@ def test_data_are_white_and_one_hot():
     assert (PROBLEM.Y.sum(axis=0) == 1).all()
     assert np.linalg.matrix_rank(statistics.syx, tol=1e-8) == 9
     assert shortcuts_data.load("digits-like", 10).digest() == PROBLEM.digest()
-    # Against the library's whitening, which goes by the SVD of the data.
+    # Against whitening by the SVD of the data.
     inputs, _ = shortcuts_data._digits_like()
     expected, _, _ = linear.whiten(inputs, 10)
     np.testing.assert_allclose(np.abs(PROBLEM.X), np.abs(expected), atol=1e-9)
