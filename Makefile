@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint format bench wheel clean
+.PHONY: help train test lowest lint format bench wheel clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -21,6 +21,13 @@ train: $(VENV)/installed  ## set up, then train on the built-in data (two minute
 
 test: $(VENV)/installed  ## set up, then run all tests in two processes (TESTS=tests/linear for a part of them)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(TESTS)
+
+lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=tests/linear for a part of them)
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(PYTHON) .ci/lowest_versions.py > $(VENV)-lowest/constraints.txt
+	$(VENV)-lowest/bin/pip install --quiet --upgrade pip
+	$(VENV)-lowest/bin/pip install --quiet --constraint $(VENV)-lowest/constraints.txt --editable '.[tensorflow-cpu,train,test]'
+	$(VENV)-lowest/bin/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(TESTS)
 
 lint: $(VENV)/installed  ## check style and types
 	$(BIN)/ruff check .
@@ -38,4 +45,4 @@ wheel: $(VENV)/installed  ## build the wheel into dist/
 	$(BIN)/python -m build --wheel
 
 clean:  ## remove what was set up and built; runs/ stays
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

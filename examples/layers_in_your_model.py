@@ -22,9 +22,9 @@ def build(classes):
     images = keras.Input((32, 32, 3), dtype="uint8")
     features = PerImageStandardization()(images)
     features = keras.layers.Conv2D(16, 3, padding="same")(features)
-    features = ResidualConv2D(16, norm="batch")(features)
-    features = ResidualConv2D(32, strides=2, norm="batch")(features)
-    features = ResidualConv2D(64, strides=2, norm="batch")(features)
+    features = ResidualConv2D(16)(features)
+    features = ResidualConv2D(32, strides=2)(features)
+    features = ResidualConv2D(64, strides=2)(features)
     features = keras.layers.GlobalMaxPooling2D()(features)
     return keras.Model(images, RandomProjection(classes, seed=0)(features))
 
@@ -37,11 +37,12 @@ def main():
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
 
+    keras.utils.set_random_seed(0)
     data = shapes.load(options.images, 1000)
     model = build(data.classes)
     model.summary()
     model.compile(
-        Momentum(0.05, global_clipnorm=1.0),
+        Momentum(0.1, global_clipnorm=1.0),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )

@@ -29,8 +29,8 @@ PRESETS = {
 EXAMPLES = """
 examples:
   python -m trainers.imagenet --data-dir ILSVRC2012            the paper's network and recipe, on this machine's GPUs
-  python -m trainers.imagenet --data-dir photos --val train --size 64 --widths 16 32 64 128 --blocks 1 1 1 1 \\
-      --batch-size 16 --steps 100 --out runs/trial             a small network on a folder of your own images
+  python -m trainers.imagenet --data-dir photos --size 64 --blocks 1 1 1 1 --stem 32 --widths 32 64 128 256 \\
+      --clip-norm 1 --batch-size 32 --steps 2000 --out runs/trial   a small network on a folder of your own images
   python -m trainers.launch --workers 2 -- imagenet ...        the same on two processes of this machine
   python -m trainers.imagenet --resume --out runs/trial        go on after a stop (so does the same command again)
   python -m trainers.plan --help                               how long it takes on which machines

@@ -1,0 +1,175 @@
+"""Every command and every Python block in README.md, docs/ and --help is right: it is parsed, or run on little data."""
+
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.support.images import make_tree
+from trainers.cli.settings import parse, with_defaults
+from trainers.training.program import split
+
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "CONTRIBUTING.md"]
+PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "examples")]
+PROGRAMS = ("cifar", "imagenet", "launch", "plan", "report", "landscape.__main__", "shortcuts.__main__")
+PROGRAMS += ("expressivity.__main__",)
+# NAME, COMMAND, N and ... stand for something else, $ for a variable of the shell.
+PLACEHOLDER = re.compile(r"\bNAME|\bCOMMAND|\bN\b|\.\.\.|\$")
+# The networks of the papers' size are only parsed.
+LARGE = {
+    ("trainers.cifar", "--dataset", "cifar10"),
+    ("trainers.cifar", "--preset", "fast", "--dataset", "cifar10"),
+    ("trainers.imagenet", "--data-dir", "ILSVRC2012"),
+}
+SMALL = {
+    "trainers.cifar": "--dataset shapes --train-images 64 --test-images 32 --batch-size 8 --steps 4 --drop-steps 2 "
+    "--evaluate-every 4 --checkpoint-every 4",
+    "trainers.imagenet": "--data-dir photos --batch-size 4 --steps 4 --evaluate-every 4 --checkpoint-every 4",
+}
+RUN = """
+import importlib, json, sys
+namespace = {}
+for kind, *step in json.load(sys.stdin):
+    print(kind, *step, sep="\\n", flush=True)
+    if kind == "program":
+        code = importlib.import_module(step[0]).main(step[1])
+        assert code == 0, f"{step} ended with exit code {code}"
+    else:
+        exec(compile(step[0], "block", "exec"), namespace)
+"""
+
+
+def blocks(page):
+    """(language, text) of the fenced blocks of a page; the language is empty where none is given."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def python_blocks(page):
+    """The Python blocks of a page with what it has in comments `<!-- python: ... -->`, in the order of the page."""
+    pattern = r"^```python\n(.*?)^```|^<!-- python:\n(.*?)^-->"
+    return [shown or hidden for shown, hidden in re.findall(pattern, page.read_text(), re.MULTILINE | re.DOTALL)]
+
+
+def words_of(command):
+    """A command line without its comment, as words behind `python -m`."""
+    return tuple(shlex.split(command.replace("\\\n", " "), comments=True)[2:])
+
+
+def fenced_commands(page):
+    """The commands `python -m trainers.NAME ...` in the fenced blocks of a page."""
+    text = "".join(text for language, text in blocks(page) if language != "python").replace("\\\n", " ")
+    return [words_of(command) for command in re.findall(r"\bpython -m trainers\..*", text)]
+
+
+def inline_commands(page):
+    """Those between backticks that are more than a program's name."""
+    return [words_of(command) for command in re.findall(r"`(python -m trainers\.\w+\s[^`]*)`", page.read_text())]
+
+
+def examples(program):
+    """Those of a program's help."""
+    module = importlib.import_module(f"trainers.{program}")
+    text = getattr(module, "EXAMPLES", "") or getattr(module, "HELP", "")
+    lines = re.findall(r"^  (python -m trainers\..*)", re.sub(r"\\\n\s*", " ", text), re.MULTILINE)
+    return [words_of(re.split(r"\s{3,}", line)[0]) for line in lines]
+
+
+def all_commands():
+    found = {}
+    for page in PAGES:
+        for words in (*fenced_commands(page), *inline_commands(page)):
+            found.setdefault(words, str(page.relative_to(ROOT)))
+    for program in PROGRAMS:
+        for words in examples(program):
+            found.setdefault(words, f"trainers.{program} --help")
+    return {words: where for words, where in found.items() if not PLACEHOLDER.search(" ".join(words))}
+
+
+def check(words):
+    """Parses a command and checks its settings; raises UsageError or SystemExit where they are wrong."""
+    name, *argv = words
+    program = name.removeprefix("trainers.")
+    module = importlib.import_module(name)
+    if program in ("cifar", "imagenet"):
+        task = getattr(module, {"cifar": "Cifar", "imagenet": "ImageNet"}[program])
+        command, typed = split(task, parse(module.parser(), argv))
+        task.resolve(task.presets.get(getattr(command, "preset", ""), {}), typed)
+    elif program == "launch":
+        own, (_, inner, *rest) = argv[: argv.index("--")], argv[argv.index("--") :]
+        module.parser().parse_args([*own, "--", inner, *rest])
+        check((f"trainers.{inner}", *rest))
+    elif program in ("plan", "report"):
+        module.parser().parse_args(argv)
+    else:
+        module = importlib.import_module(f"{name}.__main__")
+        if program == "shortcuts":
+            from trainers.shortcuts.settings import COMMANDS
+
+            if argv:
+                with_defaults(COMMANDS[argv[0]], parse(module.parser(argv[0]), argv[1:]))
+        else:
+            with_defaults(module.Settings, parse(module.parser(), argv))
+
+
+@pytest.mark.parametrize(("words", "where"), list(all_commands().items()), ids=lambda value: str(value)[:60])
+def test_commands_are_accepted(words, where):
+    check([word for word in words if word != "--help"])
+
+
+def test_commands_are_found():
+    found = all_commands()
+    assert len(found) > 30
+    assert ("trainers.cifar", "--dataset", "cifar10") in found
+    assert ("trainers.plan",) in found
+    with pytest.raises(Exception, match="stem"):
+        check(("trainers.imagenet", "--blocks", "1", "1", "--stem", "64", "--widths", "32", "64"))
+
+
+def in_small(words):
+    """A training command on little data."""
+    name, *argv = words
+    if name not in SMALL or {"--evaluate", "--export-only", "--resume"} & set(argv):
+        return [name, argv]
+    return [name, [*argv, *shlex.split(SMALL[name])]]
+
+
+def run(steps, folder):
+    """Runs programs and blocks one after the other in one process."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", RUN]
+    done = subprocess.run(
+        command, input=json.dumps(steps), cwd=folder, env=env, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
+def test_readme_runs(tmp_path):
+    """README.md from top to bottom: its training commands on little data, then its Python blocks."""
+    page = ROOT / "README.md"
+    make_tree(tmp_path / "photos")
+    quick = shlex.split("--preset quick --steps 20 --train-images 300 --test-images 50 --evaluate-every 20")
+    steps = [["program", "trainers.cifar", quick]]
+    runnable = ("trainers.cifar", "trainers.imagenet", "trainers.report", "trainers.plan")
+    in_the_ci_block = page.read_text().split("<!-- ci: run -->")[1].split("```")[1]
+    for words in fenced_commands(page):
+        shown = "python -m " + " ".join(words)
+        if words[0] in runnable and words not in LARGE and shown not in in_the_ci_block:
+            steps.append(["program", *in_small(words)])
+    assert len(steps) >= 6
+    steps += [["python", block] for block in python_blocks(page)]
+    # The network of the layers' block has to learn visibly.
+    steps.append(["python", "assert history.history['val_accuracy'][-1] > 0.5, history.history"])
+    run(steps, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "README.md" and python_blocks(page)], ids=lambda page: page.stem
+)
+def test_python_blocks_run(page, tmp_path):
+    run([["python", block] for block in python_blocks(page)], tmp_path)
