@@ -67,7 +67,11 @@ from idmatters_tf.linear.flow import (
     stability_limit,
 )
 
+# What convergence theorems promise along a run.
+from idmatters_tf.linear.certificates import Certificate, certificates, identity_start_barrier, scalar_recursions
+
 __all__ = [
+    "Certificate",
     "DominanceFactors",
     "FactorizationBounds",
     "Flow",
@@ -83,6 +87,7 @@ __all__ = [
     "augment",
     "balance_defects",
     "balancedness",
+    "certificates",
     "compose",
     "descent_against_flow",
     "dominance_factors",
@@ -93,6 +98,7 @@ __all__ = [
     "gradient_descent",
     "gradient_dominance",
     "gradient_flow",
+    "identity_start_barrier",
     "initial_weights",
     "layer_norms",
     "least_squares_optimum",
@@ -101,6 +107,7 @@ __all__ = [
     "population_risk",
     "principal_components",
     "risk_gradient",
+    "scalar_recursions",
     "scale_to_smallest_gamma",
     "sharpness",
     "shortcut_compose",
