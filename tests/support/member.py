@@ -1,8 +1,9 @@
 """A task of a cluster that trains nothing and needs no TensorFlow.
 
 `python -m tests.support.member FOLDER TIMEOUT ACTION... --control-port N`, where `TF_CONFIG` describes the cluster and
-the environment variable `SETTING` is a setting. Actions, in turn: `gather:TOPIC:VALUE`, `agree:TOPIC:VALUE`, `stop`,
-`until-stop`, `sleep:SECONDS`, `raise:REASON`, `import` (of TensorFlow, as programs do it).
+the environment variable `SETTING` is a setting. Actions, in turn: `gather:TOPIC:VALUE`, `flood:COUNT:BYTES` (many
+topics), `agree:TOPIC:VALUE`, `stop`, `until-stop`, `sleep:SECONDS`, `raise:REASON`, `import` (of TensorFlow, as
+programs do it).
 """
 
 import os
@@ -33,6 +34,10 @@ def advice():
 def act(client, name, arguments):
     if name == "gather":
         print(sorted(client.gather(*arguments).items()), flush=True)
+    elif name == "flood":
+        count, size = map(int, arguments)
+        for number in range(count):
+            client.gather(f"flood {number}", "x" * size)
     elif name == "agree":
         client.agree(*arguments)
     elif name == "stop":

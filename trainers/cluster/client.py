@@ -64,7 +64,10 @@ class ClusterClient:
         # When each task that is silent now was last heard from.
         self._silent: dict[str, float] = {}
         self._away: set[str] = set()
-        self._waits_for_workers = self._ended = False
+        # Set unless no worker was left and not all are back yet.
+        self._workers_back = threading.Event()
+        self._workers_back.set()
+        self._ended = False
         self._heard = time.monotonic()
         self._connection: socket.socket | None = None
 
@@ -317,6 +320,8 @@ class ClusterClient:
                 self._say(f"{self._named([message['heard']])} is heard from again")
         elif "back" in message and self.is_chief:
             self._away.discard(message["back"])
+            if not self._away:
+                self._workers_back.set()
             self._say(f"{self._named([message['back']])} is back")
         elif "lost" in message:
             self._silent.pop(message["lost"], None)
@@ -340,30 +345,26 @@ class ClusterClient:
             if self.is_chief and task not in self._away:
                 self._say(f"{self._named([task])} {how}; the others go on, and it may come back")
                 self._away.add(task)
-                if len(self._away) == self.workers and not self._waits_for_workers:
-                    self._waits_for_workers = True
-                    threading.Thread(target=self._wait_for_workers, daemon=True).start()
+                if len(self._away) == self.workers and self._workers_back.is_set():
+                    self._workers_back = threading.Event()
+                    threading.Thread(target=self._wait_for, args=(self._workers_back,), daemon=True).start()
             return
         self._die(self._loss(task, how), 1)
 
     def _loss(self, task, how):
         return f"{self._named([task])} {how}. {self._advice()} To go on, start every task again with the same command."
 
-    def _wait_for_workers(self):
+    def _wait_for(self, workers_back):
         # With all of them lost, TensorFlow's coordinator reconnects to all or to none: one that comes back alone is
         # given nothing to do.
         self._say(f"no worker is left: waiting {self._timeout:g} seconds for all of them to come back")
-        deadline = time.monotonic() + self._timeout
-        while self._away and not self._ended:
-            if time.monotonic() > deadline:
-                self._die(
-                    f"no worker is left, and {self._named(sorted(self._away))} did not come back within "
-                    f"{self._timeout:g} seconds (--cluster-timeout). {self._advice()} To go on, start every task again "
-                    f"with the same command.",
-                    1,
-                )
-            time.sleep(0.2)
-        self._waits_for_workers = False
+        if not workers_back.wait(self._timeout) and not self._ended:
+            self._die(
+                f"no worker is left, and {self._named(sorted(self._away))} did not come back within "
+                f"{self._timeout:g} seconds (--cluster-timeout). {self._advice()} To go on, start every task again "
+                f"with the same command.",
+                1,
+            )
 
     def _die(self, sentence, code) -> NoReturn:
         # The main thread may be inside a collective operation that nothing can interrupt. What is on disk is complete

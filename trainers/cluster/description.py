@@ -187,7 +187,13 @@ def _from_slurm(control_port, parameter_servers):
         raise UsageError(
             f"Slurm's variables do not describe a cluster: {error}. Start the program with srun."
         ) from error
-    return ClusterDescription(jobs, *resolver.get_task_info(), "Slurm", control_port)
+    job, index = resolver.get_task_info()
+    if job is None:
+        raise UsageError(
+            f"Slurm's variables do not describe a cluster: SLURM_PROCID is {reprlib.repr(os.environ['SLURM_PROCID'])} "
+            f"among {tasks} tasks. Start the program with srun."
+        )
+    return ClusterDescription(jobs, job, index, "Slurm", control_port)
 
 
 def _slurm_resolver(parameter_servers):

@@ -165,7 +165,3 @@ def test_launch_ends_all_when_one_fails(program, tmp_path):
     assert result.returncode == 2
     assert "error: --out /proc/run cannot be written" in result.stdout
     assert "Traceback" not in result.stdout + result.stderr
-    for arguments, message in (([], "no program to start"), (["--", "--steps"], "expected the name of a training")):
-        result = program("trainers.launch", *arguments)
-        assert result.returncode == 2
-        assert message in result.stderr

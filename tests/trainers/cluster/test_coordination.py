@@ -1,7 +1,9 @@
 """Tasks that meet, agree, stop and end together, in processes of their own that train nothing."""
 
 import os
+import selectors
 import signal
+import socket
 import stat
 import time
 
@@ -9,6 +11,7 @@ import pytest
 
 from tests.support.processes import Cluster
 from trainers.cluster import token
+from trainers.cluster.server import CoordinationServer
 
 MEMBER = "tests.support.member"
 
@@ -159,3 +162,73 @@ def test_a_task_with_another_token_waits_in_vain_and_the_others_too(tmp_path, se
         assert "for worker 1" in ended["worker 0"][1]
         for _, output in ended.values():
             assert "Traceback" not in output
+
+
+def served(folder, cluster, timeout, tasks=None):
+    cluster.start(MEMBER, folder, timeout, "until-stop", tasks=tasks)
+    for task in tasks or cluster.tasks:
+        cluster.output(task, "met")
+
+
+def test_both_asynchronous_workers_are_lost_and_one_comes_back(tmp_path):
+    with Cluster(2, ps=1) as cluster:
+        served(tmp_path, cluster, 8)
+        for task in ("worker 0", "worker 1"):
+            cluster.kill(task)
+        assert "was lost; the others go on" in cluster.output("chief 0", "no worker is left")
+        served(tmp_path, cluster, 8, ["worker 0"])
+        for task, (code, output) in cluster.finish(30).items():
+            assert code == 1, output
+            cause = "no worker is left, and worker 1" if task == "chief 0" else "chief 0"
+            assert f"error: {cause}" in output
+            assert "The advice. To go on, start every task again" in output
+
+
+def test_both_asynchronous_workers_come_back(tmp_path):
+    with Cluster(2, ps=1) as cluster:
+        served(tmp_path, cluster, 20)
+        for task in ("worker 0", "worker 1"):
+            cluster.kill(task)
+        cluster.output("chief 0", "no worker is left")
+        served(tmp_path, cluster, 20, ["worker 1", "worker 0"])
+        cluster.output("chief 0", "worker 0 (")
+        # One that is lost later is one worker of two again, and nobody waits for it.
+        cluster.kill("worker 1")
+        assert "worker 1 (" in cluster.output("chief 0", "was lost; the others go on")
+        time.sleep(22)
+        cluster.start(MEMBER, tmp_path, 20, "stop", "until-stop", tasks=["worker 1"])
+        for code, output in cluster.finish(30).values():
+            assert code == 0, output
+
+
+def test_the_chief_listens_on_its_own_address_alone(tmp_path):
+    with Cluster(2) as cluster:
+        cluster.start(MEMBER, tmp_path, 60, "sleep:60", tasks=["worker 0"])
+        while socket.socket().connect_ex(("127.0.0.1", cluster.control_port)):
+            assert cluster.processes["worker 0"].poll() is None
+            time.sleep(0.05)
+        # All of 127.0.0.0/8 is this machine.
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", cluster.control_port))
+
+
+def test_the_end_of_the_server_is_the_end_of_the_task(monkeypatch):
+    class Failing(selectors.DefaultSelector):
+        def select(self, timeout=None):
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(selectors, "DefaultSelector", Failing)
+    failures = []
+    server = CoordinationServer("127.0.0.1", 0, b"token", {}, ["worker 0"], failures.append)
+    server.start()
+    server.join(timeout=30)
+    assert [str(failure) for failure in failures] == ["[Errno 5] Input/output error"]
+
+
+def test_a_taken_port_is_named(tmp_path):
+    with Cluster(2) as cluster, socket.create_server(("127.0.0.1", cluster.control_port)):
+        cluster.start(MEMBER, tmp_path, 60, tasks=["worker 0"])
+        ((code, output),) = cluster.finish(30).values()
+        assert code == 2
+        assert f"port {cluster.control_port} of this machine" in output
+        assert "Give every task another --control-port" in output

@@ -1,5 +1,6 @@
 """TF_CONFIG and Slurm's variables: what they say, and what is wrong with them."""
 
+import contextlib
 import json
 
 import pytest
@@ -63,6 +64,15 @@ def test_no_cluster_or_one_of_a_single_task(monkeypatch):
         (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 2}}), "is worker 2, but .* only worker 0..1"),
         (json.dumps({"cluster": TWO, "task": {"type": "chief", "index": 0}}), "is chief 0"),
         (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": "x"}}), "whole number as the task's index"),
+        (json.dumps({"cluster": TWO, "task": {"type": [], "index": 0}}), "a string as the task's type"),
+        (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1.5}}), "whole number as the task's index"),
+        (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": "9" * 5000}}), "whole number as the"),
+        (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 0}})[:-2] + "e999}}", "whole number as the"),
+        ('{"cluster":' + "[" * 100_000, "is not JSON"),
+        ('{"cluster": null}', "is not an object with a cluster"),
+        (json.dumps({"cluster": {"worker": [[[[["a:1"]]]]]}, "task": {}}), "list the job worker as host:port"),
+        (json.dumps({"cluster": {"worker": ["a:1" + "0" * 5000]}, "task": {}}), "list the job worker as host:port"),
+        (json.dumps({"cluster": {"worker": ["a:\u00b2"]}, "task": {}}), "list the job worker as host:port"),
         (json.dumps({"cluster": {"worker": ["a"]}, "task": {}}), "list the job worker as host:port"),
         (json.dumps({"cluster": {"worker": "a:1"}, "task": {}}), "list the job worker as host:port"),
         (json.dumps({"cluster": {"worker": ["a:1", "a:1"]}, "task": {}}), "gives the address a:1 to two tasks"),
@@ -106,3 +116,20 @@ def test_slurm_with_parameter_servers(monkeypatch):
     monkeypatch.delenv("SLURM_PROCID")
     with pytest.raises(UsageError, match="Slurm's variables do not describe a cluster.*srun"):
         clusters.find()
+
+
+@pytest.mark.parametrize("tasks", ["many", "-1", "1e3", "9" * 5000, "²"])
+def test_a_wrong_number_of_slurm_tasks_is_one_sentence(monkeypatch, tasks):
+    slurm(monkeypatch, rank=0, tasks=tasks)
+    with pytest.raises(UsageError, match="SLURM_STEP_NUM_TASKS must be a whole number. Received: '.*srun"):
+        clusters.find()
+
+
+@pytest.mark.parametrize("variable", ["SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"])
+@pytest.mark.parametrize("value", ["", "x", "[", "node[3-1]", "2(x", "-5"])
+def test_slurm_variables_that_do_not_fit_are_refused_or_describe_a_cluster(monkeypatch, variable, value):
+    slurm(monkeypatch, rank=3)
+    monkeypatch.setenv(variable, value)
+    with contextlib.suppress(UsageError):
+        found = clusters.find()
+        assert found.task in found.tasks
