@@ -186,17 +186,17 @@ def test_both_asynchronous_workers_are_lost_and_one_comes_back(tmp_path):
 
 def test_both_asynchronous_workers_come_back(tmp_path):
     with Cluster(2, ps=1) as cluster:
-        served(tmp_path, cluster, 20)
+        served(tmp_path, cluster, 8)
         for task in ("worker 0", "worker 1"):
             cluster.kill(task)
         cluster.output("chief 0", "no worker is left")
-        served(tmp_path, cluster, 20, ["worker 1", "worker 0"])
+        served(tmp_path, cluster, 8, ["worker 1", "worker 0"])
         cluster.output("chief 0", "worker 0 (")
         # One that is lost later is one worker of two again, and nobody waits for it.
         cluster.kill("worker 1")
         assert "worker 1 (" in cluster.output("chief 0", "was lost; the others go on")
-        time.sleep(22)
-        cluster.start(MEMBER, tmp_path, 20, "stop", "until-stop", tasks=["worker 1"])
+        time.sleep(9)
+        cluster.start(MEMBER, tmp_path, 8, "stop", "until-stop", tasks=["worker 1"])
         for code, output in cluster.finish(30).values():
             assert code == 0, output
 
