@@ -145,7 +145,10 @@ def test_other_settings_on_a_run_are_refused_by_name(tmp_path, how):
 @pytest.mark.parametrize(
     ("saved", "message"),
     [
-        ({"without": ["momentum"]}, "the setting 'momentum' is missing: a number of at least 0 and below 1."),
+        (
+            {"without": ["momentum"]},
+            "the setting 'momentum' is missing. Add it: a number of at least 0",
+        ),
         ({"momentum": "much"}, "momentum: expected a number of at least 0 and below 1, received 'much'"),
         ({"widths": [64, 32]}, "--stem and --widths must not decrease with --shortcut pad"),
         ({"flavour": 3}, "there is no setting 'flavour'."),
@@ -179,7 +182,7 @@ def test_curvature_is_not_measured_in_a_cluster(tmp_path, monkeypatch):
 def test_an_export_needs_to_know_the_data(tmp_path):
     run = saved_run(tmp_path / "run")
     (run / "checkpoints" / "step-00000001").mkdir(parents=True)
-    with pytest.raises(UsageError, match="config.json, data: the setting 'origin' is missing: text that is not empty."):
+    with pytest.raises(UsageError, match="config.json, data: the setting 'origin' is missing. Add it: text"):
         main(["--export-only", str(run)])
 
 

@@ -29,6 +29,7 @@ import argparse
 import dataclasses
 import difflib
 import functools
+import json
 import math
 import re
 import types
@@ -330,7 +331,10 @@ def make(settings: type[S], values: Mapping[str, Any], source: object = None) ->
         raise UsageError(f"{where}there is no setting {unknown[0]!r}.{hint}")
     missing = [name for name in known if name not in values]
     if missing:
-        raise UsageError(f"{where}the setting {missing[0]!r} is missing: {known[missing[0]].expected()}.")
+        option = known[missing[0]]
+        default = option.default
+        usual = "" if default is dataclasses.MISSING else f", by default {json.dumps(default)}"
+        raise UsageError(f"{where}the setting {option.name!r} is missing. Add it: {option.expected()}{usual}.")
     checked = {}
     for name, option in known.items():
         try:

@@ -162,7 +162,10 @@ def test_a_wrong_value_in_json_is_one_sentence(changes, message):
 def test_a_missing_value_is_named():
     values = as_dict(settings())
     del values["momentum"]
-    with pytest.raises(UsageError, match="^the setting 'momentum' is missing: a number of at least 0 and below 1.$"):
+    with pytest.raises(
+        UsageError,
+        match="^the setting 'momentum' is missing. Add it: a number .* and below 1, by default 0.9.$",
+    ):
         make(Settings, values)
 
 
