@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lowest lint format bench wheel clean
+.PHONY: help train test lowest lint format docs bench wheel clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -37,6 +37,10 @@ lint: $(VENV)/installed  ## check style and types
 format: $(VENV)/installed  ## put the code into the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/installed  ## build the site into build/site; a warning is an error
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/site
 
 bench: $(VENV)/installed  ## run the benchmarks, each against what people would use instead (half an hour); --record: see benchmarks/README.md
 	$(BIN)/python benchmarks/everything.py

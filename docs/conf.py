@@ -1,0 +1,66 @@
+"""The site: `make docs` builds it from these pages and the docstrings, without a network."""
+
+import inspect
+import os
+import pathlib
+import sys
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+import idmatters_tf
+
+project = "idmatters_tf"
+author = "The idmatters_tf contributors"
+release = idmatters_tf.__version__
+html_title = f"{project} {release}"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
+root_doc = "index"
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["README.md", "_build"]
+html_theme = "furo"
+# Served from the site itself, not from a network.
+html_theme_options = {"source_view_link": ""}
+
+myst_heading_anchors = 3
+# Links to files of the repository outside docs/, which are no pages.
+suppress_warnings = ["myst.xref_missing", "myst.header"]
+
+autodoc_typehints = "none"
+autodoc_inherit_docstrings = False
+autodoc_member_order = "bysource"
+# What Keras calls of its layers.
+KERAS_METHODS = "build, call, compute_output_shape, compute_output_spec, from_config, get_config"
+autodoc_default_options = {"members": True, "exclude-members": KERAS_METHODS}
+default_role = "code"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Input shape", "notes_style"), ("Output shape", "notes_style")]
+
+
+def _escape(app, what, name, obj, options, lines):
+    """Docstrings are plain text with single backticks: bars and lone asterisks in formulas mean themselves."""
+    for number, line in enumerate(lines):
+        parts = line.split("`")
+        for outside in range(0, len(parts), 2):
+            text = parts[outside].replace("|", "\\|").replace("_ ", "\\_ ")
+            parts[outside] = text if text.count("*") % 2 == 0 and "**" not in text else text.replace("*", "\\*")
+        lines[number] = "`".join(parts)
+
+
+def _signature(app, what, name, obj, options, signature, returned):
+    """Keras' classes are made by a `__new__` that hides the arguments."""
+    if what != "class" or obj.__init__ is object.__init__:
+        return None
+    parameters = list(inspect.signature(obj.__init__).parameters.values())[1:]
+    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+    return str(inspect.Signature(plain)), returned
+
+
+def setup(app):
+    """Connects the escape before napoleon reads the sections."""
+    app.connect("autodoc-process-docstring", _escape, priority=400)
+    app.connect("autodoc-process-signature", _signature)
