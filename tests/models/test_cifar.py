@@ -22,7 +22,7 @@ def small(**arguments):
     return identity_resnet(**{"blocks": 1, "widths": (8, 12), "stem": 4, **arguments})
 
 
-def pictures(n=2, size=32):
+def images(n=2, size=32):
     return rng.normal(size=(n, size, size, 3)).astype("float32")
 
 
@@ -44,7 +44,7 @@ def test_the_other_parameter_count_of_the_text():
 
 def test_initial_scales_and_a_loss_of_log_classes():
     model = identity_resnet()
-    logits = model.predict(pictures(8), verbose=0)
+    logits = model.predict(images(8), verbose=0)
     loss = keras.losses.sparse_categorical_crossentropy(np.zeros(8, int), logits, from_logits=True)
     np.testing.assert_allclose(np.mean(loss), np.log(10), atol=0.1)
     stem = np.array(model.get_layer("stem").kernel)
@@ -56,7 +56,7 @@ def test_initial_scales_and_a_loss_of_log_classes():
 def test_each_block_starts_near_its_skip():
     model = identity_resnet(blocks=2)
     features = keras.Model(model.inputs, [layer.output for layer in model.layers if "stage" in layer.name])
-    outputs = features.predict(pictures(4), verbose=0)
+    outputs = features.predict(images(4), verbose=0)
     for name, before, after in [("stage1_block2", 0, 1), ("stage2_block2", 2, 3), ("stage3_block2", 4, 5)]:
         share = np.linalg.norm(outputs[after] - outputs[before]) / np.linalg.norm(outputs[before])
         assert 5e-5 < share < 3e-3, (name, share)
@@ -90,13 +90,13 @@ def test_weight_decay_is_half_the_rate_times_the_squares_of_the_kernels(argument
 def test_ablations(arguments, parameters, tmp_path):
     model = small(**arguments)
     assert trainable_parameters(model) == parameters
-    check_saving(model, pictures(), tmp_path / "model.keras")
+    check_saving(model, images(), tmp_path / "model.keras")
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    assert np.isfinite(model.fit(pictures(4), np.arange(4), verbose=0).history["loss"][0])
+    assert np.isfinite(model.fit(images(4), np.arange(4), verbose=0).history["loss"][0])
 
 
 def test_no_skip_kills_the_signal_at_the_identity_start():
-    with_skip, without = (small(shortcut=shortcut).predict(pictures(), verbose=0) for shortcut in ("pad", "none"))
+    with_skip, without = (small(shortcut=shortcut).predict(images(), verbose=0) for shortcut in ("pad", "none"))
     assert np.linalg.norm(without) < 0.05 * np.linalg.norm(with_skip)
 
 
@@ -108,13 +108,13 @@ def test_descendants_start_at_the_identity(arguments):
     np.testing.assert_array_equal(block(x)[..., 2:6], x)
     scale = 1 / (3 * np.sqrt(8)) if "branch_scale" in arguments else np.sqrt(2 / 36 / 2)
     assert np.std(block.conv1.kernel) == pytest.approx(scale, rel=0.3)
-    logits = small(**arguments, head="trained").predict(pictures(), verbose=0)
+    logits = small(**arguments, head="trained").predict(images(), verbose=0)
     assert np.any(logits) == ("branch_scale" in arguments)
 
 
 def test_a_zero_head_starts_at_zero_and_is_trained():
     model = small(head="zero")
-    assert not np.any(model.predict(pictures(), verbose=0))
+    assert not np.any(model.predict(images(), verbose=0))
     assert [weight.path for weight in model.get_layer("head").trainable_weights] == ["head/kernel", "head/bias"]
 
 
@@ -137,7 +137,7 @@ def test_the_seed_decides_every_weight():
 
 def test_unknown_sizes_and_the_logits_dtype():
     model = small(input_shape=(None, None, 3), classes=7)
-    assert model.predict(pictures(size=21), verbose=0).shape == (2, 7)
+    assert model.predict(images(size=21), verbose=0).shape == (2, 7)
     keras.config.set_dtype_policy("mixed_bfloat16")
     half = small()
     assert half.output.dtype == "float32"
@@ -145,7 +145,7 @@ def test_unknown_sizes_and_the_logits_dtype():
     keras.config.set_dtype_policy("float32")
     exact = small()
     exact.set_weights(half.get_weights())
-    x = pictures()
+    x = images()
     np.testing.assert_allclose(half.predict(x, verbose=0), exact.predict(x, verbose=0), atol=0.02)
 
 

@@ -39,16 +39,16 @@ def test_he_et_al_s_widths():
 
 def test_a_small_one_trains_and_saves(tmp_path):
     model = identity_resnet34((32, 40, 3), 7, blocks=(1, 2), widths=(6, 10), stem=4, norm="synchronized")
-    pictures = rng.normal(size=(4, 32, 40, 3)).astype("float32")
-    check_saving(model, pictures, tmp_path / "model.keras")
+    images = rng.normal(size=(4, 32, 40, 3)).astype("float32")
+    check_saving(model, images, tmp_path / "model.keras")
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    assert np.isfinite(model.fit(pictures, np.arange(4), verbose=0).history["loss"][0])
+    assert np.isfinite(model.fit(images, np.arange(4), verbose=0).history["loss"][0])
 
 
 def test_the_loss_starts_at_log_classes():
     model = identity_resnet34((64, 64, 3), 1000)
-    pictures = rng.normal(size=(4, 64, 64, 3)).astype("float32")
-    logits = model.predict(pictures, verbose=0)
+    images = rng.normal(size=(4, 64, 64, 3)).astype("float32")
+    logits = model.predict(images, verbose=0)
     loss = keras.losses.sparse_categorical_crossentropy(np.arange(4), logits, from_logits=True)
     np.testing.assert_allclose(np.mean(loss), np.log(1000), atol=0.1)
 
