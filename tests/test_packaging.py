@@ -77,10 +77,10 @@ def test_a_package_that_hides_ours_is_named(folder):
     assert "Traceback" not in done.stderr
 
 
-def test_version_option():
-    done = subprocess.run(
-        [sys.executable, "-m", "trainers.plan", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+@pytest.mark.parametrize("program", ["cifar", "landscape", "plan", "shortcuts"])
+def test_version_option(program):
+    command = [sys.executable, "-m", f"trainers.{program}", "--version"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == f"idmatters-tf {idmatters_tf.__version__} in {ROOT}\n"
 
 

@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(HELP)
         return 0 if argv else 2
     command = argv[0]
+    if command == "--version":
+        parser(next(iter(COMMANDS))).parse_args(["--version"])
     if command not in COMMANDS:
         raise UsageError(f"{command!r} is none of the commands {', '.join(COMMANDS)} (see --help).")
     settings = with_defaults(COMMANDS[command], parse(parser(command), argv[1:]))
