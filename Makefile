@@ -42,7 +42,7 @@ docs: $(VENV)/installed  ## build the site into build/site; a warning is an erro
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/site
 
-bench: $(VENV)/installed  ## run the benchmarks, each against what people would use instead (half an hour); --record: see benchmarks/README.md
+bench: $(VENV)/installed  ## run the benchmarks, each against an alternative (half an hour; PyTorch only if it is installed)
 	$(BIN)/python benchmarks/everything.py
 
 wheel: $(VENV)/installed  ## build the wheel into dist/

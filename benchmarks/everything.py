@@ -10,6 +10,8 @@ import pathlib
 import subprocess
 import sys
 
+from harness.peer import installed
+
 FOLDER = pathlib.Path(__file__).resolve().parent
 LEFT_OUT = ("cifar_on_jax", "everything", "table")
 WITH_PEERS = ("curvature_against_torch", "linear_hessian", "training_step")
@@ -31,6 +33,9 @@ def main():
     failed = []
     for name in options.names or names:
         print(f"== {name}", flush=True)
+        if name == "curvature_against_torch" and not installed("curvlinops", options.peer_python):
+            print("left out: it needs PyTorch and curvlinops, pip install '.[bench]' or --peer-python")
+            continue
         command = [sys.executable, str(FOLDER / f"{name}.py"), *(["--record"] if options.record else [])]
         command += ["--peer-python", options.peer_python] if name in WITH_PEERS else []
         if subprocess.run(command, cwd=FOLDER.parent, check=False).returncode:
