@@ -39,7 +39,6 @@ format: $(VENV)/installed  ## put the code into the house style
 	$(BIN)/ruff format .
 
 docs: $(VENV)/installed  ## build the site into build/site; a warning is an error
-	$(BIN)/pip install --quiet --editable '.[docs]'
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/site
 
 bench: $(VENV)/installed  ## run the benchmarks, each against an alternative (half an hour; PyTorch only if it is installed)
