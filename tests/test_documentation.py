@@ -131,6 +131,19 @@ def test_commands_are_found():
         check(("trainers.imagenet", "--blocks", "1", "1", "--stem", "64", "--widths", "32", "64"))
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        name, _, heading = target.partition("#")
+        if target.startswith(("http:", "https:")):
+            continue
+        file = page.parent / name if name else page
+        assert file.exists(), target
+        if heading:
+            titles = re.findall(r"^#+ (.*)", file.read_text(), re.MULTILINE)
+            assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, target
+
+
 def in_small(words):
     """A training command on little data."""
     name, *argv = words
