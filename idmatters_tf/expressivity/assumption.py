@@ -2,8 +2,11 @@
 
 import dataclasses
 import math
+from collections.abc import Sized
+from typing import cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.expressivity.construction import highest_products, project
@@ -45,27 +48,29 @@ class AssumptionCheck:
     surrogate_product: float
 
     @property
-    def lemma_holds_as_printed(self):
+    def lemma_holds_as_printed(self) -> bool:
         """Whether Lemma B.1's conditions hold as they are printed."""
         return self.printed_excess <= 0
 
     @property
-    def lemma_holds(self):
+    def lemma_holds(self) -> bool:
         """Whether they hold as they should read."""
         return self.excess <= 0
 
     @property
-    def paper_threshold_works(self):
+    def paper_threshold_works(self) -> bool:
         """Whether the units with threshold 1 - 2 rho' do what the lemma says."""
         return self.largest_other <= self.threshold < self.smallest_own
 
     @property
-    def some_threshold_works(self):
+    def some_threshold_works(self) -> bool:
         """Whether any common threshold does: what `memorize(order="paper")` needs."""
         return self.largest_other < self.smallest_own
 
 
-def check_assumption(x, labels=None, classes=None, width=32, seed=0):
+def check_assumption(
+    x: ArrayLike, labels: ArrayLike | None = None, classes: int | None = None, width: int = 32, seed: int = 0
+) -> AssumptionCheck:
     """What the paper's proof of Theorem 3.2 asks of a sample, and by how much it fails.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Assumption 3.1, Lemma B.1, (B.1) and the choice of k in
@@ -84,7 +89,7 @@ def check_assumption(x, labels=None, classes=None, width=32, seed=0):
     Raises:
         ValueError: for bad arguments, zero rows, and equal rows with different labels.
     """
-    labels = np.zeros(len(x), int) if labels is None else labels
+    labels = np.zeros(len(cast(Sized, x)), int) if labels is None else labels
     x, labels, classes = checked(x, labels, classes)
     width = positive_integer("width", width)
     unit = np.empty(x.shape)

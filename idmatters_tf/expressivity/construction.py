@@ -10,12 +10,17 @@ gets a threshold of its own between the two.
 
 import dataclasses
 import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from idmatters_tf.expressivity.ridge import directions_away
-from idmatters_tf.expressivity.samples import chunks
+from idmatters_tf.expressivity.samples import Floats, Integers, chunks
 from idmatters_tf.expressivity.surrogates import directions, last_block, surrogate_labels
+
+Order: TypeAlias = Literal["norm", "ridge", "paper"]
 
 # Rows and columns of the tiles in which inner products are taken: a tile of products stays in the cache.
 PANEL, TILE = 256, 4096
@@ -41,19 +46,27 @@ class Weights:
         margins: (n,), for each unit (<u, z_i> - the largest <u, z> that must not fire it) / (||u|| ||z_i||).
     """
 
-    projection: np.ndarray
-    bias: np.ndarray | None
-    U: np.ndarray
-    s: np.ndarray
-    V: np.ndarray
-    last_U: np.ndarray
-    last_s: np.ndarray
-    last_V: np.ndarray
-    order: np.ndarray
-    margins: np.ndarray
+    projection: Floats
+    bias: Floats | None
+    U: Floats
+    s: Floats
+    V: Floats
+    last_U: Floats
+    last_s: Floats
+    last_V: Floats
+    order: Integers
+    margins: Floats
 
 
-def construct(x, labels, classes, width, order, seed, progress=None):
+def construct(
+    x: NDArray[Any],
+    labels: Integers,
+    classes: int,
+    width: int,
+    order: Order,
+    seed: int,
+    progress: Callable[[int, int], object] | None = None,
+) -> Weights:
     """The weights of a network of the given width that maps each row to the one-hot vector of its label.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, section 3 and appendix B. A_0 has the factor 1/sqrt(k) that
@@ -95,7 +108,7 @@ def construct(x, labels, classes, width, order, seed, progress=None):
     return Weights(projection, bias, U, s, V, *last, rows, margins)
 
 
-def project(x, width, rng):
+def project(x: NDArray[Any], width: int, rng: np.random.Generator) -> tuple[Floats, Floats | None, Floats]:
     """A_0 and the projected points.
 
     Returns:
@@ -119,7 +132,7 @@ def project(x, width, rng):
     return projection, bias, Z
 
 
-def highest_products(units, Z, own):
+def highest_products(units: NDArray[Any], Z: NDArray[Any], own: Integers) -> NDArray[Any]:
     """For each unit the largest <u, z> over the points after its own.
 
     Args:
@@ -194,7 +207,9 @@ def _improve(units, highest, panel, points):
         highest[panel][better] = reached[better]
 
 
-def blocks_of(units, thresholds, Z, targets, width):
+def blocks_of(
+    units: Floats, thresholds: Floats, Z: Floats, targets: Floats, width: int
+) -> tuple[Floats, Floats, Floats]:
     """Stacks the units into blocks and solves for V, so that each block moves its points to their targets.
 
     Inside a block an earlier point may fire a later point's unit, never the reverse: the activations form a triangular
@@ -262,11 +277,11 @@ def _paper_last_block(surrogates):
 class TooClose(ValueError):
     """Two points that float64 cannot tell apart after the projection."""
 
-    def __init__(self, first, second, distance):
+    def __init__(self, first: int, second: int, distance: float):
         super().__init__(first, second, distance)
         self.rows, self.distance = (first, second), distance
 
-    def sentence(self, names):
+    def sentence(self, names: Sequence[int] | Integers) -> str:
         """What to tell the user; names: the numbers of the rows in the user's own array."""
         first, second = (names[row] for row in self.rows)
         return (

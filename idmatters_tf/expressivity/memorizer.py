@@ -4,17 +4,22 @@ import dataclasses
 import math
 import time
 import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf.arguments import one_of, positive_integer
-from idmatters_tf.expressivity.construction import TooClose, construct
+from idmatters_tf.expressivity.construction import Order, TooClose, Weights, construct
 from idmatters_tf.expressivity.samples import checked, chunks, distinct_rows
 from idmatters_tf.layers import ResidualDenseStack
 
-ORDERS = ("norm", "ridge", "paper")
-DTYPES = ("float64", "float32")
+Dtype: TypeAlias = Literal["float64", "float32"]
+
+ORDERS: tuple[Order, ...] = ("norm", "ridge", "paper")
+DTYPES: tuple[Dtype, ...] = ("float64", "float32")
 # Below this relative margin float32's rounding (6e-8, times what inner products add up) can move a unit across zero.
 SAFE_FLOAT32_MARGIN = 1e-4
 # As wide as pays for one product; the layer's outputs do not depend on it.
@@ -34,10 +39,10 @@ class Verification:
     rows: int
     correct: int
     largest_error: float
-    wrong_rows: tuple
+    wrong_rows: tuple[int, ...]
 
     @property
-    def accuracy(self):
+    def accuracy(self) -> float:
         return self.correct / self.rows
 
 
@@ -68,22 +73,22 @@ class Report:
     dtype: str
     smallest_margin: float
     median_margin: float
-    verified: dict
+    verified: dict[str, Verification]
     build_seconds: float
     verify_seconds: float
 
 
 def memorize(
-    x,
-    labels,
-    classes=None,
-    width=32,
-    order="norm",
-    seed=0,
-    dtype="float64",
-    check=DTYPES,
-    progress=None,
-):
+    x: ArrayLike,
+    labels: ArrayLike,
+    classes: int | None = None,
+    width: int = 32,
+    order: Order = "norm",
+    seed: int = 0,
+    dtype: Dtype = "float64",
+    check: Sequence[Dtype] = DTYPES,
+    progress: Callable[[str, int, int], object] | None = None,
+) -> keras.Model:
     """A residual network that maps every row of x to the one-hot vector of its label, in closed form.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 3.2: ceil(n/k) blocks h + V relu(U h + s) after a
@@ -180,7 +185,13 @@ def memorize(
     return model
 
 
-def verify(model, x, labels, batch_size=4096, progress=None):
+def verify(
+    model: keras.Model,
+    x: ArrayLike,
+    labels: ArrayLike,
+    batch_size: int = 4096,
+    progress: Callable[[int, int], object] | None = None,
+) -> Verification:
     """Runs every row through the model, in batches of the model's own dtype, and compares with the one-hot vectors.
 
     Args:
@@ -201,7 +212,7 @@ def verify(model, x, labels, batch_size=4096, progress=None):
     run = model if len(x) <= batch_size else model.predict_on_batch
     for start in range(0, len(x), batch_size):
         rows = order[start : start + batch_size]
-        outputs = keras.ops.convert_to_numpy(run(x[rows].astype(dtype))).copy()
+        outputs: NDArray[Any] = np.array(keras.ops.convert_to_numpy(run(x[rows].astype(dtype))))
         right = outputs.argmax(axis=1) == labels[rows]
         correct += int(right.sum())
         wrong.extend(int(row) for row in rows[~right][: 10 - len(wrong)])
@@ -212,12 +223,12 @@ def verify(model, x, labels, batch_size=4096, progress=None):
     return Verification(len(x), correct, largest, tuple(sorted(wrong)))
 
 
-def network(weights, dtype):
+def network(weights: Weights, dtype: str) -> keras.Model:
     """The Keras model with these `Weights`."""
     d, k = weights.projection.shape
     blocks, classes = len(weights.U), len(weights.last_s)
     has_bias = weights.bias is not None
-    zeros = {"kernel_initializer": "zeros", "dtype": dtype}
+    zeros: dict[str, Any] = {"kernel_initializer": "zeros", "dtype": dtype}
     lookahead = min(blocks, max(1, LOOKAHEAD_UNITS // k))
     layers = [
         keras.layers.Dense(k, use_bias=has_bias, name="projection", **zeros),

@@ -2,13 +2,15 @@
 
 import numpy as np
 
+from idmatters_tf.expressivity.samples import Floats
+
 NEIGHBOURS = 32
 TILE = 8192
 # Of the mean variance of a point's neighbours over the directions.
 RIDGE = 0.1
 
 
-def directions_away(Z, panel, surrogates):
+def directions_away(Z: Floats, panel: slice, surrogates: Floats) -> tuple[Floats, Floats]:
     """Two directions for each point of a panel that look away from its neighbours.
 
     A unit in the direction z_i has a margin of half the squared distance to the nearest point; leaning it away from the

@@ -1,11 +1,17 @@
 """What `memorize` takes: points and labels, checked; equal rows counted once."""
 
+from typing import Any, TypeAlias
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.integer[Any]]
 
 CHUNK_ENTRIES = 2**24
 
 
-def checked(x, labels, classes=None):
+def checked(x: ArrayLike, labels: ArrayLike, classes: int | None = None) -> tuple[NDArray[Any], Integers, int]:
     """Points and labels as arrays, checked; the points are not copied where they are an array of numbers.
 
     Args:
@@ -53,19 +59,20 @@ def checked(x, labels, classes=None):
     return x, labels, int(classes)
 
 
-def chunks(x):
+def chunks(x: NDArray[Any]) -> list[slice]:
     """Slices over the rows of x, of about 2^24 numbers each: no second copy of the whole in float64."""
     step = max(1, CHUNK_ENTRIES // x.shape[1])
     return [slice(start, min(start + step, len(x))) for start in range(0, len(x), step)]
 
 
-def distinct_rows(x, labels):
+def distinct_rows(x: NDArray[Any], labels: Integers) -> NDArray[np.int64]:
     """The numbers of the rows that are not equal to an earlier one, ascending.
 
     Raises:
         ValueError: where two equal rows have different labels; it names them.
     """
-    first_with, kept = {}, []
+    first_with: dict[int, list[int]] = {}
+    kept: list[int] = []
     for rows in chunks(x):
         # -0.0 equals 0.0 but has other bytes; adding 0 makes them the same.
         part = np.ascontiguousarray(x[rows] + 0 if x.dtype.kind == "f" else x[rows])

@@ -2,10 +2,12 @@
 
 import numpy as np
 
+from idmatters_tf.expressivity.samples import Floats
+
 CANDIDATES_PER_CLASS = 8
 
 
-def surrogate_labels(classes, dim, norm, rng):
+def surrogate_labels(classes: int, dim: int, norm: float, rng: np.random.Generator) -> Floats:
     """Vectors of at most the given norm, far from one another.
 
     The paper draws random unit vectors, whose inner products stay below 1/2 only from about dim = 16 ln(classes) on
@@ -31,13 +33,13 @@ def surrogate_labels(classes, dim, norm, rng):
     return norm * chosen
 
 
-def directions(rng, count, dim):
+def directions(rng: np.random.Generator, count: int, dim: int) -> Floats:
     """Random unit vectors, (count, dim)."""
     normal = rng.standard_normal((count, dim))
     return normal / np.linalg.norm(normal, axis=1, keepdims=True)
 
 
-def last_block(surrogates):
+def last_block(surrogates: Floats) -> tuple[Floats, Floats, Floats]:
     """The block without skip, V relu(U h + s), that maps each surrogate label to its one-hot vector.
 
     Source: v3's shapes: U (r, k), V (r, r). Surrogates must be in non-increasing order of norm, and distinct.

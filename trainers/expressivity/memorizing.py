@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 import time
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,7 @@ def memorize_and_verify(
         saving = time.perf_counter()
         with replacing(path) as beside:
             model.save(beside)
-        loaded = keras.saving.load_model(path)
+        loaded = cast(keras.Model, keras.saving.load_model(path))
         verifying = time.perf_counter()
         checked = verify(
             loaded, sample.x, sample.labels, progress=lambda *done: progress("checking the loaded model", *done)
@@ -92,7 +92,8 @@ def generalization(path: pathlib.Path, sample: Sample) -> dict[str, Any]:
 
     if sample.test_x is None or sample.test_labels is None:
         raise ValueError("Argument `sample` must have test images.")
-    accuracy = verify(keras.saving.load_model(path), sample.test_x, sample.test_labels).accuracy
+    model = cast(keras.Model, keras.saving.load_model(path))
+    accuracy = verify(model, sample.test_x, sample.test_labels).accuracy
     tests = sample.test_x[:NEIGHBOUR_TESTS].astype(np.float32)
     neighbours = sample.labels[_nearest_rows(sample.x, tests)]
     return {

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf.expressivity import construct
+from idmatters_tf.expressivity.construction import Order
 from idmatters_tf.expressivity.samples import distinct_rows
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback
 from trainers.expressivity.sample import Sample
@@ -83,7 +84,7 @@ def plans(x: NDArray[Any], settings: Settings) -> list[Plan]:
     return chosen
 
 
-def measure(plan: Plan, labels: NDArray[np.integer], classes: int, order: str, seed: int) -> ScalingRow:
+def measure(plan: Plan, labels: NDArray[np.integer], classes: int, order: Order, seed: int) -> ScalingRow:
     """Builds the network of a plan without checking it.
 
     Args:
