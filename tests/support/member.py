@@ -3,7 +3,7 @@
 `python -m tests.support.member FOLDER TIMEOUT ACTION... --control-port N`, where `TF_CONFIG` describes the cluster and
 the environment variable `SETTING` is a setting. Actions, in turn: `gather:TOPIC:VALUE`, `flood:COUNT:BYTES` (many
 topics), `agree:TOPIC:VALUE`, `stop`, `until-stop`, `sleep:SECONDS`, `raise:REASON`, `import` (of TensorFlow, as
-programs do it).
+programs do it), `fail-in-tensorflow`.
 """
 
 import os
@@ -49,6 +49,10 @@ def act(client, name, arguments):
         time.sleep(float(arguments[0]))
     elif name == "raise":
         raise RunError(*arguments)
+    elif name == "fail-in-tensorflow":
+        import tensorflow as tf
+
+        raise tf.errors.OpError(None, None, "a collective operation failed", 1)
     elif name == "import":
         startup.import_tensorflow()
 

@@ -58,12 +58,14 @@ class ClusterClient:
         self._folder, self._timeout, self._say, self._advice = folder, timeout, say, advice
         self._silent_seconds = silent_seconds
         # Only one thread sends. A signal handler may put messages here at any moment.
-        self._outgoing: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._answers: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self._missing: list[str] = []
-        # When each task that is silent now was last heard from.
+        # When each task that is silent now was last heard from; from when to when each other one was silent last.
         self._silent: dict[str, float] = {}
+        self._were_silent: dict[str, tuple[float, float]] = {}
         self._away: set[str] = set()
+        self._leaving: set[str] = set()
         # Set unless no worker was left and not all are back yet.
         self._workers_back = threading.Event()
         self._workers_back.set()
@@ -104,10 +106,11 @@ class ClusterClient:
             RunError: tasks are still absent after the timeout.
             UsageError: settings differ.
         """
-        self._connection, lines = self._connect()
+        connection, lines = self._connect()
+        self._connection = connection
         self._heard = time.monotonic()
-        for target, arguments in ((self._listen, (lines,)), (self._send, ())):
-            threading.Thread(target=target, args=arguments, name="cluster client", daemon=True).start()
+        threading.Thread(target=self._listen, args=(lines,), name="cluster client, listening", daemon=True).start()
+        threading.Thread(target=self._send, args=(connection,), name="cluster client, sending", daemon=True).start()
         for task, theirs in self._gather("meeting", dict(settings), self._timeout).items():
             differing = sorted(name for name in {*settings, *theirs} if settings.get(name) != theirs.get(name))
             if differing:
@@ -157,24 +160,26 @@ class ClusterClient:
         """After an error that the loss of a task may have caused: leaves the time to find out which one.
 
         Returns:
-            A sentence about a task that is silent, or "". Where a task was lost, the process ends here.
+            A sentence about a task that is or was silent, or "". Where a task was lost, the process ends here.
         """
         deadline = time.monotonic() + max(GRACE_SECONDS, 1.5 * self._silent_seconds)
         while time.monotonic() < deadline:
-            silent = dict(self._silent)
+            now = time.monotonic()
+            silent = [(now - since, task, "has been") for task, since in dict(self._silent).items()]
+            silent += [
+                (until - since, task, "was")
+                for task, (since, until) in dict(self._were_silent).items()
+                if now - until < HANGING_SECONDS
+            ]
             if silent:
-                task, since = min(silent.items(), key=lambda item: item[1])
-                return self._loss(task, f"has been silent for {time.monotonic() - since:.0f} seconds")
+                seconds, task, verb = max(silent)
+                return self._with_advice(f"{self._named([task])} {verb} silent for {seconds:.0f} seconds")
             time.sleep(0.2)
         return ""
 
     def fail(self, error: Exception) -> NoReturn:
         """Ends the process because the coordination has failed, whatever the main thread does."""
-        self._die(
-            f"the coordination of the cluster has failed: {type(error).__name__}: {error}. {self._advice()} To go on, "
-            f"start every task again with the same command.",
-            1,
-        )
+        self._die(f"the coordination of the cluster has failed: {type(error).__name__}: {error}")
 
     def _connect(self) -> tuple[socket.socket, Iterator[bytes]]:
         place = self.description.meeting_place
@@ -251,7 +256,7 @@ class ClusterClient:
         addresses = self.description.tasks
         return ", ".join(f"{task} ({addresses.get(task)})" for task in tasks) or "the other tasks"
 
-    def _send(self):
+    def _send(self, connection: socket.socket):
         """Sends what is in the queue, and signs of life in between."""
         before = time.monotonic()
         while True:
@@ -260,7 +265,7 @@ class ClusterClient:
             except queue.Empty:
                 message = {"alive": True}
             try:
-                self._connection.sendall(protocol.encode(message))
+                connection.sendall(protocol.encode(message))
             except OSError:
                 # The listener finds out, and deals with it.
                 return
@@ -274,8 +279,8 @@ class ClusterClient:
     def _check_silence(self, now):
         if now - self._heard > self._silent_seconds:
             self._is_silent(self.chief, now - self._heard)
-        elif self._silent.pop(self.chief, None) is not None:
-            self._say(f"{self._named([self.chief])} is heard from again")
+        elif self.chief in self._silent and not self.is_chief:
+            self._is_heard(self.chief)
         for task, since in list(self._silent.items()):
             if now - since > HANGING_SECONDS:
                 self._lost(task, f"has been silent for {now - since:.0f} seconds")
@@ -289,6 +294,14 @@ class ClusterClient:
                 f"{self._advice()}"
             )
 
+    def _is_heard(self, task):
+        since = self._silent.pop(task, None)
+        if since is None:
+            return
+        self._were_silent[task] = since, time.monotonic()
+        if self.is_chief or task == self.chief:
+            self._say(f"{self._named([task])} is heard from again")
+
     def _listen(self, lines):
         try:
             for line in lines:
@@ -298,7 +311,7 @@ class ClusterClient:
             pass
         except Exception as error:
             self.fail(error)
-        if not self._ended:
+        if not self._ended and self.chief not in self._leaving:
             self._lost(self.chief, "was lost")
 
     def _hear(self, message: Message):
@@ -315,9 +328,7 @@ class ClusterClient:
             if message["silent"] != self.task:
                 self._is_silent(message["silent"], message["seconds"])
         elif "heard" in message:
-            self._silent.pop(message["heard"], None)
-            if self.is_chief:
-                self._say(f"{self._named([message['heard']])} is heard from again")
+            self._is_heard(message["heard"])
         elif "back" in message and self.is_chief:
             self._away.discard(message["back"])
             if not self._away:
@@ -331,6 +342,8 @@ class ClusterClient:
 
     def _left(self, task, reason):
         # Most errors are met by every task: each is given the time to end with its own sentence.
+        self._leaving.add(task)
+
         def later():
             time.sleep(GRACE_SECONDS)
             self._lost(task, f"ended: {reason}")
@@ -349,10 +362,7 @@ class ClusterClient:
                     self._workers_back = threading.Event()
                     threading.Thread(target=self._wait_for, args=(self._workers_back,), daemon=True).start()
             return
-        self._die(self._loss(task, how), 1)
-
-    def _loss(self, task, how):
-        return f"{self._named([task])} {how}. {self._advice()} To go on, start every task again with the same command."
+        self._die(f"{self._named([task])} {how}")
 
     def _wait_for(self, workers_back):
         # With all of them lost, TensorFlow's coordinator reconnects to all or to none: one that comes back alone is
@@ -361,21 +371,24 @@ class ClusterClient:
         if not workers_back.wait(self._timeout) and not self._ended:
             self._die(
                 f"no worker is left, and {self._named(sorted(self._away))} did not come back within "
-                f"{self._timeout:g} seconds (--cluster-timeout). {self._advice()} To go on, start every task again "
-                f"with the same command.",
-                1,
+                f"{self._timeout:g} seconds (--cluster-timeout)"
             )
 
-    def _die(self, sentence, code) -> NoReturn:
+    def _with_advice(self, reason):
+        return f"{reason}. {self._advice()} To go on, start every task again with the same command."
+
+    def _die(self, reason) -> NoReturn:
         # The main thread may be inside a collective operation that nothing can interrupt. What is on disk is complete
         # at any moment, so nothing is lost by ending here.
         self._ended = True
-        last_words(f"error: {sentence}")
+        last_words(f"error: {self._with_advice(reason)}")
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
         # The chief's server ends with it: the others are told first.
-        time.sleep(_TELLING_SECONDS if self.is_chief else 0)
-        os._exit(code)
+        if self.is_chief:
+            self._outgoing.put({"leave": reason})
+            time.sleep(_TELLING_SECONDS)
+        os._exit(1)
 
 
 def _lines(connection):

@@ -67,11 +67,14 @@ def join(
     if description is None:
         yield Alone()
         return
-    client = ClusterClient(description, pathlib.Path(folder), timeout, say, advice)
+    folder = pathlib.Path(folder)
+    # An asynchronous cluster's folder is the coordinator's own affair.
+    shared = settings if description.asynchronous else {**settings, "out": str(folder.absolute())}
+    client = ClusterClient(description, folder, timeout, say, advice)
     if client.is_chief:
-        _start_server(client, pathlib.Path(folder))
+        _start_server(client, folder)
     try:
-        client.meet(settings)
+        client.meet(shared)
         yield client
         client.leave()
     except (UsageError, RunError) as error:

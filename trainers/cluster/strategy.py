@@ -27,9 +27,9 @@ def make(name: str, logical_cpus: int = 1, cluster: ClusterDescription | None = 
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * logical_cpus)
         except RuntimeError as error:
             raise UsageError(f"--logical-cpus {logical_cpus} comes too late in this process: {error}") from error
-    if name == "multi-worker":
+    if name == "multi-worker" and cluster is not None:
         return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster.resolver())
-    if name == "parameter-server":
+    if name == "parameter-server" and cluster is not None:
         return tf.distribute.ParameterServerStrategy(cluster.resolver())
     devices = tf.config.list_logical_devices("GPU")
     if len(devices) < 2 and logical_cpus > 1:

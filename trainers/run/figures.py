@@ -2,7 +2,8 @@
 
 import os
 import pathlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from trainers.run.files import replacing
 
@@ -10,14 +11,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def convergence(records, path, title, drop_steps=()):
+Records = Sequence[Mapping[str, Any]]
+
+
+def convergence(records: Records, path: str | os.PathLike, title: str, drop_steps: Sequence[int] = ()) -> None:
     """The paper's Figure 1: training and test error against steps, saved as PNG.
 
     Args:
-        records: of metrics.jsonl.
-        path: of the figure.
+        records: the records of metrics.jsonl.
+        path: the file to write.
         title: above the plot.
-        drop_steps: where the learning rate drops, marked by dotted lines.
+        drop_steps: the steps at which the learning rate drops, marked by dotted lines.
     """
     from matplotlib.figure import Figure
 
@@ -40,7 +44,7 @@ def convergence(records, path, title, drop_steps=()):
         axes.plot(*zip(*with_top5, strict=True), color="tab:orange", linewidth=1.2, label="test error, top-5")
     last = max((step for step, _ in train + test), default=1)
     drops = [drop for drop in drop_steps if drop <= last]
-    # A rate that decays all the time is no event to mark.
+    # Lines for a rate that decays all the time would hide the curves.
     for drop in drops if len(drops) <= 10 else ():
         axes.axvline(drop, color="grey", linestyle=":", linewidth=1)
     axes.set_ylabel("error, %" if with_top5 else "top-1 error, %")
@@ -51,12 +55,12 @@ def convergence(records, path, title, drop_steps=()):
     save_figure(figure, path)
 
 
-def comparison(runs, path, title):
+def comparison(runs: Mapping[str, Records], path: str | os.PathLike, title: str) -> pathlib.Path:
     """Test error (lines) and training error (faint) against steps for several runs, saved as PNG.
 
     Args:
         runs: by name, the records of metrics.jsonl.
-        path: of the figure.
+        path: the file to write.
         title: above the plot.
 
     Returns:
@@ -75,7 +79,7 @@ def comparison(runs, path, title):
             axes.plot(steps, _smoothed(errors), color=color, alpha=0.3, linewidth=1)
         steps, errors = zip(*test, strict=True)
         style = ("-", "--", ":")[number // 10 % 3]
-        # A folder may be called anything: its name is no formula.
+        # The name of a folder is not a formula, whatever is in it.
         best = f"{name} (best {min(errors):.2f} %)".replace("$", r"\$")
         marker = "o" if len(test) < 40 else None
         axes.plot(steps, errors, color=color, linestyle=style, marker=marker, markersize=4, label=best)

@@ -131,6 +131,43 @@ def test_a_hanging_chief_is_named(tmp_path):
             assert "worker 1 (" not in output
 
 
+def test_an_error_of_tensorflow_is_explained_by_the_task_that_hangs(tmp_path):
+    (tmp_path / "tensorflow.py").write_text(
+        """
+class errors:
+    class OpError(Exception):
+        def __init__(self, node_def, op, message, error_code):
+            self.message = message
+"""
+    )
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    with Cluster(2) as cluster:
+        cluster.start(MEMBER, tmp_path, 60, "sleep:3", "fail-in-tensorflow", env={"PYTHONPATH": path})
+        for task in cluster.tasks:
+            cluster.output(task, "met")
+        cluster.send("worker 1", signal.SIGSTOP)
+        code = cluster.processes["worker 0"].wait(timeout=60)
+        output = cluster.processes["worker 0"].stdout.read()
+        assert code == 1
+        assert f"error: worker 1 ({address(cluster, 'worker 1')}) has been silent for 1" in output
+        assert "TensorFlow" not in output
+        cluster.send("worker 1", signal.SIGCONT)
+
+
+def test_another_folder_is_refused_unless_it_is_the_coordinators_own(tmp_path):
+    with Cluster(2) as cluster:
+        for number in (0, 1):
+            cluster.start(MEMBER, tmp_path / str(number), 60, tasks=[f"worker {number}"])
+        for code, output in cluster.finish(60).values():
+            assert code == 2
+            assert f"different settings: out is '{tmp_path}/" in output
+    with Cluster(1, ps=1) as cluster:
+        for number, task in enumerate(cluster.tasks):
+            cluster.start(MEMBER, tmp_path / str(number), 60, tasks=[task])
+        for code, output in cluster.finish(60).values():
+            assert code == 0, output
+
+
 def test_without_a_variable_the_token_is_a_file_of_the_chief(tmp_path):
     folder = tmp_path / "run"
     with Cluster(2) as cluster:
@@ -179,8 +216,11 @@ def test_both_asynchronous_workers_are_lost_and_one_comes_back(tmp_path):
         served(tmp_path, cluster, 8, ["worker 0"])
         for task, (code, output) in cluster.finish(30).items():
             assert code == 1, output
-            cause = "no worker is left, and worker 1" if task == "chief 0" else "chief 0"
-            assert f"error: {cause}" in output
+            cause = (
+                f"no worker is left, and worker 1 ({address(cluster, 'worker 1')}) did not come back within 8 seconds"
+            )
+            told = "" if task == "chief 0" else f"chief 0 ({address(cluster, 'chief 0')}) ended: "
+            assert f"error: {told}{cause}" in output
             assert "The advice. To go on, start every task again" in output
 
 

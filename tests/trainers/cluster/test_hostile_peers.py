@@ -138,7 +138,8 @@ def test_a_task_that_breaks_the_protocol_is_lost_and_no_more(tmp_path):
         cluster.start(MEMBER, tmp_path, 60, "sleep:60", tasks=["worker 0"])
         rogue, answer = greeted(cluster, "worker 1", cluster.token)
         assert "welcome" in answer
-        rogue.sendall(b'{"gather": "meeting", "value": {"setting": "same"}}\n')
+        settings = {"setting": "same", "out": str(tmp_path)}
+        rogue.sendall(protocol.encode({"gather": "meeting", "value": settings}))
         cluster.output("worker 0", "met")
         rogue.sendall(b"[" * 100_000 + b"\n" + b'{"gather": 1}\n')
         ((code, output),) = cluster.finish(30).values()
