@@ -1,0 +1,164 @@
+"""Gradient descent beside gradient flow from the same start: what flow conserves, and where descent leaves it."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from idmatters_tf import linear
+from trainers.experiments.panels import add_legend, by_column, line, panels, sample_of
+from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Scalars, Verdict, silent
+from trainers.landscape.settings import Settings
+from trainers.landscape.targets import Targets, TargetsByName, learning_rate
+
+# Of `learning_rate`: far below the stability limit at the optimum, and in steps up to beyond it.
+FACTORS = (0.25, 1.0, 4.0, 8.0)
+# The flow's matrices W_(j+1)^T W_(j+1) - W_j W_j^T may move by this much, the solver's error.
+CONSERVED = 1e-8
+START = 0.2
+# Records of each trajectory, each with the largest eigenvalue of a Hessian.
+RECORDS = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowRow:
+    """One record of a descent and of the flow at the same time.
+
+    Attributes:
+        target: its name.
+        depth: l.
+        rate: the learning rate of descent.
+        factor: that rate in units of `targets.learning_rate`.
+        step: updates so far.
+        time: step * rate.
+        descent_risk, flow_risk: f - C of both.
+        distance: Frobenius norm of the difference of the weights, relative to the way the flow has come; None at the
+            start.
+        flow_drift: how far what flow conserves has moved.
+        sharpness: the largest eigenvalue of the Hessian of L on descent's path.
+        limit: 2 / rate, the largest sharpness at which descent is stable.
+    """
+
+    target: str
+    depth: int
+    rate: float
+    factor: float
+    step: int
+    time: float
+    descent_risk: float
+    flow_risk: float
+    distance: float | None
+    flow_drift: float
+    sharpness: float
+    limit: float
+
+
+def measure(targets: TargetsByName, depth: int, steps: int, progress: ProgressCallback = silent) -> list[FlowRow]:
+    """Descent with several rates, each beside the flow, until the same time.
+
+    Args:
+        targets: by name, (d, d).
+        depth: of the networks.
+        steps: of descent with `targets.learning_rate`; with other rates as many as fill the same time.
+        progress: is told of each piece of work done.
+    """
+    rows, counter = [], Counter(progress, "flow", len(targets) * len(FACTORS))
+    for name, R in targets.items():
+        start = START * linear.initial_weights("xavier", depth, 1, len(R), seed=4)
+        moments = np.eye(len(R)), R
+        for factor in FACTORS:
+            rate = factor * learning_rate(R, depth)
+            record_every = max(1, round(steps / factor / RECORDS))
+            found = linear.descent_against_flow(
+                start, *moments, rate, record_every * RECORDS, record_every=record_every
+            )
+            flow = linear.gradient_flow(start, *moments, rate * found.steps)
+            rows += [
+                FlowRow(
+                    target=name,
+                    depth=depth,
+                    rate=rate,
+                    factor=factor,
+                    step=int(step),
+                    time=float(rate * step),
+                    descent_risk=2 * float(found.descent_excess[k]),
+                    flow_risk=2 * float(found.flow_excess[k]),
+                    distance=float(found.distance[k] / found.scale[k]) if found.scale[k] else None,
+                    flow_drift=float(flow.balance_drift[k]),
+                    sharpness=float(found.sharpness[k]),
+                    limit=found.limit,
+                )
+                for k, step in enumerate(found.steps)
+            ]
+            counter.advance()
+    return rows
+
+
+def verdict(rows: Sequence[FlowRow]) -> Verdict:
+    """The claims: flow conserves its invariants, and descent follows it the closer, the smaller the rate."""
+    drift = max(row.flow_drift for row in rows)
+    largest = {
+        factor: max(row.distance for row in of_factor if row.distance is not None)
+        for factor, of_factor in by_column(rows, "factor").items()
+    }
+    distances = [largest[factor] for factor in sorted(largest)]
+    numbers = ", ".join(f"{largest[factor]:.2g} at rate x {factor:g}" for factor in sorted(largest))
+    return Verdict(
+        drift < CONSERVED and distances == sorted(distances),
+        f"the flow's invariants move by at most {drift:.1e}; largest relative distance of descent from the flow: {numbers}",
+    )
+
+
+def draw(rows: Sequence[FlowRow]) -> Figure:
+    """Risk, distance from the flow and sharpness against time, of the first target."""
+    chosen = next(iter(by_column(rows, "target").values()))
+    figure, axes = panels(4)
+    runs = by_column(chosen, "factor")
+    colors = {factor: f"C{number}" for number, factor in enumerate(runs)}
+    for factor, run in runs.items():
+        _draw_run(axes, run, colors[factor])
+    longest = max(runs.values(), key=lambda run: run[-1].time)
+    line(axes[0], longest, "time", "flow_risk", color="black", linewidth=3, alpha=0.3)
+    axes[0].set_ylim(bottom=1e-12)
+    for each, title in zip(
+        axes,
+        ("risk f - C", "distance from the flow, relative", "sharpness / (2 / rate)", "drift of the flow's invariants"),
+        strict=True,
+    ):
+        each.set_title(title, fontsize=9)
+        each.set_yscale("log")
+        each.set_xlabel("time, step x rate", fontsize=9)
+    axes[2].axhline(1.0, color="black", linestyle=":", linewidth=1)
+    handles = [sample_of(f"descent, rate x {factor:g}", color=color) for factor, color in colors.items()]
+    handles.append(sample_of("flow", color="black", linewidth=3, alpha=0.3))
+    add_legend(figure, handles, columns=5)
+    figure.suptitle(f"{chosen[0].target}, depth {chosen[0].depth}", fontsize=9)
+    return figure
+
+
+def _draw_run(axes: Sequence[Axes], run: Sequence[FlowRow], color: str) -> None:
+    times = [row.time for row in run]
+    line(axes[0], run, "time", "descent_risk", color=color)
+    line(axes[1], run, "time", "distance", color=color)
+    axes[2].plot(times, [row.sharpness / row.limit for row in run], color=color)
+    axes[3].plot(times, [max(row.flow_drift, 1e-17) for row in run], color=color)
+
+
+def _scalars(rows: Sequence[FlowRow]) -> Iterator[Scalars]:
+    for row in rows:
+        values = {"risk": row.descent_risk, "sharpness over limit": row.sharpness / row.limit}
+        tags = {f"flow {name}/{row.target}": value for name, value in values.items()}
+        yield Scalars(f"flow, rate x {row.factor:g}", row.step, tags)
+
+
+def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[FlowRow]:
+    # Of each sign the first target, the shallowest networks: each record takes the eigenvalues of a Hessian.
+    first = dict([*list(targets.positive.items())[:1], *list(targets.negative.items())[:1]])
+    return measure(first, min(settings.networks.depths), max(1, settings.networks.steps // 2), progress)
+
+
+EXPERIMENT = Experiment(
+    "flow", FlowRow, _run, {"flow": draw}, verdicts=lambda rows: [verdict(rows)], scalars=_scalars
+)
