@@ -17,6 +17,10 @@ experiments, each with a table (CSV), a figure and TensorBoard scalars in --out:
   certificate      (figure only) the squared gradient along the path, and what (2.3) guarantees
   augmentation     a negative determinant, as it is and with one more coordinate
   regularization   the norm of the optimum found against weight decay
+  zero_asymmetric  the zero-asymmetric start, which reaches targets of either determinant
+  certified        what convergence theorems promise along runs, and what happens
+  flow             gradient descent beside gradient flow: conserved quantities, sharpness, where they part
+  depth_laws       the largest stable learning rate against depth, for each kind of network and start
 
 examples:
   python -m trainers.landscape                                          under two minutes on two CPU cores
@@ -87,7 +91,7 @@ def _measure(settings: Settings, targets: Any) -> dict[str, list[Any]]:
         if rows:
             tables[experiment.name] = rows
         else:
-            print(f"{experiment.name}: no targets with such a determinant, left out", file=sys.stderr)
+            print(f"{experiment.name}: not for these targets, left out", file=sys.stderr)
     return tables
 
 
@@ -100,7 +104,9 @@ def _write(run: Run, tables: Mapping[str, list[Any]]) -> None:
     for experiment in EXPERIMENTS:
         if experiment.name in tables:
             paths = write_results(experiment, tables[experiment.name], run.path)
-            print(f"{experiment.name + ':':16}{', '.join(map(str, paths))}")
+            print(f"{experiment.name + ':':17}{', '.join(map(str, paths))}")
+            for verdict in experiment.verdicts(tables[experiment.name]):
+                print(f"{'':17}{verdict}")
             scalars += experiment.scalars(tables[experiment.name])
     write_scalars(scalars, run.path / "events")
 

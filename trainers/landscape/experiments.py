@@ -1,11 +1,24 @@
 """The experiments of `trainers.landscape`, in the order in which they are run."""
 
 from trainers.experiments.registry import AnyExperiment
-from trainers.landscape import augmentation, descent, factorization, regularization
+from trainers.landscape import (
+    augmentation,
+    certified,
+    depth_laws,
+    descent,
+    factorization,
+    flow,
+    regularization,
+    zero_asymmetric,
+)
 
 EXPERIMENTS: tuple[AnyExperiment, ...] = (
     factorization.EXPERIMENT,
     descent.EXPERIMENT,
     augmentation.EXPERIMENT,
     regularization.EXPERIMENT,
+    zero_asymmetric.EXPERIMENT,
+    certified.EXPERIMENT,
+    flow.EXPERIMENT,
+    depth_laws.EXPERIMENT,
 )

@@ -107,7 +107,7 @@ def verdict(rows: Sequence[FlowRow]) -> Verdict:
     numbers = ", ".join(f"{largest[factor]:.2g} at rate x {factor:g}" for factor in sorted(largest))
     return Verdict(
         drift < CONSERVED and distances == sorted(distances),
-        f"the flow's invariants move by at most {drift:.1e}; largest relative distance of descent from the flow: {numbers}",
+        f"the flow's invariants move by at most {drift:.1e}; largest relative distance of descent from it: {numbers}",
     )
 
 
@@ -159,6 +159,4 @@ def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> li
     return measure(first, min(settings.networks.depths), max(1, settings.networks.steps // 2), progress)
 
 
-EXPERIMENT = Experiment(
-    "flow", FlowRow, _run, {"flow": draw}, verdicts=lambda rows: [verdict(rows)], scalars=_scalars
-)
+EXPERIMENT = Experiment("flow", FlowRow, _run, {"flow": draw}, verdicts=lambda rows: [verdict(rows)], scalars=_scalars)

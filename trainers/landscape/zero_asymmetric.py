@@ -1,4 +1,4 @@
-"""The zero-asymmetric start of Wu, Wang & Ma (arXiv 1911.00645) against starts near the identity, for both signs of det R."""
+"""The zero-asymmetric start (Wu, Wang & Ma, arXiv 1911.00645) and starts near the identity, for either determinant."""
 
 import dataclasses
 import itertools

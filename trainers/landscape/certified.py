@@ -1,0 +1,247 @@
+"""What convergence theorems promise along runs of gradient descent, next to what happens."""
+
+import dataclasses
+import textwrap
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from idmatters_tf import linear
+from trainers.experiments.panels import add_legend, by_column, by_columns, line, note, panels, sample_of
+from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
+from trainers.landscape.settings import Settings
+from trainers.landscape.targets import Targets, learning_rate
+
+# Each run goes on until the excess risk is this share of that at the start.
+GOAL = 1e-4
+# The ratio of successive steps at which certificates are taken.
+SPACING = 1.2
+# Of Wu, Wang & Ma's theorem: with so many layers and so small a target its rate is largest.
+THEOREM_DEPTH, THEOREM_NORM = 9, 0.5
+
+COLORS = {
+    "jacobians": "tab:blue",
+    "dominance": "tab:green",
+    "balanced": "tab:brown",
+    "zero-asymmetric": "tab:orange",
+    "positive definite": "tab:red",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Path:
+    """One descent that is certified.
+
+    Attributes:
+        name: start and target.
+        W: the start, (units, 1, d, d), with shortcuts.
+        R: the target.
+        rate: the learning rate.
+        most_steps: after which it ends in any case.
+    """
+
+    name: str
+    W: NDArray[np.float64]
+    R: NDArray[np.float64]
+    rate: float
+    most_steps: int
+
+
+@dataclasses.dataclass(frozen=True)
+class CertifiedRow:
+    """One theorem at one point of one run.
+
+    Attributes:
+        run: start and target.
+        depth: l.
+        rate: the learning rate.
+        step: updates so far.
+        risk: f - C.
+        theorem, scope: see `linear.certificates`.
+        applies: whether its assumptions hold here.
+        reason: the first that does not.
+        promised: the share of the risk that the next step takes away at least; None where nothing is promised.
+        measured: the share that it did take away.
+        promised_steps: from the start to a ten-thousandth of the risk, by what is promised along the run; None where
+            something is promised only at some points.
+        measured_steps: the first step there; None where it is not reached.
+    """
+
+    run: str
+    depth: int
+    rate: float
+    step: int
+    risk: float
+    theorem: str
+    scope: str
+    applies: bool
+    reason: str
+    promised: float | None
+    measured: float
+    promised_steps: float | None
+    measured_steps: int | None
+
+
+def paths(R: NDArray[np.float64], depth: int, steps: int) -> list[Path]:
+    """The runs: from the identity and from the zero-asymmetric start, with rates of practice and of theorems.
+
+    Args:
+        R: a target with positive determinant.
+        depth: of the networks, but for the last run.
+        steps: at most so many with a rate of practice.
+    """
+    d = len(R)
+    identity = linear.initial_weights("zero", depth, 1, d)
+    asymmetric = linear.initial_weights("zero-asymmetric", depth, 1, d, shortcut=True)
+    values, vectors = np.linalg.eigh(R.T @ R)
+    definite = vectors * np.sqrt(values) @ vectors.T
+    # The largest rate that the theorem allows, see `linear.certificates`.
+    curvature = (2 * depth - 1) * max(1.0, float(np.sqrt(values[-1]))) ** ((2 * depth - 2) / depth)
+    small = THEOREM_NORM * R / np.linalg.norm(R)
+    first = linear.initial_weights("zero-asymmetric", THEOREM_DEPTH, 1, d, shortcut=True)
+    N, phi = THEOREM_DEPTH, max(2 * THEOREM_NORM, 3 / np.sqrt(THEOREM_DEPTH), 1.0)
+    allowed = min(1 / (4 * N**3 * phi**6), 1 / (144 * N**2 * phi**4))
+    return [
+        Path("identity start, positive definite target", identity, definite, 0.999 / curvature, steps),
+        Path("identity start, det > 0", identity, R, learning_rate(R, depth), steps),
+        Path("zero-asymmetric start, a rate of practice", asymmetric, R, learning_rate(R, depth), steps),
+        Path("zero-asymmetric start, the theorem's rate", first, small, float(allowed), 40 * steps),
+    ]
+
+
+def measure(runs: Sequence[Path], progress: ProgressCallback = silent) -> list[CertifiedRow]:
+    """Certificates and contractions along each run.
+
+    Args:
+        runs: see `paths`.
+        progress: is told of each piece of work done.
+    """
+    rows, counter = [], Counter(progress, "certified", len(runs))
+    for run in runs:
+        rows += _along(run)
+        counter.advance()
+    return rows
+
+
+def _along(run: Path) -> Iterator[CertifiedRow]:
+    moments = np.eye(len(run.R)), run.R
+    W, step, reached, points = run.W, 0, None, []
+    while True:
+        risk = linear.excess_risk(W, *moments)
+        ahead = max(1, round((SPACING - 1) * step))
+        found = linear.gradient_descent(W[None], *moments, run.rate, ahead)
+        risks = found.excess_risk[0]
+        points.append((step, risk, 1 - float(risks[1]) / risk, linear.certificates(W, *moments, run.rate)))
+        start, goal = points[0][1], GOAL * points[0][1]
+        if (risks <= goal).any():
+            reached = step + int(np.argmax(risks <= goal))
+        if reached is not None or step + ahead > run.most_steps:
+            break
+        W, step = found.weights[0], step + ahead
+    for step, risk, measured, found in points:
+        for theorem, certificate in found.items():
+            along = [point[3][theorem] for point in points]
+            if certificate.scope == "run":
+                promised_steps = along[0].steps(start, goal) if along[0].applies else None
+                applies, contraction = along[0].applies, along[0].contraction
+            else:
+                weakest = min(along, key=lambda each: each.contraction)
+                promised_steps = weakest.steps(start, goal) if weakest.applies else None
+                applies, contraction = certificate.applies, certificate.contraction
+            yield CertifiedRow(
+                run=run.name,
+                depth=len(run.W),
+                rate=run.rate,
+                step=step,
+                risk=2 * risk,
+                theorem=theorem,
+                scope=certificate.scope,
+                applies=applies,
+                reason="" if applies else certificate.reason,
+                promised=contraction if applies and contraction > 0 else None,
+                measured=measured,
+                promised_steps=promised_steps,
+                measured_steps=reached,
+            )
+
+
+def verdict(rows: Sequence[CertifiedRow]) -> Verdict:
+    """The claim: no run is slower than promised."""
+    promised = [row for row in rows if row.scope == "run" and row.promised is not None]
+    kept = all(row.measured >= row.promised * (1 - 1e-6) for row in promised if row.promised is not None)
+    numbers = []
+    for (run, theorem), chosen in by_columns(rows, "run", "theorem").items():
+        first = chosen[0]
+        if first.promised_steps is not None and first.measured_steps is not None:
+            numbers.append(f"{run}, {theorem}: {first.measured_steps} steps, {first.promised_steps:.3g} promised")
+    return Verdict(kept, "; ".join(numbers))
+
+
+def draw(rows: Sequence[CertifiedRow]) -> Figure:
+    """The share of the risk that a step takes away, measured and promised, a panel for each run."""
+    runs = by_column(rows, "run")
+    figure, axes = panels(len(runs))
+    for each, (run, chosen) in zip(axes, runs.items(), strict=True):
+        _panel(each, chosen)
+        each.set_title(f"{run}, l = {chosen[0].depth}", fontsize=8)
+    figure.supylabel("share of the risk taken away by a step", fontsize=9)
+    handles = [sample_of("measured", color="black", linewidth=3, alpha=0.4)]
+    handles += [sample_of(theorem, color=color, linestyle="--") for theorem, color in COLORS.items()]
+    add_legend(figure, handles, columns=6)
+    return figure
+
+
+def _panel(axes: Axes, rows: Sequence[CertifiedRow]) -> None:
+    missing = []
+    for number, (theorem, chosen) in enumerate(by_column(rows, "theorem").items()):
+        if not number:
+            line(axes, chosen, "step", "measured", color="black", linewidth=3, alpha=0.4)
+        if not line(axes, chosen, "step", "promised", color=COLORS[theorem], linestyle="--"):
+            missing.append(theorem)
+    axes.set_yscale("log")
+    axes.set_xlabel("step", fontsize=9)
+    values = [value for row in rows for value in (row.promised, row.measured) if value is not None]
+    # Room for the note, and at least one labelled power of ten.
+    axes.set_ylim(min(values) / 10, max(values) * 2)
+    if missing:
+        note(axes, textwrap.fill(f"do not apply: {', '.join(missing)}", 40))
+
+
+def draw_steps(rows: Sequence[CertifiedRow]) -> Figure:
+    """The number of steps to a ten-thousandth of the risk, promised against measured."""
+    figure, (axes,) = panels(1)
+    markers = dict(zip(by_column(rows, "run"), "os^D", strict=False))
+    shown = []
+    for (run, theorem), chosen in by_columns(rows, "run", "theorem").items():
+        first = chosen[0]
+        if first.promised_steps is not None and first.measured_steps:
+            axes.loglog(first.measured_steps, first.promised_steps, markers[run], color=COLORS[theorem], markersize=8)
+            shown += [first.measured_steps, first.promised_steps]
+    if shown:
+        ends = [min(shown) / 2, max(shown) * 2]
+        axes.loglog(ends, ends, "k:", linewidth=1)
+    axes.set_xlabel("steps measured", fontsize=9)
+    axes.set_ylabel("steps that suffice, promised", fontsize=9)
+    handles = [sample_of(theorem, color=color, marker="o", linestyle="") for theorem, color in COLORS.items()]
+    handles += [sample_of(run, marker=marker, linestyle="") for run, marker in markers.items()]
+    add_legend(figure, handles, columns=2)
+    return figure
+
+
+def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[CertifiedRow]:
+    if not targets.positive:
+        return []
+    R = next(iter(targets.positive.values()))
+    return measure(paths(R, min(settings.networks.depths), settings.networks.steps), progress)
+
+
+EXPERIMENT = Experiment(
+    "certified",
+    CertifiedRow,
+    _run,
+    {"certified": draw, "certified_steps": draw_steps},
+    verdicts=lambda rows: [verdict(rows)],
+)
