@@ -5,7 +5,8 @@ of operations in `models.cost`, and the command lines of the programs.
 """
 
 import dataclasses
-from typing import Literal, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
 from idmatters_tf.arguments import one_of, positive_integer
 
@@ -61,14 +62,14 @@ class Layout:
         one_of("head", self.head, get_args(Head))
 
 
-def cifar_layout(blocks: int, widths: tuple[int, ...], stem: int, **others) -> Layout:
+def cifar_layout(blocks: int, widths: Sequence[int], stem: int, **others: Any) -> Layout:
     """As many blocks in every stage; each stage but the first starts with stride 2. `others`: see `Layout`."""
     positive_integer("blocks", blocks)
     widths = tuple(widths)
     return Layout((blocks,) * len(widths), widths, (1, *(2,) * (len(widths) - 1))[: len(widths)], stem, **others)
 
 
-def imagenet_layout(blocks: tuple[int, ...], widths: tuple[int, ...], stem: int, **others) -> Layout:
+def imagenet_layout(blocks: Sequence[int], widths: Sequence[int], stem: int, **others: Any) -> Layout:
     """A 7x7 stem of stride 2, and stride 2 at the start of every stage. `others`: see `Layout`."""
     widths = tuple(widths)
     return Layout(tuple(blocks), widths, (2,) * len(widths), stem, stem_size=7, stem_strides=2, **others)

@@ -19,7 +19,14 @@ from trainers.training.task import Task
 if TYPE_CHECKING:
     import keras
 
+    from idmatters_tf.data.augment import Pixels
+    from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
+    from idmatters_tf.data.images import ImageData
     from trainers.cluster.description import ClusterDescription
+    from trainers.run.folder import Run
+    from trainers.training.learner import Learner
+    from trainers.training.schedule import LinearSchedule, Schedule
+    from trainers.training.session import Callback
 
 EXAMPLES = """
 examples:
@@ -168,7 +175,7 @@ class CifarCommand(Command):
 
 
 @dataclasses.dataclass
-class Cifar(Task):
+class Cifar(Task["ImageData"]):
     """Training on CIFAR or shapes."""
 
     settings: CifarSettings
@@ -190,7 +197,7 @@ class Cifar(Task):
         name = {"quick": "quick", "fast": f"{settings.data.dataset}-fast"}
         return f"runs/{name.get(preset, settings.data.dataset)}"
 
-    def load(self) -> Any:
+    def load(self) -> "ImageData":
         from idmatters_tf.data import cifar, shapes
         from idmatters_tf.data.images import DataNotFound
 
@@ -208,7 +215,7 @@ class Cifar(Task):
             raise UsageError(f"{sentence} Or train on the built-in images: --dataset shapes.") from error
         return self._held_out(data.first(wanted.train_images, wanted.test_images))
 
-    def _held_out(self, data: Any) -> Any:
+    def _held_out(self, data: "ImageData") -> "ImageData":
         count = self.settings.data.held_out
         if count is not None and count >= len(data.train_images):
             raise UsageError(f"--held-out must be less than the {len(data.train_images)} images. Received: {count}")
@@ -229,7 +236,7 @@ class Cifar(Task):
             seed=recipe.seed,
         )
 
-    def schedule(self) -> Any:
+    def schedule(self) -> "Schedule | LinearSchedule":
         from trainers.training.schedule import LinearSchedule, Schedule
 
         recipe = self.settings.recipe
@@ -248,16 +255,17 @@ class Cifar(Task):
         return preprocessing.fit(self.settings.data.preprocess, self.data.train_images)
 
     @functools.cached_property
-    def images(self) -> Any:
+    def images(self) -> "tuple[Pixels, Pixels]":
         """(training images, test images); bytes are standardised later, batch by batch."""
         both = self.data.train_images, self.data.test_images
         if self.preprocessing is None:
             return both
         from trainers.training import preprocessing
 
-        return tuple(preprocessing.apply(self.preprocessing, images) for images in both)
+        train, test = (preprocessing.apply(self.preprocessing, images) for images in both)
+        return train, test
 
-    def train_batches(self) -> Any:
+    def train_batches(self) -> "TrainBatches":
         from idmatters_tf.data.augment import AUGMENTATIONS
         from idmatters_tf.data.batches import TrainBatches
 
@@ -267,7 +275,7 @@ class Cifar(Task):
             augmentation = dataclasses.replace(augmentation, **changes)
         return TrainBatches(self.images[0], self.data.train_labels, recipe.batch_size, recipe.seed, augmentation)
 
-    def test_batches(self) -> Any:
+    def test_batches(self) -> "EvaluationBatches":
         from idmatters_tf.data.batches import EvaluationBatches
 
         return EvaluationBatches(self.images[1], self.data.test_labels, self.settings.recipe.batch_size)
@@ -276,7 +284,7 @@ class Cifar(Task):
         if self.settings.curvature.curvature_every is not None and cluster is not None:
             raise UsageError("--curvature-every works on one machine, not in a cluster. Leave it out.")
 
-    def callbacks(self, learner: Any, run: Any) -> Sequence[Any]:
+    def callbacks(self, learner: "Learner", run: "Run") -> "Sequence[Callback]":
         every, count = dataclasses.astuple(self.settings.curvature)
         if every is None:
             return ()

@@ -19,6 +19,10 @@ from trainers.training.task import Task
 if TYPE_CHECKING:
     import keras
 
+    from idmatters_tf.data.imagenet import StreamedImageData
+    from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches
+    from trainers.training.schedule import Schedule
+
 PRESETS = {
     # Section 4.2: these are the defaults of the options themselves.
     "paper": {},
@@ -128,7 +132,7 @@ class ImageNetCommand(Command):
 
 
 @dataclasses.dataclass
-class ImageNet(Task):
+class ImageNet(Task["StreamedImageData"]):
     """Training on folders of images."""
 
     settings: ImageNetSettings
@@ -141,7 +145,7 @@ class ImageNet(Task):
     def default_out(cls, settings: ImageNetSettings, preset: str) -> str:
         return "runs/imagenet"
 
-    def load(self) -> Any:
+    def load(self) -> "StreamedImageData":
         from idmatters_tf.data import imagenet
 
         wanted = self.settings.data
@@ -170,20 +174,20 @@ class ImageNet(Task):
             layout, tuple(image_shape), classes, recipe.weight_decay, recipe.seed, name="identity_resnet34"
         )
 
-    def schedule(self) -> Any:
+    def schedule(self) -> "Schedule":
         from trainers.training.schedule import Schedule
 
         recipe = self.settings.recipe
         drops = decay_steps(recipe.steps, len(self.data.train), recipe.batch_size, recipe.decay_epochs)
         return Schedule(recipe.learning_rate, drops, 1 / recipe.decay_factor)
 
-    def train_batches(self) -> Any:
+    def train_batches(self) -> "StreamTrainBatches":
         from idmatters_tf.data.streams import StreamTrainBatches
 
         recipe, data = self.settings.recipe, self.settings.data
         return StreamTrainBatches(self.data.train, recipe.batch_size, recipe.seed, data.augment, data.size)
 
-    def test_batches(self) -> Any:
+    def test_batches(self) -> "StreamEvaluationBatches":
         from idmatters_tf.data.streams import StreamEvaluationBatches
 
         data = self.settings.data
@@ -230,7 +234,7 @@ def decay_steps(steps: int, images: int, batch_size: int, epochs: float) -> tupl
     return tuple(math.ceil(number * every - 1e-9) for number in range(1, math.ceil(steps / every)))
 
 
-def _without_broken(data: Any) -> Any:
+def _without_broken(data: "StreamedImageData") -> "StreamedImageData":
     from trainers.run.progress import Progress
 
     import_tensorflow()

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import IO
 
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
@@ -87,14 +88,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return processes.wait()
 
 
-def local_cluster(workers, ps=0):
+def local_cluster(workers: int, ps: int = 0) -> tuple[dict[str, list[str]], int]:
     """The jobs of a cluster on this machine at free ports, and the port where its tasks meet."""
     names = ["chief"] * (ps > 0) + ["worker"] * workers + ["ps"] * ps
     with_sockets = [socket.create_server(("127.0.0.1", 0)) for _ in (*names, "control")]
     ports = [each.getsockname()[1] for each in with_sockets]
     for each in with_sockets:
         each.close()
-    jobs = {}
+    jobs: dict[str, list[str]] = {}
     for name, port in zip(names, ports[:-1], strict=True):
         jobs.setdefault(name, []).append(f"127.0.0.1:{port}")
     return jobs, ports[-1]
@@ -109,11 +110,12 @@ class Processes:
 
     def __init__(self):
         self._watched, self._held = os.pipe()
-        self._processes, self._readers = {}, []
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._readers: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._signals = SignalHandler(self._pass_on, patience=None)
 
-    def start(self, name, command, env):
+    def start(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
         """Starts one, in a process group of its own: signals reach it through `passing_signals_on` alone."""
         process = subprocess.Popen(
             command,
@@ -130,25 +132,25 @@ class Processes:
         reader.start()
         self._readers.append(reader)
 
-    def _copy(self, name, stream):
+    def _copy(self, name: str, stream: IO[str]) -> None:
         for line in stream:
             # The processes go on where nobody reads this any more.
             with self._lock, contextlib.suppress(OSError):
                 print(f"[{name}] {line}", end="", flush=True)
 
-    def passing_signals_on(self):
+    def passing_signals_on(self) -> SignalHandler:
         """A context in which SIGTERM and Ctrl-C go to all processes; the third one kills them."""
         return self._signals
 
-    def _pass_on(self, number, count):
+    def _pass_on(self, number: int, count: int) -> None:
         self._send(number if count < 3 else signal.SIGKILL)
 
-    def _send(self, number):
+    def _send(self, number: int) -> None:
         for process in self._processes.values():
             if process.poll() is None:
                 process.send_signal(number)
 
-    def wait(self):
+    def wait(self) -> int:
         """Waits for all; ends the others when one fails. Returns the first bad exit code, or 0."""
         code, failed, killed = 0, None, False
         while any(process.poll() is None for process in self._processes.values()):

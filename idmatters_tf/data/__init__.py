@@ -6,6 +6,7 @@ mnist     MNIST, from the official idx files or through TensorFlow Datasets
 shapes    a built-in, generated data set: works offline
 augment   crop, flip and standardise a batch at once
 sources   where data sets are looked for, and how TensorFlow Datasets gives them
+protocols what training code uses of a data set and its batches
 batches   which images, in which order, with which augmentation, at which step, on which replica
 imagenet  ImageNet and other folders of images, read while training
 folders   the usual tree of such folders: train/CLASS/*.JPEG
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         imagenet,
         images,
         mnist,
+        protocols,
         records,
         shapes,
         sources,
@@ -43,6 +45,7 @@ __all__ = [
     "imagenet",
     "images",
     "mnist",
+    "protocols",
     "records",
     "shapes",
     "sources",

@@ -1,9 +1,11 @@
 """Crop, flip and standardise a whole batch at once, in TensorFlow operations without state."""
 
 import dataclasses
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from idmatters_tf.arguments import one_of
 
@@ -30,12 +32,21 @@ class CropAndFlip:
     flips: str = "random"
     cutout: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         one_of("padding_mode", self.padding_mode, ("zero", "reflect"))
         one_of("flips", self.flips, ("random", "alternate"))
 
 
-AUGMENTATIONS = {"paper": CropAndFlip(2), "standard": CropAndFlip(4), "all-cnn": CropAndFlip(5), "none": None}
+AUGMENTATIONS: dict[str, CropAndFlip | None] = {
+    "paper": CropAndFlip(2),
+    "standard": CropAndFlip(4),
+    "all-cnn": CropAndFlip(5),
+    "none": None,
+}
+
+
+# Bytes as they were decoded, or preprocessed numbers.
+Pixels: TypeAlias = NDArray[np.uint8 | np.float32]
 
 
 class InMemoryImages:
@@ -50,7 +61,7 @@ class InMemoryImages:
         augmentation: a `CropAndFlip`, or None for the images as they are.
     """
 
-    def __init__(self, images, augmentation=None):
+    def __init__(self, images: Pixels, augmentation: CropAndFlip | None = None):
         self.count = len(images)
         self.augmentation = augmentation
         self._size = images.shape[1:3]
@@ -65,33 +76,34 @@ class InMemoryImages:
         with tf.device("CPU:0"):
             self._images = tf.constant(images)
 
-    def batch(self, indices, draws):
+    def batch(self, indices: tf.Tensor, draws: tf.Tensor | None) -> tf.Tensor:
         """Cuts out a batch.
 
         Args:
             indices: int64, `(batch,)`, which images.
-            draws: int32, `(batch, 3)` or more columns, of at least 0: row, column, flip.
+            draws: int32, `(batch, 3)` or more columns, of at least 0: row, column, flip. None: the images as they are.
 
         Returns:
             float32, `(batch, rows, cols, channels)`, pixels as they were given.
         """
-        if self.augmentation is None:
+        if self.augmentation is None or draws is None:
             return tf.cast(tf.gather(self._images, indices), tf.float32)
         padding = self.augmentation.padding
-        flipped = tf.cast(draws[:, 2] % 2, tf.int64)
+        flipped = tf.cast(draws[:, 2] % 2, tf.int64)  # pyright: ignore[reportOperatorIssue]
+        moved = draws[:, :2] % (2 * padding + 1)  # pyright: ignore[reportOperatorIssue]
         images = tf.gather(self._images, indices + flipped * self.count)
         # "Glimpses" at whole-pixel offsets are plain crops, and fast as long as they stay inside the image.
         return tf.raw_ops.ExtractGlimpseV2(
             input=tf.cast(images, tf.float32),
             size=self._size,
-            offsets=tf.cast(draws[:, :2] % (2 * padding + 1), tf.float32),
+            offsets=tf.cast(moved, tf.float32),
             centered=False,
             normalized=False,
             uniform_noise=False,
             noise="zero",
         )
 
-    def standardized(self, indices, draws):
+    def standardized(self, indices: tf.Tensor, draws: tf.Tensor | None) -> tf.Tensor:
         """A batch ready for a network: bytes are standardised image by image, other pixels are left as they are.
 
         Args:
@@ -101,12 +113,13 @@ class InMemoryImages:
         images = self.batch(indices, draws)
         if self._raw:
             images = standardize(images)
-        if self.augmentation is not None and self.augmentation.cutout:
-            images = cut_out(images, draws[:, 3:5] % tf.constant(self._size, tf.int32), self.augmentation.cutout)
+        if self.augmentation is not None and self.augmentation.cutout and draws is not None:
+            centres = draws[:, 3:5] % tf.constant(self._size, tf.int32)  # pyright: ignore[reportOperatorIssue]
+            images = cut_out(images, centres, self.augmentation.cutout)
         return images
 
 
-def cut_out(images, centres, side):
+def cut_out(images: tf.Tensor, centres: tf.Tensor, side: int) -> tf.Tensor:
     """Sets a square of each image to 0.
 
     Args:
@@ -124,13 +137,13 @@ def cut_out(images, centres, side):
     return tf.where((rows[:, :, None] & cols[:, None, :])[..., None], 0.0, images)
 
 
-def standardize(images):
+def standardize(images: tf.Tensor) -> tf.Tensor:
     """Each image to mean 0 and standard deviation 1, as `tf.image.per_image_standardization`, a batch at once.
 
     Args:
         images: float32, `(batch, rows, cols, channels)`.
     """
-    size = images.shape[1] * images.shape[2] * images.shape[3]
+    size = images.shape[1] * images.shape[2] * images.shape[3]  # pyright: ignore[reportOperatorIssue]
     mean = tf.reduce_mean(images, axis=[1, 2, 3], keepdims=True)
     variance = tf.reduce_mean(tf.square(images), axis=[1, 2, 3], keepdims=True) - tf.square(mean)
     # The bound 1 / sqrt(size) on the deviation; pixels are whole numbers, so rounding cannot come near it.

@@ -8,11 +8,17 @@ that epoch's own permutation. Step s takes the positions from s * batch to (s + 
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
-from idmatters_tf.data.augment import InMemoryImages
+from idmatters_tf.data.augment import CropAndFlip, InMemoryImages, Pixels
+from idmatters_tf.data.protocols import Int
+
+Labels: TypeAlias = NDArray[np.integer[Any]] | Sequence[int]
 
 # Keep the random numbers of the permutation, the augmentation and cutout apart.
 _ORDER, _AUGMENTATION, _CUTOUT = 1, 2, 3
@@ -36,7 +42,7 @@ class Share:
 ALONE = Share()
 
 
-def shuffled(positions, count, seed):
+def shuffled(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
     """Which of `count` images is at each position of the endless sequence: each epoch is its own permutation.
 
     Args:
@@ -52,7 +58,9 @@ def shuffled(positions, count, seed):
     seeds = tf.cast(tf.concat([seeds, tf.fill([tf.shape(epochs)[0], 1], tf.cast(_ORDER, tf.int64))], 1), tf.uint32)
     # The raw operation: the Python wrapper mishandles a batch of seeds.
     return tf.raw_ops.RandomIndexShuffle(
-        index=positions % count, seed=seeds, max_index=tf.fill(tf.shape(positions), tf.cast(count - 1, tf.int64))
+        index=positions % count,  # pyright: ignore[reportOperatorIssue]
+        seed=seeds,
+        max_index=tf.fill(tf.shape(positions), tf.cast(count - 1, tf.int64)),
     )
 
 
@@ -68,7 +76,14 @@ class TrainBatches:
         augmentation: a value of `idmatters_tf.data.augment.AUGMENTATIONS`.
     """
 
-    def __init__(self, images, labels, batch_size, seed=0, augmentation=None):
+    def __init__(
+        self,
+        images: Pixels,
+        labels: Labels,
+        batch_size: int,
+        seed: int = 0,
+        augmentation: CropAndFlip | None = None,
+    ):
         if batch_size < 1:
             raise ValueError(f"Argument `batch_size` must be positive. Received: batch_size={batch_size}")
         if not 0 <= seed < 2**32:
@@ -82,11 +97,11 @@ class TrainBatches:
                 first = np.random.default_rng(seed).integers(0, 2, len(labels), dtype=np.int32)
                 self._first_flips = tf.constant(first)
 
-    def indices(self, positions):
+    def indices(self, positions: tf.Tensor) -> tf.Tensor:
         """The image at each position of the endless sequence: int64 to int64, of the same shape `(count,)`."""
         return shuffled(positions, self._images.count, self.seed)
 
-    def batch(self, step, start=0, stop=None):
+    def batch(self, step: Int, start: Int = 0, stop: Int | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         """The examples from `start` to `stop` of the global batch of a step.
 
         Args:
@@ -115,7 +130,7 @@ class TrainBatches:
         key = tf.stack([tf.constant((self.seed << 2) + purpose, tf.int64), step])
         return tf.random.stateless_uniform([self.batch_size, columns], key, 0, 1 << 30, tf.int32)
 
-    def dataset(self, first_step, steps, share=ALONE, stride=1):
+    def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
         """The batches of `steps` steps as a `tf.data.Dataset`, one element for each replica in turn.
 
         Args:
@@ -150,18 +165,18 @@ class EvaluationBatches:
         batch_size: of the global batch.
     """
 
-    def __init__(self, images, labels, batch_size):
+    def __init__(self, images: Pixels, labels: Labels, batch_size: int):
         self.batch_size = batch_size
         self._images = InMemoryImages(images)
         with tf.device("CPU:0"):
             self._labels = tf.constant(labels, tf.int32)
 
     @property
-    def steps(self):
+    def steps(self) -> int:
         """How many global batches hold all images."""
         return -(-self._images.count // self.batch_size)
 
-    def dataset(self, share=ALONE, first=0, steps=None):
+    def dataset(self, share: Share = ALONE, first: Int = 0, steps: int | None = None) -> tf.data.Dataset:
         """A `tf.data.Dataset` of (images, labels, weights), weights float32 in {0, 1}, one element for each replica.
 
         Args:

@@ -16,7 +16,7 @@ import numpy as np
 
 from idmatters_tf.data import sources
 from idmatters_tf.data.images import DataError, ImageData
-from idmatters_tf.data.sources import Location
+from idmatters_tf.data.sources import Location, Path
 
 IMAGE_SHAPE = (32, 32, 3)
 IMAGE_BYTES = 3072
@@ -28,15 +28,15 @@ class _Variant:
     folder: str
     archive: str
     python_archive: str
-    train_files: tuple
+    train_files: tuple[str, ...]
     train_records: int
     test_file: str
     test_records: int
     label_bytes: int
-    class_names: tuple
+    class_names: tuple[str, ...]
 
     @property
-    def record_bytes(self):
+    def record_bytes(self) -> int:
         return self.label_bytes + IMAGE_BYTES
 
 
@@ -67,7 +67,7 @@ VARIANTS = {
 }
 
 
-def locate(name, data_dir=None):
+def locate(name: str, data_dir: Path | None = None) -> Location | None:
     """Looks for a data set's files without reading them.
 
     Args:
@@ -90,7 +90,7 @@ def locate(name, data_dir=None):
     return None
 
 
-def load(name, data_dir=None, download=False):
+def load(name: str, data_dir: Path | None = None, download: bool = False) -> ImageData:
     """Loads CIFAR-10 or CIFAR-100 into memory.
 
     Args:
@@ -151,7 +151,10 @@ def _read_archive(archive, variant, expected):
         with tarfile.open(archive) as members:
             for file in expected:
                 # Read in place: nothing is unpacked to disk, so no path in the archive can do harm.
-                with members.extractfile(f"{variant.folder}/{file}") as stream:
+                stream = members.extractfile(f"{variant.folder}/{file}")
+                if stream is None:
+                    raise tarfile.ReadError(f"{file} is not a file")
+                with stream:
                     yield stream.read()
     except (tarfile.TarError, KeyError, EOFError, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(":")

@@ -13,6 +13,9 @@ to the devices are single bytes, of which decoded parts have fewer than resized 
 Resizing is bilinear, as TensorFlow's `resize` did it in 2016, without smoothing beforehand.
 """
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import tensorflow as tf
 
 from idmatters_tf.data.augment import standardize
@@ -21,8 +24,13 @@ AUGMENTATIONS = ("paper", "standard", "none")
 AREA, ASPECT, ATTEMPTS = (0.08, 1.0), (3 / 4, 4 / 3), 10
 CENTRAL = 224 / 256
 
+# From the shape of an image, int32 `(3,)`, to a part of it, int32 `[top, left, rows, cols]`.
+Window: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
+# Pixels and sizes, see `pack`, and bool `(batch,)`, which images are mirrored left to right.
+Packed: TypeAlias = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
-def train_window(augmentation, key):
+
+def train_window(augmentation: str, key: tf.Tensor) -> Window | None:
     """The part of an image to train on, as `decode` takes it.
 
     Args:
@@ -32,12 +40,12 @@ def train_window(augmentation, key):
     return (lambda shape: random_window(shape, key)) if augmentation == "standard" else None
 
 
-def evaluation_window(augmentation):
+def evaluation_window(augmentation: str) -> Window | None:
     """The part of an image to evaluate on, as `decode` takes it."""
     return central_window if augmentation == "standard" else None
 
 
-def pack(count, image):
+def pack(count: int, image: Callable[[tf.Tensor], tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """Decoded images of different sizes, one behind the other.
 
     Args:
@@ -59,7 +67,7 @@ def pack(count, image):
     return pixels.concat(), tf.ensure_shape(sizes.stack(), [count, 2])
 
 
-def preprocess_on_device(images, size):
+def preprocess_on_device(images: Packed, size: int) -> tf.Tensor:
     """Resizes, flips and standardises a batch: what is left to the devices.
 
     Args:
@@ -72,7 +80,7 @@ def preprocess_on_device(images, size):
     return standardize(resize(*images, size))
 
 
-def resize(pixels, sizes, flips, size):
+def resize(pixels: tf.Tensor, sizes: tf.Tensor, flips: tf.Tensor, size: int) -> tf.Tensor:
     """Brings images that lie one behind the other to one size, by bilinear interpolation as `tf.image.resize`.
 
     Args:
@@ -88,7 +96,7 @@ def resize(pixels, sizes, flips, size):
     return way(pixels, sizes, flips, size)
 
 
-def resize_one_by_one(pixels, sizes, flips, size):
+def resize_one_by_one(pixels: tf.Tensor, sizes: tf.Tensor, flips: tf.Tensor, size: int) -> tf.Tensor:
     """See `resize`."""
     ends = tf.cumsum(3 * tf.reduce_prod(tf.cast(sizes, tf.int64), axis=1))
 
@@ -105,7 +113,7 @@ def resize_one_by_one(pixels, sizes, flips, size):
     return tf.ensure_shape(images, [sizes.shape[0], *kind.shape])
 
 
-def resize_at_once(pixels, sizes, flips, size):
+def resize_at_once(pixels: tf.Tensor, sizes: tf.Tensor, flips: tf.Tensor, size: int) -> tf.Tensor:
     """See `resize`."""
     # Converted before gathering: on a GPU there may be no gathering of bytes.
     pixels = tf.cast(tf.reshape(pixels, [-1, 3]), tf.float32)
@@ -141,7 +149,7 @@ def _neighbours(lengths, size):
     )
 
 
-def random_window(shape, key):
+def random_window(shape: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
     """A random part of an image of this shape: int32 `[top, left, rows, cols]`."""
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
@@ -156,14 +164,14 @@ def random_window(shape, key):
     return tf.concat([begin[:2], extent[:2]], 0)
 
 
-def central_window(shape):
+def central_window(shape: tf.Tensor) -> tf.Tensor:
     """The central square, 224/256 of the shorter side: int32 `[top, left, rows, cols]`."""
     side = tf.cast(tf.round(tf.cast(tf.minimum(shape[0], shape[1]), tf.float32) * CENTRAL), tf.int32)
     side = tf.maximum(side, 1)
     return tf.stack([(shape[0] - side) // 2, (shape[1] - side) // 2, side, side])
 
 
-def decode(contents, window=None):
+def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
     """Decodes an image, or a part of it.
 
     Args:

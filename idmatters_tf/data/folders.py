@@ -4,8 +4,10 @@ import dataclasses
 import os
 import pathlib
 import zlib
+from collections.abc import Iterable, Sequence
 
 from idmatters_tf.data.images import DataError
+from idmatters_tf.data.sources import Path
 
 SUFFIXES = (".jpeg", ".jpg", ".png")
 # What the labels of a flat folder of validation images are usually called.
@@ -24,32 +26,32 @@ class ImageFiles:
     """
 
     root: pathlib.Path
-    names: list
-    labels: list
-    class_names: tuple
+    names: list[str]
+    labels: list[int]
+    class_names: tuple[str, ...]
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.names)
 
-    def without(self, broken):
+    def without(self, broken: Iterable[int]) -> "ImageFiles":
         """The same without the images at these places."""
         broken = set(broken)
         kept = [place for place in range(len(self)) if place not in broken]
-        names, labels = ([values[place] for place in kept] for values in (self.names, self.labels))
+        names, labels = [self.names[place] for place in kept], [self.labels[place] for place in kept]
         return dataclasses.replace(self, names=names, labels=labels)
 
-    def where(self, place):
+    def where(self, place: int) -> str:
         """The image's file, in words."""
         return str(self.root / self.names[place])
 
-    def digest(self, crc=0):
+    def digest(self, crc: int = 0) -> int:
         """A checksum of names and labels; the pixels are not read."""
         for name, label in zip(self.names, self.labels, strict=True):
             crc = zlib.crc32(f"{name}\0{label}\n".encode(), crc)
         return crc
 
 
-def list_classes(folder):
+def list_classes(folder: Path) -> ImageFiles:
     """Lists `folder/CLASS/*.JPEG`.
 
     Args:
@@ -65,7 +67,8 @@ def list_classes(folder):
     classes = sorted(entry.name for entry in _entries(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not classes:
         raise DataError(f"{folder} holds no class folders. Expected {folder}/CLASS/*.JPEG, one folder for each class.")
-    names, labels = [], []
+    names: list[str] = []
+    labels: list[int] = []
     for label, name in enumerate(classes):
         images = _images(folder / name)
         if not images:
@@ -77,7 +80,7 @@ def list_classes(folder):
     return ImageFiles(folder, names, labels, tuple(classes))
 
 
-def list_flat(folder, class_names, labels_file=None):
+def list_flat(folder: Path, class_names: Sequence[str], labels_file: Path | None = None) -> ImageFiles:
     """Lists `folder/*.JPEG` with the classes from a text file, as ILSVRC2012's validation images come.
 
     Args:
@@ -125,7 +128,7 @@ def _read_labels(path, images):
     return [by_name[pathlib.Path(image).stem] for image in images]
 
 
-def check_same_classes(train, test):
+def check_same_classes(train: ImageFiles, test: ImageFiles) -> None:
     """Raises DataError where the two splits do not have the same class folders."""
     for ours, theirs, which in (
         (train.class_names, test.class_names, f"in {train.root} but not in {test.root}"),
@@ -140,7 +143,7 @@ def check_same_classes(train, test):
             )
 
 
-def holds_images(folder):
+def holds_images(folder: Path) -> bool:
     """Whether there are images directly in a folder."""
     return bool(_images(pathlib.Path(folder)))
 

@@ -11,10 +11,16 @@ Finding them needs neither TensorFlow nor the network; nothing is ever downloade
 """
 
 import dataclasses
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, cast
 
 from idmatters_tf.data import folders
+from idmatters_tf.data.folders import ImageFiles
 from idmatters_tf.data.images import DataError, DataNotFound
-from idmatters_tf.data.sources import Location, data_root, is_prepared
+from idmatters_tf.data.sources import Location, Path, data_root, is_prepared
+
+if TYPE_CHECKING:
+    from idmatters_tf.data.records import Records
 
 TFDS_NAME = "imagenet2012"
 TARS = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
@@ -34,32 +40,32 @@ class StreamedImageData:
     """
 
     name: str
-    train: object
-    test: object
+    train: "ImageFiles | Records"
+    test: "ImageFiles | Records"
     origin: str
     size: int
     skipped: int = 0
     outputs: int | None = None
 
     @property
-    def class_names(self):
+    def class_names(self) -> tuple[str, ...]:
         return self.train.class_names
 
     @property
-    def classes(self):
+    def classes(self) -> int:
         """The number of classes that the network tells apart."""
         return self.outputs or len(self.class_names)
 
     @property
-    def image_shape(self):
+    def image_shape(self) -> tuple[int, ...]:
         """`(rows, cols, channels)`."""
         return (self.size, self.size, 3)
 
-    def digest(self):
+    def digest(self) -> str:
         """A checksum of all names and labels in their order (8 hexadecimal digits); the pixels are not read."""
         return f"{self.test.digest(self.train.digest()):08x}"
 
-    def without_broken(self, find):
+    def without_broken(self, find: "Callable[[ImageFiles | Records], Collection[int]]") -> "StreamedImageData":
         """The same without the images that cannot be decoded; `find(images)` returns their places."""
         in_train, in_test = find(self.train), find(self.test)
         return dataclasses.replace(
@@ -70,7 +76,7 @@ class StreamedImageData:
         )
 
 
-def locate(data_dir=None):
+def locate(data_dir: Path | None = None) -> Location | None:
     """Looks for the data without reading them. Returns a `Location` of kind "tree", "tfds" or "tars", or None.
 
     Args:
@@ -87,7 +93,9 @@ def locate(data_dir=None):
     return None
 
 
-def load(data_dir=None, val="val", val_labels=None, size=224):
+def load(
+    data_dir: Path | None = None, val: str = "val", val_labels: Path | None = None, size: int = 224
+) -> StreamedImageData:
     """Finds the images and lists them; none is read.
 
     Args:
@@ -139,7 +147,7 @@ def _prepared(root, location, size):
 
     from idmatters_tf.data.records import Records
 
-    builder = tfds.builder(TFDS_NAME, data_dir=str(root))
+    builder = cast(Any, tfds.builder(TFDS_NAME, data_dir=str(root)))
     if location.kind == "tars":
         config = tfds.download.DownloadConfig(manual_dir=str(location.path))
         builder.download_and_prepare(download_config=config)

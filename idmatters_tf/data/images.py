@@ -4,6 +4,7 @@ import dataclasses
 import zlib
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 class DataError(ValueError):
@@ -38,11 +39,11 @@ class ImageData:
     """
 
     name: str
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
-    class_names: tuple
+    train_images: NDArray[np.uint8]
+    train_labels: NDArray[np.int32]
+    test_images: NDArray[np.uint8]
+    test_labels: NDArray[np.int32]
+    class_names: tuple[str, ...]
     origin: str
 
     def __post_init__(self):
@@ -62,16 +63,16 @@ class ImageData:
                 )
 
     @property
-    def classes(self):
+    def classes(self) -> int:
         """The number of classes."""
         return len(self.class_names)
 
     @property
-    def image_shape(self):
+    def image_shape(self) -> tuple[int, ...]:
         """`(rows, cols, channels)`."""
         return self.train_images.shape[1:]
 
-    def first(self, train=None, test=None):
+    def first(self, train: int | None = None, test: int | None = None) -> "ImageData":
         """The same data set cut down to the first `train` and `test` images; None keeps all."""
         return dataclasses.replace(
             self,
@@ -101,9 +102,9 @@ class ImageData:
             origin=f"{self.origin}; tested on {count} images held out of the training images",
         )
 
-    def digest(self):
+    def digest(self) -> str:
         """A checksum of all images and labels in their order (8 hexadecimal digits), to tell data sets apart."""
         crc = 0
         for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
-            crc = zlib.crc32(np.ascontiguousarray(array), crc)
+            crc = zlib.crc32(np.ascontiguousarray(array).data, crc)
         return f"{crc:08x}"

@@ -16,7 +16,7 @@ import numpy as np
 
 from idmatters_tf.data import sources
 from idmatters_tf.data.images import DataError, ImageData
-from idmatters_tf.data.sources import Location
+from idmatters_tf.data.sources import Location, Path
 
 NAME = "mnist"
 IMAGE_SHAPE = (28, 28, 1)
@@ -33,7 +33,7 @@ FILES = {
 _UNSIGNED_BYTES = 8
 
 
-def locate(data_dir=None):
+def locate(data_dir: Path | None = None) -> Location | None:
     """Looks for MNIST's files without reading them.
 
     Args:
@@ -51,7 +51,7 @@ def locate(data_dir=None):
     return None
 
 
-def load(data_dir=None, download=False):
+def load(data_dir: Path | None = None, download: bool = False) -> ImageData:
     """Loads MNIST into memory.
 
     Args:

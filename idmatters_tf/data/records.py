@@ -8,6 +8,8 @@ import os
 import pathlib
 import struct
 import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +18,11 @@ from idmatters_tf.data.images import DataError
 
 # Before each record its length (8 bytes) and that length's checksum (4), after it its own checksum (4).
 _HEADER, _AROUND = 8, 16
+
+
+# From places to what `read` takes, and from that to a compressed image and its label.
+LookUp: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+Read: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class Records:
@@ -27,7 +34,7 @@ class Records:
         class_names: one string per class.
     """
 
-    def __init__(self, paths, class_names):
+    def __init__(self, paths: Iterable[str | os.PathLike[str]], class_names: Sequence[str]):
         self.class_names = tuple(class_names)
         self._paths = [str(path) for path in paths]
         offsets = [_offsets(path) for path in self._paths]
@@ -39,10 +46,10 @@ class Records:
                 f"there are no records in {self._paths[:1]} and the files after it. Prepare the data again."
             )
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._offsets)
 
-    def without(self, broken):
+    def without(self, broken: Iterable[int]) -> "Records":
         """The same without the records at these places."""
         kept = np.setdiff1d(np.arange(len(self)), list(broken))
         other = object.__new__(Records)
@@ -50,23 +57,23 @@ class Records:
         other._file_numbers, other._offsets = self._file_numbers[kept], self._offsets[kept]
         return other
 
-    def where(self, place):
+    def where(self, place: int) -> str:
         """The record's file and byte, in words."""
         return f"the record at byte {self._offsets[place]} of {self._paths[self._file_numbers[place]]}"
 
-    def digest(self, crc=0):
+    def digest(self, crc: int = 0) -> int:
         """A checksum of the files' names and the records' places."""
         names = "\n".join(pathlib.Path(path).name for path in self._paths)
         return zlib.crc32(self._offsets.tobytes(), zlib.crc32(names.encode(), crc))
 
-    def reader(self):
+    def reader(self) -> tuple[LookUp, Read]:
         """Two functions for `tf.data`: from int64 places `(n,)` to files and offsets of that shape, and from one of
         each to the compressed image and its int32 label.
         """
         with tf.device("CPU:0"):
             paths = tf.constant(self._paths)
             numbers, offsets = tf.constant(self._file_numbers), tf.constant(self._offsets)
-        element = {"output_types": [tf.string], "output_shapes": [[]]}
+        element: dict[str, Any] = {"output_types": [tf.string], "output_shapes": [[]]}
         features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
         def look_up(places):

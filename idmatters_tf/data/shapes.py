@@ -8,6 +8,7 @@ near what a small convolutional network reaches (measured in docs/reproduction.m
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from idmatters_tf.data.images import DataError, ImageData
 
@@ -16,7 +17,7 @@ SUPERSAMPLING = 2
 CHUNK = 500
 
 
-def load(train=10_000, test=2_000, seed=0):
+def load(train: int = 10_000, test: int = 2_000, seed: int = 0) -> ImageData:
     """Draws the data set.
 
     Args:
@@ -43,7 +44,7 @@ def load(train=10_000, test=2_000, seed=0):
     )
 
 
-def draw(count, rng):
+def draw(count: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Draws images and labels: uint8 `(count, 32, 32, 3)` and int32 `(count,)`, classes in turn."""
     labels = (np.arange(count) % len(CLASSES)).astype(np.int32)
     images = np.empty((count, SIZE, SIZE, 3), np.uint8)

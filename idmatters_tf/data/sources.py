@@ -10,10 +10,13 @@ import socket
 import threading
 import urllib.parse
 import urllib.request
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from idmatters_tf.data.images import DataNotFound, ImageData
+
+Path: TypeAlias = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,27 +27,27 @@ class Location:
     path: pathlib.Path
 
 
-def default_data_dir():
+def default_data_dir() -> pathlib.Path:
     """The folder in which TensorFlow Datasets keeps its data: `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`."""
     return pathlib.Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
 
-def data_root(data_dir):
+def data_root(data_dir: Path | None) -> pathlib.Path:
     """The folder to search: `data_dir`, or the default one for None."""
     return default_data_dir() if data_dir is None else pathlib.Path(data_dir).expanduser()
 
 
-def folders(root):
+def folders(root: pathlib.Path) -> tuple[pathlib.Path, ...]:
     """A folder and those directly in it, the order of search; empty where there is no such folder."""
     return (root, *sorted(entry for entry in root.iterdir() if entry.is_dir())) if root.is_dir() else ()
 
 
-def is_prepared(name, folder):
+def is_prepared(name: str, folder: pathlib.Path) -> bool:
     """Whether TensorFlow Datasets has prepared the data set `name` in a folder."""
     return any((folder / name).glob("*/dataset_info.json"))
 
 
-def load_tfds(name, data_dir, download):
+def load_tfds(name: str, data_dir: Path, download: bool) -> ImageData:
     """Loads a data set of images through TensorFlow Datasets.
 
     Args:
@@ -58,7 +61,7 @@ def load_tfds(name, data_dir, download):
     import tensorflow_datasets as tfds
 
     tfds.display_progress_bar(download)
-    builder = tfds.builder(name, data_dir=str(data_dir))
+    builder = cast(Any, tfds.builder(name, data_dir=str(data_dir)))
     if download:
         builder.download_and_prepare()
     splits = {}
@@ -77,7 +80,7 @@ def load_tfds(name, data_dir, download):
     )
 
 
-def server_answers(address, timeout=1.0):
+def server_answers(address: tuple[str, int], timeout: float = 1.0) -> bool:
     """Whether a server, or the proxy in front of it, accepts a connection in time, name look-up included.
 
     TensorFlow Datasets itself gives up only after minutes of retries.
@@ -107,7 +110,9 @@ def server_answers(address, timeout=1.0):
     return answered.is_set()
 
 
-def not_found(name, data_dir, looked_for, silent_server=None, hint=""):
+def not_found(
+    name: str, data_dir: Path | None, looked_for: str, silent_server: str | None = None, hint: str = ""
+) -> DataNotFound:
     """The error that says that a data set was not found, and what to do.
 
     Args:

@@ -5,10 +5,14 @@ and a replica reads its share alone. The batches come in the form that `decoding
 flipping and standardising are left to the devices.
 """
 
+from collections.abc import Callable, Iterable
+
 import tensorflow as tf
 
 from idmatters_tf.data import decoding
-from idmatters_tf.data.batches import ALONE, shuffled
+from idmatters_tf.data.batches import ALONE, Share, shuffled
+from idmatters_tf.data.folders import ImageFiles
+from idmatters_tf.data.protocols import Int
 from idmatters_tf.data.records import Records
 
 _AUGMENTATION, _FLIPS = 3, 2
@@ -26,7 +30,14 @@ class StreamTrainBatches:
         size: of the square that the network takes, in pixels.
     """
 
-    def __init__(self, images, batch_size, seed=0, augmentation="paper", size=224):
+    def __init__(
+        self,
+        images: ImageFiles | Records,
+        batch_size: int,
+        seed: int = 0,
+        augmentation: str = "paper",
+        size: int = 224,
+    ):
         if batch_size < 1:
             raise ValueError(f"Argument `batch_size` must be positive. Received: batch_size={batch_size}")
         if augmentation not in decoding.AUGMENTATIONS:
@@ -36,23 +47,23 @@ class StreamTrainBatches:
         self.augmentation, self.size = augmentation, size
         self._source = source(images)
 
-    def indices(self, positions):
+    def indices(self, positions: tf.Tensor) -> tf.Tensor:
         """The image at each position of the endless sequence: int64 to int64, of the same shape `(count,)`."""
         return shuffled(positions, self.count, self.seed)
 
-    def keys(self, positions):
+    def keys(self, positions: tf.Tensor) -> tf.Tensor:
         """The key of the random window at each position: int64 `(count,)` to int64 `(count, 2)`."""
         seeds = tf.fill(tf.shape(positions), tf.constant((self.seed << 2) + _AUGMENTATION, tf.int64))
         return tf.stack([seeds, positions], 1)
 
-    def batch(self, step, start=0, stop=None):
+    def batch(self, step: Int, start: int = 0, stop: int | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         """The examples from `start` to `stop` of a step's global batch, preprocessed; see `TrainBatches.batch`."""
         stop = self.batch_size if stop is None else stop
         data = tf.data.Dataset.from_tensors(tf.cast(step, tf.int64))
         images, labels = self._batches(data, lambda step: (step, start), stop - start).get_single_element()
         return decoding.preprocess_on_device(images, self.size), labels
 
-    def dataset(self, first_step, steps, share=ALONE, stride=1):
+    def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
         """The batches of `steps` steps, one element for each replica in turn; see `TrainBatches.dataset`."""
         size = _replica_batch(self.batch_size, share)
 
@@ -92,16 +103,16 @@ class StreamEvaluationBatches:
         images, batch_size, augmentation, size: as for `StreamTrainBatches`.
     """
 
-    def __init__(self, images, batch_size, augmentation="paper", size=224):
+    def __init__(self, images: ImageFiles | Records, batch_size: int, augmentation: str = "paper", size: int = 224):
         self.count, self.batch_size, self.augmentation, self.size = len(images), batch_size, augmentation, size
         self._source = source(images)
 
     @property
-    def steps(self):
+    def steps(self) -> int:
         """How many global batches hold all images."""
         return -(-self.count // self.batch_size)
 
-    def dataset(self, share=ALONE, first=0, steps=None):
+    def dataset(self, share: Share = ALONE, first: Int = 0, steps: int | None = None) -> tf.data.Dataset:
         """(images, labels, weights), one element for each replica in turn; see `EvaluationBatches.dataset`."""
         size = _replica_batch(self.batch_size, share)
         steps = self.steps if steps is None else steps
@@ -167,12 +178,14 @@ class _Records:
         return records.map(from_memory, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def source(images):
+def source(images: ImageFiles | Records) -> "_Files | _Records":
     """What reads these images."""
     return _Records(images) if isinstance(images, Records) else _Files(images)
 
 
-def broken(images, places=None, advance=lambda: None):
+def broken(
+    images: ImageFiles | Records, places: Iterable[int] | None = None, advance: Callable[[], object] = lambda: None
+) -> list[int]:
     """Reads and decodes images, and returns the places of those that cannot be, ascending.
 
     Args:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
 from trainers.cli.arguments import RunError
 from trainers.cluster.client import ClusterClient
 from trainers.cluster.strategy import distribute
@@ -48,7 +49,7 @@ class AsynchronousTrainer:
         learner.step.assign_add(1)
         return tf.concat([learner.strategy.reduce(total, measured, axis=None), [norm, rate]], 0)
 
-    def evaluate(self, batches: Any, progress: bool = True) -> dict[str, float]:
+    def evaluate(self, batches: EvaluationBatchSource, progress: bool = True) -> dict[str, float]:
         """Every image once: each batch is computed by one worker, and by another if that one is lost."""
 
         @tf.function
@@ -65,7 +66,9 @@ class AsynchronousTrainer:
                 bar.advance()
         return self.learner.evaluation(sums)
 
-    def fit(self, session: Session, train: Any, callbacks: Sequence[Callback] = ()) -> signal.Signals | None:
+    def fit(
+        self, session: Session, train: TrainBatchSource, callbacks: Sequence[Callback] = ()
+    ) -> signal.Signals | None:
         """See `SynchronousTrainer.fit`; the callbacks are called before each checkpoint."""
         done, steps, intervals = session.begin(), session.steps, session.intervals
         if done >= steps:

@@ -1,11 +1,11 @@
 """From a task's settings to its network, its optimizer and the learner that holds both."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
 
+from idmatters_tf.data.protocols import DataSet
 from idmatters_tf.muon import Muon
 from idmatters_tf.optimizers import Momentum
 from trainers.cli.arguments import UsageError
@@ -34,7 +34,7 @@ def optimizer_of(recipe: Recipe) -> Callable[[], keras.optimizers.Optimizer]:
     return lambda: make(recipe.learning_rate, momentum=recipe.momentum, nesterov=recipe.nesterov)
 
 
-def build_learner(task: Task, data: Any, strategy: tf.distribute.Strategy) -> Learner:
+def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -> Learner:
     """The learner of a task, its random numbers fixed by the seed.
 
     Raises:

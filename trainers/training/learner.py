@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from idmatters_tf.randomness import seed_states
-from trainers.training.schedule import Schedule
+from trainers.training.schedule import LinearSchedule, Schedule
 
 # With fewer classes the right one is among the first five too easily.
 TOP5_CLASSES = 50
@@ -39,7 +39,7 @@ class Learner:
         strategy: tf.distribute.Strategy,
         build_model: Callable[[], keras.Model],
         make_optimizer: Callable[[], keras.optimizers.Optimizer],
-        schedule: Schedule,
+        schedule: Schedule | LinearSchedule,
         batch_size: int,
         clip_norm: float | None = None,
         label_smoothing: float = 0.0,

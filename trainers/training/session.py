@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf.data.protocols import EvaluationBatchSource
 from trainers.cli.arguments import RunError
 from trainers.cluster.join import Alone, Cluster
 from trainers.run.events import Events
@@ -25,7 +26,7 @@ class Trainer(Protocol):
 
     learner: Learner
 
-    def evaluate(self, batches: Any, progress: bool = True) -> dict[str, float]: ...
+    def evaluate(self, batches: EvaluationBatchSource, progress: bool = True) -> dict[str, float]: ...
 
 
 class Session:
@@ -34,7 +35,7 @@ class Session:
     Args:
         run: a `trainers.run.folder.Run` that has been started.
         trainer: makes the updates, and calls the methods of the session between them.
-        test: `EvaluationBatches`.
+        test: the test images.
         events: a `trainers.run.events.Events`.
         steps: number of updates of the whole run.
         intervals: how often there are records, evaluations and checkpoints.
@@ -45,7 +46,7 @@ class Session:
         self,
         run: Run,
         trainer: Trainer,
-        test: Any,
+        test: EvaluationBatchSource,
         events: Events,
         steps: int,
         intervals: Intervals,

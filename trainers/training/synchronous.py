@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
 from trainers.cluster.strategy import distribute
 from trainers.run.progress import Progress
 from trainers.run.signals import SignalHandler
@@ -60,8 +61,8 @@ class SynchronousTrainer:
         sums = self.learner.strategy.run(self.learner.evaluation_sums, args=(*next(batches), mirror))
         return self.learner.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
 
-    def evaluate(self, batches: Any, progress: bool = True, mirror: bool = False) -> dict[str, float]:
-        """Evaluates the network on every image of an `EvaluationBatches`, once; see `Learner.evaluation`.
+    def evaluate(self, batches: EvaluationBatchSource, progress: bool = True, mirror: bool = False) -> dict[str, float]:
+        """Evaluates the network on every image, once; see `Learner.evaluation`.
 
         With `mirror`, the logits of each image are the mean of its own and of its mirror image's.
         """
@@ -74,12 +75,14 @@ class SynchronousTrainer:
                 bar.show(f"error {100 * sums[1] / max(sums[2], 1):.2f} %")
         return self.learner.evaluation(sums)
 
-    def fit(self, session: Session, train: Any, callbacks: Sequence[Callback] = ()) -> signal.Signals | None:
+    def fit(
+        self, session: Session, train: TrainBatchSource, callbacks: Sequence[Callback] = ()
+    ) -> signal.Signals | None:
         """Trains to the end of a session. Returns None, or the signal that stopped it once a checkpoint was saved.
 
         Args:
             session: what happens between the updates.
-            train: `TrainBatches`.
+            train: the training images.
             callbacks: called after each step, such as `trainers.training.curvature.CurvatureCallback`.
         """
         first, steps, intervals = session.begin(), session.steps, session.intervals

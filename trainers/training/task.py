@@ -4,8 +4,9 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from idmatters_tf.data.protocols import DataSet, EvaluationBatchSource, TrainBatchSource
 from trainers.cli.settings import with_defaults
 
 if TYPE_CHECKING:
@@ -14,15 +15,16 @@ if TYPE_CHECKING:
     from trainers.cluster.description import ClusterDescription
     from trainers.run.folder import Run
     from trainers.training.learner import Learner
-    from trainers.training.schedule import Schedule
+    from trainers.training.schedule import LinearSchedule, Schedule
     from trainers.training.session import Callback
 
 
-@dataclasses.dataclass
-class Task(abc.ABC):
-    """One training with given settings. Made anew for each command: what it has loaded and fitted goes with it.
+Data = TypeVar("Data", bound=DataSet)
 
-    `data` has `name`, `origin`, `classes`, `image_shape` and `digest()`.
+
+@dataclasses.dataclass
+class Task(abc.ABC, Generic[Data]):
+    """One training with given settings. Made anew for each command: what it has loaded and fitted goes with it.
 
     Attributes:
         settings: a `trainers.training.settings.Settings`.
@@ -48,12 +50,12 @@ class Task(abc.ABC):
         """The run's folder where --out is not given."""
 
     @functools.cached_property
-    def data(self) -> Any:
+    def data(self) -> Data:
         """The data, loaded when first asked for; `DataError` or `UsageError` where there are none."""
         return self.load()
 
     @abc.abstractmethod
-    def load(self) -> Any:
+    def load(self) -> Data:
         """See `data`."""
 
     @abc.abstractmethod
@@ -65,16 +67,16 @@ class Task(abc.ABC):
         """The network, under the dtype policy in force."""
 
     @abc.abstractmethod
-    def schedule(self) -> "Schedule":
+    def schedule(self) -> "Schedule | LinearSchedule":
         """The learning rate."""
 
     @abc.abstractmethod
-    def train_batches(self) -> Any:
-        """As `idmatters_tf.data.batches.TrainBatches`."""
+    def train_batches(self) -> TrainBatchSource:
+        """What the network is trained on."""
 
     @abc.abstractmethod
-    def test_batches(self) -> Any:
-        """As `idmatters_tf.data.batches.EvaluationBatches`."""
+    def test_batches(self) -> EvaluationBatchSource:
+        """What it is evaluated on."""
 
     @abc.abstractmethod
     def title(self, parameters: int) -> str:

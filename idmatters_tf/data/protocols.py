@@ -1,0 +1,73 @@
+"""What training code uses of a data set and of its batches, in memory or streamed.
+
+DataSet                 `images.ImageData`, `imagenet.StreamedImageData`
+TrainBatchSource        `batches.TrainBatches`, `streams.StreamTrainBatches`
+EvaluationBatchSource   `batches.EvaluationBatches`, `streams.StreamEvaluationBatches`
+
+Any object with these methods can be trained on. Importing this module needs no TensorFlow.
+"""
+
+from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from idmatters_tf.data.batches import Share
+
+# An integer, or an int64 scalar.
+Int: TypeAlias = Union[int, "tf.Tensor"]
+
+
+class DataSet(Protocol):
+    """Labelled images for training and for testing."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def origin(self) -> str:
+        """Where the data came from, in words."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        ...
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """`(rows, cols, channels)`."""
+        ...
+
+    def digest(self) -> str:
+        """A checksum that tells data sets apart."""
+        ...
+
+
+class TrainBatchSource(Protocol):
+    """Batches as a function of (seed, step)."""
+
+    def indices(self, positions: "tf.Tensor") -> "tf.Tensor":
+        """The image at each position of the endless sequence."""
+        ...
+
+    def batch(self, step: Int, start: int = 0, stop: int | None = None) -> "tuple[tf.Tensor, tf.Tensor]":
+        """The images and labels from `start` to `stop` of a step's global batch."""
+        ...
+
+    def dataset(self, first_step: Int, steps: int, share: "Share" = ..., stride: int = 1) -> "tf.data.Dataset":
+        """The batches of `steps` steps, one element for each replica in turn."""
+        ...
+
+
+class EvaluationBatchSource(Protocol):
+    """Every image once, without augmentation."""
+
+    @property
+    def steps(self) -> int:
+        """How many global batches hold all images."""
+        ...
+
+    def dataset(self, share: "Share" = ..., first: Int = 0, steps: int | None = None) -> "tf.data.Dataset":
+        """(images, labels, weights), one element for each replica in turn."""
+        ...
