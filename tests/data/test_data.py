@@ -54,6 +54,11 @@ def test_archive_is_read_in_place(ten, tmp_path):
     data = cifar.load("cifar10", tmp_path)
     np.testing.assert_array_equal(data.test_labels, tables["test_batch.bin"][:, 0])
     assert [entry.name for entry in tmp_path.iterdir()] == ["cifar-10-binary.tar.gz"]
+    with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz") as archive:
+        # Folders in place of the files.
+        archive.add(tmp_path, "cifar-10-batches-bin/data_batch_1.bin", recursive=False)
+    with pytest.raises(DataError, match=r"data_batch_1.bin is not a file. Download it again"):
+        cifar.load("cifar10", tmp_path)
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"not an archive")
     with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz.*Download it again"):
         cifar.load("cifar10", tmp_path)

@@ -184,7 +184,8 @@ def draw(rows: Sequence[DepthLawRow]) -> Figure:
         )
         if row.law is not None:
             slopes.plot(row.law, number, "k|", markersize=16, label="expected" if number == 0 else None)
-    rates.set_xticks(depths, [f"{depth:g}" for depth in depths])
+    all_depths = sorted(by_column(rows, "depth"))
+    rates.set_xticks(all_depths, [f"{depth:g}" for depth in all_depths])
     rates.minorticks_off()
     rates.set_xlabel("depth, layers", fontsize=9)
     rates.set_title("largest stable learning rate", fontsize=9)
