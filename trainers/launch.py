@@ -102,13 +102,13 @@ def local_cluster(workers: int, ps: int = 0) -> tuple[dict[str, list[str]], int]
 
 
 class Processes:
-    """Processes that live and end together; each one's output comes with its name in front.
+    """Processes that live and end together; each line of their output is printed with the name of its process.
 
     They end within seconds when this process is gone, even if it was killed: only it holds the writing end of a pipe
     whose reading end they all watch, see `trainers.cli.startup`.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._watched, self._held = os.pipe()
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._readers: list[threading.Thread] = []

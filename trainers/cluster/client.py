@@ -18,25 +18,25 @@ from trainers.cluster.description import ClusterDescription
 from trainers.cluster.protocol import LineBuffer, Message, ProtocolError
 from trainers.cluster.server import SILENT_SECONDS
 
-FIRST_WORD_SECONDS, WORD_SECONDS = 3.0, 30.0
+FIRST_NOTICE_SECONDS, NOTICE_SECONDS = 3.0, 30.0
 # How long a task that is told that another one ended by itself may take to end by itself, with its own reason.
 GRACE_SECONDS = 10.0
 # A task that hangs for so long is as good as lost.
 HANGING_SECONDS = 120.0
-_TELLING_SECONDS = 0.5
+_FLUSH_SECONDS = 0.5
 
 
 class ClusterClient:
     """The connection of this task to the others, through the chief's `trainers.cluster.server.CoordinationServer`.
 
     Args:
-        description: of the cluster.
-        folder: of the run, where the token may be.
-        timeout: in seconds, how long to wait for absent tasks.
+        description: which tasks there are, and which of them this process is.
+        folder: the folder of the run, where the token may be.
+        timeout: how many seconds to wait for absent tasks.
         say: called with a sentence for people.
         advice: returns what to add to a sentence about a lost task, such as where the run can go on from. It is called
             from another thread, while the main thread may be importing TensorFlow: it must not import anything.
-        silent_seconds: after how long without a sign of life the chief counts as silent.
+        silent_seconds: after how many seconds without a sign of life the chief counts as silent.
 
     Attributes:
         description: as given.
@@ -66,7 +66,7 @@ class ClusterClient:
         self._were_silent: dict[str, tuple[float, float]] = {}
         self._away: set[str] = set()
         self._leaving: set[str] = set()
-        # Set unless no worker was left and not all are back yet.
+        # Cleared when no worker is left, until all of them are back.
         self._workers_back = threading.Event()
         self._workers_back.set()
         self._ended = False
@@ -151,8 +151,8 @@ class ClusterClient:
         self._ended = True
         if reason is not None:
             self._outgoing.put({"leave": reason})
-        # The chief's server ends with it: the others are told first.
-        time.sleep(_TELLING_SECONDS if self.is_chief or reason is not None else 0)
+        # The chief's server ends with the process: it gets the time to tell the others.
+        time.sleep(_FLUSH_SECONDS if self.is_chief or reason is not None else 0)
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
@@ -183,7 +183,7 @@ class ClusterClient:
 
     def _connect(self) -> tuple[socket.socket, Iterator[bytes]]:
         place = self.description.meeting_place
-        deadline, said = time.monotonic() + self._timeout, time.monotonic() + FIRST_WORD_SECONDS - WORD_SECONDS
+        deadline, said = time.monotonic() + self._timeout, time.monotonic() + FIRST_NOTICE_SECONDS - NOTICE_SECONDS
         while True:
             try:
                 return self._greet(socket.create_connection(place, timeout=5))
@@ -230,7 +230,7 @@ class ClusterClient:
     def _gather(self, topic, value, timeout):
         self._outgoing.put({"gather": topic, "value": value})
         deadline = None if timeout is None else time.monotonic() + timeout
-        said = time.monotonic() + FIRST_WORD_SECONDS - WORD_SECONDS
+        said = time.monotonic() + FIRST_NOTICE_SECONDS - NOTICE_SECONDS
         while True:
             try:
                 answered, values = self._answers.get(timeout=0.2)
@@ -247,7 +247,7 @@ class ClusterClient:
                 return values
 
     def _say_missing(self, tasks, said, because=""):
-        if not tasks or time.monotonic() - said < WORD_SECONDS:
+        if not tasks or time.monotonic() - said < NOTICE_SECONDS:
             return said
         self._say(f"{self.task} waits for {self._named(tasks)} (at most {self._timeout:g} seconds){because}")
         return time.monotonic()
@@ -278,14 +278,14 @@ class ClusterClient:
 
     def _check_silence(self, now):
         if now - self._heard > self._silent_seconds:
-            self._is_silent(self.chief, now - self._heard)
+            self._note_silence(self.chief, now - self._heard)
         elif self.chief in self._silent and not self.is_chief:
-            self._is_heard(self.chief)
+            self._note_return(self.chief)
         for task, since in list(self._silent.items()):
             if now - since > HANGING_SECONDS:
                 self._lost(task, f"has been silent for {now - since:.0f} seconds")
 
-    def _is_silent(self, task, seconds):
+    def _note_silence(self, task, seconds):
         new = task not in self._silent
         self._silent[task] = time.monotonic() - seconds
         if new and (self.is_chief or task == self.chief):
@@ -294,7 +294,7 @@ class ClusterClient:
                 f"{self._advice()}"
             )
 
-    def _is_heard(self, task):
+    def _note_return(self, task):
         since = self._silent.pop(task, None)
         if since is None:
             return
@@ -306,7 +306,7 @@ class ClusterClient:
         try:
             for line in lines:
                 self._heard = time.monotonic()
-                self._hear(protocol.decode(line))
+                self._receive(protocol.decode(line))
         except (OSError, ProtocolError):
             pass
         except Exception as error:
@@ -314,7 +314,7 @@ class ClusterClient:
         if not self._ended and self.chief not in self._leaving:
             self._lost(self.chief, "was lost")
 
-    def _hear(self, message: Message):
+    def _receive(self, message: Message):
         if "gathered" in message:
             self._missing = []
             # From now on the others may close their connections at any time.
@@ -326,9 +326,9 @@ class ClusterClient:
             self.stop_requested = True
         elif "silent" in message:
             if message["silent"] != self.task:
-                self._is_silent(message["silent"], message["seconds"])
+                self._note_silence(message["silent"], message["seconds"])
         elif "heard" in message:
-            self._is_heard(message["heard"])
+            self._note_return(message["heard"])
         elif "back" in message and self.is_chief:
             self._away.discard(message["back"])
             if not self._away:
@@ -384,10 +384,10 @@ class ClusterClient:
         last_words(f"error: {self._with_advice(reason)}")
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
-        # The chief's server ends with it: the others are told first.
+        # The chief's server ends with the process: it gets the time to tell the others.
         if self.is_chief:
             self._outgoing.put({"leave": reason})
-            time.sleep(_TELLING_SECONDS)
+            time.sleep(_FLUSH_SECONDS)
         os._exit(1)
 
 

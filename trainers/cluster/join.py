@@ -1,4 +1,4 @@
-"""The one interface of a program to the tasks that it trains with, be there many, or none but itself."""
+"""The one interface of a program to the tasks that it trains with, whether there are many or none but itself."""
 
 import contextlib
 import ipaddress
@@ -56,8 +56,8 @@ def join(
     """Meets the other tasks; at the end of the block leaves in order, or says why.
 
     Args:
-        description: of the cluster; None for a process that trains alone.
-        settings: what has to be the same for every task, as JSON values.
+        description: the cluster's; None for a process that trains alone.
+        settings: the JSON values that have to be the same for every task.
         folder, timeout, say, advice: see `trainers.cluster.client.ClusterClient`.
 
     Raises:

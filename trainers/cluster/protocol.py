@@ -58,9 +58,9 @@ def decode(line: bytes) -> Message:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError("what is there does not speak the language of this cluster") from error
+        raise ProtocolError("the program that listens there is not a task of this cluster") from error
     if not isinstance(message, dict) or not message:
-        raise ProtocolError("what is there does not speak the language of this cluster")
+        raise ProtocolError("the program that listens there is not a task of this cluster")
     return message
 
 

@@ -49,7 +49,7 @@ class CoordinationServer(threading.Thread):
         expected: which tasks take part in gathering a topic.
         default: which tasks take part in any other topic.
         on_failure: called with the error, from this thread, if the thread itself fails.
-        silent_seconds: after how long a task that is not heard from is reported.
+        silent_seconds: after how many seconds a task that is not heard from is reported.
 
     Raises:
         OSError: the address cannot be listened on.
