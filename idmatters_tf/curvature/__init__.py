@@ -1,4 +1,4 @@
-"""Curvature of any Keras model's loss: Hessians and their relatives, by GradientTape, and what their spectra say.
+"""Curvature of any Keras model's loss: Hessians and their relatives, and what their spectra say.
 
 The operators are SciPy's; the estimators take any symmetric SciPy operator. docs/curvature.md says which to use when.
 """
@@ -12,20 +12,16 @@ from idmatters_tf.curvature.operators import FisherOperator, GaussNewtonOperator
 from idmatters_tf.curvature.dense import dense_hessian
 
 # Eigenvalues: in short, at the ends, and the density of all.
-from idmatters_tf.curvature.spectrum import (
-    Eigenpairs,
-    SpectralDensity,
-    Summary,
-    spectral_density,
-    summarize,
-    top_eigenpairs,
-)
+from idmatters_tf.curvature.spectrum import Summary, summarize
+from idmatters_tf.curvature.eigenpairs import Eigenpairs, top_eigenpairs
+from idmatters_tf.curvature.density import SpectralDensity, spectral_density
 
 # Numbers from random products, with standard errors.
 from idmatters_tf.curvature.estimators import Estimate, diagonal, trace
 
 # During training.
 from idmatters_tf.curvature.measurement import Measurement, measure
+from idmatters_tf.curvature.stability import optimizer_threshold, stability_threshold
 from idmatters_tf.curvature.callbacks import CurvatureMonitor
 
 __all__ = [
@@ -41,7 +37,9 @@ __all__ = [
     "dense_hessian",
     "diagonal",
     "measure",
+    "optimizer_threshold",
     "spectral_density",
+    "stability_threshold",
     "summarize",
     "top_eigenpairs",
     "trace",

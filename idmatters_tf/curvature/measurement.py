@@ -2,12 +2,17 @@
 
 import dataclasses
 import io
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
+from numpy.typing import NDArray
 
+from idmatters_tf.curvature.density import SpectralDensity, spectral_density
+from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 from idmatters_tf.curvature.estimators import trace
-from idmatters_tf.curvature.spectrum import SpectralDensity, spectral_density, top_eigenpairs
+from idmatters_tf.curvature.operators import CurvatureOperator
+
+Floats = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,67 +23,95 @@ class Measurement:
         loss: on the data.
         gradient_norm: of that loss.
         largest, smallest: eigenvalues at the two ends, (k,) each, the outermost first.
+        alignment: (k,), the share of the gradient's squared norm along the eigenvector of each of `largest`.
+        threshold: the largest eigenvalue at which the optimizer is stable, see
+            `idmatters_tf.curvature.stability_threshold`; None where it is not known.
         trace, trace_error: Hutch++'s estimate and its standard error.
         index, index_error: the fraction of eigenvalues below -1 % of the largest in size, by Lanczos quadrature, and
             its standard error; see `SpectralDensity.index`.
         density: `SpectralDensity`.
+        vectors: (P, j), the eigenvectors at the two ends, for the start of the next search.
+        eigenvalue_products: how many products the eigenvalues took.
     """
 
     loss: float
     gradient_norm: float
-    largest: np.ndarray
-    smallest: np.ndarray
+    largest: Floats
+    smallest: Floats
+    alignment: Floats
+    threshold: float | None
     trace: float
     trace_error: float
     index: float
     index_error: float
     density: SpectralDensity
+    vectors: NDArray[Any]
+    eigenvalue_products: int
 
-    def scalars(self):
+    def scalars(self) -> dict[str, float]:
         """The numbers by name, eigenvalues numbered from 1."""
         numbers = {"loss": self.loss, "gradient_norm": self.gradient_norm}
         for end in ("largest", "smallest"):
             values = getattr(self, end)
             numbers |= {f"{end}_eigenvalue_{place}": float(value) for place, value in enumerate(values, 1)}
+        numbers |= {f"gradient_alignment_{place}": float(share) for place, share in enumerate(self.alignment, 1)}
+        if self.threshold is not None:
+            numbers["stability_threshold"] = self.threshold
+            numbers["sharpness_over_threshold"] = float(self.largest[0]) / self.threshold
         names = ("trace", "trace_error", "index", "index_error")
         return numbers | {name: getattr(self, name) for name in names}
 
 
-def measure(operator, eigenvalues=1, probes=4, steps=40, products=30, tolerance=1e-3, seed=0):
-    """Eigenvalues at both ends, trace, index, density, gradient norm and loss.
+def measure(
+    operator: CurvatureOperator,
+    eigenvalues: int = 1,
+    probes: int = 4,
+    steps: int = 40,
+    products: int = 30,
+    tolerance: float = 1e-3,
+    seed: int = 0,
+    start: NDArray[Any] | None = None,
+    threshold: float | None = None,
+) -> Measurement:
+    """Eigenvalues at both ends, alignment, trace, index, density, gradient norm and loss.
 
     Args:
         operator: a `HessianOperator`, or a relative.
         eigenvalues: how many at each end.
         probes, steps: of `spectral_density`, probes * steps products.
         products: of `trace`.
-        tolerance: relative accuracy of the eigenvalues.
+        tolerance: of the eigenvalues, see `top_eigenpairs`.
         seed: of the random vectors.
-
-    Returns:
-        `Measurement`.
+        start: (P, j), `vectors` of an earlier measurement.
+        threshold: at which the optimizer becomes unstable, for the record.
     """
-    eigenvalues = min(eigenvalues, operator.shape[0] // 2) or 1
+    count = min(eigenvalues, operator.shape[0] // 2) or 1
     both = operator.shape[0] > 1
-    ends = top_eigenpairs(operator, eigenvalues, "both" if both else "largest", tolerance, seed=seed).values
+    ends = top_eigenpairs(operator, count, "both" if both else "largest", tolerance, start=start, seed=seed)
     density = spectral_density(operator, probes, steps, seed=seed)
-    index, index_error = density.index()
-    value, error = trace(operator, products, seed=seed)
+    index, total = density.index(), trace(operator, products, seed=seed)
+    gradient = operator.gradient().astype(np.float64)
+    norm = float(np.linalg.norm(gradient))
+    along = ends.vectors[:, -count:][:, ::-1].astype(np.float64).T @ gradient
     return Measurement(
         loss=operator.loss(),
-        gradient_norm=float(np.linalg.norm(operator.gradient())),
-        largest=ends[-eigenvalues:][::-1],
-        smallest=ends[:eigenvalues],
-        trace=value,
-        trace_error=error,
-        index=float(index),
-        index_error=float(index_error),
+        gradient_norm=norm,
+        largest=ends.values[-count:][::-1],
+        smallest=ends.values[:count],
+        alignment=(along / norm) ** 2 if norm else np.zeros(count),
+        threshold=threshold,
+        trace=total.value,
+        trace_error=total.standard_error,
+        index=float(index.value),
+        index_error=float(index.standard_error),
         density=density,
+        vectors=ends.vectors,
+        eigenvalue_products=ends.products,
     )
 
 
-def draw_density(density, title=""):
-    """A image of a density on a logarithmic scale, with the error band of two standard errors.
+def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]:
+    """An image of a density on a logarithmic scale, with the 95 % interval of the mean over the probes.
 
     Returns:
         uint8, (rows, columns, 4).
@@ -87,14 +120,14 @@ def draw_density(density, title=""):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # No pyplot: whoever calls this in a notebook keeps the backend chosen there.
+    # Without pyplot, a notebook keeps the backend chosen there.
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     floor = density.density.max() * 1e-7
     axes.semilogy(density.grid, np.maximum(density.density, floor), color="tab:blue")
     if np.isfinite(density.standard_error).all():
-        low, high = (density.density + sign * 2 * density.standard_error for sign in (-1, 1))
+        low, high = density.band()
         axes.fill_between(density.grid, np.maximum(low, floor), np.maximum(high, floor), alpha=0.3)
     axes.axvline(0, color="grey", linewidth=0.8)
     axes.set_ylim(bottom=floor)
@@ -108,7 +141,7 @@ def draw_density(density, title=""):
     return (matplotlib.image.imread(buffer) * 255).round().astype(np.uint8)
 
 
-def write_summary(writer, step, measurement, prefix="curvature"):
+def write_summary(writer: Any, step: int, measurement: Measurement, prefix: str = "curvature") -> None:
     """Writes the numbers as scalars and the density as an image.
 
     Args:
@@ -117,6 +150,8 @@ def write_summary(writer, step, measurement, prefix="curvature"):
         measurement: a `Measurement`.
         prefix: of the tags.
     """
+    import tensorflow as tf
+
     with writer.as_default(step=step):
         for name, value in measurement.scalars().items():
             tf.summary.scalar(f"{prefix}/{name}", value)

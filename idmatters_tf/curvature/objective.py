@@ -1,16 +1,25 @@
-"""The function whose curvature is taken: a model's loss on a data set, as a function of chosen variables."""
+"""The function whose curvature is taken: a model's loss on a data set, as a function of chosen variables.
+
+Nothing here is differentiated or compiled; that is what `tensorflow_products` and `jax_products` do, each in its way.
+"""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
+from numpy.typing import NDArray
 
-from idmatters_tf.curvature.batches import Batches
+from idmatters_tf.curvature.batches import Batches, length
 from idmatters_tf.curvature.losses import DataLoss, split_batch
-from idmatters_tf.randomness import seed_states
+from idmatters_tf.keras_internals import seed_states
+from idmatters_tf.keras_types import Tensor
 
 
 class Objective:
-    """The loss of a model on a data set, as one batch, and sums over the data of what is derived from it.
+    """The loss of a model on a data set, as one batch.
 
     The model is called as a function of its variables (`keras.StatelessScope`): nothing of it is changed, neither
     moving averages nor the states of random generators.
@@ -19,16 +28,24 @@ class Objective:
 
     Attributes:
         variables: those it is a function of.
+        others: all other variables of the model.
         slices: by layer, where its variables are in the flat vector.
-        dtype: of the flat vector, NumPy's float32 or float64.
+        dtype: of the flat vector, "float32" or "float64".
         size: of the flat vector.
+        reproducible: whether the model draws no random numbers; set by the check.
     """
 
-    def __init__(self, model, loss, data, variables, regularization, training, batch_size):
-        if keras.backend.backend() != "tensorflow":
-            raise ValueError(
-                f"Curvature needs Keras' TensorFlow backend. Received: {keras.backend.backend()!r}. Set KERAS_BACKEND."
-            )
+    def __init__(
+        self,
+        model: keras.Model,
+        loss: Any,
+        data: Any,
+        variables: Any,
+        regularization: bool,
+        training: bool,
+        batch_size: int,
+        class_weight: Mapping[int, float] | None,
+    ):
         if not isinstance(model, keras.Model):
             raise ValueError(f"Argument `model` must be a keras.Model. Received: {type(model).__name__}")
         if not model.built:
@@ -36,132 +53,175 @@ class Objective:
                 f"Argument `model` must be built: {model.name!r} has no variables yet. Call it on a batch, or "
                 f"model.build(input_shape), before."
             )
-        self.model, self.loss = model, DataLoss(loss)
+        self.model, self.loss = model, DataLoss(model, loss)
         self.regularization, self.training = bool(regularization), bool(training)
         self.variables = _checked_variables(model, variables)
-        self._sizes = [int(np.prod(variable.shape, dtype=np.int64)) for variable in self.variables]
-        self.size = sum(self._sizes)
-        self.dtype = np.result_type(*(variable.dtype for variable in self.variables)).type
-        self.slices = _layer_slices(self.variables, self._sizes)
-        self._seeds = seed_states(model)
-        self.batches = Batches(data, batch_size)
-        self._sums = {}
-        self._totals = None
+        chosen = {id(variable) for variable in self.variables}
+        self.others = [variable for variable in model.variables if id(variable) not in chosen]
+        self.sizes = [int(np.prod(variable.shape, dtype=np.int64)) for variable in self.variables]
+        self.size = sum(self.sizes)
+        # Of the values: JAX stores float64 variables as float32 unless jax_enable_x64 is set.
+        self.dtype = str(np.result_type(*(_dtype_of(variable) for variable in self.variables)))
+        self.slices = _layer_slices(self.variables, self.sizes)
+        self._seeds = {id(state) for state in seed_states(model)}
+        self.batches = Batches(data, batch_size, class_weight)
 
-    def split(self, flat):
-        """Vectors (..., P) as tensors of the variables' shapes, (..., *shape)."""
-        leading = tf.shape(flat)[:-1]
-        parts = tf.split(flat, self._sizes, axis=-1)
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """A vector (P,) as tensors of the variables' shapes."""
+        ends = np.cumsum(self.sizes)[:-1].tolist()
+        parts: Tensor = ops.split(flat, ends) if ends else [flat]
         return [
-            tf.cast(tf.reshape(part, tf.concat([leading, variable.shape], 0)), variable.dtype)
+            ops.cast(ops.reshape(part, variable.shape), _dtype_of(variable))
             for part, variable in zip(parts, self.variables, strict=True)
         ]
 
-    def flatten(self, tensors):
-        """The inverse of `split`; `tensors` may have one leading axis more than the variables."""
-        extra = tensors[0].shape.rank - len(self.variables[0].shape)
-        leading = tf.shape(tensors[0])[:extra]
-        parts = [
-            tf.reshape(tf.cast(tensor, self.dtype), tf.concat([leading, [size]], 0))
-            for tensor, size in zip(tensors, self._sizes, strict=True)
-        ]
-        return tf.concat(parts, -1)
+    def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The inverse of `split`."""
+        return ops.concatenate([ops.reshape(ops.cast(tensor, self.dtype), (-1,)) for tensor in tensors])
 
-    def forward(self, theta, batch, draw=0):
-        """The model's answer to a batch where its variables are theta.
+    def forward(
+        self, theta: Sequence[Tensor], batch: Any, draw: Any = 0, others: Sequence[Tensor] | None = None
+    ) -> tuple[Any, Tensor | None]:
+        """The model's outputs for a batch where its variables are theta.
 
         Args:
             theta: tensors, one for each variable.
             batch: a batch of the data.
             draw: which random numbers the model's generators give, if it uses them.
+            others: the values of all other variables; their current ones if None.
 
         Returns:
-            (outputs, penalties): the outputs, or for a loss(model, batch) its value; and the sum of `model.losses`.
+            (outputs, penalties): the outputs, or for a loss(model, batch) its value; and the sum of `model.losses`, or
+            None where there are none.
         """
-        mapping = {id(variable): (variable, variable.value) for variable in self.model.trainable_variables}
-        mapping |= {id(variable): (variable, value) for variable, value in zip(self.variables, theta, strict=True)}
-        mapping |= {id(seed): (seed, seed.value + tf.cast(tf.stack([0, draw]), seed.dtype)) for seed in self._seeds}
-        with keras.StatelessScope(list(mapping.values()), collect_losses=True):
+        if others is None:
+            others = [variable.value for variable in self.others]
+        mapping: list[Any] = list(zip(self.variables, theta, strict=True))
+        for variable, value in zip(self.others, others, strict=True):
+            if id(variable) in self._seeds:
+                value = value + ops.cast(ops.stack([0, draw]), variable.dtype)
+            mapping.append((variable, value))
+        with keras.StatelessScope(mapping, collect_losses=True):
             if self.loss.of_model:
                 outputs = self.loss.of_batch(self.model, batch)
             else:
-                outputs = self.model(split_batch(batch)[0], training=self.training)
+                outputs = self.model(split_batch(batch).x, training=self.training)
             losses = self.model.losses if self.regularization else []
-            penalties = tf.add_n([tf.cast(loss, self.dtype) for loss in losses]) if losses else None
+            cast: list[Tensor] = [ops.cast(loss, self.dtype) for loss in losses]
+            penalties: Tensor = sum(cast[1:], cast[0]) if cast else None
         return outputs, penalties
 
-    def data_sum(self, batch, outputs):
-        """The sum over a batch of the examples' losses (times their weights), a scalar."""
-        count = tf.cast(_count(batch), self.dtype)
+    def counts(self, batch: Any, outputs: Any) -> Tensor:
+        """(terms, 3): what `DataLoss.factors` needs to know of each batch, summed over the data."""
+        count = self._count(batch)
         if self.loss.of_model:
-            return tf.cast(outputs, self.dtype) * count
-        _, _, weights = split_batch(batch)
-        values = self.example_losses(batch, outputs, scalar=weights is None)
-        if values.shape.rank == 0:
-            return values * count
-        return tf.reduce_sum(values if weights is None else values * tf.reshape(tf.cast(weights, self.dtype), [-1]))
+            return ops.stack([ops.stack([count, count, count])])
+        parts = split_batch(batch)
+        return ops.stack([term.elements(parts, outputs).counts(count, self.dtype) for term in self.loss.terms])
 
-    def example_losses(self, batch, outputs, scalar=False):
-        """The loss of each example, (batch,); with `scalar` also a mean over the batch where the loss is one.
-
-        Raises:
-            ValueError: where the loss gives no value for each example and one is needed.
-        """
-        values = tf.cast(self.loss.of_outputs(split_batch(batch)[1], outputs), self.dtype)
-        if values.shape.rank != 1 and not scalar:
-            raise ValueError(
-                f"Argument `loss` must give a value for each example here (for sample weights and for the Fisher "
-                f"matrix). Received: a loss of shape {values.shape} for a batch. Return the examples' losses, not "
-                f"their mean."
-            )
-        return values
-
-    def value(self, theta, batch, scales, draw=0):
-        """The part of the loss that a batch contributes; `scales` as in `sum_over_data`."""
-        outputs, penalties = self.forward(theta, batch, draw)
-        value = self.data_sum(batch, outputs) * scales[0]
-        return value if penalties is None else value + penalties * scales[1]
-
-    def sum_over_data(self, name, function, *arguments, progress=None):
-        """Sums a function over all batches, on all replicas of the strategy in whose scope this was built.
+    def data_loss(self, batch: Any, outputs: Any, factors: Tensor) -> Tensor:
+        """The part of the loss without penalties that a batch contributes, a scalar.
 
         Args:
-            name: under which the function is kept once traced.
-            function: `function(theta, batch, scales, *arguments)`, which returns tensors. `scales` are the factors of
-                the batch's sum of losses and of the penalties.
-            arguments: tensors, the same for all batches.
-            progress: called after each batch.
+            batch, outputs: a batch and the model's outputs for it.
+            factors: of the terms' sums, from `DataLoss.factors`.
         """
-        scale, per_example = self.totals()
-        if name not in self._sums:
-            self._sums[name] = self.batches.compiled(function, self._values, self.dtype)
-        return self._sums[name](scale, per_example, arguments, progress)
+        count = self._count(batch)
+        if self.loss.of_model:
+            return ops.cast(outputs, self.dtype) * count * factors[0]
+        parts, total = split_batch(batch), None
+        for place, term in enumerate(self.loss.terms):
+            elements = term.elements(parts, outputs)
+            if not len(elements.values.shape) and elements.weights is not None:
+                raise ValueError(_no_example_losses(elements.values))
+            values: Tensor = ops.sum(elements.scaled(self.dtype)) * factors[place]
+            values = values if len(elements.values.shape) else values * count
+            total = values if total is None else total + values
+        return total
 
-    def totals(self):
-        """(1 / the weight of all examples, 1 / their number): the factors that make sums to means."""
-        if self._totals is None:
-            count, weight = 0, 0.0
-            for batch in self.batches:
-                count += int(_count(batch))
-                weights = None if self.loss.of_model else split_batch(batch)[2]
-                weight += int(_count(batch)) if weights is None else float(np.sum(weights))
-            if not count:
-                raise ValueError("Argument `data` is empty: it gives no example. Pass at least one batch.")
-            if not weight > 0:
-                raise ValueError(f"Argument `data` has sample weights that sum to {weight}. They must be positive.")
-            scale = {"mean": 1 / count, "sum": 1.0, "mean_with_sample_weight": 1 / weight}[self.loss.reduction]
-            self._totals = scale, 1 / count
-        return self._totals
+    def example_losses(self, batch: Any, outputs: Any, factors: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(losses, weights) of the examples of a batch, (batch,) each: their sum is `data_loss`.
 
-    def _values(self):
-        return [tf.convert_to_tensor(variable.value) for variable in self.variables]
+        Raises:
+            ValueError: where the loss gives no value for each example.
+        """
+        parts, total, weights = split_batch(batch), None, None
+        for place, term in enumerate(self.loss.terms):
+            elements = term.elements(parts, outputs)
+            if not len(elements.values.shape):
+                raise ValueError(_no_example_losses(elements.values))
+            if elements.weights is not None:
+                if len(elements.weights.shape) != 1 or len(self.loss.terms) > 1:
+                    raise ValueError(
+                        "The empirical Fisher matrix takes one sample weight for each example and a loss of one "
+                        f"output. Received: sample weights of shape {tuple(elements.weights.shape)}"
+                    )
+                weights = ops.cast(elements.weights, self.dtype)
+            values: Tensor = elements.scaled(self.dtype, weighted=False)
+            axes = tuple(range(1, len(values.shape)))
+            values = (ops.sum(values, axis=axes) if axes else values) * factors[place]
+            total = values if total is None else total + values
+        return total, weights
+
+    def value(
+        self,
+        theta: Sequence[Tensor],
+        batch: Any,
+        scales: Tensor,
+        draw: Any = 0,
+        others: Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        """The part of the loss that a batch contributes.
+
+        Args:
+            theta, batch, draw, others: see `forward`.
+            scales: the factors of the terms' sums and, last, of the penalties.
+        """
+        outputs, penalties = self.forward(theta, batch, draw, others)
+        value = self.data_loss(batch, outputs, scales[:-1])
+        return value if penalties is None else value + penalties * scales[-1]
+
+    def warn_of_outputs(self, outputs: Any) -> None:
+        """Warns where a loss takes the outputs for probabilities and they cannot be."""
+        for term in self.loss.terms:
+            if term.expects is None:
+                continue
+            values = np.asarray(ops.convert_to_numpy(term.output(outputs)), np.float64)
+            wrong = values.min() < 0 or values.max() > 1
+            if term.expects == "categorical":
+                wrong = wrong or np.abs(values.sum(axis=-1) - 1).max() > 1e-3
+            if wrong:
+                warnings.warn(
+                    f"The loss {self.loss!r} takes the outputs of {self.model.name!r} for probabilities, which they "
+                    f"are not: they lie between {values.min():.3g} and {values.max():.3g} and sum to "
+                    f"{values.sum(axis=-1).min():.3g} to {values.sum(axis=-1).max():.3g}. For logits pass the loss "
+                    f"with from_logits=True.",
+                    stacklevel=2,
+                )
+
+    def _count(self, batch: Any) -> Tensor:
+        shape: Tensor = ops.shape(keras.tree.flatten(batch)[0])
+        return ops.cast(shape[0], self.dtype)
 
 
-def _count(batch):
-    return tf.shape(tf.nest.flatten(batch)[0])[0]
+def penalty_share(batch: Any, examples: int) -> float:
+    """The factor of the penalties with which a batch contributes to the loss: its share of the examples."""
+    return length(batch) / examples
 
 
-def _checked_variables(model, variables):
+def _dtype_of(variable: keras.Variable) -> str:
+    value: Any = variable.value
+    return keras.backend.standardize_dtype(value.dtype)
+
+
+def _no_example_losses(values: Tensor) -> str:
+    return (
+        f"Argument `loss` must give a value for each example here (for sample weights and for the Fisher matrix). "
+        f"Received: a loss of shape {tuple(values.shape)} for a batch. Return the examples' losses, not their mean."
+    )
+
+
+def _checked_variables(model: keras.Model, variables: Any) -> list[keras.Variable]:
     """The variables, those of a layer for a layer, all trainable ones for None."""
     if variables is None:
         variables = model.trainable_variables
@@ -172,7 +232,7 @@ def _checked_variables(model, variables):
             )
     elif isinstance(variables, (keras.Variable, keras.layers.Layer)):
         variables = [variables]
-    flat = []
+    flat: list[keras.Variable] = []
     for entry in variables:
         flat += entry.trainable_variables if isinstance(entry, keras.layers.Layer) else [entry]
     own = {id(variable) for variable in model.variables}
@@ -183,7 +243,7 @@ def _checked_variables(model, variables):
                 f"Argument `variables` must hold variables of the model {model.name!r}, or its layers. Received: "
                 f"{name}, which is not the model's."
             )
-        if not tf.as_dtype(variable.dtype).is_floating:
+        if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(variable.dtype)):
             raise ValueError(f"Argument `variables` must hold floating-point variables. Received: {variable.path}")
     if not flat:
         raise ValueError("Argument `variables` must name at least one variable, or a layer that has some.")
@@ -192,9 +252,10 @@ def _checked_variables(model, variables):
     return flat
 
 
-def _layer_slices(variables, sizes):
+def _layer_slices(variables: Iterable[keras.Variable], sizes: Iterable[int]) -> dict[str, slice]:
     """By layer, in order, the slice of the flat vector that holds its variables."""
-    slices, last, name, stop = {}, None, None, 0
+    slices: dict[str, slice] = {}
+    last, name, stop = None, "", 0
     for variable, size in zip(variables, sizes, strict=True):
         layer = variable.path.rpartition("/")[0] or variable.path
         start, stop = stop, stop + size
@@ -205,3 +266,9 @@ def _layer_slices(variables, sizes):
             name = layer if layer not in slices else f"{layer} from {start}"
         slices[name], last = slice(start, stop), layer
     return slices
+
+
+def parameters(objective: Objective) -> NDArray[np.floating[Any]]:
+    """The current values of the variables as one vector, (P,)."""
+    parts = [np.ravel(np.asarray(ops.convert_to_numpy(variable.value))) for variable in objective.variables]
+    return np.concatenate(parts).astype(objective.dtype)

@@ -4,13 +4,25 @@ All of them are exact: a product with a vector costs a few gradients, the matrix
 order of the variables, each flattened by rows.
 """
 
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import keras
 import numpy as np
 import scipy.sparse.linalg
-import tensorflow as tf
+from numpy.typing import ArrayLike
 
-from idmatters_tf.curvature.determinism import check_reproducible
+from idmatters_tf.arguments import positive_integer
+from idmatters_tf.curvature.checks import (
+    DifferenceCheck,
+    check_finite,
+    check_reproducible,
+    compare_with_differences,
+    warn_of_difference,
+)
 from idmatters_tf.curvature.memory import check_fits
 from idmatters_tf.curvature.objective import Objective
+from idmatters_tf.curvature.products import Array, Kind, products_for
 from idmatters_tf.progress import Bar
 
 DEFAULT_CHUNK = 64
@@ -19,48 +31,66 @@ DEFAULT_CHUNK = 64
 class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
     """What the three operators have in common; see `HessianOperator` for the arguments."""
 
+    # Which of the backend's products it stands for.
+    kind: ClassVar[Kind]
+
+    if TYPE_CHECKING:
+        # SciPy's own is annotated with the arguments of operators made from functions.
+        def __new__(cls, *args: Any, **options: Any) -> Self: ...
+
     def __init__(
         self,
-        model,
-        loss,
-        data,
-        variables=None,
+        model: keras.Model,
+        loss: Any = None,
+        data: Any = None,
+        variables: Any = None,
         *,
-        regularization=True,
-        training=False,
-        batch_size=256,
-        chunk=DEFAULT_CHUNK,
-        check=True,
+        regularization: bool = True,
+        training: bool = False,
+        class_weight: Mapping[int, float] | None = None,
+        batch_size: int = 256,
+        chunk: int = DEFAULT_CHUNK,
+        check: bool = True,
         progress: bool = False,
     ):
-        if chunk < 1:
-            raise ValueError(f"Argument `chunk` must be a positive integer. Received: chunk={chunk!r}")
-        self._objective = Objective(model, loss, data, variables, regularization, training, batch_size)
-        self.chunk, self.progress = int(chunk), progress
-        super().__init__(dtype=np.dtype(self._objective.dtype), shape=(self._objective.size,) * 2)
-        self._check_loss()
-        if check:
-            check_reproducible(self._objective)
+        self.chunk, self.progress = positive_integer("chunk", chunk), progress
+        objective = Objective(model, loss, data, variables, regularization, training, batch_size, class_weight)
+        self._objective, self._products = objective, products_for(objective)
+        super().__init__(np.dtype(objective.dtype), (objective.size,) * 2)  # pyright: ignore[reportCallIssue]
+        self.difference: DifferenceCheck | None = None
+        if not check:
+            check_finite(self.loss())
+            return
+        check_reproducible(self._products)
+        if objective.loss.expects_probabilities:
+            objective.warn_of_outputs(self._products.outputs(next(iter(objective.batches))))
+        self._check_products()
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} of {self._objective.model.name!r}, {self.shape[0]:,} parameters, {self.dtype}, "
+            f"loss {self._objective.loss!r}>"
+        )
 
     @property
-    def variables(self):
+    def variables(self) -> list[keras.Variable]:
         """The variables, in the order of the vectors."""
         return list(self._objective.variables)
 
     @property
-    def layers(self):
+    def layers(self) -> dict[str, slice]:
         """By layer, the slice of a vector that holds its variables."""
         return dict(self._objective.slices)
 
-    def loss(self):
-        """The loss on all the data, a float."""
-        return float(self._objective.sum_over_data("value", self._objective.value))
+    def loss(self) -> float:
+        """The loss on all the data."""
+        return self._products.loss()
 
-    def gradient(self):
+    def gradient(self) -> Array:
         """The gradient of the loss on all the data, (P,)."""
-        return self._objective.sum_over_data("gradient", self._gradient).numpy()
+        return self._products.loss_and_gradient()[1]
 
-    def to_dense(self, chunk=None):
+    def to_dense(self, chunk: int | None = None) -> Array:
         """The whole matrix, (P, P), symmetric, by products with unit vectors, `chunk` of them at once.
 
         Raises:
@@ -78,7 +108,7 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
             dense[rows, start:], dense[start:, rows] = mean, mean.T
         return dense
 
-    def blocks(self, off_diagonal=False, chunk=None):
+    def blocks(self, off_diagonal: bool = False, chunk: int | None = None) -> dict[Any, Array]:
         """The blocks of the matrix by layer, dense.
 
         Args:
@@ -99,7 +129,7 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
         found = {}
         for name, layer in layers.items():
             rows = layers if off_diagonal else {name: layer}
-            strips = {row: [] for row in rows}
+            strips: dict[str, list[Array]] = {row: [] for row in rows}
             for _, products in self._columns(layer, chunk, f"columns of {name}"):
                 for row, of_row in rows.items():
                     strips[row].append(products[of_row])
@@ -107,9 +137,9 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
                 found[(row, name) if off_diagonal else name] = np.concatenate(parts, axis=1)
         return found
 
-    def _columns(self, columns, chunk, title):
+    def _columns(self, columns: slice, chunk: int | None, title: str) -> Iterator[tuple[slice, Array]]:
         """The matrix' columns, a chunk at a time: (slice, (P, up to chunk))."""
-        chunk = self.chunk if chunk is None else chunk
+        chunk = self.chunk if chunk is None else positive_integer("chunk", chunk)
         with Bar(columns.stop - columns.start, title, self.progress) as bar:
             for start in range(columns.start, columns.stop, chunk):
                 stop = min(start + chunk, columns.stop)
@@ -117,55 +147,26 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
                 first = max(min(start, columns.stop - chunk), columns.start)
                 units = np.zeros((stop - first, self.shape[0]), self.dtype)
                 units[np.arange(stop - first), np.arange(first, stop)] = 1
-                products = self._products(units)[start - first :]
+                products = self._products.product(self.kind, units)[start - first :]
                 bar.advance(stop - start)
                 yield slice(start, stop), products.T
 
-    def _matvec(self, vector):
-        vector = tf.constant(np.ravel(vector), self.dtype)
-        return self._objective.sum_over_data("product", self._product, vector).numpy()
+    def _matvec(self, vector: ArrayLike) -> Array:
+        return self._products.product(self.kind, np.ravel(vector)[None].astype(self.dtype))[0]
 
-    def _matmat(self, matrix):
-        vectors = np.ascontiguousarray(matrix.T, self.dtype)
-        parts = [self._products(vectors[start : start + self.chunk]) for start in range(0, len(vectors), self.chunk)]
+    def _matmat(self, matrix: ArrayLike) -> Array:
+        vectors = np.ascontiguousarray(np.asarray(matrix).T, self.dtype)
+        parts = [
+            self._products.product(self.kind, vectors[start : start + self.chunk])
+            for start in range(0, len(vectors), self.chunk)
+        ]
         return np.concatenate(parts).T
 
-    def _products(self, vectors):
-        """(k, P) to (k, P), all at once."""
-        if len(vectors) == 1:
-            return self._matvec(vectors[0])[None]
-        return self._objective.sum_over_data("products", self._product, tf.constant(vectors)).numpy()
-
-    def _adjoint(self):
+    def _adjoint(self) -> "CurvatureOperator":
         return self
 
-    def _gradient(self, theta, batch, scales):
-        with tf.GradientTape() as tape:
-            tape.watch(theta)
-            value = self._objective.value(theta, batch, scales)
-        gradient = tape.gradient(value, theta, unconnected_gradients="zero")
-        return self._objective.flatten(gradient)
-
-    def _product(self, theta, batch, scales, vectors):
-        """The part of the products that a batch contributes. vectors: (P,) or (k, P)."""
-        pull = self._linear_map(theta, batch, scales)
-
-        def product(vector):
-            return self._objective.flatten(pull(self._objective.split(vector)))
-
-        return product(vectors) if vectors.shape.rank == 1 else tf.vectorized_map(product, vectors)
-
-    def _linear_map(self, theta, batch, scales):
-        """The part of the matrix that a batch contributes, as a function of tensors like theta."""
-        raise NotImplementedError
-
-    def _check_loss(self):
-        value = self.loss()
-        if not np.isfinite(value):
-            raise ValueError(
-                f"The loss on the data is {value}: it has no curvature. Look for data or weights that are not finite, "
-                f"or a model that has diverged."
-            )
+    def _check_products(self) -> None:
+        """What `check=True` compares beside two evaluations."""
 
 
 class HessianOperator(CurvatureOperator):
@@ -180,24 +181,29 @@ class HessianOperator(CurvatureOperator):
     ReLU has no second derivative at 0; there, as everywhere in automatic differentiation, it counts as 0.
 
     Args:
-        model: a built `keras.Model`, on Keras' TensorFlow backend.
-        loss: a Keras loss or its name; a callable `loss(y, outputs)` that returns a value for each example or a scalar,
-            the mean over the batch; or a callable `loss(model, batch)`, known by the name of its first parameter, that
-            returns a scalar, the mean over the batch. With a Keras loss with reduction "sum" L is the sum over the
-            data; "mean_with_sample_weight" divides by the weights' sum.
+        model: a built `keras.Model`, on Keras' TensorFlow or JAX backend.
+        loss: None for the loss that the model was compiled with, its weights of the outputs included; a Keras loss or
+            its name; a dict or list of these by output, as in `model.compile`; a callable `loss(y, outputs)` that
+            returns a value for each example or a scalar, the mean over the batch; or a callable `loss(model, batch)`,
+            known by the name of its first parameter, that returns a scalar, the mean over the batch. With a Keras loss
+            with reduction "sum" L is the sum over the data; "mean_with_sample_weight" divides by the weights' sum.
+            Keras' masks count as in `fit`: L is then the mean over what they let through.
         data: a `tf.data.Dataset` of batches `(x, y)` or `(x, y, sample_weight)`, arrays `(x, y)`, or an iterable of
             batches that can be gone through repeatedly. Every product goes through all of it.
         variables: variables of the model or layers (then their trainable variables); all trainable variables if None.
         regularization: whether `model.losses` is part of L.
         training: how the model is called. With True, layers that draw random numbers are refused.
+        class_weight: by class, the weight of the examples with that label, as in `fit`.
         batch_size: for arrays.
         chunk: how many products are computed at once where there are several; memory grows with it.
-        check: whether two evaluations are compared when the operator is made.
+        check: whether, when the operator is made, two evaluations are compared, and H v along one direction with
+            central differences of the gradient; `difference` then holds the result, and a warning says where H v is
+            off. It costs nine gradients.
         progress: whether a bar on standard error shows how far dense matrices and blocks are.
 
     Raises:
-        ValueError: an unbuilt model, no variables or some that are not the model's, empty data, a loss that is not
-            finite, evaluations that differ, and what else cannot be used; the message says which and what to do.
+        ValueError: an unbuilt model, no variables or some that are not the model's, empty or infinite data, a loss that
+            is not finite, evaluations that differ, and what else cannot be used; the message says which and what to do.
 
     Shape `(P, P)`, P the number of entries of the variables; dtype that of the variables. `@`, `matvec` and `matmat` as
     in SciPy. Inside the scope of a `tf.distribute.MirroredStrategy` the batches are split over its replicas.
@@ -205,21 +211,20 @@ class HessianOperator(CurvatureOperator):
     Example:
 
     >>> import keras, numpy as np
-    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)], name="line")
     >>> x, y = np.eye(2, dtype="float32"), np.zeros((2, 1), "float32")
     >>> hessian = HessianOperator(model, "mse", (x, y))  # of the mean of squares: 2 X X^T / N
     >>> hessian @ np.array([3.0, 4.0])
     array([3., 4.], dtype=float32)
+    >>> hessian
+    <HessianOperator of 'line', 2 parameters, float32, loss mean_squared_error>
     """
 
-    def _linear_map(self, theta, batch, scales):
-        with tf.GradientTape() as outer:
-            outer.watch(theta)
-            with tf.GradientTape() as inner:
-                inner.watch(theta)
-                value = self._objective.value(theta, batch, scales)
-            gradient = inner.gradient(value, theta, unconnected_gradients="zero")
-        return lambda vector: outer.gradient(gradient, theta, output_gradients=vector, unconnected_gradients="zero")
+    kind = "hessian"
+
+    def _check_products(self) -> None:
+        self.difference = compare_with_differences(self._products)
+        warn_of_difference(self.difference)
 
 
 class GaussNewtonOperator(CurvatureOperator):
@@ -234,38 +239,11 @@ class GaussNewtonOperator(CurvatureOperator):
     Args, errors and shape: as `HessianOperator`, but no loss(model, batch), which has no outputs.
     """
 
-    def __init__(self, model, loss, data, variables=None, **options):
+    kind = "gauss_newton"
+
+    def __init__(self, model: keras.Model, loss: Any = None, data: Any = None, variables: Any = None, **options: Any):
         super().__init__(model, loss, data, variables, **options)
-
-    def _linear_map(self, theta, batch, scales):
         _needs_outputs(self._objective, "The Gauss-Newton matrix")
-        with tf.GradientTape(persistent=True) as second:
-            second.watch(theta)
-            with tf.GradientTape(persistent=True) as first:
-                first.watch(theta)
-                outputs, penalties = self._objective.forward(theta, batch)
-                structure, outputs = outputs, tf.nest.flatten(outputs)
-            bent = None if penalties is None else first.gradient(penalties, theta, unconnected_gradients="zero")
-        push = _jacobian_product(first, theta, outputs)
-        # The Hessian at the outputs, as a function of them alone.
-        points = [tf.identity(tf.stop_gradient(output)) for output in outputs]
-        with tf.GradientTape() as outer:
-            outer.watch(points)
-            with tf.GradientTape() as inner:
-                inner.watch(points)
-                packed = tf.nest.pack_sequence_as(structure, points)
-                value = self._objective.data_sum(batch, packed) * scales[0]
-            slope = inner.gradient(value, points, unconnected_gradients="zero")
-
-        def product(vector):
-            moved = outer.gradient(slope, points, output_gradients=push(vector), unconnected_gradients="zero")
-            pulled = first.gradient(outputs, theta, output_gradients=moved, unconnected_gradients="zero")
-            if bent is None:
-                return pulled
-            added = second.gradient(bent, theta, output_gradients=vector, unconnected_gradients="zero")
-            return [part + scales[1] * other for part, other in zip(pulled, added, strict=True)]
-
-        return product
 
 
 class FisherOperator(CurvatureOperator):
@@ -279,39 +257,16 @@ class FisherOperator(CurvatureOperator):
     Args, errors and shape: as `HessianOperator`, without `regularization`; the loss must give a value for each example.
     """
 
-    def __init__(self, model, loss, data, variables=None, **options):
+    kind = "fisher"
+
+    def __init__(self, model: keras.Model, loss: Any = None, data: Any = None, variables: Any = None, **options: Any):
         if "regularization" in options:
             raise ValueError("Argument `regularization` has no meaning here: penalties belong to no example.")
         super().__init__(model, loss, data, variables, regularization=False, **options)
-
-    def _linear_map(self, theta, batch, scales):
-        from idmatters_tf.curvature.losses import split_batch
-
         _needs_outputs(self._objective, "The empirical Fisher matrix")
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(theta)
-            outputs, _ = self._objective.forward(theta, batch)
-            losses = self._objective.example_losses(batch, outputs)
-        push = _jacobian_product(tape, theta, [losses])
-        weights = split_batch(batch)[2]
-        factor = scales[0] if weights is None else scales[0] * tf.reshape(tf.cast(weights, losses.dtype), [-1])
-
-        def product(vector):
-            return tape.gradient(losses, theta, output_gradients=factor * push(vector)[0], unconnected_gradients="zero")
-
-        return product
 
 
-def _jacobian_product(tape, theta, outputs):
-    """The product of the outputs' Jacobian with tensors like theta: J v is the derivative of J^T u by u."""
-    directions = [tf.zeros_like(output) for output in outputs]
-    with tf.GradientTape() as transposed:
-        transposed.watch(directions)
-        pulled = tape.gradient(outputs, theta, output_gradients=directions, unconnected_gradients="zero")
-    return lambda vector: transposed.gradient(pulled, directions, output_gradients=vector, unconnected_gradients="zero")
-
-
-def _needs_outputs(objective, what):
+def _needs_outputs(objective: Objective, what: str) -> None:
     if objective.loss.of_model:
         raise ValueError(
             f"{what} needs a loss of the outputs, loss(y, outputs). Received: a loss(model, batch). Use "

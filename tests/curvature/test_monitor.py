@@ -3,10 +3,12 @@
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.curvature import CurvatureMonitor, HessianOperator, measure
+from idmatters_tf.curvature import CurvatureMonitor, HessianOperator, measure, optimizer_threshold, stability_threshold
+from idmatters_tf.optimizers import Momentum
 from tests.conftest import ROOT
 from tests.support import curvature_cases as cases
 
@@ -32,6 +34,10 @@ def test_monitor_in_fit(tmp_path):
     before, after = monitor.measurements.values()
     assert after.loss < before.loss
     assert len(history.history["curvature_index"]) == 1
+    # Stochastic gradient descent at Keras' default rate of 0.01.
+    assert history.history["curvature_stability_threshold"] == [pytest.approx(200)]
+    assert after.scalars()["sharpness_over_threshold"] == pytest.approx(after.largest[0] / 200)
+    assert after.vectors.shape == (27, 4)
     written = tags(tmp_path)
     assert written["curvature/largest_eigenvalue_2"] == written["curvature/density"] == [0, 2]
     assert {f"curvature/{name}" for name in ("trace", "index", "gradient_norm", "smallest_eigenvalue_1")} <= set(
@@ -48,18 +54,54 @@ def test_a_measurement_agrees_with_the_dense_matrix():
     np.testing.assert_allclose(measured.largest, values[:-3:-1], rtol=1e-3)
     np.testing.assert_allclose(measured.smallest, values[:2], rtol=1e-3)
     assert measured.trace == pytest.approx(np.trace(dense))
+    gradient = cases.plain_gradient(model, loss, *data)
+    along = np.linalg.eigh(dense)[1][:, :-3:-1].T @ gradient
+    np.testing.assert_allclose(measured.alignment, along**2 / (gradient @ gradient), rtol=1e-3)
     index = np.mean(values < -0.01 * np.abs(values).max())
     assert abs(measured.index - index) < 5 * measured.index_error
     assert measured.gradient_norm == pytest.approx(np.linalg.norm(cases.plain_gradient(model, loss, *data)))
 
 
-def test_monitor_needs_one_loss_and_positive_epochs():
+def test_monitor_takes_the_compiled_losses_and_positive_epochs():
     model, _, (x, y) = cases.case("two outputs")
-    model.compile("sgd", ["mse", "mse"])
-    with pytest.raises(ValueError, match="`loss` must be given"):
-        model.fit(x, [y, y[:, :1]], verbose=0, callbacks=[CurvatureMonitor((x, y))])
+    model.compile("adam", ["mse", "mse"])
+    few = {"probes": 1, "steps": 3, "products": 6}
+    monitor = CurvatureMonitor((x, [y, y[:, :1]]), measure_options=few)
+    history = model.fit(x, [y, y[:, :1]], epochs=1, verbose=0, callbacks=[monitor])
+    assert history.history["curvature_loss"] == [pytest.approx(monitor.measurements[1].loss)]
+    # Adam preconditions: no threshold on the Hessian.
+    assert monitor.measurements[1].threshold is None
     with pytest.raises(ValueError, match="`every` must be a positive"):
         CurvatureMonitor((x, y), every=0)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("optimizer", [Momentum, keras.optimizers.SGD])
+def test_the_stability_threshold_on_a_quadratic(optimizer, momentum, nesterov):
+    if nesterov and not momentum:
+        return
+
+    def distance(curvature):
+        weight = keras.Variable(1.0, dtype="float32")
+        descent = optimizer(0.1, momentum=momentum, nesterov=nesterov)
+        descent.build([weight])
+        assert optimizer_threshold(descent) == pytest.approx(stability_threshold(0.1, momentum, nesterov), rel=1e-6)
+        for _ in range(200):
+            descent.apply([curvature * weight.value], [weight])
+        return abs(float(weight.value))
+
+    threshold = stability_threshold(0.1, momentum, nesterov)
+    assert distance(0.97 * threshold) < 1 < distance(1.03 * threshold)
+
+
+def test_no_threshold_without_a_rate():
+    assert optimizer_threshold(keras.optimizers.Adam(0.1)) is None
+    assert optimizer_threshold(keras.optimizers.SGD(0.0)) is None
+    with pytest.raises(ValueError, match="`learning_rate` must be positive"):
+        stability_threshold(0.0)
+    with pytest.raises(ValueError, match="`momentum` must lie"):
+        stability_threshold(0.1, 1.0)
 
 
 REPLICAS = """

@@ -1,12 +1,15 @@
 """Eigenvalues, densities, traces and diagonals on planted spectra, and the standard errors over many seeds."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.sparse.linalg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idmatters_tf.curvature import diagonal, spectral_density, summarize, top_eigenpairs, trace
+from idmatters_tf import linear
+from idmatters_tf.curvature import Estimate, diagonal, spectral_density, summarize, top_eigenpairs, trace
 
 
 def planted(eigenvalues, seed=0):
@@ -34,6 +37,44 @@ def test_ends_of_the_spectrum(seed, which, k):
     assert found.residuals.max() < 1e-4 * size
 
 
+@pytest.mark.parametrize("which", ["largest", "smallest", "both"])
+def test_repeated_eigenvalues_are_found_as_often_as_they_occur(which):
+    """At Li et al.'s zero point each eigenvalue comes R d times; one Lanczos vector sees each of them once."""
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(2, 10, 40))
+    statistics = linear.sufficient_statistics(X, Y)
+    operator = linear.ShortcutHessian(np.zeros((4, 2, 10, 10)), statistics.sxx, statistics.syx)
+    values = linear.zero_hessian_spectrum(4, 2, statistics.sxx, statistics.syx)
+    found = top_eigenpairs(operator, 3, which)
+    expected = {"largest": values[-3:], "smallest": values[:3], "both": np.r_[values[:3], values[-3:]]}[which]
+    assert np.ptp(expected[-3:]) < 1e-12
+    np.testing.assert_allclose(found.values, expected, atol=1e-10)
+    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(len(expected)), atol=1e-10)
+    assert found.residuals.max() < 1e-8
+
+
+def test_a_zero_operator_has_zero_eigenvalues():
+    zero = scipy.sparse.linalg.LinearOperator((50, 50), matvec=np.zeros_like, dtype=np.float64)
+    found = top_eigenpairs(zero, 2, "both")
+    np.testing.assert_array_equal(found.values, np.zeros(4))
+    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(4), atol=1e-12)
+
+
+def test_a_start_from_earlier_eigenvectors_saves_products_and_hides_nothing():
+    values = np.r_[np.linspace(-1, 1, 397), 1.1, 1.2, 1.3]
+    matrix, change = planted(values), planted(np.random.default_rng(1).normal(size=400), 1)
+    before = top_eigenpairs(matrix, 2, tolerance=1e-6)
+    moved = matrix + 1e-4 * change
+    cold, warm = (top_eigenpairs(moved, 2, tolerance=1e-3, start=start) for start in (None, before.vectors))
+    np.testing.assert_allclose(warm.values, cold.values, atol=1e-4)
+    assert warm.products < cold.products
+    # Exact eigenvectors of the second largest pair do not keep the largest from being found.
+    exact = np.linalg.eigh(matrix)[1]
+    np.testing.assert_allclose(top_eigenpairs(matrix, 1, start=exact[:, -2:-1]).values, [1.3], atol=1e-8)
+    with pytest.raises(ValueError, match=r"`start` must have shape \(400, j\). Received: shape \(2, 400\)"):
+        top_eigenpairs(matrix, 2, start=before.vectors.T)
+
+
 def test_products_in_float32_and_a_bound_on_them():
     values = np.r_[-3.0, np.linspace(0, 1, 197), 5.0, 8.0]
     matrix = planted(values).astype(np.float32)
@@ -44,7 +85,7 @@ def test_products_in_float32_and_a_bound_on_them():
 
 def test_summary_of_a_spectrum():
     summary = summarize([-4.0, -1e-15, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0])
-    assert summary == (4.0, pytest.approx(0, abs=1e-13), np.inf, 1 / 11, -4.0, 3.0)
+    assert dataclasses.astuple(summary) == (4.0, pytest.approx(0, abs=1e-13), np.inf, 1 / 11, -4.0, 3.0)
     assert summarize([-4.0, -1e-14, 1.0], tolerance=0).index == pytest.approx(2 / 3)
     values = np.random.default_rng(0).normal(size=100)
     assert summarize(values).condition == pytest.approx(np.abs(values).max() / np.percentile(np.abs(values), 10))
@@ -74,23 +115,39 @@ def test_density_and_index_with_their_errors_over_many_seeds():
     values = np.r_[np.full(60, -1.0), np.zeros(40), np.linspace(0.5, 3, 100)]
     matrix = planted(values)
     runs = [spectral_density(matrix, probes=8, steps=60, points=50, seed=seed) for seed in range(60)]
-    indices, errors = np.array([run.index() for run in runs]).T
+    indices, errors = np.array([(run.index().value, run.index().standard_error) for run in runs]).T
     # The mean over seeds lies within four of its own standard errors, and the errors reported are the spread seen.
     assert abs(indices.mean() - 0.3) < 4 * indices.std() / np.sqrt(len(runs))
     assert np.sqrt(np.mean(errors**2)) == pytest.approx(indices.std(), rel=0.3)
-    means = np.array([run.mean(lambda nodes: nodes)[0] for run in runs])
+    means = np.array([run.mean(lambda nodes: nodes).value for run in runs])
     assert abs(means.mean() - values.mean()) < 4 * means.std() / np.sqrt(len(runs))
 
 
 def test_trace_with_its_error_over_many_seeds():
     values = np.r_[-50.0, 30.0, np.random.default_rng(1).normal(size=198)]
     matrix = planted(values)
-    estimates, errors = np.array([trace(matrix, 45, seed) for seed in range(200)]).T
+    found = [trace(matrix, 45, seed) for seed in range(200)]
+    estimates, errors = np.array([(one.value, one.standard_error) for one in found]).T
     assert abs(estimates.mean() - values.sum()) < 4 * estimates.std() / np.sqrt(200)
     assert np.sqrt(np.mean(errors**2)) == pytest.approx(estimates.std(), rel=0.25)
     # Hutchinson's estimator with as many products would have the variance 2 (|A|^2 - |diag A|^2) / 45.
     hutchinson = np.sqrt(2 * (np.sum(values**2) - np.sum(np.diag(matrix) ** 2)) / 45)
     assert estimates.std() < 0.6 * hutchinson
+
+
+@pytest.mark.parametrize("probes", [3, 8])
+def test_intervals_contain_the_truth_as_often_as_they_promise(probes):
+    values = np.r_[np.full(60, -1.0), np.zeros(40), np.linspace(0.5, 3, 100)]
+    matrix = planted(values)
+    inside = []
+    for seed in range(200):
+        density = spectral_density(matrix, probes, 12, points=2, seed=seed)
+        low, high = density.mean(lambda nodes: nodes).interval()
+        inside.append(low <= values.mean() <= high)
+        low, high = trace(matrix, 3 * probes, seed).interval()
+        inside.append(low <= values.sum() <= high)
+    # 400 intervals at 95 %: three standard errors are 3.3 %. Normal quantiles would cover 0.85 with three samples.
+    assert 0.915 < np.mean(inside) < 0.985
 
 
 def test_diagonal_with_its_error_over_many_seeds():
@@ -100,14 +157,15 @@ def test_diagonal_with_its_error_over_many_seeds():
     spread = values.std(axis=0)
     assert (np.abs(values.mean(axis=0) - np.diag(matrix)) < 5 * spread / 10).all()
     np.testing.assert_allclose(np.sqrt(np.mean(errors**2, axis=0)), spread, rtol=0.35)
-    beside = np.sum(matrix**2, axis=1) - np.diag(matrix) ** 2
-    np.testing.assert_allclose(spread, np.sqrt(beside / 50), rtol=0.35)
+    off_diagonal = np.sum(matrix**2, axis=1) - np.diag(matrix) ** 2
+    np.testing.assert_allclose(spread, np.sqrt(off_diagonal / 50), rtol=0.35)
 
 
 def test_with_enough_products_trace_and_diagonal_are_exact():
     matrix = planted(np.linspace(-1, 3, 20))
     operator = scipy.sparse.linalg.aslinearoperator(matrix)
-    assert trace(operator, 20) == (pytest.approx(20.0), 0.0)
+    assert trace(operator, 20) == Estimate(pytest.approx(20.0), 0.0, 20)
+    assert trace(operator, 20).interval() == (pytest.approx(20.0), pytest.approx(20.0))
     np.testing.assert_allclose(diagonal(operator, 20).value, np.diag(matrix))
     # A rank of at most a third of the products is found exactly, too.
     low = planted(np.r_[5.0, -2.0, np.zeros(48)])
@@ -119,9 +177,11 @@ def test_with_enough_products_trace_and_diagonal_are_exact():
     ("call", "message"),
     [
         (lambda A: top_eigenpairs(A, which="LM"), "`which` must be one of 'largest'"),
-        (lambda A: top_eigenpairs(A, k=0), "`k` must ask for 1 to 10 eigenvalues"),
+        (lambda A: top_eigenpairs(A, k=0), "`k` must be a positive integer"),
         (lambda A: top_eigenpairs(A, k=6, which="both"), "`k` must ask for 1 to 10 eigenvalues"),
-        (lambda A: spectral_density(A, probes=0), "`probes` and `steps` must be positive"),
+        (lambda A: spectral_density(A, probes=0), "`probes` must be a positive integer"),
+        (lambda A: spectral_density(A, points=1), "`points` must be at least 2"),
+        (lambda A: trace(A, 12).interval(95), "`level` must lie between 0 and 1"),
         (lambda A: spectral_density(A, bandwidth=-1.0), "`bandwidth` must be positive"),
         (lambda A: trace(A, 3), "`products` must be at least 6"),
         (lambda A: diagonal(A, 1), "`probes` must be at least 2"),

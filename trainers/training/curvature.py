@@ -8,10 +8,11 @@ from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
 
 if TYPE_CHECKING:
+    from idmatters_tf.curvature import Measurement
     from trainers.run.folder import Run
     from trainers.training.learner import Learner
 
-# About 100 Hessian-vector products a measurement.
+# About 100 Hessian-vector products a measurement, two probes of 20 steps among them.
 EFFORT: dict[str, Any] = {"eigenvalues": 2, "probes": 2, "steps": 20, "products": 15, "tolerance": 1e-2}
 
 
@@ -21,9 +22,9 @@ class Curvature:
 
     curvature_every: int | None = setting(
         None,
-        help="measure the Hessian of the training loss every N steps: extreme eigenvalues, index, trace, gradient norm "
-        "and spectral density, in TensorBoard and metrics.jsonl (default: never); about 100 Hessian-vector products "
-        "each",
+        help="measure the Hessian of the training loss every N steps: extreme eigenvalues, stability threshold, "
+        "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl (default: "
+        "never); about 100 Hessian-vector products each",
         metavar="N",
         at_least=1,
         free_on_resume=True,
@@ -62,23 +63,31 @@ class CurvatureCallback:
         from idmatters_tf.curvature import HessianOperator
         from idmatters_tf.data.batches import EvaluationBatches
 
-        self._run, self._every = run, every
+        self._run, self._every, self._learner = run, every, learner
+        self._last: Measurement | None = None
         batches = EvaluationBatches(images, labels, min(64, len(images))).dataset()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
         try:
             # In the scope: each replica then takes its share of the images.
             with learner.strategy.scope():
-                self._operator = HessianOperator(learner.model, loss, batches)  # pyright: ignore
+                self._operator = HessianOperator(learner.model, loss, batches)
         except ValueError as error:
             raise UsageError(f"--curvature-every: {error}") from error
         self._writer = tf.summary.create_file_writer(str(run.path / "events"))
 
     def __call__(self, step: int, seconds: float) -> None:
+        from idmatters_tf.curvature import optimizer_threshold
         from idmatters_tf.curvature.measurement import measure, write_summary
 
         if step % self._every:
             return
-        measured = measure(self._operator, **EFFORT)
+        measured = measure(
+            self._operator,
+            **EFFORT,
+            start=None if self._last is None else self._last.vectors,
+            threshold=optimizer_threshold(self._learner.optimizer),
+        )
+        self._last = measured
         write_summary(self._writer, step, measured)
         self._run.record(kind="curvature", step=step, seconds=seconds, **measured.scalars())
         print(

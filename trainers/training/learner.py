@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from idmatters_tf.randomness import seed_states
+from idmatters_tf.keras_internals import seed_states
 from trainers.training.schedule import LinearSchedule, Schedule
 
 # With fewer classes the right one is among the first five too easily.

@@ -1,0 +1,213 @@
+"""Eigenvalues at the ends of the spectrum, with their vectors, of any symmetric SciPy operator."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse.linalg
+from numpy.typing import NDArray
+
+from idmatters_tf.arguments import one_of, positive_integer
+from idmatters_tf.curvature.memory import check_fits
+from idmatters_tf.progress import Bar
+
+ENDS = ("largest", "smallest", "magnitude", "both")
+# Blocks before convergence is believed: good starting vectors converge before the random ones have seen anything.
+LEAST_STEPS = 6
+
+Array = NDArray[np.floating[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Eigenpairs:
+    """Some eigenvalues and eigenvectors.
+
+    Attributes:
+        values: (k,), ascending.
+        vectors: (P, k), orthonormal columns.
+        residuals: ||A v - value * v||, (k,).
+        products: how many products with the operator they took.
+    """
+
+    values: NDArray[np.float64]
+    vectors: Array
+    residuals: NDArray[np.float64]
+    products: int
+
+
+def top_eigenpairs(
+    operator: Any,
+    k: int = 1,
+    which: str = "largest",
+    tolerance: float | None = None,
+    max_products: int | None = None,
+    start: Array | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> Eigenpairs:
+    """Eigenvalues at the ends of the spectrum, repeated ones as often as they occur, by block Lanczos iterations.
+
+    The block is as wide as `k`, so that it sees up to k copies of an eigenvalue, which one vector cannot: at Li et
+    al.'s zero point each comes R d times. Restarts keep the best Ritz vectors (thick restarts), and new blocks are
+    orthogonalised against all that is kept. Source: Golub & Underwood, 1977 (blocks); Wu & Simon, 2000 (restarts).
+
+    Args:
+        operator: a symmetric operator or matrix.
+        k: how many; with "both", k at each end.
+        which: "largest", "smallest" (the most negative ones), "magnitude" or "both".
+        tolerance: of the residuals, relative to the largest |eigenvalue|; the eigenvalues are far more accurate where
+            they are well separated. 1e-9 for float64, 1e-4 for float32 if None.
+        max_products: a bound on the products; none if None.
+        start: (P, j), vectors to begin with, e.g. the eigenvectors of a while ago; random ones are added.
+        seed: of the random starting vectors.
+        progress: whether a bar on standard error counts the products.
+
+    Returns:
+        `Eigenpairs`.
+
+    Raises:
+        ValueError: for k out of range; also where `max_products` did not suffice.
+    """
+    operator = scipy.sparse.linalg.aslinearoperator(operator)
+    size = operator.shape[0]
+    one_of("which", which, ENDS)
+    wanted = 2 * positive_integer("k", k) if which == "both" else positive_integer("k", k)
+    if wanted > size:
+        raise ValueError(f"Argument `k` must ask for 1 to {size} eigenvalues. Received: k={k}, which={which!r}")
+    if tolerance is None:
+        tolerance = 1e-9 if operator.dtype == np.float64 else 1e-4
+    if size <= 32 or wanted >= size - 1:
+        dense = np.asarray(operator @ np.eye(size, dtype=operator.dtype), np.float64)
+        values, vectors = np.linalg.eigh((dense + dense.T) / 2)
+        chosen = _chosen(values, k, which)
+        values, vectors = values[chosen], vectors[:, chosen]
+        return Eigenpairs(values, vectors, np.linalg.norm(dense @ vectors - vectors * values, axis=0), size)
+    rng = np.random.default_rng(seed)
+    block = rng.normal(size=(k if start is None else 1, size))
+    if start is not None:
+        given = np.asarray(start, np.float64)
+        if given.ndim != 2 or given.shape[0] != size:
+            raise ValueError(f"Argument `start` must have shape ({size}, j). Received: shape {given.shape}")
+        block = np.concatenate([given.T, block, rng.normal(size=(max(0, k - 1 - given.shape[1]), size))])
+    with Bar(None, "eigenvalues, products", progress) as bar:
+        lanczos = _BlockLanczos(operator, block, k, which, rng, bar)
+        values, vectors = lanczos.run(tolerance, max_products)
+    products = np.asarray(operator @ vectors, np.float64)
+    residuals = np.linalg.norm(products - vectors.astype(np.float64) * values, axis=0)
+    return Eigenpairs(values, vectors, residuals, lanczos.products + wanted)
+
+
+class _BlockLanczos:
+    """The Krylov space of a block of vectors: rows of `basis`, and the operator restricted to it."""
+
+    def __init__(self, operator: Any, block: Array, k: int, which: str, rng: np.random.Generator, bar: Bar):
+        self._operator, self._k, self._which, self._rng, self._bar = operator, k, which, rng, bar
+        self._size = operator.shape[0]
+        self._wanted = 2 * k if which == "both" else k
+        most = min(self._size, max(20, 2 * self._wanted + 4 * len(block)))
+        check_fits(self._size, most, operator.dtype, f"a Lanczos basis of {most} vectors", "Ask for fewer eigenvalues.")
+        self._basis = np.zeros((most, self._size), operator.dtype)
+        self._projected = np.zeros((most, most))
+        self._filled = 0
+        self._width = len(block)
+        self._scale = 0.0
+        self._block = self._orthonormal(block)
+        self.products = 0
+
+    def run(self, tolerance: float, max_products: int | None) -> tuple[NDArray[np.float64], Array]:
+        """(values, vectors) once their residuals are below the tolerance."""
+        steps = 0
+        while True:
+            if max_products is not None and self.products + len(self._block) > max_products:
+                raise ValueError(
+                    f"Argument `max_products`: {max_products} products were not enough for {self._wanted} eigenvalues "
+                    f"to a relative {tolerance:g}. Allow more, ask for fewer, or raise `tolerance`."
+                )
+            residual, width = self._extend(), len(self._block)
+            steps += 1
+            filled = self._filled
+            values, rotation = np.linalg.eigh(self._projected[:filled, :filled])
+            self._scale = max(self._scale, float(np.abs(values).max()))
+            if filled >= self._wanted and (steps >= LEAST_STEPS or filled == self._size):
+                chosen = _chosen(values, self._k, self._which)
+                # Only the last block's products leave the space.
+                gram = residual.astype(np.float64) @ residual.T.astype(np.float64)
+                last = rotation[filled - width :, chosen]
+                errors = np.sqrt(np.maximum(np.einsum("ij,ik,kj->j", last, gram, last), 0))
+                if filled == self._size or (errors <= tolerance * self._scale).all():
+                    return values[chosen], (rotation[:, chosen].T.astype(self._basis.dtype) @ self._basis[:filled]).T
+            if filled + self._width > len(self._basis):
+                self._restart(values, rotation)
+            self._block = self._orthonormal(residual)
+
+    def _extend(self) -> Array:
+        """Adds the block to the basis; returns the part of its products that leaves the space, (width, P)."""
+        block, start, stop = self._block, self._filled, self._filled + len(self._block)
+        self._basis[start:stop] = block
+        products = np.asarray(self._operator @ block.T if len(block) > 1 else self._operator @ block[0])
+        products = products.T if len(block) > 1 else products[None]
+        self.products += len(block)
+        self._bar.advance(len(block))
+        products, overlaps = _remove(products, self._basis[:stop])
+        self._projected[:stop, start:stop] = overlaps
+        self._projected[start:stop, :stop] = overlaps.T
+        # Rounding, and a matrix that is not quite symmetric.
+        corner = self._projected[start:stop, start:stop]
+        self._projected[start:stop, start:stop] = (corner + corner.T) / 2
+        self._filled = stop
+        return products
+
+    def _restart(self, values: NDArray[np.float64], rotation: NDArray[np.float64]) -> None:
+        """Keeps the Ritz vectors nearest to the wanted ends."""
+        filled = self._filled
+        kept = max(self._wanted, min((len(self._basis) + self._wanted) // 2, len(self._basis) - 2 * self._width))
+        count = -(-kept // 2) if self._which == "both" else kept
+        chosen = _chosen(values, count, self._which)
+        self._basis[: len(chosen)] = rotation[:, chosen].T.astype(self._basis.dtype) @ self._basis[:filled]
+        self._projected[:] = 0
+        self._projected[range(len(chosen)), range(len(chosen))] = values[chosen]
+        self._filled = len(chosen)
+
+    def _orthonormal(self, block: Array) -> Array:
+        """The block, orthonormal and orthogonal to the basis; directions that vanish are replaced by random ones."""
+        rows: list[Array] = []
+        room = min(self._size - self._filled, self._width)
+        candidates = [np.asarray(row, np.float64) for row in block]
+        # Of what is left of a product, rounding alone is no direction.
+        least = 100 * np.sqrt(self._size) * float(np.finfo(self._basis.dtype).eps) * self._scale
+        while len(rows) < room:
+            row = candidates.pop(0) if candidates else self._rng.normal(size=self._size)
+            bound = least if len(candidates) + len(rows) < len(block) else 0.0
+            before = float(np.linalg.norm(row))
+            against = self._basis[: self._filled]
+            for _ in range(2):
+                row = _remove(row[None], against)[0][0]
+                if rows:
+                    row = _remove(row[None], np.stack(rows))[0][0]
+            norm = float(np.linalg.norm(row))
+            if norm > max(bound, 1e-6 * before):
+                rows.append((row / norm).astype(self._basis.dtype))
+        return np.stack(rows)
+
+
+def _remove(rows: Array, basis: Array) -> tuple[Array, NDArray[np.float64]]:
+    """(rows without their parts along an orthonormal basis, these parts (basis, rows)), twice for rounding (Kahan)."""
+    total: Any = 0.0
+    for _ in range(2):
+        overlaps = basis @ rows.T
+        rows = rows - overlaps.T @ basis
+        total = total + overlaps.astype(np.float64)
+    return rows, total
+
+
+def _chosen(values: NDArray[np.float64], k: int, which: str) -> NDArray[np.intp]:
+    """The places, ascending, of the wanted ones among ascending eigenvalues."""
+    size = len(values)
+    choices: dict[str, Callable[[], Any]] = {
+        "largest": lambda: np.arange(max(0, size - k), size),
+        "smallest": lambda: np.arange(min(k, size)),
+        "magnitude": lambda: np.sort(np.argsort(np.abs(values))[max(0, size - k) :]),
+        "both": lambda: np.unique(np.r_[0 : min(k, size), max(0, size - k) : size]),
+    }
+    return choices[which]()

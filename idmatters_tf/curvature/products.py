@@ -1,0 +1,91 @@
+"""What a backend computes: the loss, its gradient, and products of the three matrices with vectors."""
+
+import abc
+from typing import Any, Literal
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from idmatters_tf.curvature.batches import length
+from idmatters_tf.curvature.objective import Objective
+
+Kind = Literal["hessian", "gauss_newton", "fisher"]
+Array = NDArray[np.floating[Any]]
+
+
+class Products(abc.ABC):
+    """Sums over the data of what is derived from an `Objective`. One sub-class for each backend."""
+
+    def __init__(self, objective: Objective):
+        self.objective = objective
+        self._scales: tuple[NDArray[np.float64], int] | None = None
+
+    def scales(self) -> tuple[NDArray[np.float64], int]:
+        """(factors of the loss' terms, number of examples); from a pass through the data the first time."""
+        if self._scales is None:
+            self._scales = (np.zeros(0), 0)
+            terms = len(self.objective.loss.terms)
+            counts, examples = np.zeros((terms, 3)), 0
+            for batch in self.objective.batches:
+                counts, examples = counts + self.counts(batch), examples + length(batch)
+            try:
+                self._scales = (np.array(self.objective.loss.factors(counts.tolist())), examples)
+            except ValueError:
+                self._scales = None
+                raise
+        return self._scales
+
+    @abc.abstractmethod
+    def counts(self, batch: Any) -> NDArray[np.float64]:
+        """`Objective.counts` of a batch."""
+
+    @abc.abstractmethod
+    def outputs(self, batch: Any) -> Any:
+        """The model's outputs for a batch; for a loss(model, batch), its value."""
+
+    @abc.abstractmethod
+    def loss(self) -> float:
+        """The loss on all the data."""
+
+    @abc.abstractmethod
+    def loss_and_gradient(self, draw: int = 0, offset: Array | None = None, batch: Any = None) -> tuple[float, Array]:
+        """The loss and its gradient, (P,).
+
+        Args:
+            draw: which random numbers the model's generators give.
+            offset: a vector to add to the variables' values, (P,).
+            batch: one batch to look at in place of all the data.
+        """
+
+    @abc.abstractmethod
+    def product(self, kind: Kind, vectors: Array) -> Array:
+        """The products of a matrix with vectors, (k, P) -> (k, P), in one pass through the data."""
+
+
+def products_for(objective: Objective) -> Products:
+    """The products on Keras' current backend.
+
+    Raises:
+        ValueError: for a backend other than TensorFlow and JAX.
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        from idmatters_tf.curvature.tensorflow_products import TensorFlowProducts
+
+        return TensorFlowProducts(objective)
+    if backend == "jax":
+        from idmatters_tf.curvature.jax_products import JaxProducts
+
+        return JaxProducts(objective)
+    raise ValueError(f"Curvature needs Keras' TensorFlow or JAX backend. Received: {backend!r}. Set KERAS_BACKEND.")
+
+
+def fisher_scales(objective: Objective, factors: NDArray[np.float64], examples: int, share: float = 1.0) -> list[float]:
+    """The factors that make `example_losses` the examples' own, and that of the sum of g g^T.
+
+    A loss that is a mean over N examples has g = N times the gradient of what an example contributes to it.
+    """
+    divisors = {"mean": float(examples), "sum": 1.0, "mean_with_sample_weight": 1.0 / factors[0]}
+    scale = divisors[objective.loss.terms[0].reduction]
+    return [*(factors * scale), share / scale]

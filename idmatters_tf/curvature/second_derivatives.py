@@ -1,0 +1,35 @@
+"""TensorFlow functions with right first and wrong second derivatives, replaced while a loss is traced.
+
+`tf.nn.moments` stops the gradient at the mean inside the variance. That leaves first derivatives as they are, because
+the derivative of the sum of squares by the mean is zero, and loses the mean's part of the second ones:
+LayerNormalization, GroupNormalization and BatchNormalization with `training=True` are built on it (TensorFlow 2.21).
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import tensorflow as tf
+
+
+def moments(x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None) -> tuple[Any, Any]:
+    """`tf.nn.moments`, operation by operation, without its `stop_gradient`."""
+    del shift
+    with tf.name_scope(name or "moments"):
+        x = tf.convert_to_tensor(x)
+        y: Any = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x
+        mean: Any = tf.reduce_mean(y, axes, keepdims=True)
+        variance: Any = tf.reduce_mean(tf.math.squared_difference(y, mean), axes, keepdims=True)
+        if not keepdims:
+            mean, variance = tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+        if x.dtype == tf.float16:
+            return tf.cast(mean, tf.float16), tf.cast(variance, tf.float16)
+        return mean, variance
+
+
+@contextlib.contextmanager
+def differentiable_twice() -> Iterator[None]:
+    """A context in which the functions above are used wherever Keras, or a layer of one's own, calls TensorFlow's."""
+    with mock.patch.object(tf.nn, "moments", moments):
+        yield

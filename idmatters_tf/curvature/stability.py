@@ -1,0 +1,54 @@
+"""The sharpness beyond which gradient descent at a given rate is unstable.
+
+Full-batch descent raises the largest Hessian eigenvalue until it hovers just above this threshold, the edge of
+stability (Cohen, Kaur, Li, Kolter & Talwalkar, 2021).
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+
+def stability_threshold(learning_rate: float, momentum: float = 0.0, nesterov: bool = False) -> float:
+    """The largest curvature of a quadratic on which descent at a constant rate does not diverge.
+
+    2 / rate without momentum, 2 (1 + m) / rate with heavy-ball momentum m, and 2 (1 + m) / ((1 + 2 m) rate) with
+    Nesterov's. It makes no difference whether the rate is applied to the velocity (`idmatters_tf.optimizers.Momentum`,
+    TensorFlow 1, PyTorch) or inside it (`keras.optimizers.SGD`): with v' = m v + g, w' = w - rate v' and g = s w both
+    give w'' = w' + m (w' - w) - rate s w', whose characteristic polynomial z^2 - (1 + m - rate s) z + m leaves the unit
+    disc at z = -1. With Nesterov's step g + m v' the polynomial is z^2 - (1 + m)(1 - rate s) z + m (1 - rate s).
+
+    Source: Cohen et al., *Gradient Descent on Neural Networks Typically Occurs at the Edge of Stability*, 2021, section
+    2 and appendix B.
+
+    Args:
+        learning_rate: constant, or changing slowly against 1 / (1 - m) steps.
+        momentum: the factor m, in [0, 1).
+        nesterov: whether the step looks ahead.
+
+    Example:
+
+    >>> stability_threshold(0.1), round(stability_threshold(0.1, 0.9), 6), round(stability_threshold(0.1, 0.9, True), 6)
+    (20.0, 38.0, 13.571429)
+    """
+    if not learning_rate > 0:
+        raise ValueError(f"Argument `learning_rate` must be positive. Received: learning_rate={learning_rate}")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"Argument `momentum` must lie in [0, 1). Received: momentum={momentum}")
+    return 2 * (1 + momentum) / learning_rate / (1 + 2 * momentum if nesterov else 1)
+
+
+def optimizer_threshold(optimizer: Any) -> float | None:
+    """`stability_threshold` of a Keras optimizer at its current rate.
+
+    Returns:
+        None where the threshold on the Hessian is not defined: for optimizers that are not `keras.optimizers.SGD` or a
+        sub-class of it (Adam preconditions the gradient, so that another matrix decides), and for a rate of zero.
+    """
+    if not isinstance(optimizer, keras.optimizers.SGD):
+        return None
+    rate = float(np.asarray(keras.ops.convert_to_numpy(optimizer.learning_rate)))
+    if not rate > 0:
+        return None
+    return stability_threshold(rate, float(optimizer.momentum), bool(optimizer.nesterov))

@@ -1,0 +1,311 @@
+"""Products by TensorFlow's tapes: reverse over reverse (Pearlmutter, 1994), traced once for each shape of a batch.
+
+On one device, or over the replicas of the `tf.distribute.MirroredStrategy` in whose scope this is made.
+"""
+
+import contextlib
+import gc
+import itertools
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from idmatters_tf.curvature.batches import length
+from idmatters_tf.curvature.objective import Objective, penalty_share
+from idmatters_tf.curvature.products import Array, Kind, Products, fisher_scales
+from idmatters_tf.curvature.second_derivatives import differentiable_twice
+from idmatters_tf.keras_internals import mask_of, set_mask
+
+# A function of (theta, batch, scales, *arguments).
+OnBatch = Callable[..., Any]
+
+
+class TensorFlowProducts(Products):
+    """`Products` on Keras' TensorFlow backend."""
+
+    def __init__(self, objective: Objective):
+        super().__init__(objective)
+        self._strategy: Any = tf.distribute.get_strategy()
+        self._replicas = int(self._strategy.num_replicas_in_sync)
+        if isinstance(
+            self._strategy,
+            (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.experimental.ParameterServerStrategy),
+        ):
+            raise ValueError(
+                "Curvature is computed on one machine: leave the scope of the multi-worker strategy, or use "
+                "tf.distribute.MirroredStrategy."
+            )
+        self._traces: dict[str, _Traced] = {}
+        # TensorFlow's graphs are full of cycles, a megabyte for each operator, which would wait for a later collection.
+        weakref.finalize(self, _release, self._traces).atexit = False
+        # False once TensorFlow has failed to vectorise this model, as it does for RNNs that are not unrolled.
+        self._vectorizes = True
+
+    def counts(self, batch: Any) -> NDArray[np.float64]:
+        batch = _tensors(batch)
+        outputs, _ = self.objective.forward(self._theta(), batch)
+        return self.objective.counts(batch, outputs).numpy().astype(np.float64)
+
+    def outputs(self, batch: Any) -> Any:
+        return self.objective.forward(self._theta(), _tensors(batch))[0]
+
+    def loss(self) -> float:
+        return float(self._sum("value"))
+
+    def loss_and_gradient(self, draw: int = 0, offset: Array | None = None, batch: Any = None) -> tuple[float, Array]:
+        # Tensors, so that one trace serves all.
+        offset = np.zeros(self.objective.size) if offset is None else offset
+        arguments = tf.constant(draw), tf.constant(offset, self.objective.dtype)
+        value, gradient = self._sum("loss_and_gradient", *arguments, batches=None if batch is None else [batch])
+        return float(value), gradient.numpy()
+
+    def product(self, kind: Kind, vectors: Array) -> Array:
+        dtype = self.objective.dtype
+        if len(vectors) > 1 and self._vectorizes:
+            try:
+                with _quiet(logging.ERROR):
+                    return self._sum(f"{kind}_products", tf.constant(vectors, dtype)).numpy()
+            except (ValueError, NotImplementedError, tf.errors.OpError):
+                # Where single products fail, too, the error is theirs.
+                self._vectorizes = False
+        return np.stack([self._sum(f"{kind}_products", tf.constant(vector, dtype)).numpy() for vector in vectors])
+
+    # What follows is traced: functions of (theta, batch, scales, *arguments).
+
+    def _on_value(self, theta: Any, batch: Any, scales: Any) -> Any:
+        return self.objective.value(theta, batch, scales)
+
+    def _on_loss_and_gradient(self, theta: Any, batch: Any, scales: Any, draw: Any, offset: Any) -> Any:
+        theta = [value + part for value, part in zip(theta, self.objective.split(offset), strict=True)]
+        with tf.GradientTape() as tape:
+            tape.watch(theta)
+            value = self.objective.value(theta, batch, scales, draw)
+        return value, self.objective.flatten(_gradient(tape, value, theta))
+
+    def _on_hessian_products(self, theta: Any, batch: Any, scales: Any, vectors: Any) -> Any:
+        return self._mapped(self._hessian(theta, batch, scales), vectors)
+
+    def _on_gauss_newton_products(self, theta: Any, batch: Any, scales: Any, vectors: Any) -> Any:
+        return self._mapped(self._gauss_newton(theta, batch, scales), vectors)
+
+    def _on_fisher_products(self, theta: Any, batch: Any, scales: Any, vectors: Any) -> Any:
+        return self._mapped(self._fisher(theta, batch, scales), vectors)
+
+    def _mapped(self, linear_map: Callable[[list[Any]], list[Any]], vectors: Any) -> Any:
+        """vectors: (P,) or (k, P)."""
+
+        def product(vector: Any) -> Any:
+            return self.objective.flatten(linear_map(self.objective.split(vector)))
+
+        return product(vectors) if vectors.shape.rank == 1 else tf.vectorized_map(product, vectors)
+
+    def _hessian(self, theta: Any, batch: Any, scales: Any) -> Callable[[list[Any]], list[Any]]:
+        with tf.GradientTape() as outer:
+            outer.watch(theta)
+            with tf.GradientTape() as inner:
+                inner.watch(theta)
+                value = self.objective.value(theta, batch, scales)
+            gradient = _gradient(inner, value, theta)
+        return lambda vector: _gradient(outer, gradient, theta, vector)
+
+    def _gauss_newton(self, theta: Any, batch: Any, scales: Any) -> Callable[[list[Any]], list[Any]]:
+        with tf.GradientTape(persistent=True) as second:
+            second.watch(theta)
+            with tf.GradientTape(persistent=True) as first:
+                first.watch(theta)
+                structure, penalties = self.objective.forward(theta, batch)
+                outputs = tf.nest.flatten(structure)
+            penalty_gradient = None if penalties is None else _gradient(first, penalties, theta)
+        jvp = _jvp(first, theta, outputs)
+        # The Hessian at the outputs, as a function of them alone.
+        points = [_like(output) for output in outputs]
+        with tf.GradientTape() as outer:
+            outer.watch(points)
+            with tf.GradientTape() as inner:
+                inner.watch(points)
+                value = self.objective.data_loss(batch, tf.nest.pack_sequence_as(structure, points), scales[:-1])
+            slope = _gradient(inner, value, points)
+
+        def product(vector: list[Any]) -> list[Any]:
+            vjp = _gradient(first, outputs, theta, _gradient(outer, slope, points, jvp(vector)))
+            if penalty_gradient is None:
+                return vjp
+            added = _gradient(second, penalty_gradient, theta, vector)
+            return [part + scales[-1] * other for part, other in zip(vjp, added, strict=True)]
+
+        return product
+
+    def _fisher(self, theta: Any, batch: Any, scales: Any) -> Callable[[list[Any]], list[Any]]:
+        # scales: of the terms, then the factor of the sum of g g^T.
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(theta)
+            outputs, _ = self.objective.forward(theta, batch)
+            losses, weights = self.objective.example_losses(batch, outputs, scales[:-1])
+        jvp = _jvp(tape, theta, [losses])
+        factor = scales[-1] if weights is None else scales[-1] * weights
+        return lambda vector: _gradient(tape, losses, theta, factor * jvp(vector)[0])
+
+    # What follows goes through the data.
+
+    def _sum(self, name: str, *arguments: Any, batches: Any = None) -> Any:
+        """The sum over the batches of the function `_on_NAME`."""
+        factors, examples = self.scales()
+        fisher = name.startswith("fisher")
+        sums = None
+        with differentiable_twice(), _quiet():
+            for batch in self.objective.batches if batches is None else batches:
+                parts = _shares(_tensors(batch), self._replicas)
+                scales = [
+                    tf.constant(
+                        fisher_scales(self.objective, factors, examples, share)
+                        if fisher
+                        else [*(factors * share), share * penalty_share(part, examples)],
+                        self.objective.dtype,
+                    )
+                    for part, share in parts
+                ]
+                traced = self._trace(name, self._replicas > 1)
+                try:
+                    if self._replicas == 1:
+                        result = traced(parts[0][0], scales[0], *arguments)
+                    else:
+                        spread = self._spread([part for part, _ in parts]), self._spread(scales)
+                        result = traced.function(*spread, *arguments)
+                except LookupError as error:
+                    raise ValueError(
+                        f"TensorFlow cannot differentiate this model and loss twice. It says: {error}. A "
+                        f"GaussNewtonOperator needs no second derivatives of the model, a FisherOperator none at all; "
+                        f"or use KERAS_BACKEND=jax."
+                    ) from error
+                sums = result if sums is None else tf.nest.map_structure(tf.add, sums, result)
+        return sums
+
+    def _trace(self, name: str, replicated: bool) -> "_Traced":
+        if name not in self._traces:
+            # Weak, or this object would live as long as its traces.
+            this = weakref.ref(self)
+
+            def on_replica(batch: Any, scales: Any, *arguments: Any) -> Any:
+                products: Any = this()
+                return getattr(products, f"_on_{name}")(products._theta(), batch, scales, *arguments)
+
+            strategy = self._strategy
+
+            def on_replicas(batch: Any, scales: Any, *arguments: Any) -> Any:
+                results = strategy.run(on_replica, args=(batch, scales, *arguments))
+                return strategy.reduce(tf.distribute.ReduceOp.SUM, results, axis=None)
+
+            self._traces[name] = _Traced(on_replicas if replicated else on_replica)
+        return self._traces[name]
+
+    def _theta(self) -> list[Any]:
+        return [tf.convert_to_tensor(variable.value) for variable in self.objective.variables]
+
+    def _spread(self, values: Sequence[Any]) -> Any:
+        """One value for each replica."""
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda context: values[context.replica_id_in_sync_group]
+        )
+
+
+def _gradient(tape: Any, target: Any, sources: Any, output_gradients: Any = None) -> list[Any]:
+    """The gradient with zeros where there is none, and dense: nested tapes cannot take an embedding's IndexedSlices."""
+    gradients = tape.gradient(target, sources, output_gradients=output_gradients, unconnected_gradients="zero")
+    return [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+def _jvp(tape: Any, theta: Any, outputs: list[Any]) -> Callable[[list[Any]], list[Any]]:
+    """The product of the outputs' Jacobian with tensors like theta: J v is the derivative of J^T u by u."""
+    directions = [tf.zeros_like(output) for output in outputs]
+    with tf.GradientTape() as transposed:
+        transposed.watch(directions)
+        vjp = _gradient(tape, outputs, theta, directions)
+    return lambda vector: _gradient(transposed, vjp, directions, vector)
+
+
+def _like(output: Any) -> Any:
+    """The same values without their history, with their Keras mask."""
+    point: Any = tf.identity(tf.stop_gradient(output))
+    mask = mask_of(output)
+    if mask is not None:
+        set_mask(point, mask)
+    return point
+
+
+def _release(traces: dict[str, "_Traced"]) -> None:
+    """Frees the graphs of an operator that is no longer used."""
+    traces.clear()
+    gc.collect()
+
+
+def _tensors(batch: Any) -> Any:
+    return tf.nest.map_structure(lambda part: None if part is None else tf.convert_to_tensor(part), batch)
+
+
+class _Traced:
+    """A function traced for each size of batch; from the third size on, once for all the others.
+
+    Calling a `tf.function` itself would warn of retracing as soon as a few operators have been made: it counts by the
+    place in the source.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function: Any = tf.function(function)
+        self._graphs: dict[Any, dict[Any, Any]] = {}
+
+    def __call__(self, batch: Any, *arguments: Any) -> Any:
+        graphs = self._graphs.setdefault(tuple(tuple(argument.shape) for argument in arguments), {})
+        size: Any = length(batch)
+        if size not in graphs:
+            specification = batch
+            if len(graphs) >= 2:
+                size = "any"
+                specification = tf.nest.map_structure(_of_any_length, batch)
+            if size not in graphs:
+                with differentiable_twice():
+                    graphs[size] = self.function.get_concrete_function(specification, *arguments)
+        return graphs[size](batch, *arguments)
+
+
+def _of_any_length(tensor: Any) -> Any:
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+
+def _shares(batch: Any, replicas: int) -> list[tuple[Any, float]]:
+    """(part, factor) for each replica; parts differ in size by at most one example.
+
+    A batch with fewer examples than replicas is given to all of them, and counts on the first alone.
+    """
+    if replicas == 1:
+        return [(batch, 1.0)]
+    size = length(batch)
+    if size < replicas:
+        return [(batch, float(replica == 0)) for replica in range(replicas)]
+    bounds = np.linspace(0, size, replicas + 1).round().astype(int)
+    return [
+        (tf.nest.map_structure(lambda tensor, a=a, b=b: tensor[a:b], batch), 1.0) for a, b in itertools.pairwise(bounds)
+    ]
+
+
+@contextlib.contextmanager
+def _quiet(level: int | None = None) -> Iterator[None]:
+    """Without `vectorized_map`'s line for each gradient of a kernel that it computes in a loop: that is all right.
+
+    Args:
+        level: also without all messages up to this level.
+    """
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return "uses a while_loop" not in str(record.msg) and (level is None or record.levelno > level)
+
+    logger = logging.getLogger("tensorflow")
+    logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(wanted)

@@ -1,0 +1,32 @@
+"""The same operators under KERAS_BACKEND=jax: the same matrices as on TensorFlow."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from tests.support.both_backends import matrices
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+
+
+def test_jax_gives_what_tensorflow_gives(tmp_path):
+    ours, weights = matrices()
+    arrays = {f"{name}/{place}": part for name, parts in weights.items() for place, part in enumerate(parts)}
+    np.savez(tmp_path / "weights.npz", **arrays)
+    command = [sys.executable, "-m", "tests.support.both_backends", tmp_path / "weights.npz", tmp_path / "jax.npz"]
+    env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "jax.npz") as theirs:
+        assert str(theirs["backend"]) == "jax"
+        assert theirs["difference"] < 1e-6
+        assert theirs["followed"]
+        for name in ours:
+            if name != "difference":
+                scale = np.abs(ours[name]).max()
+                np.testing.assert_allclose(theirs[name], ours[name], atol=1e-12 * scale, rtol=0, err_msg=name)

@@ -1,0 +1,151 @@
+"""Layers whose second derivatives TensorFlow gets wrong or cannot compute, and what the check says."""
+
+import gc
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator, diagonal, trace
+from idmatters_tf.curvature.second_derivatives import differentiable_twice
+from tests.support import curvature_cases as cases
+
+
+@pytest.fixture(autouse=True)
+def double(default_policy):
+    keras.config.set_dtype_policy("float64")
+    keras.utils.set_random_seed(0)
+
+
+def sequential(*layers, shape=(4,), dtype="float64"):
+    return keras.Sequential([keras.Input(shape, dtype=dtype), *layers, keras.layers.Dense(2)])
+
+
+def test_tensorflow_loses_the_mean_in_the_second_derivative_of_the_variance():
+    """If this fails, TensorFlow has been mended and the replacement can go."""
+    x = tf.Variable([0.0, 1.0, 4.0], dtype=tf.float64)
+
+    def hessian():
+        with tf.GradientTape(persistent=True) as outer:
+            with tf.GradientTape() as inner:
+                variance = tf.nn.moments(x, [0])[1]
+            gradient = inner.gradient(variance, x)
+        return outer.jacobian(gradient, x, experimental_use_pfor=False).numpy()
+
+    exact = 2 / 3 * (np.eye(3) - 1 / 3)
+    assert np.abs(hessian() - exact).max() > 0.2
+    with differentiable_twice():
+        np.testing.assert_allclose(hessian(), exact, atol=1e-12)
+    values = [tf.nn.moments(x, [0], keepdims=keep) for keep in (True, False)]
+    with differentiable_twice():
+        again = [tf.nn.moments(x, [0], keepdims=keep) for keep in (True, False)]
+    for before, after in zip(values, again, strict=True):
+        for one, other in zip(before, after, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("layer", "training"),
+    [
+        (lambda: keras.layers.LayerNormalization(), False),
+        (lambda: keras.layers.GroupNormalization(2), False),
+        (lambda: keras.layers.BatchNormalization(), True),
+    ],
+    ids=["layer", "group", "batch"],
+)
+def test_normalisation(layer, training):
+    model = sequential(keras.layers.Dense(4, activation="tanh"), layer())
+    x, y = np.random.default_rng(0).normal(size=(2, 7, 4))
+    y = y[:, :2]
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean((model(x, training=training) - y) ** 2)
+        state = [variable.value for variable in model.trainable_variables]
+        return cases.flat(tape.gradient(value, state, unconnected_gradients="zero"))
+
+    # In training mode the moving averages follow; the loss does not depend on them.
+    expected = cases.differences(model, gradient)
+    operator = HessianOperator(model, "mse", (x, y), training=training, batch_size=7)
+    np.testing.assert_allclose(operator.to_dense(), expected, atol=1e-7 * np.abs(expected).max())
+    assert operator.difference.difference < 1e-6
+
+
+def test_a_trained_embedding():
+    model = sequential(keras.layers.Embedding(5, 3), keras.layers.GlobalAveragePooling1D(), shape=(4,), dtype="int32")
+    tokens = np.random.default_rng(0).integers(0, 5, (7, 4))
+    y = np.random.default_rng(1).normal(size=(7, 2))
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean((model(tokens) - y) ** 2)
+        parts = tape.gradient(value, [variable.value for variable in model.trainable_variables])
+        return cases.flat([tf.convert_to_tensor(part) for part in parts])
+
+    expected = cases.differences(model, gradient)
+    operator = HessianOperator(model, "mse", (tokens, y), batch_size=3)
+    np.testing.assert_allclose(operator.to_dense(), expected, atol=1e-8)
+    vectors = np.random.default_rng(2).normal(size=(len(expected), 3))
+    np.testing.assert_allclose(operator @ vectors, expected @ vectors, atol=1e-7)
+    for kind in (GaussNewtonOperator, FisherOperator):
+        matrix = kind(model, "mse", (tokens, y), check=False).to_dense()
+        assert np.linalg.eigvalsh(matrix)[0] > -1e-12 < np.abs(matrix).max()
+
+
+@pytest.mark.parametrize("cell", ["SimpleRNN", "LSTM"])
+def test_recurrent_layers_that_are_not_unrolled(cell, capfd):
+    x, y = np.random.default_rng(0).normal(size=(6, 5, 2)), np.random.default_rng(1).normal(size=(6, 2))
+    results = []
+    for unroll in (False, True):
+        keras.utils.set_random_seed(0)
+        model = sequential(getattr(keras.layers, cell)(2, unroll=unroll), shape=(5, 2))
+        operator = HessianOperator(model, "mse", (x, y), check=False)
+        vectors = np.random.default_rng(2).normal(size=(operator.shape[0], 3))
+        estimates = trace(operator, 9), diagonal(operator, 4)
+        results.append((operator @ vectors, operator.to_dense(chunk=16), *(one.value for one in estimates)))
+    for looped, unrolled in zip(*results, strict=True):
+        np.testing.assert_allclose(looped, unrolled, atol=1e-12)
+    assert capfd.readouterr().err.count("\n") < 5
+
+
+def test_operators_leave_no_graphs_behind():
+    model, loss, data = cases.case("squares")
+
+    def graphs():
+        return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
+
+    def use():
+        operator = HessianOperator(model, loss, data)
+        operator @ np.ones((operator.shape[0], 2))
+
+    use()
+    gc.collect()
+    before = graphs()
+    gc.disable()
+    try:
+        for _ in range(3):
+            use()
+        assert graphs() <= before
+    finally:
+        gc.enable()
+
+
+def stopped(x):
+    return x * keras.ops.stop_gradient(keras.ops.sigmoid(x))
+
+
+def test_the_check_finds_what_is_not_differentiated_twice():
+    data = (np.random.default_rng(0).normal(size=(7, 4)), np.random.default_rng(1).normal(size=(7, 2)))
+    smooth = sequential(keras.layers.Dense(3, activation="tanh"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        check = HessianOperator(smooth, "mse", data).difference
+    assert check.difference < 1e-6
+    assert not check.conclusive
+    wrong = sequential(keras.layers.Dense(3, activation=stopped))
+    with pytest.warns(UserWarning, match=r"differs by \d.* % from central differences .*Common causes: kinks .*stop"):
+        check = HessianOperator(wrong, "mse", data).difference
+    assert check.difference > 0.01
+    assert HessianOperator(wrong, "mse", data, check=False).difference is None
