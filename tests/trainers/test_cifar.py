@@ -105,6 +105,20 @@ def test_killed_at_random_steps_and_resumed_it_ends_bit_identical(whole, tmp_pat
     assert kept == [(r["kind"], r["step"], r["loss"], r["error"]) for r in records(whole[0])]
 
 
+def test_a_second_process_on_the_same_folder_is_refused_and_the_first_goes_on(whole, tmp_path):
+    run = tmp_path / "twice"
+    process = start(*TINY, "--out", run)
+    wait_until(process, run, 5)
+    second = start("--resume", "--out", run)
+    said, _ = second.communicate(timeout=60)
+    assert second.returncode == 2, said
+    assert f"is in use by process {process.pid} on " in said
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert_same_run(run, whole[0])
+    assert not (run / ".lock").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_exits_and_a_damaged_checkpoint_is_passed_over(whole, tmp_path, number):
     run = tmp_path / "stopped"

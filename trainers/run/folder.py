@@ -1,8 +1,8 @@
 """The folder of a run: its settings, its metrics, and whether a command may go on with it.
 
 config.json      the program, its settings, the data and all versions, written once
-metrics.jsonl    one JSON object per line: {"kind": "train" | "test" | "curvature", "step": ..., ...}
-checkpoints/     see trainers.training.checkpoints
+metrics.jsonl    see trainers.run.records
+checkpoints/     see trainers.training.checkpoints; each holds the records up to its step as well
 events/          TensorBoard
 result.json      best and last error, written at the end: its presence says that the run is finished
 convergence.png, model.keras, saved_model/
@@ -14,16 +14,21 @@ import json
 import os
 import pathlib
 import platform
+import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make, setting
+from trainers.cli.startup import say
 from trainers.run.files import write_atomically
+from trainers.run.records import encode, read
 
 PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "numpy", "tensorflow-datasets")
 WHERE_DATA_ARE = ("data_dir", "download")
+CHECKPOINT_PREFIX = "step-"
+_CHECKPOINT = re.compile(CHECKPOINT_PREFIX + "([0-9]{8,18})")
 # What is in a run's folder before the run has begun.
 _PREPARATIONS = (".cluster-token", ".lock", ".writing-")
 
@@ -56,7 +61,10 @@ class Run:
     def __init__(self, path: str | os.PathLike, writes: bool = True):
         self.path = pathlib.Path(path)
         self.writes = writes
+        # Those of this session and of the checkpoint that it began with: what happens to the file does not matter.
+        self.records: list[dict[str, Any]] = []
         self._metrics = None
+        self._reported = False
 
     @property
     def config_path(self) -> pathlib.Path:
@@ -76,7 +84,7 @@ class Run:
 
     def newest_checkpoint_sentence(self) -> str:
         """Says which checkpoint is the newest; imports nothing, for it is called when other threads may be stuck."""
-        steps = sorted(int(path.name[5:]) for path in self.checkpoints_path.glob("step-*") if path.name[5:].isdecimal())
+        steps = saved_steps(self.checkpoints_path)
         return f"The last good checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
 
     def check_usable(self) -> None:
@@ -186,27 +194,37 @@ class Run:
         write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The records of metrics.jsonl, as a list of dicts; a last line cut off by a crash is left out."""
-        path = self.path / "metrics.jsonl"
-        if not path.is_file():
-            return []
-        records = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return records
+        """The records of metrics.jsonl that are whole; the first call says which are not."""
+        report = _say_nothing if self._reported else say
+        self._reported = True
+        return read(self.path / "metrics.jsonl", report)
 
-    def keep_metrics_until(self, step: int) -> list[dict[str, Any]]:
-        """Drops the records after a step, which a resumed run writes again. Returns those kept."""
+    def restore_metrics(self, step: int, saved: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+        """Goes back to the records up to a step, those after which a resumed run writes again. Returns them.
+
+        Says so where records were lost, or have come back.
+
+        Args:
+            step: of the checkpoint that the run goes on from; 0: from the beginning.
+            saved: the records that were saved with the checkpoint; None: none were, and metrics.jsonl has to do.
+        """
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
-        records = [record for record in self.metrics() if record["step"] <= step]
+        path = self.path / "metrics.jsonl"
+        found = [record for record in read(path, say if saved is None else _say_nothing) if record["step"] <= step]
+        if saved is not None and found != saved and self.writes:
+            say(f"{path} was damaged or incomplete: it is written again from the checkpoint of step {step}.")
+        if saved is None and step and all(record["step"] != step for record in found):
+            last = max((record["step"] for record in found), default=0)
+            say(
+                f"{path} ends at step {last}: the records up to step {step} are lost, and the best error is that of "
+                f"what is left."
+            )
+        self.records = found if saved is None else saved
         if self.writes:
-            write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-        return records
+            write_atomically(path, encode(self.records))
+        return self.records
 
     def record(self, **values: Any) -> None:
         """Appends a record to metrics.jsonl."""
@@ -214,20 +232,55 @@ class Run:
             return
         if self._metrics is None:
             self._metrics = open(self.path / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - kept open
-        self._metrics.write(json.dumps(values) + "\n")
+        self.records.append(values)
+        self._metrics.write(encode([values]))
         self._metrics.flush()
 
-    def result(self) -> dict[str, Any] | None:
-        """The final result, or None while the run is not finished. Raises UsageError where it is damaged."""
+    def sync_metrics(self) -> None:
+        """Has the records so far written to the disk itself."""
+        if self._metrics is not None:
+            os.fsync(self._metrics.fileno())
+
+    def result(self, numbers: Sequence[str] = ()) -> dict[str, Any] | None:
+        """The final result, or None while the run is not finished.
+
+        Args:
+            numbers: what it must name, each a number.
+
+        Raises:
+            UsageError: it is damaged.
+        """
         if not self.result_path.is_file():
             return None
         try:
-            return json.loads(self.result_path.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            result = json.loads(self.result_path.read_text(encoding="utf-8"))
+            wrong = None if isinstance(result, dict) else "not a JSON object"
+            missing = [name for name in numbers if wrong is None and type(result.get(name)) not in (int, float)]
+            wrong = f"no number {missing[0]!r}" if missing else wrong
+        except (ValueError, RecursionError) as error:
+            result, wrong = None, error
+        if wrong is not None:
             raise UsageError(
-                f"{self.result_path} is damaged ({error}). Remove it, and give the same command to write it again."
-            ) from error
+                f"{self.result_path} is damaged ({wrong}). Remove it, and give the same command to write it again."
+            )
+        return result
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes result.json: the run is finished."""
         write_atomically(self.result_path, json.dumps(result, indent=2) + "\n")
+
+
+def saved_steps(folder: str | os.PathLike) -> list[int]:
+    """The steps of the checkpoints in a folder, oldest first, damaged ones included."""
+    names = [path.name for path in pathlib.Path(folder).glob(f"{CHECKPOINT_PREFIX}*")]
+    steps = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
+    return sorted(step for step in steps if checkpoint_name(step) in names)
+
+
+def checkpoint_name(step: int) -> str:
+    """The name of a step's checkpoint in the folder of checkpoints."""
+    return f"{CHECKPOINT_PREFIX}{step:08d}"
+
+
+def _say_nothing(_text):
+    """For damage that does not matter, or has been reported."""

@@ -10,16 +10,18 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from trainers.cli.arguments import RunError
+from trainers.cli.arguments import RunError, UsageError
 from trainers.run.files import remove_unfinished, replacing
+from trainers.run.folder import checkpoint_name, saved_steps
+from trainers.run.records import encode, read
 
-_PREFIX = "step-"
+RECORDS = "metrics.jsonl"
 
 
 class Checkpoints:
@@ -40,8 +42,12 @@ class Checkpoints:
         """The steps of the checkpoints there are, oldest first."""
         return saved_steps(self.folder)
 
-    def save(self, step: int) -> None:
+    def save(self, step: int, records: Sequence[dict[str, Any]] = ()) -> None:
         """Saves a checkpoint and drops the oldest ones.
+
+        Args:
+            step: the number of updates made.
+            records: those of the run so far, which are kept with the weights.
 
         Raises:
             RunError: it could not be written; nothing half-written is left, and the earlier ones are as they were.
@@ -51,6 +57,7 @@ class Checkpoints:
             with replacing(_path(self.folder, step)) as beside:
                 beside.mkdir()
                 self._checkpoint.write(str(beside / "checkpoint"))
+                (beside / RECORDS).write_text(encode(records), encoding="utf-8")
                 files = {path.name: _fingerprint(path) for path in sorted(beside.iterdir())}
                 manifest = json.dumps({"step": step, "files": files}, indent=2)
                 (beside / "manifest.json").write_text(manifest, encoding="utf-8")
@@ -85,25 +92,23 @@ class Checkpoints:
 
         step = _newest_intact(self.folder, put_aside)
         if step is not None:
-            status = self._checkpoint.read(str(_path(self.folder, step) / "checkpoint"))
-            status.assert_existing_objects_matched()
+            _read(self._checkpoint, _path(self.folder, step))
         return step
+
+    def records(self, step: int) -> list[dict[str, Any]] | None:
+        """The records that were saved with a checkpoint; None where it is one of an earlier version, without them."""
+        path = _path(self.folder, step) / RECORDS
+        return read(path, print) if path.is_file() else None
 
     def restore_step(self, step: int) -> None:
         """Restores the checkpoint of a step that another task has chosen, and changes nothing in the folder."""
-        try:
-            status = self._checkpoint.read(str(_path(self.folder, step) / "checkpoint"))
-        except tf.errors.OpError as error:
+        path = _path(self.folder, step)
+        if not path.is_dir():
             raise RunError(
-                f"the checkpoint of step {step}, from which the chief goes on, cannot be read here in {self.folder}: "
-                f"{_reason(error)}. --out must be a folder that all machines share."
-            ) from error
-        status.assert_existing_objects_matched()
-
-
-def saved_steps(folder: str | os.PathLike) -> list[int]:
-    """The steps of the checkpoints in a folder, oldest first, damaged ones included."""
-    return sorted(int(path.name.removeprefix(_PREFIX)) for path in pathlib.Path(folder).glob(f"{_PREFIX}*"))
+                f"the checkpoint of step {step}, from which the chief goes on, is not here in {self.folder}. --out "
+                f"must be a folder that all machines share."
+            )
+        _read(self._checkpoint, path)
 
 
 def restore_weights(folder: str | os.PathLike, model: keras.Model, report: Callable[[str], object]) -> int | None:
@@ -112,9 +117,19 @@ def restore_weights(folder: str | os.PathLike, model: keras.Model, report: Calla
         folder, lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the one before")
     )
     if step is not None:
-        status = tf.train.Checkpoint(model=model).read(str(_path(folder, step) / "checkpoint"))
-        status.assert_existing_objects_matched().expect_partial()
+        _read(tf.train.Checkpoint(model=model), _path(folder, step)).expect_partial()
     return step
+
+
+def _read(checkpoint, path):
+    """Restores an intact checkpoint. Raises UsageError where it is one of something else."""
+    try:
+        return checkpoint.read(str(path / "checkpoint")).assert_existing_objects_matched()
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        raise UsageError(
+            f"{path} is no checkpoint of this network and optimizer. If it was copied here from another run, remove "
+            f"it; else start again with another --out."
+        ) from error
 
 
 def _newest_intact(folder, on_damage):
@@ -128,19 +143,24 @@ def _newest_intact(folder, on_damage):
 
 
 def _path(folder, step):
-    return pathlib.Path(folder) / f"{_PREFIX}{step:08d}"
+    return pathlib.Path(folder) / checkpoint_name(step)
 
 
 def _damage(path):
     """What is wrong with a checkpoint, or None."""
     try:
-        files = json.loads((path / "manifest.json").read_text(encoding="utf-8"))["files"]
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        files = manifest["files"]
+        if path.name != checkpoint_name(manifest["step"]):
+            return f"it is that of step {manifest['step']}"
+        if "checkpoint.index" not in files:
+            return "manifest.json is not readable"
         for name, expected in files.items():
             if _fingerprint(path / name) != expected:
                 return f"{name} is not what was written"
     except FileNotFoundError as error:
         return f"{pathlib.Path(error.filename).name} is missing"
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "manifest.json is not readable"
     except OSError as error:
         return str(error)

@@ -2,7 +2,7 @@
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, say
-from trainers.run.folder import Run
+from trainers.run.folder import Run, saved_steps
 from trainers.training.task import Task
 
 
@@ -47,7 +47,7 @@ def export_again(task: Task, run: Run) -> int:
 
 
 def _require_checkpoint(run):
-    if not list(run.checkpoints_path.glob("step-*")):
+    if not saved_steps(run.checkpoints_path):
         raise UsageError(f"{run.path} has no checkpoints yet. Train it first: --resume --out {run.path}")
 
 

@@ -68,12 +68,12 @@ class Session:
         self._began = time.monotonic()
 
     def resume(self, say: Callable[[str], object]) -> int:
-        """Restores the newest intact checkpoint, and drops the metrics beyond it. Returns its step, 0 for a new run."""
+        """Restores the newest intact checkpoint, and goes back to its metrics. Returns its step, 0 for a new run."""
         step = (self.checkpoints.restore(say) or 0) if self.run.writes else None
         step = self.cluster.gather("the step to go on from", step)[self.cluster.chief]
         if step and not self.run.writes:
             self.checkpoints.restore_step(step)
-        records = self.run.keep_metrics_until(step)
+        records = self.run.restore_metrics(step, self.checkpoints.records(step) if step else [])
         self._seconds_before = max((record.get("seconds", 0.0) for record in records), default=0.0)
         return step
 
@@ -140,7 +140,8 @@ class Session:
         if not self.cluster.alone and not self.cluster.asynchronous:
             self.cluster.agree(f"the weights at step {step}", self.trainer.learner.digest())
         if self.run.writes:
-            self.checkpoints.save(step)
+            self.run.sync_metrics()
+            self.checkpoints.save(step, self.run.records)
 
     def _diverged(self, step):
         clip = self.trainer.learner.clip_norm

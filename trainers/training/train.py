@@ -12,8 +12,12 @@ from trainers.cluster.client import ClusterClient
 from trainers.cluster.description import find
 from trainers.cluster.join import Cluster, join
 from trainers.run.folder import DataDescription, Run
+from trainers.run.lock import locked
 from trainers.training.settings import resolve_strategy
 from trainers.training.task import Task
+
+# What every result.json names.
+RESULT = ("steps", "best_error", "best_step", "last_error", "parameters", "seconds")
 
 
 def train(task: Task, folder: pathlib.Path) -> int:
@@ -22,7 +26,7 @@ def train(task: Task, folder: pathlib.Path) -> int:
     Returns:
         The exit code: 0, or 128 + N after signal N, when a checkpoint has been saved.
     """
-    result = Run(folder).result()
+    result = Run(folder).result(RESULT)
     if result is not None:
         print(f"{folder} is finished. {in_words(result)} Give another --out for a new run.")
         return 0
@@ -31,7 +35,12 @@ def train(task: Task, folder: pathlib.Path) -> int:
     strategy_name = resolve_strategy(devices.strategy, description)
     task.check_cluster(description)
     advice = Run(folder).newest_checkpoint_sentence
-    with join(description, shared(task.settings), folder, devices.cluster_timeout, say, advice) as cluster:
+    # The chief alone writes to the folder.
+    writes = description is None or description.is_chief
+    with (
+        locked(folder, say) if writes else contextlib.nullcontext(),
+        join(description, shared(task.settings), folder, devices.cluster_timeout, say, advice) as cluster,
+    ):
         if isinstance(cluster, ClusterClient) and cluster.serves:
             import_tensorflow()
             from trainers.training.asynchronous import serve
@@ -109,7 +118,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     from trainers.run.figures import convergence
     from trainers.training.export import export_run
 
-    records = run.metrics()
+    records = run.records
     result = summarize(records, settings.recipe.steps, learner.parameters)
     title, drops = task.title(learner.parameters), learner.schedule.drop_steps
     convergence(records, run.path / "convergence.png", title, drops)
@@ -140,8 +149,12 @@ def shared(settings: Any) -> dict[str, Any]:
 
 
 def summarize(records: list[dict[str, Any]], steps: int, parameters: int) -> dict[str, Any]:
-    """The content of result.json."""
+    """The content of result.json. Raises RunError where the records hold no evaluation."""
     tests = [record for record in records if record["kind"] == "test"]
+    if not tests:
+        raise RunError(
+            "metrics.jsonl has lost every evaluation: there is no result to write. --evaluate measures again."
+        )
     best, last = min(tests, key=lambda record: record["error"]), tests[-1]
     result = {
         "steps": steps,

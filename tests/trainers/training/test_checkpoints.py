@@ -1,4 +1,6 @@
+import json
 import resource
+import shutil
 
 import keras
 import numpy as np
@@ -6,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf.optimizers import Momentum
-from trainers.cli.arguments import RunError
+from trainers.cli.arguments import RunError, UsageError
 from trainers.training.checkpoints import Checkpoints, restore_weights, saved_steps
 
 
@@ -114,3 +116,52 @@ def test_a_full_disk_leaves_the_earlier_ones_and_no_rest(subject, tmp_path):
 def test_the_same_step_can_be_saved_again(subject, tmp_path):
     subject.checkpoints.save(5)
     assert restored(tmp_path)[1] == 5
+
+
+def test_folders_of_other_names_are_no_checkpoints(subject, tmp_path):
+    for name in ("step-old", "step-00000112 (copy)", "step-7", "step-٠٠٠٠٠٠٠٩"):
+        (tmp_path / name).mkdir()
+    assert saved_steps(tmp_path) == [3, 4, 5]
+    assert restored(tmp_path)[1:] == (5, [])
+
+
+def test_an_older_checkpoint_under_a_newer_name_is_not_believed(subject, tmp_path):
+    shutil.copytree(tmp_path / "step-00000003", tmp_path / "step-00000009")
+    _, step, (report,) = restored(tmp_path)
+    assert step == 5
+    assert "step-00000009 is damaged (it is that of step 3)" in report
+
+
+def test_a_manifest_that_names_no_files_vouches_for_nothing(subject, tmp_path):
+    (tmp_path / "step-00000005" / "manifest.json").write_text('{"step": 5, "files": {}}')
+    assert restored(tmp_path)[1] == 4
+
+
+@pytest.mark.parametrize("layers", [[keras.layers.Dense(51)], [keras.layers.Dense(50), keras.layers.Dense(2)]])
+def test_a_checkpoint_of_another_network_is_one_sentence(subject, tmp_path, layers):
+    other = Subject(tmp_path / "unused")
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    checkpoints = Checkpoints(tmp_path, model=model, optimizer=other.optimizer, step=other.step)
+    with pytest.raises(UsageError, match="step-00000005 is no checkpoint of this network and optimizer"):
+        checkpoints.restore(print)
+    with pytest.raises(UsageError, match="step-00000005 is no checkpoint of this network"):
+        restore_weights(tmp_path, model, print)
+
+
+def test_the_records_are_kept_with_the_weights_and_vouched_for_with_them(subject, tmp_path):
+    records = [{"kind": "test", "step": step, "seconds": 0.1, "loss": 1 / 3, "error": 0.5} for step in range(7)]
+    subject.checkpoints.save(6, records)
+    assert subject.checkpoints.records(6) == records
+    with open(tmp_path / "step-00000006" / "metrics.jsonl", "a") as stream:
+        stream.write("5\n")
+    assert restored(tmp_path)[1] == 5
+
+
+def test_a_checkpoint_without_records_is_one_of_an_earlier_version(subject, tmp_path):
+    path = tmp_path / "step-00000005"
+    (path / "metrics.jsonl").unlink()
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["files"]["metrics.jsonl"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert restored(tmp_path)[1:] == (5, [])
+    assert subject.checkpoints.records(5) is None

@@ -1,0 +1,76 @@
+"""One process at a time for a run's folder."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from trainers.cli.arguments import UsageError
+from trainers.run.lock import FILE, locked
+
+HOLD = """
+import sys
+from trainers.run.lock import locked
+
+with locked(sys.argv[1], print):
+    print(1, flush=True)
+    input()
+"""
+
+
+@pytest.fixture
+def held(tmp_path):
+    """A folder whose lock another process holds, and that process."""
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", HOLD, folder]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        yield folder, process
+        process.kill()
+
+
+def test_a_second_process_is_told_who_holds_the_folder(held):
+    folder, process = held
+    expected = f"--out {folder} is in use by process {process.pid} on {socket.gethostname()}. Wait until"
+    with pytest.raises(UsageError, match=expected), locked(folder, print):
+        pass
+    assert (folder / FILE).exists()
+
+
+def test_a_killed_process_holds_nothing(held):
+    folder, process = held
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    assert (folder / FILE).exists()
+    with locked(folder, print):
+        assert str(os.getpid()) in (folder / FILE).read_text()
+
+
+def test_it_can_be_held_again_and_leaves_nothing(tmp_path):
+    (tmp_path / "kept").mkdir()
+    for _ in range(2):
+        with locked(tmp_path / "kept" / "new" / "run", print):
+            pass
+        with locked(tmp_path / "kept", print):
+            pass
+    assert [*tmp_path.rglob("*")] == [tmp_path / "kept"]
+
+
+def test_a_folder_that_has_been_filled_stays(tmp_path):
+    with locked(tmp_path / "run", print):
+        (tmp_path / "run" / "config.json").touch()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(UsageError, match=r"cannot be written: Not a directory\."),
+        locked(tmp_path / "file" / "x", print),
+    ):
+        pass

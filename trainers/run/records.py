@@ -1,0 +1,50 @@
+"""The records of a run: one JSON object per line, {"kind": "train" | "test" | "curvature", "step": ..., ...}."""
+
+import json
+import pathlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+# What readers of the records rely on, by kind.
+_NUMBERS = {"train": ("seconds", "loss", "error", "images_per_second"), "test": ("seconds", "loss", "error")}
+
+
+def encode(records: Iterable[dict[str, Any]]) -> str:
+    """The records as they are written."""
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def read(path: pathlib.Path, report: Callable[[str], object]) -> list[dict[str, Any]]:
+    """The records of a file that are whole; none where there is no file.
+
+    A last line that a crash has cut off is left out without a word.
+
+    Args:
+        path: of the file.
+        report: called with a sentence where other lines are damaged.
+    """
+    if not path.is_file():
+        return []
+    *lines, rest = path.read_bytes().split(b"\n")
+    records, damaged = [], []
+    for number, line in enumerate([*lines, rest] if rest else lines, start=1):
+        record = _decode(line)
+        if record is not None:
+            records.append(record)
+        elif number <= len(lines):
+            damaged.append(number)
+    if damaged:
+        more = "" if len(damaged) == 1 else f", nor are {len(damaged) - 1} others"
+        report(f"{path} is damaged: line {damaged[0]} is not a record{more}. What is left is used.")
+    return records
+
+
+def _decode(line):
+    """A record, or None."""
+    try:
+        record = json.loads(line.decode())
+        numbers = [record["step"], *(record[name] for name in _NUMBERS.get(record["kind"], ()))]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    good = all(type(number) in (int, float) for number in numbers) and type(numbers[0]) is int
+    return record if good else None
