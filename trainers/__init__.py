@@ -11,7 +11,10 @@ trainers.expressivity   networks that memorise a data set
 """
 
 import importlib.util
+import os
 import pathlib
+import signal
+import sys
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -33,5 +36,16 @@ def _check_neighbours() -> None:
                 name=__name__,
             )
 
+
+def _end_on_interrupt(_number: int, _frame: object) -> None:
+    os.write(2, b"stopped by Ctrl-C; nothing had begun\n")
+    os._exit(130)
+
+
+# While a program is being imported; `trainers.cli.startup.run_program` has a gentler way. `python -m` looks for the
+# program under the name "-m".
+_started_as = pathlib.Path(sys.argv[0] if sys.argv else "").name
+if _started_as.startswith(("-m", "idmatters-")) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _end_on_interrupt)
 
 _check_neighbours()

@@ -11,6 +11,7 @@ Finding and checking files needs neither TensorFlow nor the network, so a progra
 
 import dataclasses
 import tarfile
+import zlib
 
 import numpy as np
 
@@ -147,18 +148,29 @@ def _read_folder(folder, variant, expected):
 
 
 def _read_archive(archive, variant, expected):
+    wanted = {f"{variant.folder}/{file}": records * variant.record_bytes for file, records in expected.items()}
+    found = {}
     try:
+        # Read in place: nothing is unpacked to disk, so no path in the archive can do harm. In the order of the
+        # archive, and each size before its content: compressed, terabytes of zeros are small.
         with tarfile.open(archive) as members:
-            for file in expected:
-                # Read in place: nothing is unpacked to disk, so no path in the archive can do harm.
-                stream = members.extractfile(f"{variant.folder}/{file}")
-                if stream is None:
-                    raise tarfile.ReadError(f"{file} is not a file")
-                with stream:
-                    yield stream.read()
-    except (tarfile.TarError, KeyError, EOFError, OSError) as error:
+            for member in members:
+                if member.size > max(wanted.values()):
+                    raise tarfile.ReadError(f"{member.name} in it has {member.size:,} bytes")
+                if member.name in wanted:
+                    if not member.isreg() or member.size != wanted[member.name]:
+                        raise tarfile.ReadError(
+                            f"{member.name} in it must be a file of {wanted[member.name]:,} bytes, has {member.size:,}"
+                        )
+                    stream = members.extractfile(member)
+                    found[member.name] = b"" if stream is None else stream.read()
+    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(":")
         raise DataError(f"{archive} cannot be read as {variant.archive}: {reason}. Download it again.") from error
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise DataError(f"{archive} cannot be read as {variant.archive}: no {missing[0]} in it. Download it again.")
+    return [found[name] for name in wanted]
 
 
 def _decode(data, variant, records, path):

@@ -66,8 +66,15 @@ class StreamedImageData:
         return f"{self.test.digest(self.train.digest()):08x}"
 
     def without_broken(self, find: "Callable[[ImageFiles | Records], Collection[int]]") -> "StreamedImageData":
-        """The same without the images that cannot be decoded; `find(images)` returns their places."""
+        """The same without the images that cannot be decoded; `find(images)` returns their places.
+
+        Raises:
+            DataError: none can be decoded.
+        """
         in_train, in_test = find(self.train), find(self.test)
+        for found, images, words in ((in_train, self.train, "training"), (in_test, self.test, "validation")):
+            if len(found) == len(images):
+                raise DataError(f"none of the {len(images):,} {words} images can be decoded: nothing would be left.")
         return dataclasses.replace(
             self,
             train=self.train.without(in_train),
@@ -137,6 +144,12 @@ def _tree(root, val, val_labels):
         )
     if folders.holds_images(folder):
         return train, folders.list_flat(folder, train.class_names, val_labels)
+    if val_labels is not None:
+        raise DataError(
+            f"the validation images in {folder} are in class folders, which say their classes: {val_labels} would be "
+            f"ignored. Leave `val_labels` out, or move the images out of the class folders.",
+            arguments=("val_labels",),
+        )
     test = folders.list_classes(folder)
     folders.check_same_classes(train, test)
     return train, test

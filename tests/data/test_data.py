@@ -1,5 +1,6 @@
 """The data sets: shapes, and CIFAR from binary files, archives and TensorFlow Datasets."""
 
+import io
 import socket
 import tarfile
 
@@ -61,6 +62,54 @@ def test_archive_is_read_in_place(ten, tmp_path):
         cifar.load("cifar10", tmp_path)
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"not an archive")
     with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz.*Download it again"):
+        cifar.load("cifar10", tmp_path)
+
+
+class Zeros(io.RawIOBase):
+    """A stream of as many zeros as are asked for."""
+
+    def read(self, size=-1):
+        return bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "size", "message"),
+    [
+        ("data_batch_1.bin", tarfile.REGTYPE, 200_000_000, "has 200,000,000 bytes"),
+        ("readme.html", tarfile.REGTYPE, 200_000_000, "has 200,000,000 bytes"),
+        ("data_batch_1.bin", tarfile.REGTYPE, 7, "must be a file of 30,730,000 bytes, has 7"),
+        ("data_batch_1.bin", tarfile.DIRTYPE, 0, "must be a file of"),
+        ("data_batch_1.bin", tarfile.FIFOTYPE, 0, "must be a file of"),
+        ("data_batch_1.bin", tarfile.CHRTYPE, 0, "must be a file of"),
+        ("data_batch_1.bin", tarfile.SYMTYPE, 0, "must be a file of"),
+        ("data_batch_1.bin", tarfile.LNKTYPE, 0, "must be a file of"),
+        ("other.bin", tarfile.REGTYPE, 7, "no cifar-10-batches-bin/data_batch_1.bin in it"),
+    ],
+)
+def test_odd_members_of_an_archive_are_refused_before_they_are_read(tmp_path, name, kind, size, message):
+    member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+    # A link leads to itself.
+    member.type, member.size, member.linkname = kind, size, member.name
+    with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz", compresslevel=1) as archive:
+        archive.addfile(member, Zeros() if size else None)
+    with pytest.raises(DataError, match=rf"cannot be read as cifar-10-binary.tar.gz: .*{message}"):
+        cifar.load("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_flipped_bytes_in_an_archive_are_one_sentence(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    noise = rng.integers(0, 256, 100_000, dtype=np.uint8).tobytes()
+    path = tmp_path / "cifar-10-binary.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        member = tarfile.TarInfo("cifar-10-batches-bin/readme.html")
+        member.size = len(noise)
+        archive.addfile(member, io.BytesIO(noise))
+    content = bytearray(path.read_bytes())
+    for place in rng.integers(0, len(content), 10):
+        content[place] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"cannot be read as cifar-10-binary.tar.gz"):
         cifar.load("cifar10", tmp_path)
 
 

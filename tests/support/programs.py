@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from unittest import mock
@@ -18,10 +19,15 @@ def run_in_process(main: Callable[[Sequence[str]], int], *arguments: object) -> 
         (code, message): the exit code, and what was written to standard error.
     """
     argv, stderr = list(map(str, arguments)), io.StringIO()
-    with (
-        mock.patch.object(sys, "argv", ["program", *argv]),
-        contextlib.redirect_stderr(stderr),
-        pytest.raises(SystemExit) as ended,
-    ):
-        run_program(main)
+    # What a program makes of Ctrl-C at its end is not for the tests that follow.
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with (
+            mock.patch.object(sys, "argv", ["program", *argv]),
+            contextlib.redirect_stderr(stderr),
+            pytest.raises(SystemExit) as ended,
+        ):
+            run_program(main)
+    finally:
+        signal.signal(signal.SIGINT, before)
     return int(ended.value.code or 0), stderr.getvalue()

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -14,6 +15,9 @@ from trainers.cli.arguments import RunError, UsageError
 DEBUG = "--debug"
 # Names a descriptor that is readable for as long as the launcher of this process lives.
 LAUNCHER_VARIABLE = "IDMATTERS_LAUNCHER"
+_INTERRUPTED = "stopped by Ctrl-C; what was saved before is intact"
+# How many seconds the process has to end in order.
+_SWALLOWED_AFTER = 10.0
 # Where standard error leads while `import_tensorflow` hides it.
 _visible = 2
 
@@ -28,19 +32,49 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
     if DEBUG not in sys.argv:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     _end_with_launcher()
+    interrupts = _Interrupts()
     try:
         code = main(sys.argv[1:])
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C; what was saved before is intact", file=sys.stderr)
-        code = 130
-    except Exception as error:
+    except BaseException as error:
         sentence, code = explained(error)
+        # Libraries make errors of their own of Ctrl-C.
+        if interrupts.received and not isinstance(error, SystemExit):
+            sentence, code = _INTERRUPTED, 130
         if sentence is None:
             raise
         if DEBUG in sys.argv:
             traceback.print_exc()
-        last_words(f"error: {sentence}")
+        last_words(sentence if sentence is _INTERRUPTED else f"error: {sentence}")
+    finally:
+        interrupts.ignore()
     sys.exit(code)
+
+
+class _Interrupts:
+    """Ends the process on Ctrl-C with an orderly exception, and at once where a library has swallowed that."""
+
+    def __init__(self):
+        self.received = False
+        # Ignored from the start, as in the background of a script: it stays so.
+        self._wanted = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        if self._wanted:
+            signal.signal(signal.SIGINT, self._receive)
+
+    def _receive(self, _number, _frame):
+        self.received = True
+        timer = threading.Timer(_SWALLOWED_AFTER, self._end)
+        timer.daemon = True
+        timer.start()
+        raise KeyboardInterrupt
+
+    def _end(self):
+        last_words(_INTERRUPTED)
+        os._exit(130)
+
+    def ignore(self):
+        """Nothing is left to be interrupted."""
+        if self._wanted:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def say(text: str) -> None:
@@ -66,6 +100,8 @@ def explained(error: Any) -> tuple[str | None, int]:
     """A sentence and an exit code for errors that are no fault of the program; (None, 1) for the others."""
     if isinstance(error, UsageError):
         return str(error), 2
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED, 130
     # Not imported for this: where neither has been imported, the error is not one of theirs.
     images: Any = sys.modules.get("idmatters_tf.data.images")
     if images is not None and isinstance(error, images.DataError):
@@ -114,7 +150,7 @@ def import_tensorflow() -> None:
             # Looking for devices is what logs that there are none.
             tensorflow.config.list_physical_devices()
             tensorflow.get_logger().setLevel("ERROR")
-        except BaseException:
+        except Exception:
             hidden.seek(0)
             os.write(kept, hidden.read())
             raise

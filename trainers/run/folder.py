@@ -9,11 +9,9 @@ convergence.png, model.keras, saved_model/
 """
 
 import dataclasses
-import importlib.metadata
 import json
 import os
 import pathlib
-import platform
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -22,10 +20,10 @@ from typing import Any
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import say
+from trainers.run import environment
 from trainers.run.files import write_atomically
 from trainers.run.records import encode, read
 
-PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "numpy", "tensorflow-datasets")
 WHERE_DATA_ARE = ("data_dir", "download")
 CHECKPOINT_PREFIX = "step-"
 _CHECKPOINT = re.compile(CHECKPOINT_PREFIX + "([0-9]{8,18})")
@@ -158,24 +156,38 @@ class Run:
                 f"with it, or another --out for a new run."
             )
 
-    def start(self, settings: Mapping[str, Any], data: Mapping[str, Any], program: str | None = None) -> None:
+    def start(
+        self,
+        settings: Mapping[str, Any],
+        data: Mapping[str, Any],
+        program: str | None = None,
+        numerics: Mapping[str, Any] | None = None,
+    ) -> None:
         """Writes config.json for a new run; for an old one checks that the data are the same.
+
+        Says so where the versions, threads or devices of an old run were others: results then differ by rounding.
 
         Args:
             settings: JSON values by name.
             data: describes the data set, with a `digest` and an `origin`.
             program: the name of the program, such as "trainers.cifar".
+            numerics: what `trainers.run.environment.numerics` returns.
 
         Raises:
             UsageError: the folder cannot be made, or the run was trained on other data.
         """
         if self.exists():
-            saved = self.config().get("data") or {}
+            config = self.config()
+            saved = config.get("data") or {}
             if saved.get("digest") != data["digest"]:
                 raise UsageError(
                     f"{self.path} was trained on other data ({saved.get('origin')}) than found now ({data['origin']}): "
                     f"the checksums differ. The same images in another order count as other data."
                 )
+            now = {"versions": environment.versions(), "numerics": numerics or {}}
+            different = environment.differences(config, now) if self.writes else []
+            if different:
+                say(f"other results than those of a run in one piece, by rounding: {'; '.join(different)}.")
             return
         if not self.writes:
             return
@@ -184,13 +196,10 @@ class Run:
         except OSError as error:
             reason = error.strerror or error
             raise UsageError(f"--out {self.path} cannot be written: {reason}. Name another folder.") from error
-        versions = {"python": platform.python_version(), "machine": platform.machine()}
-        for package in PACKAGES:
-            try:
-                versions[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                continue
-        config = {"program": program, "settings": settings, "data": data, "versions": versions, "command": sys.argv}
+        config = {"program": program, "settings": settings, "data": data, "versions": environment.versions()}
+        if numerics is not None:
+            config["numerics"] = numerics
+        config["command"] = sys.argv
         write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -62,9 +63,11 @@ class Checkpoints:
                 manifest = json.dumps({"step": step, "files": files}, indent=2)
                 (beside / "manifest.json").write_text(manifest, encoding="utf-8")
         except (OSError, tf.errors.OpError) as error:
+            reason = _reason(error)
+            remedy = "Make room" if re.search("space|quota|too large", reason) else "Mend this"
             raise RunError(
-                f"the checkpoint of step {step} could not be saved in {self.folder}: {_reason(error)}. "
-                f"{self.last_good_sentence()} Make room and give the same command again."
+                f"the checkpoint of step {step} could not be saved in {self.folder}: {reason}. "
+                f"{self.last_good_sentence()} {remedy} and give the same command again."
             ) from error
         for old in self.steps()[: -self.keep]:
             shutil.rmtree(_path(self.folder, old), ignore_errors=True)

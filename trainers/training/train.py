@@ -81,12 +81,13 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         trainer = SynchronousTrainer(learner)
 
     # Run.
+    from trainers.run.environment import numerics
     from trainers.run.events import Events
     from trainers.training import preprocessing
     from trainers.training.session import Session
 
     described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest())
-    run.start(as_dict(settings), as_dict(described), task.program)
+    run.start(as_dict(settings), as_dict(described), task.program, numerics())
     if run.writes and task.preprocessing is not None:
         preprocessing.save(task.preprocessing, data.image_shape, run.path)
     say_once(

@@ -1,0 +1,54 @@
+"""What the bits depend on is recorded, and a resume elsewhere is told."""
+
+import json
+
+import pytest
+
+from trainers.run import environment
+from trainers.run.folder import Run
+
+DATA = {"digest": "1", "origin": "made up"}
+HERE = {"threads per operation": 2, "oneDNN": "default", "processor's instructions": "avx2 fma", "GPUs": []}
+
+
+def test_a_resume_under_the_same_conditions_says_nothing(tmp_path, capsys):
+    for _ in range(2):
+        Run(tmp_path / "run").start({}, DATA, "program", HERE)
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert saved["numerics"] == HERE
+    assert {"python", "tensorflow", "keras", "numpy"} <= {name.removesuffix("-cpu") for name in saved["versions"]}
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"threads per operation": 1}, "threads per operation was 2, is 1"),
+        ({"oneDNN": "0"}, "oneDNN was default, is 0"),
+        ({"processor's instructions": ""}, "processor's instructions was avx2 fma, is none"),
+        ({"GPUs": ["H100", "H100"]}, "GPUs was none, is H100 H100"),
+    ],
+)
+def test_a_resume_elsewhere_is_told_what_differs(tmp_path, capsys, changes, message):
+    run = Run(tmp_path / "run")
+    run.start({}, DATA, "program", HERE)
+    run.start({}, DATA, "program", {**HERE, **changes})
+    assert capsys.readouterr().err == f"other results than those of a run in one piece, by rounding: {message}.\n"
+
+
+def test_other_versions_and_runs_that_say_nothing_of_threads(tmp_path, capsys):
+    run = Run(tmp_path / "run")
+    run.start({}, DATA, "program")
+    config = json.loads(run.config_path.read_text())
+    config["versions"]["numpy"] = "1.0"
+    run.config_path.write_text(json.dumps(config))
+    run.start({}, DATA, "program", HERE)
+    assert "by rounding: numpy was 1.0, is " in capsys.readouterr().err
+
+
+def test_threads_are_those_that_were_asked_for_or_those_of_the_processor(monkeypatch):
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")
+    assert environment.numerics()["threads per operation"] == 3
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "0")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 4, 5, 6, 9}, raising=False)
+    assert environment.numerics()["threads per operation"] == 5

@@ -1,0 +1,75 @@
+"""What the bits of a run depend on besides its settings: versions, threads, oneDNN, the processor.
+
+Sums are rounded in the order in which they are made, and that order depends on how many threads share an operation
+and on which instructions they use.
+"""
+
+import importlib.metadata
+import os
+import pathlib
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "numpy", "tensorflow-datasets")
+# The instructions that TensorFlow, Eigen and oneDNN have kernels of their own for.
+_INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd", "sve")
+# What a new version of may or may not change is the user's to know; these change what is computed.
+_OF_THE_BITS = ("tensorflow", "tensorflow-cpu", "keras", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that are installed."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def numerics() -> dict[str, Any]:
+    """The threads, libraries and devices of this process as JSON values; imports TensorFlow."""
+    import tensorflow as tf
+
+    described = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
+    return {
+        "threads per operation": tf.config.threading.get_intra_op_parallelism_threads() or _default_threads(),
+        "oneDNN": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
+        "oneDNN's instructions": os.environ.get("ONEDNN_MAX_CPU_ISA", "default"),
+        "processor's instructions": _instructions(),
+        "GPUs": [each.get("device_name", "unknown") for each in described],
+    }
+
+
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """How two environments, each `{"versions": ..., "numerics": ...}`, differ in what changes bits, in words."""
+    found = []
+    for part, names in (("versions", _OF_THE_BITS), ("numerics", now.get("numerics", ()))):
+        before, after = saved.get(part), now.get(part, {})
+        if isinstance(before, dict):
+            changed = [name for name in names if before.get(name) != after.get(name)]
+            found += [f"{name} was {_shown(before.get(name))}, is {_shown(after.get(name))}" for name in changed]
+    return found
+
+
+def _default_threads():
+    """As TensorFlow chooses them where nobody has."""
+    asked = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _instructions():
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return "unknown"
+    flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return " ".join(name for name in _INSTRUCTIONS if name in flags)
+
+
+def _shown(value):
+    return (" ".join(map(str, value)) if isinstance(value, list) else str(value)) or "none"
