@@ -246,9 +246,13 @@ class Cifar(Task["ImageData"]):
             recipe.learning_rate, recipe.drop_steps, recipe.drop_factor, recipe.warm_up_steps, recipe.warm_up_rate
         )
 
+    @property
+    def has_preprocessing(self) -> bool:
+        return self.settings.data.preprocess != "standardize"
+
     @functools.cached_property
     def preprocessing(self) -> "keras.layers.Layer | None":
-        if self.settings.data.preprocess == "standardize":
+        if not self.has_preprocessing:
             return None
         from trainers.training import preprocessing
 

@@ -62,7 +62,11 @@ class Data:
         None, help="file of lines 'NAME CLASS' or 'CLASS' for validation images without class folders", metavar="FILE"
     )
     classes: int | None = setting(
-        None, help="number of the network's outputs (default: one for each class folder)", metavar="N", at_least=2
+        None,
+        help="number of the network's outputs (default: one for each class folder)",
+        metavar="N",
+        at_least=2,
+        at_most=10_000_000,
     )
     size: int = setting(224, help="rows and columns of the images", metavar="N", at_least=16, at_most=4096)
     augment: Literal["paper", "standard", "none"] = setting(
@@ -78,9 +82,15 @@ class Data:
 class Network:
     """The size of the network."""
 
-    blocks: tuple[int, ...] = setting(IMAGENET.blocks, help="residual blocks of each stage", metavar="N", at_least=1)
-    widths: tuple[int, ...] = setting(IMAGENET.widths, help="channels of each stage", metavar="C", at_least=1)
-    stem: int = setting(IMAGENET.stem, help="channels of the first convolution", metavar="C", at_least=1)
+    blocks: tuple[int, ...] = setting(
+        IMAGENET.blocks, help="residual blocks of each stage", metavar="N", at_least=1, at_most=10_000
+    )
+    widths: tuple[int, ...] = setting(
+        IMAGENET.widths, help="channels of each stage", metavar="C", at_least=1, at_most=100_000
+    )
+    stem: int = setting(
+        IMAGENET.stem, help="channels of the first convolution", metavar="C", at_least=1, at_most=100_000
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from idmatters_tf.data import folders
 from idmatters_tf.data.folders import ImageFiles
 from idmatters_tf.data.images import DataError, DataNotFound
-from idmatters_tf.data.sources import Location, Path, data_root, is_prepared
+from idmatters_tf.data.sources import Location, Path, data_root, explained, is_prepared
 
 if TYPE_CHECKING:
     from idmatters_tf.data.records import Records
@@ -160,10 +160,11 @@ def _prepared(root, location, size):
 
     from idmatters_tf.data.records import Records
 
-    builder = cast(Any, tfds.builder(TFDS_NAME, data_dir=str(root)))
-    if location.kind == "tars":
-        config = tfds.download.DownloadConfig(manual_dir=str(location.path))
-        builder.download_and_prepare(download_config=config)
+    with explained(TFDS_NAME, root):
+        builder = cast(Any, tfds.builder(TFDS_NAME, data_dir=str(root)))
+        if location.kind == "tars":
+            config = tfds.download.DownloadConfig(manual_dir=str(location.path))
+            builder.download_and_prepare(download_config=config)
     if builder.info.file_format is not tfds.core.FileFormat.TFRECORD:
         raise DataError(
             f"{builder.data_dir} is prepared in {builder.info.file_format.value} files, but only TFRecord files are "

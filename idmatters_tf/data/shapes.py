@@ -28,7 +28,7 @@ def load(train: int = 10_000, test: int = 2_000, seed: int = 0) -> ImageData:
         An `ImageData` whose classes are equally frequent up to one image.
     """
     for argument, value in (("train", train), ("test", test)):
-        if value < 1:
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise DataError(f"Argument `{argument}` must be a positive number of images. Received: {argument}={value}")
     streams = np.random.SeedSequence(seed).spawn(2)
     train_images, train_labels = draw(train, np.random.default_rng(streams[0]))

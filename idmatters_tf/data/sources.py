@@ -3,6 +3,7 @@
 Finding files needs neither TensorFlow nor the network, so a program can say at once what is missing.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -10,11 +11,12 @@ import socket
 import threading
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from idmatters_tf.data.images import DataNotFound, ImageData
+from idmatters_tf.data.images import DataError, DataNotFound, ImageData
 
 Path: TypeAlias = str | os.PathLike[str]
 
@@ -61,14 +63,15 @@ def load_tfds(name: str, data_dir: Path, download: bool) -> ImageData:
     import tensorflow_datasets as tfds
 
     tfds.display_progress_bar(download)
-    builder = cast(Any, tfds.builder(name, data_dir=str(data_dir)))
-    if download:
-        builder.download_and_prepare()
     splits = {}
-    for split in ("train", "test"):
-        # In the files' own order, so that the order of training depends on the seed alone.
-        everything = builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
-        splits[split] = everything["image"].numpy(), everything["label"].numpy().astype(np.int32)
+    with explained(name, data_dir):
+        builder = cast(Any, tfds.builder(name, data_dir=str(data_dir)))
+        if download:
+            builder.download_and_prepare()
+        for split in ("train", "test"):
+            # In the files' own order, so that the order of training depends on the seed alone.
+            everything = builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
+            splits[split] = everything["image"].numpy(), everything["label"].numpy().astype(np.int32)
     return ImageData(
         name=name,
         train_images=splits["train"][0],
@@ -78,6 +81,22 @@ def load_tfds(name: str, data_dir: Path, download: bool) -> ImageData:
         class_names=tuple(builder.info.features["label"].names),
         origin=f"TensorFlow Datasets {builder.info.full_name}, {builder.data_dir}",
     )
+
+
+@contextlib.contextmanager
+def explained(name: str, data_dir: Path) -> Iterator[None]:
+    """Makes a `DataError` of what TensorFlow Datasets raises in the block: it has no error of its own for bad files."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()), "")
+        raise DataError(
+            f"TensorFlow Datasets cannot prepare or read {name} in {data_dir} ({type(error).__name__}: {reason}). If "
+            f"its files are damaged, remove them, and prepare the data set again.",
+            arguments=("data_dir",),
+        ) from error
 
 
 def server_answers(address: tuple[str, int], timeout: float = 1.0) -> bool:

@@ -243,3 +243,17 @@ def test_held_out_images_are_training_images_and_leave_the_test_images_alone():
     for count in (0, 50, -1):
         with pytest.raises(ValueError, match="`count`"):
             data.hold_out(count)
+
+
+def test_garbage_where_tensorflow_datasets_should_be_is_one_sentence(tmp_path):
+    folder = tmp_path / "cifar10" / "3.0.2"
+    folder.mkdir(parents=True)
+    (folder / "dataset_info.json").write_text("garbage")
+    with pytest.raises(DataError, match=f"cannot prepare or read cifar10 in {tmp_path} .* remove them"):
+        cifar.load("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5e16, "10"])
+def test_an_impossible_number_of_images(count):
+    with pytest.raises(DataError, match="Argument `train` must be a positive number of images"):
+        shapes.load(count)

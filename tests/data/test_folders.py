@@ -57,6 +57,10 @@ def test_what_is_missing_or_wrong_is_one_sentence(tree, tmp_path):
         imagenet.load(tmp_path)
     with pytest.raises(DataError, match="there are no validation images: .*/valid is not a folder.*val='train'"):
         imagenet.load(tree, val="valid")
+    with pytest.raises(DataError, match="are in class folders, which say their classes: /nowhere would be ignored"):
+        imagenet.load(tree, val_labels="/nowhere")
+    with pytest.raises(DataError, match="none of the 12 validation images can be decoded"):
+        imagenet.load(tree).without_broken(lambda images: range(len(images)) if "val" in images.where(0) else [])
     assert imagenet.load(tree, val="train").test.names == imagenet.load(tree).train.names
     (tree / "val" / "extra").mkdir()
     with pytest.raises(DataError, match=r"class folder .*/val/extra holds no images .*Fill it or remove it"):

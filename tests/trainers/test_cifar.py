@@ -163,9 +163,12 @@ def test_evaluate_and_export_again(whole, program, tmp_path):
     assert result.returncode == 0, result.stderr
     assert f"step 300: test error {100 * last:.2f} %" in result.stdout
     (run / "model.keras").unlink()
+    # Not of this run, which standardises each image by itself: never loaded.
+    (run / "preprocessing.keras").write_text("garbage")
     result = program("trainers.cifar", "--export-only", run)
     assert result.returncode == 0, result.stderr
     assert (run / "model.keras").exists()
+    (run / "preprocessing.keras").unlink()
 
 
 def test_killed_after_the_last_checkpoint_it_only_finishes(whole, program, tmp_path):

@@ -38,6 +38,8 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--resume", "--out", "nowhere"], "nowhere is not a run: there is no config.json in it"),
         (["--evaluate", "nowhere"], "nowhere is not a run"),
         (["--evaluate", ""], "argument --evaluate: expected text that is not empty, received ''"),
+        (["--data-dir", os.fsdecode(b"/tmp/\xff")], "argument --data-dir: expected text that is not empty"),
+        (["--blocks", "1" + 18 * "0"], "argument --blocks: expected a whole number of at least 1 and at most 10000"),
         (["--curvature-every", "5", "--precision", "bfloat16"], "--curvature-every needs --precision float32"),
         (["--data-dir", "/nowhere"], "cifar10 was not found in /nowhere"),
         (

@@ -184,10 +184,19 @@ class Option:
         if good and self.choices:
             good = value in self.choices
         elif good and self.kind is not bool:
-            good = value != "" if self.kind is str else self.bounds.contain(value)
+            good = _is_text(value) if self.kind is str else self.bounds.contain(value)
         if not good:
             raise ValueError(f"expected {self.expected()}, received {received!r}")
         return value
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can name a file and be printed: a shell passes on any bytes, not only UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return value != "" and "\0" not in value
 
 
 @functools.cache

@@ -110,6 +110,8 @@ def explained(error: Any) -> tuple[str | None, int]:
         return f"{error} (option {options})" if options else str(error), 2
     if isinstance(error, RunError):
         return str(error), 1
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory for this: {str(error) or 'ask for less'}", 1
     if isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 1
     tensorflow: Any = sys.modules.get("tensorflow")

@@ -76,8 +76,9 @@ def export_run(task: Task, run: Run, model: keras.Model) -> None:
     # Rebuilt in float32 and for one device: what is served should not depend on how it was trained.
     network = build_network(task, model.input_shape[1:], model.output_shape[-1], "float32")
     network.set_weights(model.get_weights())
+    preprocessing = fitted.load(run.path) if task.has_preprocessing else None
     try:
-        print(how_to_load(*export(network, run.path, fitted.load(run.path))))
+        print(how_to_load(*export(network, run.path, preprocessing)))
     except OSError as error:
         raise RunError(
             f"the export to {run.path} failed: {error}. Make room, then use --export-only {run.path}"

@@ -29,8 +29,11 @@ class Network:
         help="depth of resnet, preresnet (default: 110) and densenet (default: 100)",
         metavar="N",
         at_least=1,
+        at_most=100_000,
     )
-    growth: int | None = setting(None, help="growth rate of densenet (default: 24)", metavar="K", at_least=1)
+    growth: int | None = setting(
+        None, help="growth rate of densenet (default: 24)", metavar="K", at_least=1, at_most=100_000
+    )
     bottleneck: bool | None = setting(None, help="the BC variant of densenet, with bottlenecks and compression")
     dropout: float | None = setting(
         None,
@@ -39,9 +42,15 @@ class Network:
         at_least=0,
         below=1,
     )
-    blocks: int | None = setting(CIFAR.blocks[0], help="residual blocks per stage", metavar="N", at_least=1)
-    widths: tuple[int, ...] | None = setting(CIFAR.widths, help="channels of each stage", metavar="C", at_least=1)
-    stem: int | None = setting(CIFAR.stem, help="channels of the first convolution", metavar="C", at_least=1)
+    blocks: int | None = setting(
+        CIFAR.blocks[0], help="residual blocks per stage", metavar="N", at_least=1, at_most=10_000
+    )
+    widths: tuple[int, ...] | None = setting(
+        CIFAR.widths, help="channels of each stage", metavar="C", at_least=1, at_most=100_000
+    )
+    stem: int | None = setting(
+        CIFAR.stem, help="channels of the first convolution", metavar="C", at_least=1, at_most=100_000
+    )
     branch_gain: float | None = setting(
         None,
         help="what the gains of each block's second kernel start at, in normalizer-free (default: 0.2)",

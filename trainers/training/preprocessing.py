@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf.layers import PerImageStandardization, ZCAWhitening
+from trainers.cli.arguments import UsageError
 from trainers.run.files import replacing
 
 Preprocessing = Literal["standardize", "channels", "zca"]
@@ -55,8 +56,15 @@ def save(layer: keras.layers.Layer, image_shape: Sequence[int], folder: pathlib.
 
 
 def load(folder: pathlib.Path) -> keras.layers.Layer | None:
-    """The layer that `save` kept, or None."""
+    """The layer that `save` kept, or None. Raises UsageError where it is damaged."""
     path = folder / FILE
     if not path.is_file():
         return None
-    return typing.cast(keras.Model, keras.saving.load_model(path)).layers[-1]
+    try:
+        return typing.cast(keras.Model, keras.saving.load_model(path)).layers[-1]
+    # Keras, zipfile, h5py and json raise errors of a dozen kinds.
+    except Exception as error:
+        raise UsageError(
+            f"{path} is damaged ({type(error).__name__}). Remove it, and train again with the same command: the images "
+            f"have to be seen again."
+        ) from error

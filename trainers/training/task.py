@@ -88,6 +88,11 @@ class Task(abc.ABC, Generic[Data]):
         return None
 
     @property
+    def has_preprocessing(self) -> bool:
+        """Whether there is a `preprocessing`; the data are not needed to know."""
+        return False
+
+    @property
     def preprocess_on_device(self) -> Callable | None:
         """What the devices do to the images of a batch first, see `trainers.training.learner.Learner`."""
         return None

@@ -11,6 +11,7 @@ from trainers.cli.startup import import_tensorflow, say
 from trainers.cluster.client import ClusterClient
 from trainers.cluster.description import find
 from trainers.cluster.join import Cluster, join
+from trainers.run.files import remove_unfinished
 from trainers.run.folder import DataDescription, Run
 from trainers.run.lock import locked
 from trainers.training.settings import resolve_strategy
@@ -88,6 +89,8 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
 
     described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest())
     run.start(as_dict(settings), as_dict(described), task.program, numerics())
+    if run.writes:
+        remove_unfinished(run.path)
     if run.writes and task.preprocessing is not None:
         preprocessing.save(task.preprocessing, data.image_shape, run.path)
     say_once(

@@ -1,0 +1,26 @@
+"""The fitted preprocessing that a run keeps for its exports."""
+
+import numpy as np
+import pytest
+
+from trainers.cli.arguments import UsageError
+from trainers.training import preprocessing
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (20, 4, 4, 3), dtype=np.uint8)
+
+
+def test_what_is_kept_computes_the_same(tmp_path):
+    assert preprocessing.load(tmp_path) is None
+    layer = preprocessing.fit("channels", IMAGES)
+    preprocessing.save(layer, IMAGES.shape[1:], tmp_path)
+    kept = preprocessing.load(tmp_path)
+    np.testing.assert_array_equal(preprocessing.apply(kept, IMAGES), preprocessing.apply(layer, IMAGES))
+
+
+@pytest.mark.parametrize("damage", ["garbage", "cut", "empty"])
+def test_a_damaged_one_is_one_sentence(tmp_path, damage):
+    preprocessing.save(preprocessing.fit("channels", IMAGES), IMAGES.shape[1:], tmp_path)
+    path = tmp_path / preprocessing.FILE
+    path.write_bytes({"garbage": b"garbage", "cut": path.read_bytes()[:-30], "empty": b""}[damage])
+    with pytest.raises(UsageError, match="preprocessing.keras is damaged"):
+        preprocessing.load(tmp_path)
