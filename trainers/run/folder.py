@@ -187,7 +187,7 @@ class Run:
             now = {"versions": environment.versions(), "numerics": numerics or {}}
             different = environment.differences(config, now) if self.writes else []
             if different:
-                say(f"other results than those of a run in one piece, by rounding: {'; '.join(different)}.")
+                say(f"{'; '.join(different)}: results will differ by rounding from those of an uninterrupted run")
             return
         if not self.writes:
             return
