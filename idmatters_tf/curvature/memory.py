@@ -3,15 +3,16 @@
 import os
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 SHARE = 0.5
 
 
-def check_fits(rows, columns, dtype, what, instead=None):
+def check_fits(rows: int, columns: float, dtype: DTypeLike, what: str, instead: str | None = None) -> None:
     """Raises ValueError where an array would take more than half of the machine's memory.
 
     Args:
-        rows, columns: of the array.
+        rows, columns: of the array; the columns may be a mean over rows of different lengths.
         dtype: of its entries.
         what: it is, in words.
         instead: what to do instead; the estimators by default.

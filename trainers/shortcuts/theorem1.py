@@ -98,7 +98,8 @@ def by_differentiation(problem: Problem, architecture: Architecture) -> NDArray[
     from idmatters_tf.curvature import dense_hessian
 
     model = zero_network(len(problem.X), architecture)
-    return np.linalg.eigvalsh(dense_hessian(model, half_squares, (problem.X.T, problem.Y.T), batch_size=1000))
+    hessian = dense_hessian(model, half_squares, (problem.X.T, problem.Y.T), batch_size=1000)
+    return np.asarray(np.linalg.eigvalsh(hessian), np.float64)
 
 
 def zero_network(dim: int, architecture: Architecture) -> "keras.Model":
@@ -227,7 +228,7 @@ def report(problem: Problem, architecture: Architecture, seed: int = 0) -> tuple
         # What is rounding is judged by the data, for the Hessian itself may be zero.
         tolerance = 1e-10 * max(np.abs(problem.statistics.sxx).max(), 1.0)
         summary = summarize(known, tolerance)
-        numbers |= summary._asdict() | {"smallest_abs": float(np.abs(known).min())}
+        numbers |= dataclasses.asdict(summary) | {"smallest_abs": float(np.abs(known).min())}
         lines += _verdict(shortcut_depth, order, summary, numbers["smallest_abs"], tolerance)
     return lines, numbers
 
