@@ -8,7 +8,14 @@ check_assumption    what the paper's own constants ask of a sample, and by how m
 # ruff: noqa: I001 - in the order of use, a table of contents
 
 # The network, its check and its report: in Keras.
-from idmatters_tf.expressivity.memorizer import Report, Verification, memorize, verify
+from idmatters_tf.expressivity.memorizer import Report, memorize
+from idmatters_tf.expressivity.verification import Verification, verify
+from idmatters_tf.expressivity.models import ExactModel
+
+# The later, smaller constructions.
+from idmatters_tf.expressivity.lookup_memorizer import LookupReport
+from idmatters_tf.expressivity.lookup import Lookup, construct_lookup, evaluate_exactly, lower_bound
+from idmatters_tf.expressivity.lookup_network import BitReader, ChunkIndicator, SlotLabel
 
 # The paper's assumption and constants.
 from idmatters_tf.expressivity.assumption import AssumptionCheck, check_assumption
@@ -18,11 +25,20 @@ from idmatters_tf.expressivity.construction import Weights, construct
 
 __all__ = [
     "AssumptionCheck",
+    "BitReader",
+    "ChunkIndicator",
+    "ExactModel",
+    "Lookup",
+    "LookupReport",
     "Report",
+    "SlotLabel",
     "Verification",
     "Weights",
     "check_assumption",
     "construct",
+    "construct_lookup",
+    "evaluate_exactly",
+    "lower_bound",
     "memorize",
     "verify",
 ]

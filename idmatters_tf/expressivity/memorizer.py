@@ -9,41 +9,27 @@ from typing import Any, Literal, TypeAlias
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from idmatters_tf.arguments import one_of, positive_integer
 from idmatters_tf.expressivity.construction import Order, TooClose, Weights, construct
-from idmatters_tf.expressivity.samples import checked, chunks, distinct_rows
+from idmatters_tf.expressivity.lookup_memorizer import memorize_by_lookup
+from idmatters_tf.expressivity.models import ExactModel
+from idmatters_tf.expressivity.samples import checked, chunks, distinct_rows, scaled
+from idmatters_tf.expressivity.verification import Verification, verify
 from idmatters_tf.layers import ResidualDenseStack
 
 Dtype: TypeAlias = Literal["float64", "float32"]
 
+Construction: TypeAlias = Literal["hardt-ma", "yun", "bit-extraction"]
+
 ORDERS: tuple[Order, ...] = ("norm", "ridge", "paper")
+CONSTRUCTIONS: tuple[Construction, ...] = ("hardt-ma", "yun", "bit-extraction")
 DTYPES: tuple[Dtype, ...] = ("float64", "float32")
 # Below this relative margin float32's rounding (6e-8, times what inner products add up) can move a unit across zero.
 SAFE_FLOAT32_MARGIN = 1e-4
-# As wide as pays for one product; the layer's outputs do not depend on it.
+# Units of the blocks that are computed in one product; wider is no faster, and the outputs do not depend on it.
 LOOKAHEAD_UNITS = 512
-
-
-@dataclasses.dataclass(frozen=True)
-class Verification:
-    """What a network does on a sample.
-
-    Attributes:
-        rows, correct: how many rows there are, and on how many the largest output is the label's.
-        largest_error: over all rows and classes, of |output - one-hot|.
-        wrong_rows: the first ten rows that are not correct.
-    """
-
-    rows: int
-    correct: int
-    largest_error: float
-    wrong_rows: tuple[int, ...]
-
-    @property
-    def accuracy(self) -> float:
-        return self.correct / self.rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +74,9 @@ def memorize(
     dtype: Dtype = "float64",
     check: Sequence[Dtype] = DTYPES,
     progress: Callable[[str, int, int], object] | None = None,
+    construction: Construction = "hardt-ma",
 ) -> keras.Model:
-    """A residual network that maps every row of x to the one-hot vector of its label, in closed form.
+    """A network of ReLUs that maps every row of x to the one-hot vector of its label, in closed form.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 3.2: ceil(n/k) blocks h + V relu(U h + s) after a
     random projection, then a block without skip; O(n log n + r^2) parameters for k = O(log n). The paper's thresholds
@@ -99,8 +86,14 @@ def memorize(
     The network is an ordinary functional model with the layers `projection` (Dense), `blocks` (`ResidualDenseStack`;
     `.block(j)` is a `ResidualDense`), `last_hidden` and `last` (Dense).
 
-    `fit`, `predict` and `evaluate` of Keras round float64 arrays to float32 before the model sees them, which a margin
-    of 1e-3 turns into an error of about 1e-4: call the model itself, `verify`, or hand over a `tf.data.Dataset`.
+    The model is an `ExactModel`: its `fit`, `predict` and `evaluate` leave float64 arrays as they are, where Keras' own
+    round them to float32.
+
+    The later constructions take far fewer numbers, see `idmatters_tf.expressivity.lookup`: "yun" about 2 n, in tables
+    for chunks of about sqrt(n) points (Yun, Sra & Jadbabaie, 2019); "bit-extraction" the same tables packed into the 53
+    bits of float64 numbers (Park et al., 2021; Vardi, Yehudai & Shamir, 2022): 30,000 for CIFAR-10 with random labels,
+    where "hardt-ma" takes 3.3 million. They are not residual networks near the identity, their margins are tiny, and
+    they need float64.
 
     Args:
         x: (n, d) real and finite. Equal rows with equal labels count once.
@@ -115,9 +108,11 @@ def memorize(
             float64 then, and a warning says so.
         check: the dtypes in which every row is run through the network and compared; () for none.
         progress: called with ("building", points done, n) and ("checking in DTYPE", rows done, n).
+        construction: "hardt-ma", "yun" or "bit-extraction"; `width` and `order` are for the first alone.
 
     Returns:
-        A `keras.Model`, (batch, d) -> (batch, classes), with the `Report` as its attribute `report`.
+        A `keras.Model`, (batch, d) -> (batch, classes), with the `Report` (the `LookupReport` of the later
+        constructions) as its attribute `report`.
 
     Raises:
         ValueError: for bad arguments; where equal rows have different labels or two rows are too close to be told apart
@@ -133,16 +128,21 @@ def memorize(
     """
     x, labels, classes = checked(x, labels, classes)
     _check_options(width, order, dtype, check, seed)
+    one_of("construction", construction, CONSTRUCTIONS)
+    if construction != "hardt-ma":
+        return memorize_by_lookup(x, labels, classes, construction, width, order, seed, dtype, check, progress)
     if order == "paper":
         _check_unit_norms(x)
     start = time.perf_counter()
     kept = distinct_rows(x, labels)
-    points, their_labels = (x, labels) if len(kept) == len(x) else (x[kept], labels[kept])
+    points, factor = scaled(x if len(kept) == len(x) else x[kept])
+    their_labels = labels[kept]
     building = None if progress is None else lambda done, total: progress("building", done, total)
     try:
         weights = construct(points, their_labels, classes, width, order, seed, building)
     except TooClose as error:
         raise ValueError(error.sentence(kept)) from None
+    weights = dataclasses.replace(weights, projection=weights.projection * factor)
     smallest = float(weights.margins.min())
     if dtype == "float32" and smallest < SAFE_FLOAT32_MARGIN:
         warnings.warn(
@@ -185,44 +185,6 @@ def memorize(
     return model
 
 
-def verify(
-    model: keras.Model,
-    x: ArrayLike,
-    labels: ArrayLike,
-    batch_size: int = 4096,
-    progress: Callable[[int, int], object] | None = None,
-) -> Verification:
-    """Runs every row through the model, in batches of the model's own dtype, and compares with the one-hot vectors.
-
-    Args:
-        model: from `memorize`, or loaded from a file.
-        x, labels: as `memorize` takes them.
-        batch_size: rows at a time.
-        progress: called with (rows done, n).
-
-    Returns:
-        A `Verification`.
-    """
-    x, labels, _ = checked(x, labels, model.output_shape[-1])
-    dtype = model.inputs[0].dtype
-    correct, largest, wrong = 0, 0.0, []
-    order = _by_norm(model, x)
-    # Compiled, unless there is a single batch, for which that would take longer than running it. `predict` would round
-    # float64 to float32.
-    run = model if len(x) <= batch_size else model.predict_on_batch
-    for start in range(0, len(x), batch_size):
-        rows = order[start : start + batch_size]
-        outputs: NDArray[Any] = np.array(keras.ops.convert_to_numpy(run(x[rows].astype(dtype))))
-        right = outputs.argmax(axis=1) == labels[rows]
-        correct += int(right.sum())
-        wrong.extend(int(row) for row in rows[~right][: 10 - len(wrong)])
-        outputs[np.arange(len(rows)), labels[rows]] -= 1
-        largest = max(largest, float(np.abs(outputs).max()))
-        if progress is not None:
-            progress(start + len(rows), len(x))
-    return Verification(len(x), correct, largest, tuple(sorted(wrong)))
-
-
 def network(weights: Weights, dtype: str) -> keras.Model:
     """The Keras model with these `Weights`."""
     d, k = weights.projection.shape
@@ -247,21 +209,7 @@ def network(weights: Weights, dtype: str) -> keras.Model:
     ]
     for layer, arrays in zip(layers, values, strict=True):
         layer.set_weights([array.astype(dtype, copy=False) for array in arrays])
-    return keras.Model(inputs, outputs, name="memorizer")
-
-
-def _by_norm(model, x):
-    """The rows in the order of their projections' norms, so that the rows of a batch fire in the same few blocks and
-    the layer's look-ahead passes over the others; in the rows' own order for a model of another kind."""
-    try:
-        projection = model.get_layer("projection").weights
-    except ValueError:
-        return np.arange(len(x))
-    kernel, *bias = (np.asarray(weight, np.float64) for weight in projection)
-    norms = np.empty(len(x))
-    for rows in chunks(x):
-        norms[rows] = np.linalg.norm(x[rows].astype(np.float64, copy=False) @ kernel + sum(bias), axis=1)
-    return np.argsort(-norms, kind="stable")
+    return ExactModel(inputs, outputs, name="memorizer")
 
 
 def _titled(progress, title):

@@ -1,5 +1,6 @@
 """What `memorize` takes: points and labels, checked; equal rows counted once."""
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,6 +10,8 @@ Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.integer[Any]]
 
 CHUNK_ENTRIES = 2**24
+# Squares of numbers from 2^-400 to 2^400, and sums of them, are far from the ends of float64.
+SAFE_EXPONENT = 400
 
 
 def checked(x: ArrayLike, labels: ArrayLike, classes: int | None = None) -> tuple[NDArray[Any], Integers, int]:
@@ -57,6 +60,20 @@ def checked(x: ArrayLike, labels: ArrayLike, classes: int | None = None) -> tupl
             row = rows.start + int(np.argmax(bad))
             raise ValueError(f"Argument `x` must be finite. Received: NaN or infinite entries in row {row}")
     return x, labels, int(classes)
+
+
+def scaled(x: NDArray[Any]) -> tuple[NDArray[Any], float]:
+    """The points times a power of two, so that squares of their entries neither over- nor underflow.
+
+    Returns:
+        (points, factor): `points = factor * x`, exact; x itself and 1 where that is not needed.
+    """
+    largest = max(float(np.abs(x[rows]).max()) for rows in chunks(x))
+    exponent = math.frexp(largest)[1]
+    if x.dtype.kind != "f" or not largest or abs(exponent) <= SAFE_EXPONENT:
+        return x, 1.0
+    factor = 2.0 ** -min(max(exponent, -1000), 1000)
+    return x.astype(np.float64) * factor, factor
 
 
 def chunks(x: NDArray[Any]) -> list[slice]:

@@ -71,10 +71,10 @@ def test_saved_exported_and_read_by_predict(tmp_path):
     model.export(tmp_path / "saved", verbose=False)
     served = tf.saved_model.load(tmp_path / "saved")
     np.testing.assert_allclose(served.serve(tf.constant(x)), np.eye(4)[labels], atol=1e-6)
-    # Keras rounds float64 arrays to float32 on the way in, but not those of a tf.data.Dataset.
-    rounded = model.predict(x, verbose=0)
-    assert (rounded.argmax(axis=1) == labels).all()
+    # Keras' own predict rounds float64 arrays to float32 on the way in.
+    rounded = keras.Model(model.inputs, model.outputs).predict(x, verbose=0)
     assert np.abs(rounded - np.eye(4)[labels]).max() > 1e-9
+    np.testing.assert_allclose(model.predict(x, verbose=0), np.eye(4)[labels], atol=1e-9)
     exact = model.predict(tf.data.Dataset.from_tensor_slices(x).batch(64), verbose=0)
     np.testing.assert_allclose(exact, np.eye(4)[labels], atol=1e-9)
 
@@ -213,3 +213,26 @@ def test_bad_input_is_one_clear_sentence(changes, message):
     arguments = {"x": np.arange(1.0, 9).reshape(4, 2), "labels": [0, 1, 0, 1], "width": 2, **changes}
     with pytest.raises(ValueError, match=re.escape(message)):
         memorize(**arguments)
+
+
+@pytest.mark.parametrize("exponent", [-290, -160, 155, 290])
+def test_the_scale_of_the_points_does_not_matter(exponent):
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((40, 3)), rng.integers(0, 3, 40)
+    power = 2.0 ** round(exponent * np.log2(10))
+    model = memorize(x * power, labels, width=4, check=())
+    assert verify(model, x * power, labels).correct == 40
+    same = memorize(x, labels, width=4, check=())
+    np.testing.assert_array_equal(model.get_layer("blocks").weights[0], same.get_layer("blocks").weights[0])
+
+
+def test_predict_does_not_round_float64_arrays(tmp_path):
+    rng = np.random.default_rng(1)
+    x, labels = rng.standard_normal((300, 4)), rng.integers(0, 3, 300)
+    model = memorize(x, labels, width=8)
+    model.save(tmp_path / "model.keras")
+    for one in (model, keras.saving.load_model(tmp_path / "model.keras")):
+        outputs = one.predict(x, verbose=0)
+        assert outputs.dtype == np.float64
+        assert np.abs(outputs - np.eye(3)[labels]).max() < 1e-11
+    assert keras.config.floatx() == "float32"

@@ -1,0 +1,316 @@
+"""Memorisers with far fewer numbers than points: a line, chunks of the line, and tables packed into long numbers.
+
+The points are projected to a line, on which the label changes from point to point. The line is cut into chunks; a
+chunk's changes (thresholds counted from where it starts, and the label behind each) are a row of a table. A network of
+ReLUs finds the chunk of a point, selects its row and counts how many thresholds the point has passed.
+
+"yun": the table as it is. Width and chunks of the order of sqrt(n), 2n numbers: Yun, Sra & Jadbabaie, *Small ReLU
+    networks are powerful memorizers* (arXiv 1810.07770), whose three layers of width O(sqrt(n)) put the thresholds into
+    slopes. Here they are integers, with a few layers more, so that float64 computes all but the projection exactly.
+"bit-extraction": the row of a chunk packed into a few long numbers, whose bits the network reads one by one: Park,
+    Lee, Yun & Shin (arXiv 2010.13363) and Vardi, Yehudai & Shamir (arXiv 2110.03187). With numbers of
+    O(sqrt(n) log n) bits O(sqrt(n)) of them suffice; with the 53 bits of float64 a number holds two or three changes.
+"""
+
+import dataclasses
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmatters_tf.expressivity.samples import chunks
+
+# Integers up to 2^53 are exact in float64.
+WORD_BITS = 53
+# Directions of which the one with the widest smallest gap is taken.
+DIRECTIONS = 16
+# The smallest gap between points of different labels, in cells: an integer threshold fits into every gap, a quarter of
+# a cell above the point before and an eighth below the point behind it, and an eighth is left for rounding.
+GAP = 1.5
+BELOW, ABOVE, ROUNDING = 0.25, 0.125, 0.125
+# relu(1 - STEEP relu(threshold - offset)) is exactly 0 an eighth of a cell below the threshold.
+STEEP = 8.0
+WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lookup:
+    """The numbers of such a network.
+
+    Attributes:
+        kernel, bias: of the projection, (d,) and a float; its unit of length is a cell.
+        boundaries: where the chunks start, (chunks,), ascending.
+        thresholds, labels: of each chunk, (chunks, slots) whole numbers, padded with repetitions of the last label.
+        threshold_bits, label_bits: of a packed field.
+        per_word: how many slots one number holds; 0 where they are not packed.
+        margin: how far in cells the projection of a point may move before its label changes, (n,), in the order of the
+            rows.
+    """
+
+    kernel: NDArray[np.float64]
+    bias: float
+    boundaries: NDArray[np.float64]
+    thresholds: NDArray[Any]
+    labels: NDArray[Any]
+    classes: int
+    threshold_bits: int
+    label_bits: int
+    per_word: int
+    margin: NDArray[np.float64]
+
+    @property
+    def word_bits(self) -> int:
+        """Bits of the longest number in the table."""
+        if not self.per_word:
+            return max(self.threshold_bits, self.label_bits)
+        return self.per_word * (self.threshold_bits + self.label_bits)
+
+    def table(self) -> NDArray[Any]:
+        """The rows that are selected: where a chunk starts, and then its numbers, (chunks, 1 + numbers); objects.
+
+        Packed: `per_word` slots a number, the first in the highest bits, a threshold before its label.
+        """
+        starts = self.boundaries.astype(object)[:, None]
+        if not self.per_word:
+            return np.concatenate([starts, self.thresholds, self.labels], axis=1)
+        fields = (self.thresholds.astype(object) << self.label_bits) | self.labels.astype(object)
+        fields = fields.reshape(len(starts), -1, self.per_word)
+        words = fields[:, :, 0]
+        for slot in range(1, self.per_word):
+            words = (words << (self.threshold_bits + self.label_bits)) | fields[:, :, slot]
+        return np.concatenate([starts, words], axis=1)
+
+    @property
+    def parameters(self) -> int:
+        """The numbers that are stored."""
+        numbers = self.thresholds.shape[1] * 2 if not self.per_word else self.thresholds.shape[1] // self.per_word
+        return stored(len(self.kernel), len(self.boundaries), numbers, self.classes)
+
+    @property
+    def unshared(self) -> int:
+        """The weights and biases of the same ReLU network drawn out, every copy of a shared one counted."""
+        per_word = self.per_word or 1
+        numbers = self.thresholds.shape[1] // per_word
+        return unshared(
+            len(self.kernel), len(self.boundaries), numbers, per_word, self.word_bits, self.classes, bool(self.per_word)
+        )
+
+
+def stored(dim: int, rows: int, numbers: int, classes: int) -> int:
+    """Projection, boundaries, table, and the last two layers, which turn a label's number into its one-hot vector."""
+    return dim + 1 + rows * (numbers + 2) + 4 * classes + classes * (2 * classes + 1)
+
+
+def unshared(dim: int, rows: int, numbers: int, per_word: int, bits: int, classes: int, packed: bool) -> int:
+    """The weights of the network without sharing.
+
+    A chunk: relu(B - t), relu(1 - 8 .), relu(. - the next one's), six. A bit: relu(half - y), relu(1 - .), 2 y -
+    full ., seven with the sum of the bits. A slot: relu(threshold - offset), relu(1 - 8 .), relu(. - next),
+    relu(label - L + L .) and the sum, ten.
+    """
+    slots = numbers * per_word
+    table = rows * (numbers + 1 if packed else 2 * numbers + 1)
+    bit_weights = 7 * numbers * bits if packed else 0
+    last = 4 * classes + classes * (2 * classes + 1)
+    return dim + 1 + 6 * rows + table + bit_weights + 10 * slots + last
+
+
+def lower_bound(rows: int, classes: int, bits: int = WORD_BITS) -> float:
+    """How many numbers of so many bits any memoriser of arbitrary labels needs: classes^rows functions to tell apart.
+
+    Example: CIFAR-10 with random labels.
+
+    >>> round(lower_bound(50_000, 10))
+    3134
+    """
+    return rows * math.log2(classes) / bits
+
+
+def construct_lookup(
+    x: NDArray[Any], labels: NDArray[Any], classes: int, packed: bool, seed: int, word_bits: int = WORD_BITS
+) -> Lookup:
+    """The numbers of a network that maps each row to its label.
+
+    Args:
+        x: (n, d) real, finite, rows distinct.
+        labels: (n,) in [0, classes).
+        classes: r.
+        packed: whether a chunk's row is packed into long numbers ("bit-extraction"), or not ("yun").
+        seed: of the directions.
+        word_bits: of the long numbers. Above 53 they are exact in `evaluate_exactly` alone.
+
+    Returns:
+        `Lookup`.
+
+    Raises:
+        ValueError: where rounding moves the projections by more than the gaps between them allow.
+    """
+    kernel, bias, t = _line(x, labels, seed)
+    order = np.argsort(t, kind="stable")
+    t, labels = t[order], labels[order].astype(np.int64)
+    changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1
+    before = np.concatenate([[t[0] - 2.0], t[changes - 1]])
+    behind = t[np.concatenate([[0], changes])]
+    names = labels[np.concatenate([[0], changes])]
+    label_bits = max(1, int(classes - 1).bit_length())
+    starts, slots, threshold_bits, per_word = _layout(
+        before, behind, label_bits, classes, x.shape[1], packed, word_bits
+    )
+    boundaries = (before[starts] + behind[starts]) / 2
+    thresholds = np.full((len(starts), slots), (1 << threshold_bits) - 1, object)
+    names_of = np.empty((len(starts), slots), object)
+    lowest = np.empty(len(names))
+    for row, (first, last) in enumerate(zip(starts, [*starts[1:], len(names)], strict=True)):
+        own = np.ceil(before[first:last] - boundaries[row] + BELOW)
+        own[0] = 0.0
+        lowest[first:last] = own + boundaries[row]
+        lowest[first] = boundaries[row]
+        thresholds[row, : last - first] = [int(value) for value in own]
+        names_of[row] = [int(name) for name in names[first:last]] + [int(names[last - 1])] * (slots - last + first)
+    segment = np.searchsorted(changes, np.arange(len(t)), side="right")
+    # Up to an eighth of a cell below the next threshold a point still counts as not having passed it.
+    upper = np.append(lowest[1:] - 1 / STEEP, np.inf)[segment]
+    margin = np.empty(len(t))
+    margin[order] = np.minimum(t - np.concatenate([[-np.inf], lowest[1:]])[segment], upper - t)
+    return Lookup(kernel, bias, boundaries, thresholds, names_of, classes, threshold_bits, label_bits, per_word, margin)
+
+
+def _line(x: NDArray[Any], labels: NDArray[Any], seed: int) -> tuple[NDArray[np.float64], float, NDArray[np.float64]]:
+    """The projection, in cells, and the projected rows."""
+    directions = np.random.default_rng(seed).standard_normal((x.shape[1], DIRECTIONS))
+    T, sizes = np.empty((len(x), DIRECTIONS)), np.zeros(DIRECTIONS)
+    for rows in chunks(x):
+        part = x[rows].astype(np.float64)
+        T[rows] = part @ directions
+        np.maximum(sizes, (np.abs(part) @ np.abs(directions)).max(axis=0), out=sizes)
+    gaps = np.array([_smallest_gap(t, labels) for t in T.T])
+    best = int(np.argmax(gaps / sizes))
+    if not gaps[best] > 0:
+        raise ValueError(
+            "The construction needs different projections for rows of different labels, but in each of "
+            f"{DIRECTIONS} directions float64 gives two of them the same. Subtract the mean of x, scale its columns to "
+            f"similar sizes, or use construction='hardt-ma'."
+        )
+    # A single label has no gaps; any scale does.
+    scale = GAP / gaps[best] if np.isfinite(gaps[best]) else 1.0 / (sizes[best] or 1.0)
+    kernel = directions[:, best] * scale
+    bias = 2.0 - float(T[:, best].min() * scale)
+    # The bound for sums in any order (Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.1).
+    error = (x.shape[1] + 2) * np.finfo(np.float64).eps * (float(sizes[best] * scale) + abs(bias))
+    # Twice: here and in the network.
+    if 2 * error > ROUNDING:
+        raise ValueError(
+            f"Rounding may move a projection by {error / GAP:.2g} of the smallest gap between two of them, and "
+            f"{ROUNDING / GAP / 2:.2g} is allowed: float64 is not enough for {len(x):,} rows on one line. Subtract the "
+            f"mean of x, memorise fewer rows, or use construction='hardt-ma'."
+        )
+    t = np.empty(len(x))
+    for rows in chunks(x):
+        t[rows] = x[rows].astype(np.float64) @ kernel + bias
+    return kernel, bias, t
+
+
+def _smallest_gap(t: NDArray[np.float64], labels: NDArray[Any]) -> float:
+    """Between neighbours of different labels; infinite where there are none, 0 where labels differ at one place."""
+    order = np.argsort(t, kind="stable")
+    t, labels = t[order], labels[order]
+    gaps = np.diff(t)[labels[1:] != labels[:-1]]
+    return float(gaps.min(initial=np.inf))
+
+
+def _layout(
+    before: NDArray[np.float64],
+    behind: NDArray[np.float64],
+    label_bits: int,
+    classes: int,
+    dim: int,
+    packed: bool,
+    word_bits: int,
+) -> tuple[NDArray[np.int64], int, int, int]:
+    """The changes with which chunks start, slots of a chunk, bits of a threshold, slots of a number (0: not packed)."""
+    count = len(before)
+    if not packed:
+        slots = max(1, math.isqrt(count))
+        return _greedy(before, behind, slots, WORD_BITS - 2), slots, WORD_BITS - 2, 0
+    best, cost = None, math.inf
+    if word_bits > WORD_BITS:
+        # Long numbers: one for each chunk, of about sqrt(n) changes, and what bits they take.
+        slots = math.isqrt(count - 1) + 1
+        bits = math.ceil(behind[-1] - before[0]).bit_length()
+        per_word = max(1, min(slots, word_bits // (bits + label_bits)))
+        slots = -(-slots // per_word) * per_word
+        return _greedy(before, behind, slots, bits), slots, bits, per_word
+    for per_word in range(1, word_bits // (label_bits + 1) + 1):
+        bits = word_bits // per_word - label_bits
+        if per_word > 1 and bits < 4:
+            break
+        for words in WORDS:
+            starts = _greedy(before, behind, words * per_word, bits)
+            used = per_word * (bits + label_bits)
+            total = unshared(dim, len(starts), words, per_word, used, classes, True)
+            if total < cost:
+                best, cost = (starts, words * per_word, bits, per_word), total
+    assert best is not None
+    return best
+
+
+def _greedy(before: NDArray[np.float64], behind: NDArray[np.float64], slots: int, bits: int) -> NDArray[np.int64]:
+    """Chunks as long as they may be: at most so many changes, and thresholds of at most so many bits."""
+    starts, first, reach = [], 0, 2.0**bits - 2
+    while first < len(before):
+        starts.append(first)
+        boundary = (before[first] + behind[first]) / 2
+        within = int(np.searchsorted(before, boundary + reach, side="right"))
+        first = min(first + slots, max(within, first + 1))
+    return np.array(starts)
+
+
+def evaluate_exactly(lookup: Lookup, row: ArrayLike) -> tuple[int, Fraction]:
+    """The network in rational arithmetic: what it would compute without any rounding.
+
+    Args:
+        lookup: the numbers; those of a `float64` network are rational numbers too.
+        row: (d,).
+
+    Returns:
+        The label's number as the network computes it, and the offset in its chunk.
+    """
+
+    def relu(value: Fraction) -> Fraction:
+        return max(value, Fraction(0))
+
+    t = Fraction(lookup.bias)
+    for weight, value in zip(lookup.kernel, np.asarray(row), strict=True):
+        t += Fraction(float(weight)) * Fraction(float(value))
+    steep = Fraction(STEEP)
+    reached = [relu(1 - steep * relu(Fraction(float(start)) - t)) for start in lookup.boundaries] + [Fraction(0)]
+    chosen = [relu(one - other) for one, other in itertools.pairwise(reached)]
+    selected = [
+        sum((hot * Fraction(number) for hot, number in zip(chosen, column, strict=True) if hot), Fraction(0))
+        for column in lookup.table().T
+    ]
+    offset, numbers = t - selected[0], selected[1:]
+    thresholds: list[Fraction]
+    labels: list[Fraction]
+    if lookup.per_word:
+        thresholds, labels = [], []
+        half, full = Fraction(2 ** (lookup.word_bits - 1)), Fraction(2**lookup.word_bits)
+        for y in numbers:
+            for _ in range(lookup.per_word):
+                for fields, bits in ((thresholds, lookup.threshold_bits), (labels, lookup.label_bits)):
+                    field = Fraction(0)
+                    for _ in range(bits):
+                        bit = relu(1 - relu(half - y))
+                        y, field = 2 * y - full * bit, 2 * field + bit
+                    fields.append(field)
+    else:
+        thresholds, labels = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+    passed = [relu(1 - steep * relu(threshold - offset)) for threshold in thresholds] + [Fraction(0)]
+    here = [relu(one - other) for one, other in itertools.pairwise(passed)]
+    name = sum((relu(label - lookup.classes * (1 - one)) for label, one in zip(labels, here, strict=True)), Fraction(0))
+    if name.denominator != 1:
+        raise ValueError(f"The row lies on an edge between two labels: the network gives {float(name):.3g}.")
+    return int(name), offset

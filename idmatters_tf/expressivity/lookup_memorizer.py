@@ -1,0 +1,115 @@
+"""`memorize` for the constructions on a line: builds, checks every row, reports."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from idmatters_tf.expressivity.lookup import WORD_BITS, construct_lookup, lower_bound
+from idmatters_tf.expressivity.lookup_network import lookup_network
+from idmatters_tf.expressivity.samples import distinct_rows, scaled
+from idmatters_tf.expressivity.verification import Verification, verify
+
+
+@dataclasses.dataclass(frozen=True)
+class LookupReport:
+    """How such a memoriser came out; `model.report`.
+
+    Attributes:
+        construction: "yun" or "bit-extraction".
+        rows, distinct_rows, dim, classes: of the sample.
+        chunks, slots: of the line, and changes of the label in a chunk at most.
+        words, word_bits: numbers of a chunk's row in the table, and bits of each.
+        parameters: numbers stored, those that build the network from them not counted twice.
+        unshared: weights and biases of the network drawn out, every copy of a shared one counted.
+        lower_bound: what any memoriser of such labels needs, in numbers of 53 bits.
+        smallest_radius, median_radius: certified, over the distinct rows: how far a row may move in any direction, in
+            the norm of x, before the answer changes.
+        verified: a `Verification` by dtype.
+        build_seconds, verify_seconds: wall time.
+    """
+
+    construction: str
+    rows: int
+    distinct_rows: int
+    dim: int
+    classes: int
+    chunks: int
+    slots: int
+    words: int
+    word_bits: int
+    parameters: int
+    unshared: int
+    lower_bound: float
+    smallest_radius: float
+    median_radius: float
+    verified: dict[str, Verification]
+    build_seconds: float
+    verify_seconds: float
+
+
+def memorize_by_lookup(
+    x: NDArray[Any],
+    labels: NDArray[Any],
+    classes: int,
+    construction: str,
+    width: int,
+    order: str,
+    seed: int,
+    dtype: str,
+    check: Sequence[str],
+    progress: Callable[[str, int, int], object] | None,
+) -> keras.Model:
+    """See `idmatters_tf.expressivity.memorize`; all arguments checked but for those that do not go together."""
+    if (width, order) != (32, "norm"):
+        raise ValueError(
+            f"Arguments `width` and `order` are for construction='hardt-ma'. Received: construction={construction!r}, "
+            f"width={width}, order={order!r}. Leave them out."
+        )
+    if dtype != "float64":
+        raise ValueError(
+            f"Argument `dtype` must be 'float64' for construction={construction!r}, whose numbers have up to "
+            f"{WORD_BITS} bits. Received: dtype={dtype!r}"
+        )
+    start = time.perf_counter()
+    kept = distinct_rows(x, labels)
+    points, factor = scaled(x if len(kept) == len(x) else x[kept])
+    lookup = construct_lookup(points, labels[kept], classes, construction == "bit-extraction", seed)
+    radii = lookup.margin / (np.linalg.norm(lookup.kernel) or np.finfo(float).tiny) / factor
+    lookup = dataclasses.replace(lookup, kernel=lookup.kernel * factor)
+    model = lookup_network(lookup)
+    built = time.perf_counter()
+    verified = {}
+    if "float64" in check:
+        shown = None if progress is None else lambda done, total: progress("checking in float64", done, total)
+        verified["float64"] = verify(model, x, labels, progress=shown)
+        if verified["float64"].correct < len(x):
+            raise ValueError(
+                f"The network is wrong on {len(x) - verified['float64'].correct} rows, among them "
+                f"{verified['float64'].wrong_rows[0]}: this machine's products are less accurate than float64's. Use "
+                f"construction='hardt-ma'."
+            )
+    model.report = LookupReport(
+        construction=construction,
+        rows=len(x),
+        distinct_rows=len(kept),
+        dim=x.shape[1],
+        classes=classes,
+        chunks=len(lookup.boundaries),
+        slots=lookup.thresholds.shape[1],
+        words=lookup.table().shape[1] - 1,
+        word_bits=lookup.word_bits,
+        parameters=lookup.parameters,
+        unshared=lookup.unshared,
+        lower_bound=lower_bound(len(kept), classes),
+        smallest_radius=float(radii.min()),
+        median_radius=float(np.median(radii)),
+        verified=verified,
+        build_seconds=built - start,
+        verify_seconds=time.perf_counter() - built,
+    )
+    return model

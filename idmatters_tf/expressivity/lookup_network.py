@@ -1,0 +1,159 @@
+"""The networks of `idmatters_tf.expressivity.lookup` as Keras models: exact in float64 behind the projection."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from idmatters_tf.expressivity.lookup import STEEP, Lookup
+from idmatters_tf.expressivity.models import ExactModel
+
+
+@keras.saving.register_keras_serializable("idmatters_tf")
+class ChunkIndicator(keras.layers.Layer):
+    """One-hot vectors of the chunk of the line in which a number lies.
+
+    reached = relu(1 - 8 relu(boundaries - t)), and relu(reached - the next one's): exactly 0 and 1 for numbers that are
+    an eighth or more below the next boundary.
+
+    Args:
+        chunks: how many.
+
+    Input shape:
+        (batch, 1).
+
+    Output shape:
+        (batch, chunks).
+    """
+
+    def __init__(self, chunks: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.chunks = chunks
+
+    def build(self, input_shape: Any) -> None:
+        self.boundaries = self.add_weight(shape=(self.chunks,), initializer="zeros", name="boundaries")
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        reached = _relu(1 - STEEP * _relu(self.boundaries - inputs))
+        return _relu(reached - _next(reached))
+
+    def get_config(self) -> dict[str, Any]:
+        return {"chunks": self.chunks, **super().get_config()}
+
+
+@keras.saving.register_keras_serializable("idmatters_tf")
+class BitReader(keras.layers.Layer):
+    """Reads the fields that are packed into whole numbers, bit by bit from the highest.
+
+    With numbers y below 2^b, a bit is relu(1 - relu(2^(b-1) - y)), and y becomes 2 y - 2^b bit.
+
+    Args:
+        per_word: slots of a number.
+        bits: of the two fields of a slot.
+
+    Input shape:
+        (batch, words).
+
+    Output shape:
+        Two of (batch, words * per_word).
+    """
+
+    def __init__(self, per_word: int, bits: tuple[int, int], **kwargs: Any):
+        super().__init__(**kwargs)
+        self.per_word, self.bits = per_word, tuple(bits)
+
+    def call(self, inputs: Any) -> Any:
+        total = self.per_word * sum(self.bits)
+        half, full, y = 2.0 ** (total - 1), 2.0**total, inputs
+        read: tuple[list[Any], list[Any]] = ([], [])
+        for _ in range(self.per_word):
+            for fields, bits in zip(read, self.bits, strict=True):
+                field = ops.zeros_like(y)
+                for _ in range(bits):
+                    bit = _relu(1 - _relu(half - y))
+                    y, field = 2 * y - full * bit, 2 * field + bit
+                fields.append(field)
+        slots = inputs.shape[-1] * self.per_word
+        return tuple(ops.reshape(ops.stack(fields, axis=-1), (-1, slots)) for fields in read)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return ((input_shape[0], input_shape[1] * self.per_word),) * 2
+
+    def get_config(self) -> dict[str, Any]:
+        return {"per_word": self.per_word, "bits": self.bits, **super().get_config()}
+
+
+@keras.saving.register_keras_serializable("idmatters_tf")
+class SlotLabel(keras.layers.Layer):
+    """The label behind the last threshold that an offset has passed, as a number.
+
+    Args:
+        classes: labels are below it.
+
+    Input shape:
+        Offsets (batch, 1), thresholds and labels (batch, slots); thresholds not descending, the first one 0.
+
+    Output shape:
+        (batch, 1).
+    """
+
+    def __init__(self, classes: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.classes = classes
+
+    def call(self, inputs: Any) -> Any:
+        offset, thresholds, labels = inputs
+        passed = _relu(1 - STEEP * _relu(thresholds - offset))
+        here = _relu(passed - _next(passed))
+        return ops.sum(_relu(labels - self.classes * (1 - here)), axis=-1, keepdims=True)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape[0]
+
+    def get_config(self) -> dict[str, Any]:
+        return {"classes": self.classes, **super().get_config()}
+
+
+def lookup_network(lookup: Lookup) -> keras.Model:
+    """The Keras model with these numbers, (batch, d) -> (batch, classes), in float64."""
+    table = lookup.table()
+    chunks, columns = table.shape
+    same: dict[str, Any] = {"dtype": "float64"}
+    inputs = keras.Input((len(lookup.kernel),), dtype="float64", name="points")
+    line = keras.layers.Dense(1, kernel_initializer="zeros", name="projection", **same)(inputs)
+    chosen = ChunkIndicator(chunks, name="chunk", **same)(line)
+    rows = keras.layers.Dense(columns, use_bias=False, kernel_initializer="zeros", name="table", **same)(chosen)
+    offset = keras.layers.Subtract(name="offset", **same)([line, rows[:, :1]])
+    if lookup.per_word:
+        bits = lookup.threshold_bits, lookup.label_bits
+        thresholds, labels = BitReader(lookup.per_word, bits, name="bits", **same)(rows[:, 1:])
+    else:
+        slots = (columns - 1) // 2
+        thresholds, labels = rows[:, 1 : slots + 1], rows[:, slots + 1 :]
+    name = SlotLabel(lookup.classes, name="label", **same)([offset, thresholds, labels])
+    distances = keras.layers.Dense(2 * lookup.classes, "relu", name="last_hidden", **same)(name)
+    outputs = keras.layers.Dense(lookup.classes, "relu", name="last", **same)(distances)
+    model = ExactModel(inputs, outputs, name="memorizer")
+    numbers, identity = np.arange(lookup.classes, dtype=np.float64), np.eye(lookup.classes)
+    ones = np.ones((1, lookup.classes))
+    for layer, values in {
+        "projection": [lookup.kernel[:, None], np.array([lookup.bias])],
+        "chunk": [lookup.boundaries],
+        "table": [table.astype(np.float64)],
+        # relu(1 - |label - c|) for each class c.
+        "last_hidden": [np.concatenate([ones, -ones], axis=1), np.concatenate([-numbers, numbers])],
+        "last": [-np.concatenate([identity, identity]), np.ones(lookup.classes)],
+    }.items():
+        model.get_layer(layer).set_weights(values)
+    return model
+
+
+def _relu(values: Any) -> Any:
+    return ops.relu(values)
+
+
+def _next(values: Any) -> Any:
+    """Each column's right neighbour; 0 for the last one."""
+    return ops.concatenate([values[:, 1:], ops.zeros_like(values[:, :1])], axis=1)
