@@ -22,7 +22,7 @@ def test_everything_is_written_and_the_loaded_model_is_exact(program, tmp_path):
     (trained / "config.json").write_text(json.dumps({"settings": {"dataset": "shapes"}}))
     (trained / "result.json").write_text(json.dumps({"last_error": 0.25, "parameters": 1234}))
     out = tmp_path / "run"
-    options = ("--train-images", 300, "--labels", "random", "--width", 16)
+    options = ("--train-images", 300, "--labels", "random", "--width", 16, "--format", "svg")
     result = program("trainers.expressivity", *options, "--compare", trained, "--out", out)
     assert result.returncode == 0, result.stderr
     assert "100.00 % of 300 rows" in result.stdout
@@ -37,7 +37,7 @@ def test_everything_is_written_and_the_loaded_model_is_exact(program, tmp_path):
     labels = np.random.default_rng(0).integers(0, 10, 300)
     images = shapes.load().train_images[:300].reshape(300, -1).astype(float)
     np.testing.assert_allclose(model(images), np.eye(10)[labels], atol=1e-6)
-    assert (out / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (out / "scaling.svg").read_text()
     with open(out / "scaling.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert {row["varied"] for row in rows} == {"n", "k"}

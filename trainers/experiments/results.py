@@ -13,13 +13,16 @@ from trainers.run.tables import write_csv
 DPI = 150
 
 
-def write_results(experiment: AnyExperiment, rows: Sequence[Any], folder: pathlib.Path) -> list[pathlib.Path]:
+def write_results(
+    experiment: AnyExperiment, rows: Sequence[Any], folder: pathlib.Path, format: str = "png"
+) -> list[pathlib.Path]:
     """Writes the table and the figures of an experiment.
 
     Args:
         experiment: whose rows these are.
         rows: at least one.
         folder: of the results.
+        format: of the figures, "png", "svg" or "pdf".
 
     Returns:
         The paths, that of the table first.
@@ -27,7 +30,7 @@ def write_results(experiment: AnyExperiment, rows: Sequence[Any], folder: pathli
     table = folder / f"{experiment.name}.csv"
     write_csv(table, [dataclasses.asdict(row) for row in rows])
     figures = [
-        save_figure(draw(rows), folder / f"{figure}.png", dpi=DPI) for figure, draw in experiment.figures.items()
+        save_figure(draw(rows), folder / f"{figure}.{format}", dpi=DPI) for figure, draw in experiment.figures.items()
     ]
     return [table, *figures]
 

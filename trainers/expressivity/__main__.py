@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     typed = parse(parser(), argv)
     settings = with_defaults(Settings, typed)
     _check_together(typed, settings)
-    saved = {name: value for name, value in as_dict(settings).items() if name not in ("out", "compare", "debug")}
+    saved = {
+        name: value for name, value in as_dict(settings).items() if name not in ("out", "compare", "format", "debug")
+    }
     run = Run(settings.run.out or f"runs/memorize-{settings.data.dataset}-{settings.data.labels}")
     run.check_usable()
     if run.exists():
@@ -115,7 +117,7 @@ def _measure(run: Run, settings: Settings, sample: "Sample") -> dict[str, Any]:
     if sample.test_x is not None:
         result["test"] = generalization(path, sample)
     with Bars(unit="networks") as progress:
-        write_results(scaling, scaling.run(sample, settings, progress), run.path)
+        write_results(scaling, scaling.run(sample, settings, progress), run.path, settings.run.format)
     return result
 
 

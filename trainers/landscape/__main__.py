@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UsageError(
             "--target takes the place of --dim, --condition, --determinant and --seeds: give one or the other."
         )
-    saved = {name: value for name, value in as_dict(settings).items() if name not in ("out", "debug")}
+    saved = {name: value for name, value in as_dict(settings).items() if name not in ("out", "format", "debug")}
     run = Run(settings.run.out)
     run.check_usable()
     if run.exists():
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.start(saved, {"origin": targets.origin, "digest": targets.digest()})
     tables = _measure(settings, targets)
     import_tensorflow()
-    _write(run, tables)
+    _write(run, tables, settings.run.format)
     run.finish({name: len(rows) for name, rows in tables.items()})
     return 0
 
@@ -95,7 +95,7 @@ def _measure(settings: Settings, targets: Any) -> dict[str, list[Any]]:
     return tables
 
 
-def _write(run: Run, tables: Mapping[str, list[Any]]) -> None:
+def _write(run: Run, tables: Mapping[str, list[Any]], format: str) -> None:
     """Table and figures of every experiment, and the TensorBoard scalars of those that have steps."""
     from trainers.experiments.results import write_results, write_scalars
     from trainers.landscape.experiments import EXPERIMENTS
@@ -103,7 +103,7 @@ def _write(run: Run, tables: Mapping[str, list[Any]]) -> None:
     scalars = []
     for experiment in EXPERIMENTS:
         if experiment.name in tables:
-            paths = write_results(experiment, tables[experiment.name], run.path)
+            paths = write_results(experiment, tables[experiment.name], run.path, format)
             print(f"{experiment.name + ':':17}{', '.join(map(str, paths))}")
             for verdict in experiment.verdicts(tables[experiment.name]):
                 print(f"{'':17}{verdict}")

@@ -93,10 +93,10 @@ def comparison(runs: Mapping[str, Records], path: str | os.PathLike, title: str)
 
 
 def save_figure(figure: "Figure", path: str | os.PathLike, dpi: int = 120) -> pathlib.Path:
-    """Writes a figure as PNG, entirely or not at all. Returns the path."""
+    """Writes a figure in the format of its suffix (.png, .svg, .pdf), entirely or not at all. Returns the path."""
     path = pathlib.Path(path)
     with replacing(path) as beside:
-        figure.savefig(beside, dpi=dpi, format="png")
+        figure.savefig(beside, dpi=dpi, format=path.suffix[1:])
     return path
 
 

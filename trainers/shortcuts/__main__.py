@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = Run(settings.run.out or f"runs/shortcuts-{command}")
     if isinstance(settings, NormsSettings) and settings.norms.runs:
         return _training_norms(run, settings)
-    saved = {name: value for name, value in as_dict(settings).items() if name not in ("out", "debug")}
+    saved = {name: value for name, value in as_dict(settings).items() if name not in ("out", "format", "debug")}
     saved["command"] = command
     run.check_usable()
     if run.exists():
@@ -108,7 +108,7 @@ def _experiment(run: Run, command: str, problem: "Problem", settings: Settings) 
     with Bars() as progress:
         rows = experiment.run(problem, settings, progress)
     verdicts = [str(verdict) for verdict in experiment.verdicts(rows)]
-    paths = write_results(experiment, rows, run.path)
+    paths = write_results(experiment, rows, run.path, settings.run.format)
     run.finish({"verdicts": verdicts, "rows": len(rows)})
     print(", ".join(map(str, paths)))
     for verdict in verdicts:
@@ -141,7 +141,7 @@ def _training_norms(run: Run, settings: NormsSettings) -> int:
     with Bars(unit="runs") as progress:
         rows = EXPERIMENT.run(settings.norms.runs or (), settings, progress)
     run.path.mkdir(parents=True, exist_ok=True)
-    print(", ".join(map(str, write_results(EXPERIMENT, rows, run.path))))
+    print(", ".join(map(str, write_results(EXPERIMENT, rows, run.path, settings.run.format))))
     for network, of_run in by_column(rows, "network").items():
         print(
             f"{network}: mean Frobenius norm {of_run[0].mean_frobenius:.3f} to {of_run[-1].mean_frobenius:.3f}, "
