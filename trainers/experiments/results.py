@@ -42,12 +42,15 @@ def write_scalars(scalars: Iterable[Scalars], folder: pathlib.Path) -> None:
         scalars: in any order.
         folder: of the runs' folders.
     """
-    from trainers.run.events import Events
+    import tensorflow as tf
 
     runs: dict[str, list[Scalars]] = {}
     for each in scalars:
         runs.setdefault(each.run, []).append(each)
     for run, points in runs.items():
-        events = Events(folder / re.sub(r"[^A-Za-z0-9.]+", "-", run))
-        for point in points:
-            events.scalars(point.step, point.values)
+        writer = tf.summary.create_file_writer(str(folder / re.sub(r"[^A-Za-z0-9.]+", "-", run)))
+        with writer.as_default():
+            for point in points:
+                for tag, value in point.values.items():
+                    tf.summary.scalar(tag, value, step=point.step)
+        writer.close()

@@ -166,13 +166,15 @@ def verdict(rows: Sequence[DepthLawRow]) -> Verdict:
 def draw(rows: Sequence[DepthLawRow]) -> Figure:
     """The rates against depth with the fitted laws, and the exponents with their intervals."""
     figure, (rates, slopes) = panels(2)
+    depths = np.array(sorted(by_column(rows, "depth")), float)
     for number, (kind, of_kind) in enumerate(by_column(rows, "kind").items()):
         by_depth = by_column(of_kind, "depth")
-        depths = np.array(sorted(by_depth), float)
         means = np.array([np.exp(np.mean([np.log(row.rate) for row in by_depth[depth]])) for depth in depths])
-        rates.loglog(depths, means, "o", color=f"C{number}", markersize=4)
+        # A little to the side, so that no curve hides another.
+        shifted = depths * 1.03 ** (number - 2)
+        rates.loglog(shifted, means, "o", color=f"C{number}", markersize=4)
         fit = np.exp(np.log(means).mean()) * (depths / np.exp(np.log(depths).mean())) ** of_kind[0].slope
-        rates.loglog(depths, fit, color=f"C{number}", label=kind)
+        rates.loglog(shifted, fit, color=f"C{number}", label=kind)
         row = of_kind[0]
         slopes.errorbar(
             row.slope,

@@ -133,6 +133,8 @@ def _panel(axes: Axes, rows: Sequence[ZeroAsymmetricRow]) -> None:
         line(axes, run, "step", "risk", color=colors[start], label=start)
     axes.axhline(REACHED, color="black", linestyle=":", linewidth=1)
     axes.set_ylim(bottom=1e-12)
+    axes.set_xscale("symlog", linthresh=100)
+    axes.set_xlim(left=0)
     axes.set_xlabel("step", fontsize=9)
 
 
