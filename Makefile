@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lowest lint format docs bench wheel clean
+.PHONY: help train test faults lowest lint format docs bench wheel clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -21,6 +21,9 @@ train: $(VENV)/installed  ## set up, then train on the built-in data (two minute
 
 test: $(VENV)/installed  ## set up, then run all tests in two processes (TESTS=tests/linear for a part of them)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(TESTS)
+
+faults: $(VENV)/installed  ## many more kills, damaged files and bad command lines than `make test` tries (FAULTS=50 SEED=0)
+	$(BIN)/python -m pytest tests/faults --faults $(or $(FAULTS),50) --faults-seed $(or $(SEED),0)
 
 lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=tests/linear for a part of them)
 	$(PYTHON) -m venv $(VENV)-lowest

@@ -14,11 +14,17 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Tests that start several processes at once; two of them side by side would be too many for small machines.
-SEVERAL_PROCESSES = ("tests/trainers/cluster",)
+SEVERAL_PROCESSES = ("tests/trainers/cluster", "tests/faults/test_kills.py")
 
 # Timings vary on shared machines, so no deadline; the same examples each time, so that a failure can be repeated.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile("steady")
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("faults")
+    group.addoption("--faults", type=int, default=1, help="tests/faults: how many times as many faults to try")
+    group.addoption("--faults-seed", default="0", help="tests/faults: what the faults are drawn from")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,0 +1,44 @@
+"""SIGKILL at any moment: the run that goes on ends with the same bits as one that was never disturbed."""
+
+import signal
+import time
+
+from tests.faults.conftest import STEPS, TINY
+from tests.support.processes import assert_same_run, records, start, wait_until
+
+KILLS_A_RUN = 3
+
+
+def metrics(run):
+    return [(record["kind"], record["step"], record["loss"], record["error"]) for record in records(run)]
+
+
+def test_random_kills(whole, tmp_path, chance, amount, count_faults):
+    kills = bad = 0
+    failures = []
+    for number in range(amount):
+        run = tmp_path / f"run-{number}"
+        for _ in range(KILLS_A_RUN):
+            process = start("trainers.cifar", *TINY, "--out", run)
+            if chance.random() < 0.3:
+                # While it imports, loads, restores or compiles.
+                time.sleep(8 * chance.random())
+            else:
+                wait_until(process, run, chance.randrange(5, STEPS))
+                time.sleep(0.2 * chance.random())
+            process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=60)
+            kills += 1
+        process = start("trainers.cifar", *TINY, "--out", run)
+        output, _ = process.communicate(timeout=600)
+        try:
+            assert process.returncode == 0, output
+            assert "Traceback" not in output
+            assert_same_run(run, whole)
+            assert metrics(run) == metrics(whole)
+            assert not list(run.rglob(".writing-*"))
+        except AssertionError as error:
+            bad += KILLS_A_RUN
+            failures.append(error)
+    count_faults("SIGKILL at a random moment, then the same command", kills, kills - bad)
+    assert not failures, failures[0]
