@@ -77,6 +77,17 @@ def test_a_package_that_hides_ours_is_named(folder):
     assert "Traceback" not in done.stderr
 
 
+def test_a_missing_extra_is_one_sentence(tmp_path):
+    code = (
+        "import sys; from trainers.console import cifar; sys.modules['tensorflow'] = None; "
+        f"sys.argv = ['idmatters-cifar', '--preset', 'quick', '--out', {str(tmp_path / 'run')!r}]; cifar()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "error: tensorflow is not installed: pip install 'idmatters-tf[tensorflow]'"
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("program", ["cifar", "landscape", "plan", "shortcuts"])
 def test_version_option(program):
     command = [sys.executable, "-m", f"trainers.{program}", "--version"]

@@ -18,6 +18,8 @@ LAUNCHER_VARIABLE = "IDMATTERS_LAUNCHER"
 _INTERRUPTED = "stopped by Ctrl-C; what was saved before is intact"
 # How many seconds the process has to end in order.
 _SWALLOWED_AFTER = 10.0
+# Which extra of the package brings what a program may lack.
+EXTRAS = {"matplotlib": "train", "tensorboard": "train", "tensorflow": "tensorflow", "tensorflow_datasets": "data"}
 # Where standard error leads while `import_tensorflow` hides it.
 _visible = 2
 
@@ -114,6 +116,8 @@ def explained(error: Any) -> tuple[str | None, int]:
         return f"there is not enough memory for this: {str(error) or 'ask for less'}", 1
     if isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 1
+    if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+        return f"{error.name} is not installed: pip install 'idmatters-tf[{EXTRAS[error.name]}]'", 1
     tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
         return f"TensorFlow failed: {error.message.strip().splitlines()[0]} (use {DEBUG} for the whole story)", 1
