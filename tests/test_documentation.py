@@ -58,7 +58,11 @@ def python_blocks(page):
 
 def words_of(command):
     """A command line without its comment, as words behind `python -m`."""
-    return tuple(shlex.split(command.replace("\\\n", " "), comments=True)[2:])
+    command = command.replace("\\\n", " ").split(" && ")[0]
+    # The last one inside of sh -c '...'.
+    if command.count("'") % 2:
+        command = command.rstrip().removesuffix("'")
+    return tuple(shlex.split(command, comments=True)[2:])
 
 
 def fenced_commands(page):
