@@ -70,7 +70,7 @@ class BitReader(keras.layers.Layer):
         read: tuple[list[Any], list[Any]] = ([], [])
         for _ in range(self.per_word):
             for fields, bits in zip(read, self.bits, strict=True):
-                field = ops.zeros_like(y)
+                field: Any = ops.zeros_like(y)
                 for _ in range(bits):
                     bit = _relu(1 - _relu(half - y))
                     y, field = 2 * y - full * bit, 2 * field + bit

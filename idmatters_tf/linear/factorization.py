@@ -17,6 +17,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike
 
 from idmatters_tf.linear.arguments import Floats, positive_integer, real_array
+from idmatters_tf.linear.network import compose
 from idmatters_tf.linear.operator_angle import operator_angle
 from idmatters_tf.linear.orthogonal import rotate, rotate_minus_identity, rotation_of, split_rotation
 
@@ -26,6 +27,7 @@ def factorize(
     depth: int,
     method: Literal["polar", "paper", "log", "psd"] = "polar",
     on_negative_determinant: Literal["raise", "augment"] = "raise",
+    refine: bool = False,
 ) -> Floats:
     """A with (I + A_l) ... (I + A_1) = R and small layers.
 
@@ -46,10 +48,14 @@ def factorize(
         depth: l, a positive integer.
         method: see above.
         on_negative_determinant: "raise", or "augment" to factorise diag(R, -1) instead, see `augment`.
+        refine: whether the last factor is recomputed from R and the product of the others. `compose` then gives R back
+            to its last digits, and the error of the exact product is about halved; the last layer's norm moves by
+            about 1e-16 times the condition number of R.
 
     Returns:
-        (depth, d, d) float64, or (depth, d+1, d+1) where R was augmented. `compose` gives R back with an error of
-        about 1e-15 ||R|| times the depth.
+        (depth, d, d) float64, or (depth, d+1, d+1) where R was augmented. `compose` gives R back with a relative error
+        of about 1e-16 times the depth. For ||R|| far below 1 the factors I + A_i are small differences, and the error
+        is larger by 1 / ||R||^(1/depth): 2.5e-10 for an orthogonal matrix times 1e-150 at depth 40.
 
     Raises:
         ValueError: for singular R (every factorisation has norm 1 or more), for det R < 0, and where the method does
@@ -79,7 +85,12 @@ def factorize(
     _require_positive_determinant(decomposition)
     if depth == 1:
         return (R - np.eye(len(R)))[None]
-    return METHODS[method](R, depth, decomposition)
+    A = METHODS[method](R, depth, decomposition)
+    if refine:
+        others = compose(A[:-1])
+        # (I + A_l) others = R, solved for A_l.
+        A[-1] = np.linalg.solve(others.T, (R - others).T).T
+    return A
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Factorisations near the identity: random search for violations, and every corner."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -67,6 +69,33 @@ def test_the_papers_integers_miss_the_papers_bound():
         if linear.tensor_norm(linear.factorize(R, depth, "paper")) > linear.factorization_bounds(R, depth).theorem
     ]
     assert 0 < len(missed) < len(depths)
+
+
+def exact_error(A, R):
+    """Of the product in rational arithmetic."""
+    product = [[Fraction(int(i == j)) for j in range(len(R))] for i in range(len(R))]
+    for layer in A:
+        factor = [[Fraction(float(entry)) + (i == j) for j, entry in enumerate(row)] for i, row in enumerate(layer)]
+        product = [
+            [sum(a * b for a, b in zip(row, column, strict=True)) for column in zip(*product, strict=True)]
+            for row in factor
+        ]
+    return np.linalg.norm(
+        [[float(x - Fraction(float(r))) for x, r in zip(*rows, strict=True)] for rows in zip(product, R, strict=True)]
+    )
+
+
+def test_refining_the_last_factor():
+    plain, refined = [], []
+    for seed in range(8):
+        R = random_matrix(np.random.default_rng(seed), 3, 10.0)
+        A, B = linear.factorize(R, 12), linear.factorize(R, 12, refine=True)
+        np.testing.assert_array_equal(A[:-1], B[:-1])
+        assert linear.tensor_norm(B) == pytest.approx(linear.tensor_norm(A), rel=1e-12)
+        assert np.linalg.norm(linear.compose(B) - R) <= 2e-16 * np.linalg.norm(R)
+        plain.append(exact_error(A, R))
+        refined.append(exact_error(B, R))
+    assert np.median(refined) < 0.8 * np.median(plain)
 
 
 CORNERS = {
