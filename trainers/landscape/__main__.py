@@ -1,7 +1,7 @@
 """Shows the landscape theory of "Identity Matters in Deep Learning" (Hardt & Ma, section 2) on deep linear networks."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from trainers.cli.arguments import Parser, UsageError
@@ -56,10 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
     targets = _targets(settings)
     run.start(saved, {"origin": targets.origin, "digest": targets.digest()})
-    tables = _measure(settings, targets)
-    import_tensorflow()
-    _write(run, tables, settings.run.format)
-    run.finish({name: len(rows) for name, rows in tables.items()})
+    run.finish(_experiments(run, settings, targets))
     return 0
 
 
@@ -79,36 +76,28 @@ def _targets(settings: Settings) -> Any:
         raise UsageError(f"--target {chosen.target}: {error}") from error
 
 
-def _measure(settings: Settings, targets: Any) -> dict[str, list[Any]]:
-    """The rows of each experiment that the targets allow, by its name."""
+def _experiments(run: Run, settings: Settings, targets: Any) -> dict[str, int]:
+    """Runs the experiments that the targets allow, writes the results of each; returns how many rows each has."""
     from trainers.experiments.progress import Bars
-    from trainers.landscape.experiments import EXPERIMENTS
-
-    tables = {}
-    for experiment in EXPERIMENTS:
-        with Bars(unit="networks") as progress:
-            rows = experiment.run(targets, settings, progress)
-        if rows:
-            tables[experiment.name] = rows
-        else:
-            print(f"{experiment.name}: not for these targets, left out", file=sys.stderr)
-    return tables
-
-
-def _write(run: Run, tables: Mapping[str, list[Any]], format: str) -> None:
-    """Table and figures of every experiment, and the TensorBoard scalars of those that have steps."""
     from trainers.experiments.results import write_results, write_scalars
     from trainers.landscape.experiments import EXPERIMENTS
 
-    scalars = []
+    sizes, scalars = {}, []
     for experiment in EXPERIMENTS:
-        if experiment.name in tables:
-            paths = write_results(experiment, tables[experiment.name], run.path, format)
-            print(f"{experiment.name + ':':17}{', '.join(map(str, paths))}")
-            for verdict in experiment.verdicts(tables[experiment.name]):
-                print(f"{'':17}{verdict}")
-            scalars += experiment.scalars(tables[experiment.name])
+        with Bars(unit="networks") as progress:
+            rows = experiment.run(targets, settings, progress)
+        if not rows:
+            print(f"{experiment.name}: not for these targets, left out", file=sys.stderr)
+            continue
+        sizes[experiment.name] = len(rows)
+        scalars += experiment.scalars(rows)
+        paths = write_results(experiment, rows, run.path, settings.run.format)
+        print(f"{experiment.name + ':':17}{', '.join(map(str, paths))}", flush=True)
+        for verdict in experiment.verdicts(rows):
+            print(f"{'':17}{verdict}", flush=True)
+    import_tensorflow()
     write_scalars(scalars, run.path / "events")
+    return sizes
 
 
 if __name__ == "__main__":
