@@ -254,3 +254,12 @@ def test_tensorboard_shows_few_runs_of_distinct_names():
     assert len(names) == len({each.run for each in scalars}) == 6
     # Targets of either sign are charts of their own.
     assert {f"descent risk/{target}" for target in targets} <= {tag for each in scalars for tag in each.values}
+
+
+def test_the_smallest_problems_have_results(tmp_path):
+    arguments = ("--dim", 1, "--depths", 1, "--steps", 12, "--seeds", 1, "--out", tmp_path / "run")
+    code, stderr = run_in_process(main, *arguments)
+    assert code == 0, stderr
+    assert {"zero_asymmetric", "certified", "flow", "depth_laws"} <= set(
+        json.loads((tmp_path / "run" / "result.json").read_text())
+    )

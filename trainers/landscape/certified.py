@@ -131,6 +131,9 @@ def _along(run: Path) -> Iterator[CertifiedRow]:
     W, step, reached, points = run.W, 0, None, []
     while True:
         risk = linear.excess_risk(W, *moments)
+        if not risk:
+            # At the optimum, as from the start on where R = I.
+            break
         ahead = max(1, round((SPACING - 1) * step))
         found = linear.gradient_descent(W[None], *moments, run.rate, ahead)
         risks = found.excess_risk[0]
@@ -141,6 +144,9 @@ def _along(run: Path) -> Iterator[CertifiedRow]:
         if reached is not None or step + ahead > run.most_steps:
             break
         W, step = found.weights[0], step + ahead
+    if not points:
+        return
+    start, goal = points[0][1], GOAL * points[0][1]
     for step, risk, measured, found in points:
         for theorem, certificate in found.items():
             along = [point[3][theorem] for point in points]
