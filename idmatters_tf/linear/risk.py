@@ -163,7 +163,12 @@ def dominance_factors(norms: Floats) -> DominanceFactors:
 
     Returns:
         `DominanceFactors`, (uniform, per_layer), each of shape (...).
+
+    Raises:
+        ValueError: `norms` is a scalar.
     """
+    if not np.ndim(norms):
+        raise ValueError(f"Argument `norms` must have shape (..., depth), one norm a layer. Received: norms={norms}")
     depth = norms.shape[-1]
     logarithms = 2 * np.log1p(-norms)
     uniform = 4 * depth * np.exp((depth - 1) * logarithms.min(axis=-1))

@@ -141,3 +141,9 @@ def test_singular_and_zero_covariance():
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         linear.population_risk(*arguments)
+
+
+@pytest.mark.parametrize("norms", [0.5, np.float64(0.5), np.array(0.5)])
+def test_dominance_factors_need_a_norm_for_each_layer(norms):
+    with pytest.raises(ValueError, match=r"`norms` must have shape \(..., depth\)"):
+        linear.dominance_factors(norms)
