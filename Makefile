@@ -35,7 +35,7 @@ lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=
 lint: $(VENV)/installed  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/installed  ## put the code into the house style
 	$(BIN)/ruff check --fix .

@@ -120,7 +120,8 @@ def explained(error: Any) -> tuple[str | None, int]:
         return f"{error.name} is not installed: pip install 'idmatters-tf[{EXTRAS[error.name]}]'", 1
     tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
-        return f"TensorFlow failed: {error.message.strip().splitlines()[0]} (use {DEBUG} for the whole story)", 1
+        message = str(getattr(error, "message", error)).strip()
+        return f"TensorFlow failed: {message.splitlines()[0]} (use {DEBUG} for the whole story)", 1
     return None, 1
 
 
