@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-import idmatters_tf.layers  # noqa: F401 - registers the layers of the loaded model
+import idmatters_tf.expressivity  # noqa: F401 - registers what the loaded model is made of
 from idmatters_tf.data import shapes
 from tests.conftest import ROOT
 from tests.support.programs import run_in_process
