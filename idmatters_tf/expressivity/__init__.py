@@ -17,6 +17,9 @@ from idmatters_tf.expressivity.lookup_memorizer import LookupReport
 from idmatters_tf.expressivity.lookup import Lookup, construct_lookup, evaluate_exactly, lower_bound
 from idmatters_tf.expressivity.lookup_network import BitReader, ChunkIndicator, SlotLabel
 
+# How far a point may move.
+from idmatters_tf.expressivity.radius import certified_radii
+
 # The paper's assumption and constants.
 from idmatters_tf.expressivity.assumption import AssumptionCheck, check_assumption
 
@@ -34,6 +37,7 @@ __all__ = [
     "SlotLabel",
     "Verification",
     "Weights",
+    "certified_radii",
     "check_assumption",
     "construct",
     "construct_lookup",
