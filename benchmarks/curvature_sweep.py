@@ -39,7 +39,7 @@ ARGUMENTS: dict[str, Any] = {
     "target_shape": (-1,), "dims": (2, 1), "axes": 1, "min_value": -1.0, "max_value": 1.0, "theta": 0.5,
     "height": 4, "width": 4, "factor": 0.1, "num_tokens": 5, "num_bins": 4, "bin_boundaries": [-0.5, 0.0, 0.5],
     "activation": "tanh", "equation": "ab,bc->ac", "output_shape": 3, "function": keras.ops.tanh, "scale": 0.5,
-    "reduction_axes": 1, "group_size": 2, "target_height": 4, "target_width": 4, "alpha": 0.1,
+    "reduction_axes": 1, "output_size": 2, "pool_size": 2, "group_size": 2, "target_height": 4, "target_width": 4, "alpha": 0.1,
 }  # fmt: skip
 # Constructors that need more than one parameter's name tells.
 CONSTRUCTORS: dict[str, Any] = {
@@ -240,6 +240,11 @@ def of_loss(name: str) -> Result:
 
 def cases(pattern: str = "*") -> Iterator[Result]:
     """All results, one after the other."""
+    for name in sorted(dir(keras.losses)):
+        kind = getattr(keras.losses, name)
+        is_loss = inspect.isclass(kind) and issubclass(kind, keras.losses.Loss) and kind is not keras.losses.Loss
+        if is_loss and fnmatch.fnmatch(name, pattern):
+            yield of_loss(name)
     for name in sorted(dir(keras.layers)):
         kind = getattr(keras.layers, name)
         if not inspect.isclass(kind) or not issubclass(kind, keras.layers.Layer) or name in EXCLUDED:
@@ -250,11 +255,6 @@ def cases(pattern: str = "*") -> Iterator[Result]:
         if "training" in inspect.signature(kind.call).parameters:
             yield of_layer(name, True)
         keras.backend.clear_session()
-    for name in sorted(dir(keras.losses)):
-        kind = getattr(keras.losses, name)
-        is_loss = inspect.isclass(kind) and issubclass(kind, keras.losses.Loss) and kind is not keras.losses.Loss
-        if is_loss and fnmatch.fnmatch(name, pattern):
-            yield of_loss(name)
 
 
 def table(results: list[Result]) -> str:

@@ -53,3 +53,16 @@ def test_curvature_of_your_model(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "exactly: Summary(max_abs=" in result.stdout
     assert (tmp_path / "density.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_edge_of_stability(tmp_path):
+    options = ["--out", str(tmp_path), "--images", "40", "--steps", "4", "--every", "2"]
+    command = [sys.executable, "examples/edge_of_stability.py", *options]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "batch    step     4: loss" in result.stdout
+    assert "identity network, end: " in result.stdout
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {f"coupling-{norm}-{end}.png" for norm in ("none", "batch") for end in ("start", "end")} | {
+        "sharpness.png"
+    }

@@ -19,12 +19,16 @@ from idmatters_tf.curvature.density import SpectralDensity, spectral_density
 # Numbers from random products, with standard errors.
 from idmatters_tf.curvature.estimators import Estimate, diagonal, trace
 
+# Between layers.
+from idmatters_tf.curvature.coupling import Coupling, draw_coupling, layer_coupling
+
 # During training.
 from idmatters_tf.curvature.measurement import Measurement, measure
 from idmatters_tf.curvature.stability import optimizer_threshold, stability_threshold
 from idmatters_tf.curvature.callbacks import CurvatureMonitor
 
 __all__ = [
+    "Coupling",
     "CurvatureMonitor",
     "Eigenpairs",
     "Estimate",
@@ -36,6 +40,8 @@ __all__ = [
     "Summary",
     "dense_hessian",
     "diagonal",
+    "draw_coupling",
+    "layer_coupling",
     "measure",
     "optimizer_threshold",
     "spectral_density",

@@ -12,19 +12,9 @@ from keras import ops
 ROWS = 6
 
 
-def _quartic(y, outputs):
-    return ops.sum((y - outputs[0]) ** 2, axis=-1) + ops.sum(outputs[1] ** 4, axis=-1)
-
-
 def _of_model(model, batch):
     x, y = batch
     return ops.mean(ops.sum(ops.softplus(model(x) * (2 * y - 1)), axis=-1))
-
-
-def _two_outputs():
-    inputs = keras.Input((4,), dtype="float64")
-    hidden = keras.layers.Dense(3, activation="softplus")(inputs)
-    return keras.Model(inputs, [keras.layers.Dense(2)(hidden), keras.layers.Dense(1)(hidden)])
 
 
 def models():
@@ -32,7 +22,7 @@ def models():
     keras.config.set_dtype_policy("float64")
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(ROWS, 4)), rng.normal(size=(ROWS, 2))
-    labels, images = np.arange(ROWS) % 2, rng.normal(size=(ROWS, 5, 5, 2))
+    labels = np.arange(ROWS) % 2
     cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def stack(*layers, shape=(4,), dtype="float64"):
@@ -42,23 +32,15 @@ def models():
     sequences = rng.normal(size=(ROWS, 4, 2))
     sequences[1, 2:] = sequences[4, 1:] = 0
     masked = stack(keras.layers.Masking(), keras.layers.GRU(2, return_sequences=True, unroll=True), shape=(4, 2))
-    convolution = stack(
-        keras.layers.Conv2D(2, 3, activation="tanh"),
-        keras.layers.BatchNormalization(),
-        keras.layers.GlobalAveragePooling2D(),
-        shape=(5, 5, 2),
-    )
     normalised = stack(keras.layers.Dense(4, activation="tanh"), keras.layers.LayerNormalization())
     tokens = rng.integers(0, 5, (ROWS, 3))
     embedding = stack(keras.layers.Embedding(5, 2), keras.layers.GlobalAveragePooling1D(), shape=(3,), dtype="int32")
     return {
         "penalty": (stack(dense), cross_entropy, (x, labels), {}),
         "weights": (stack(keras.layers.Dense(3, activation="tanh")), "mse", (x, y, np.linspace(0.5, 2, ROWS)), {}),
-        "convolution": (convolution, cross_entropy, (images, labels), {"training": True, "batch_size": ROWS}),
         "layer normalisation": (normalised, "mse", (x, y), {}),
         "embedding": (embedding, "mse", (tokens, y), {}),
         "masks": (masked, keras.losses.MeanSquaredError(), (sequences, rng.normal(size=(ROWS, 4, 2))), {}),
-        "two outputs": (_two_outputs(), _quartic, (x, y), {}),
         "of the model": (stack(keras.layers.Dense(3, activation="tanh")), _of_model, (x, np.eye(2)[labels]), {}),
     }
 
@@ -76,12 +58,13 @@ def matrices(weights=None):
         if weights is not None:
             model.set_weights(weights[name])
         used[name] = model.get_weights()
-        options = {"batch_size": 4, "chunk": 8, "check": False, **options}
+        # One shape of batches and one of vectors: most of the time goes into compiling.
+        options = {"batch_size": ROWS // 2, "chunk": model.count_params(), "check": False, **options}
         hessian = HessianOperator(model, loss, data, **options)
         found[f"{name}/hessian"], found[f"{name}/gradient"] = hessian.to_dense(), hessian.gradient()
-        found[f"{name}/loss"] = np.array(hessian.loss())
-        if name != "of the model":
+        if name in ("penalty", "weights", "masks"):
             found[f"{name}/gauss_newton"] = GaussNewtonOperator(model, loss, data, **options).to_dense()
+        if name == "weights":
             found[f"{name}/fisher"] = FisherOperator(model, loss, data, **options).to_dense()
     # With all checks, and following the model.
     model, loss, data, _ = models()["weights"]

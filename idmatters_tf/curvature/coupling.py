@@ -1,0 +1,98 @@
+"""How strongly layers are coupled: the Frobenius norms of the Hessian's blocks between each two of them.
+
+Li et al. ask how the Hessian of n-shortcut networks falls into blocks at zero, where it can be written down. This asks
+the same of any network, anywhere.
+"""
+
+import dataclasses
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmatters_tf.arguments import positive_integer
+from idmatters_tf.curvature.operators import CurvatureOperator
+from idmatters_tf.progress import Bar
+
+
+@dataclasses.dataclass(frozen=True)
+class Coupling:
+    """Norms of blocks.
+
+    Attributes:
+        layers: their names, in the order of the variables.
+        norms: (layers, layers), ||H_ij||_F, symmetric.
+        off_diagonal_share: the share of ||H||_F^2 that lies in blocks between different layers.
+    """
+
+    layers: tuple[str, ...]
+    norms: NDArray[np.float64]
+
+    @property
+    def off_diagonal_share(self) -> float:
+        squares = self.norms**2
+        total = float(squares.sum())
+        return 1 - float(np.trace(squares)) / total if total else 0.0
+
+
+def layer_coupling(operator: CurvatureOperator, probes: int = 8, seed: int = 0, progress: bool = False) -> Coupling:
+    """The Frobenius norms of the blocks of an operator between layers, from products alone.
+
+    For signs z that are zero outside layer j, E ||(H z)_i||^2 = ||H_ij||_F^2. Where a layer has no more parameters than
+    there are probes, unit vectors are used and its norms are exact. Each block is estimated from both sides.
+
+    Args:
+        operator: a `HessianOperator` or a relative.
+        probes: for each layer; the relative error of a norm is at most about 1 / sqrt(2 probes).
+        seed: of the random signs.
+        progress: whether a bar on standard error counts the layers.
+    """
+    positive_integer("probes", probes)
+    layers = operator.layers
+    rng = np.random.default_rng(seed)
+    squares = np.zeros((len(layers), len(layers)))
+    with Bar(len(layers), "layers", progress) as bar:
+        for column, place in enumerate(layers.values()):
+            size = place.stop - place.start
+            exact = size <= probes
+            inside = np.eye(size) if exact else rng.integers(0, 2, (size, probes)) * 2.0 - 1
+            vectors = np.zeros((operator.shape[0], inside.shape[1]), operator.dtype)
+            vectors[place] = inside
+            products = np.asarray(operator @ vectors, np.float64)
+            for row, other in enumerate(layers.values()):
+                total = float(np.sum(products[other] ** 2))
+                squares[row, column] = total if exact else total / probes
+            bar.advance()
+    return Coupling(tuple(layers), np.sqrt((squares + squares.T) / 2))
+
+
+def draw_coupling(coupling: Coupling, title: str = "") -> NDArray[np.uint8]:
+    """An image of the table of norms, on a logarithmic scale.
+
+    Returns:
+        uint8, (rows, columns, 4).
+    """
+    import matplotlib.image
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    # Without pyplot, a notebook keeps the backend chosen there.
+    figure = Figure(figsize=(6.4, 5.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    largest = float(coupling.norms.max()) or 1.0
+    shown: Any = axes.imshow(
+        np.maximum(coupling.norms, 1e-6 * largest), norm=LogNorm(1e-6 * largest, largest), cmap="viridis"
+    )
+    figure.colorbar(shown, ax=axes, label="Frobenius norm of the block")
+    count = len(coupling.layers)
+    if count <= 30:
+        axes.set_xticks(range(count), coupling.layers, rotation=90, fontsize=6)
+        axes.set_yticks(range(count), coupling.layers, fontsize=6)
+    axes.set_title(f"{title}\n{100 * coupling.off_diagonal_share:.0f} % between layers".strip(), fontsize=9)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=100)
+    buffer.seek(0)
+    return (matplotlib.image.imread(buffer) * 255).round().astype(np.uint8)
