@@ -39,7 +39,8 @@ ARGUMENTS: dict[str, Any] = {
     "target_shape": (-1,), "dims": (2, 1), "axes": 1, "min_value": -1.0, "max_value": 1.0, "theta": 0.5,
     "height": 4, "width": 4, "factor": 0.1, "num_tokens": 5, "num_bins": 4, "bin_boundaries": [-0.5, 0.0, 0.5],
     "activation": "tanh", "equation": "ab,bc->ac", "output_shape": 3, "function": keras.ops.tanh, "scale": 0.5,
-    "reduction_axes": 1, "output_size": 2, "pool_size": 2, "group_size": 2, "target_height": 4, "target_width": 4, "alpha": 0.1,
+    "reduction_axes": 1, "output_size": 2, "pool_size": 2, "group_size": 2, "target_height": 4, "target_width": 4,
+    "alpha": 0.1,
 }  # fmt: skip
 # Constructors that need more than one parameter's name tells.
 CONSTRUCTORS: dict[str, Any] = {
