@@ -162,8 +162,10 @@ def shown(error: float) -> str:
 
 
 def refusal(error: Exception) -> str:
-    lines = str(error).splitlines() or [""]
-    return f"refused: {lines[0].split('. ')[0][:90]}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    # Of what goes wrong while a graph is traced, the last line says what it was.
+    line = lines[-1] if lines[0].startswith("in user code") else lines[0]
+    return f"refused: {line.split('. ')[0][:90]}".replace("|", "/")
 
 
 def squares(y: Any, outputs: Any) -> Any:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+from keras.src import backend
 
 from idmatters_tf.keras_types import Tensor
 
@@ -23,7 +24,7 @@ def random_layers(model: keras.Model) -> list[str]:
 
 def mask_of(tensor: Tensor) -> Tensor | None:
     """The mask that `keras.layers.Masking`, or an `Embedding` with `mask_zero`, has attached to a model's output."""
-    return getattr(tensor, "_keras_mask", None)
+    return backend.get_keras_mask(tensor)
 
 
 def compiled_loss(model: keras.Model) -> tuple[Any, Any]:
@@ -36,4 +37,4 @@ def compiled_loss(model: keras.Model) -> tuple[Any, Any]:
 
 def set_mask(tensor: Tensor, mask: Tensor) -> None:
     """Attaches a mask to a tensor, as a layer does to its outputs."""
-    tensor._keras_mask = mask
+    backend.set_keras_mask(tensor, mask)
