@@ -116,8 +116,9 @@ def explained(error: Any) -> tuple[str | None, int]:
         return f"there is not enough memory for this: {str(error) or 'ask for less'}", 1
     if isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 1
-    if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
-        return f"{error.name} is not installed: pip install 'idmatters-tf[{EXTRAS[error.name]}]'", 1
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing in EXTRAS:
+        return f"{missing} is not installed: pip install 'idmatters-tf[{EXTRAS[missing]}]'", 1
     tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
         message = str(getattr(error, "message", error)).strip()
