@@ -10,16 +10,17 @@ import numpy as np
 from keras import ops
 
 ROWS = 6
+# Keras 3.15 rounds float64 to float32 on JAX in `mean`, `tanh` and others: sums and squares go through unharmed.
+ROUNDED = ("layer normalisation", "masks")
 
 
-# Sums, because `keras.ops.mean` rounds float64 to float32 on JAX (Keras 3.15).
 def _squares(y, outputs):
     return ops.sum((y - outputs) ** 2, axis=-1)
 
 
 def _of_model(model, batch):
     x, y = batch
-    return ops.sum(ops.softplus(model(x) * (2 * y - 1))) / x.shape[0]
+    return ops.sum(ops.square(ops.square(model(x)) - y)) / x.shape[0]
 
 
 def models():
@@ -28,12 +29,11 @@ def models():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(ROWS, 4)), rng.normal(size=(ROWS, 2))
     labels = np.arange(ROWS) % 2
-    cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def stack(*layers, shape=(4,), dtype="float64"):
         return keras.Sequential([keras.Input(shape, dtype=dtype), *layers, keras.layers.Dense(2)])
 
-    dense = keras.layers.Dense(3, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.125))
+    dense = keras.layers.Dense(3, activation=ops.square, kernel_regularizer=keras.regularizers.L2(0.125))
     sequences = rng.normal(size=(ROWS, 4, 2))
     sequences[1, 2:] = sequences[4, 1:] = 0
     masked = stack(keras.layers.Masking(), keras.layers.GRU(2, return_sequences=True, unroll=True), shape=(4, 2))
@@ -41,12 +41,17 @@ def models():
     tokens = rng.integers(0, 5, (ROWS, 3))
     embedding = stack(keras.layers.Embedding(5, 2), keras.layers.Flatten(), shape=(3,), dtype="int32")
     return {
-        "penalty": (stack(dense), cross_entropy, (x, labels), {}),
-        "weights": (stack(keras.layers.Dense(3, activation="tanh")), _squares, (x, y, np.linspace(0.5, 2, ROWS)), {}),
+        "penalty": (stack(dense), _squares, (x, y), {}),
+        "weights": (
+            stack(keras.layers.Dense(3, activation=ops.square)),
+            _squares,
+            (x, y, np.linspace(0.5, 2, ROWS)),
+            {},
+        ),
         "layer normalisation": (normalised, _squares, (x, y), {}),
         "embedding": (embedding, _squares, (tokens, y), {}),
         "masks": (masked, _squares, (sequences, rng.normal(size=(ROWS, 4, 2))), {}),
-        "of the model": (stack(keras.layers.Dense(3, activation="tanh")), _of_model, (x, np.eye(2)[labels]), {}),
+        "of the model": (stack(keras.layers.Dense(3, activation=ops.square)), _of_model, (x, np.eye(2)[labels]), {}),
     }
 
 
