@@ -5,7 +5,6 @@ the same of any network, anywhere.
 """
 
 import dataclasses
-import io
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.curvature.operators import CurvatureOperator
+from idmatters_tf.curvature.rendering import new_figure, pixels
 from idmatters_tf.progress import Bar
 
 
@@ -73,15 +73,9 @@ def draw_coupling(coupling: Coupling, title: str = "") -> NDArray[np.uint8]:
     Returns:
         uint8, (rows, columns, 4).
     """
-    import matplotlib.image
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LogNorm
-    from matplotlib.figure import Figure
 
-    # Without pyplot, a notebook keeps the backend chosen there.
-    figure = Figure(figsize=(6.4, 5.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = new_figure(6.4, 5.2)
     largest = float(coupling.norms.max()) or 1.0
     shown: Any = axes.imshow(
         np.maximum(coupling.norms, 1e-6 * largest), norm=LogNorm(1e-6 * largest, largest), cmap="viridis"
@@ -92,7 +86,4 @@ def draw_coupling(coupling: Coupling, title: str = "") -> NDArray[np.uint8]:
         axes.set_xticks(range(count), coupling.layers, rotation=90, fontsize=6)
         axes.set_yticks(range(count), coupling.layers, fontsize=6)
     axes.set_title(f"{title}\n{100 * coupling.off_diagonal_share:.0f} % between layers".strip(), fontsize=9)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100)
-    buffer.seek(0)
-    return (matplotlib.image.imread(buffer) * 255).round().astype(np.uint8)
+    return pixels(figure, 100)

@@ -1,7 +1,6 @@
 """What is measured of a Hessian while a model trains, and how it is shown in TensorBoard."""
 
 import dataclasses
-import io
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from idmatters_tf.curvature.density import SpectralDensity, spectral_density
 from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 from idmatters_tf.curvature.estimators import trace
 from idmatters_tf.curvature.operators import CurvatureOperator
+from idmatters_tf.curvature.rendering import new_figure, pixels
 
 Floats = NDArray[np.float64]
 
@@ -116,14 +116,7 @@ def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]
     Returns:
         uint8, (rows, columns, 4).
     """
-    import matplotlib.image
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    # Without pyplot, a notebook keeps the backend chosen there.
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = new_figure(6.4, 4.0)
     floor = density.density.max() * 1e-7
     axes.semilogy(density.grid, np.maximum(density.density, floor), color="tab:blue")
     if np.isfinite(density.standard_error).all():
@@ -135,10 +128,7 @@ def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]
     axes.set_ylabel("density")
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=80)
-    buffer.seek(0)
-    return (matplotlib.image.imread(buffer) * 255).round().astype(np.uint8)
+    return pixels(figure, 80)
 
 
 def write_summary(writer: Any, step: int, measurement: Measurement, prefix: str = "curvature") -> None:
