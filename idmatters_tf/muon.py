@@ -96,11 +96,7 @@ class Muon(Momentum):
         if len(variable.shape) < self.least_rank:
             super().update_step(gradient, variable, self.other_rate * learning_rate)
             return
-        velocity = self.momentums[self._get_variable_index(variable)]
-        gradient = ops.cast(gradient, variable.dtype)
-        new_velocity = ops.multiply(velocity, self.momentum) + gradient
-        self.assign(velocity, new_velocity)
-        step = gradient + self.momentum * new_velocity if self.nesterov else new_velocity
+        step = self.advance_velocity(gradient, variable)
         rows, columns = math.prod(variable.shape[:-1]), variable.shape[-1]
         matrix = ops.cast(ops.reshape(step, (rows, columns)), self.orthogonalize_dtype)
         direction = ops.cast(orthogonalize(matrix, self.iterations_of_orthogonalization), variable.dtype)

@@ -39,6 +39,10 @@ class Momentum(keras.optimizers.SGD):
 
     def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         learning_rate = ops.cast(learning_rate, variable.dtype)
+        self.assign_sub(variable, ops.multiply(self.advance_velocity(gradient, variable), learning_rate))
+
+    def advance_velocity(self, gradient: Tensor, variable: keras.Variable) -> Tensor:
+        """Updates a variable's velocity; returns the step to take, without the learning rate."""
         step: Tensor = ops.cast(gradient, variable.dtype)
         if self.momentum:
             velocity = self.momentums[self._get_variable_index(variable)]
@@ -46,4 +50,4 @@ class Momentum(keras.optimizers.SGD):
             new_velocity = new_velocity + step
             step = step + self.momentum * new_velocity if self.nesterov else new_velocity
             self.assign(velocity, new_velocity)
-        self.assign_sub(variable, ops.multiply(step, learning_rate))
+        return step
