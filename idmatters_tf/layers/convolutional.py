@@ -9,7 +9,14 @@ from idmatters_tf.arguments import one_of, positive_integer
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, reseeded
 from idmatters_tf.keras_types import Activation, Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.layers.arguments import wide_dtype
-from idmatters_tf.layers.image_shapes import channel_axis, channels, checked_data_format, strided_shape
+from idmatters_tf.layers.image_shapes import (
+    channel_axis,
+    channels,
+    check_widening,
+    checked_data_format,
+    pad_channels,
+    strided_shape,
+)
 
 SHORTCUTS = ("pad", "projection", "none")
 NORMS = (None, "batch", "synchronized")
@@ -64,24 +71,13 @@ class PadShortcut2D(keras.layers.Layer):
             )
 
     def build(self, input_shape: Shape) -> None:
-        inputs = channels(input_shape, self)
-        if inputs > self.filters:
-            raise ValueError(
-                f"Argument `filters` of {self.name} must be at least the {inputs} channels of its input: zero "
-                f"padding cannot drop channels. Received: filters={self.filters}. Use shortcut='projection' to narrow."
-            )
+        check_widening(input_shape, self, ". Use shortcut='projection' to narrow.")
 
     def call(self, inputs: Tensor) -> Tensor:
         outputs = ops.cast(inputs, wide_dtype(self))
         if self._pool is not None:
             outputs = self._pool(outputs)
-        axis = channel_axis(self.data_format)
-        extra = self.filters - inputs.shape[axis]
-        if not extra:
-            return outputs
-        widths = [[0, 0]] * 4
-        widths[axis] = [extra // 2, extra - extra // 2]
-        return ops.pad(outputs, widths)
+        return pad_channels(outputs, self)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return strided_shape(input_shape, self)

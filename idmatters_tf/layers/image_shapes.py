@@ -3,9 +3,10 @@
 from typing import Protocol
 
 import keras
+from keras import ops
 
 from idmatters_tf.arguments import one_of
-from idmatters_tf.keras_types import Shape
+from idmatters_tf.keras_types import Shape, Tensor
 
 
 class ImageLayer(Protocol):
@@ -40,6 +41,27 @@ def channels(input_shape: Shape, layer: ImageLayer) -> int:
             f"({layer.data_format}). Received: input_shape={tuple(input_shape)}"
         )
     return number
+
+
+def check_widening(input_shape: Shape, layer: ImageLayer, remedy: str = "") -> None:
+    """Raises ValueError where a layer that pads its input with zero channels has fewer of them than the input."""
+    number = channels(input_shape, layer)
+    if number > layer.filters:
+        raise ValueError(
+            f"Argument `filters` of {layer.name} must be at least the {number} channels of its input: zero padding "
+            f"cannot drop channels. Received: filters={layer.filters}{remedy}"
+        )
+
+
+def pad_channels(images: Tensor, layer: ImageLayer) -> Tensor:
+    """A batch of images with as many channels as the layer: zeros on both sides, the odd one at the end."""
+    axis = channel_axis(layer.data_format)
+    extra = layer.filters - images.shape[axis]
+    if not extra:
+        return images
+    widths = [[0, 0]] * 4
+    widths[axis] = [extra // 2, extra - extra // 2]
+    return ops.pad(images, widths)
 
 
 def strided_shape(input_shape: Shape, layer: ImageLayer) -> Shape:

@@ -8,7 +8,7 @@ from keras import ops
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.initializers import reseeded
 from idmatters_tf.keras_types import Activation, Initializer, Shape, Tensor
-from idmatters_tf.layers.image_shapes import channels, strided_shape
+from idmatters_tf.layers.image_shapes import check_widening, pad_channels, strided_shape
 
 # Of rectified standard normal numbers: sqrt(2 / (1 - 1 / pi)), Brock et al. (2021), section 4.1.
 RELU_GAIN = 1.7128585504496627
@@ -151,12 +151,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
         )
 
     def build(self, input_shape: Shape) -> None:
-        width = channels(input_shape, self)
-        if width > self.filters:
-            raise ValueError(
-                f"Argument `filters` of {self.name} must be at least the {width} channels of its input: zero padding "
-                f"cannot drop channels. Received: filters={self.filters}"
-            )
+        check_widening(input_shape, self)
         self.conv1.build(input_shape)
         self.conv2.build(strided_shape(input_shape, self))
 
@@ -165,10 +160,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
         skip = inputs
         if self.strides > 1:
             skip = ops.average_pool(skip, self.strides, self.strides, padding="same", data_format=self.data_format)
-        extra = self.filters - inputs.shape[-1]
-        if extra:
-            skip = ops.pad(skip, [[0, 0]] * 3 + [[extra // 2, extra - extra // 2]])
-        return skip + branch
+        return pad_channels(skip, self) + branch
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return strided_shape(input_shape, self)
