@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import add_options, as_dict, parse, with_defaults
+from trainers.cli.settings import add_options, parse, with_defaults
 from trainers.cli.startup import import_tensorflow, run_program
+from trainers.experiments.opening import open_run, settings_to_save
 from trainers.expressivity.settings import Settings
 from trainers.run.folder import Run
 
@@ -39,16 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     typed = parse(parser(), argv)
     settings = with_defaults(Settings, typed)
     _check_together(typed, settings)
-    saved = {
-        name: value for name, value in as_dict(settings).items() if name not in ("out", "compare", "format", "debug")
-    }
-    run = Run(settings.run.out or f"runs/memorize-{settings.data.dataset}-{settings.data.labels}")
-    run.check_usable()
-    if run.exists():
-        run.check_same(saved)
-        if run.result() is not None:
-            print(f"{run.path} is finished. Give another --out for a new run.")
-            return 0
+    saved = settings_to_save(settings, "compare")
+    run = open_run(settings.run.out or f"runs/memorize-{settings.data.dataset}-{settings.data.labels}", saved)
+    if run is None:
+        return 0
     trained = None if settings.run.compare is None else _trained(settings.run.compare, settings.data.dataset)
     sample = _load(settings)
     print(f"{len(sample.x):,} rows of {sample.x.shape[1]:,} numbers ({sample.origin})", file=sys.stderr)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import add_options, as_dict, parse, with_defaults
+from trainers.cli.settings import add_options, parse, with_defaults
 from trainers.cli.startup import import_tensorflow, run_program
+from trainers.experiments.opening import open_run, settings_to_save
 from trainers.landscape.settings import Settings
 from trainers.run.folder import Run
 
@@ -46,14 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UsageError(
             "--target takes the place of --dim, --condition, --determinant and --seeds: give one or the other."
         )
-    saved = {name: value for name, value in as_dict(settings).items() if name not in ("out", "format", "debug")}
-    run = Run(settings.run.out)
-    run.check_usable()
-    if run.exists():
-        run.check_same(saved)
-        if run.result() is not None:
-            print(f"{run.path} is finished. Give another --out for a new run.")
-            return 0
+    saved = settings_to_save(settings)
+    run = open_run(settings.run.out, saved)
+    if run is None:
+        return 0
     targets = _targets(settings)
     run.start(saved, {"origin": targets.origin, "digest": targets.digest()})
     run.finish(_experiments(run, settings, targets))

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import add_options, as_dict, parse, with_defaults
+from trainers.cli.settings import add_options, parse, with_defaults
 from trainers.cli.startup import import_tensorflow, run_program
+from trainers.experiments.opening import open_run, settings_to_save
 from trainers.run.folder import Run
 from trainers.shortcuts.settings import COMMANDS, DataSettings, NormsSettings, Settings, Theorem1Settings, summary
 
@@ -53,18 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command not in COMMANDS:
         raise UsageError(f"{command!r} is none of the commands {', '.join(COMMANDS)} (see --help).")
     settings = with_defaults(COMMANDS[command], parse(parser(command), argv[1:]))
-    run = Run(settings.run.out or f"runs/shortcuts-{command}")
+    out = settings.run.out or f"runs/shortcuts-{command}"
     if isinstance(settings, NormsSettings) and settings.norms.runs:
-        return _training_norms(run, settings)
-    saved = {name: value for name, value in as_dict(settings).items() if name not in ("out", "format", "debug")}
-    saved["command"] = command
-    run.check_usable()
-    if run.exists():
-        run.check_same(saved)
-        result = run.result()
-        if result is not None:
-            print(f"{run.path} is finished. {' '.join(result['verdicts'])} Give another --out for a new run.")
-            return 0
+        return _training_norms(Run(out), settings)
+    saved = settings_to_save(settings) | {"command": command}
+    run = open_run(out, saved)
+    if run is None:
+        return 0
 
     import threadpoolctl
 

@@ -1,0 +1,40 @@
+"""How a program of experiments opens its run."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from trainers.cli.settings import as_dict
+from trainers.run.folder import Run
+
+# Say where results go and how they look, not what they are.
+_NOT_SAVED = ("out", "format", "debug")
+
+
+def settings_to_save(settings: Any, *not_saved: str) -> dict[str, Any]:
+    """The settings that decide the results, as JSON values by name.
+
+    Args:
+        settings: a dataclass of settings.
+        not_saved: names of others than --out, --format and --debug that do not.
+    """
+    left_out = {*_NOT_SAVED, *not_saved}
+    return {name: value for name, value in as_dict(settings).items() if name not in left_out}
+
+
+def open_run(folder: str | os.PathLike, saved: Mapping[str, Any]) -> Run | None:
+    """The run of a folder, new or begun with the same settings; None, once that is said, where it is finished.
+
+    Raises:
+        UsageError: the folder holds something else or a run with other settings, or cannot be written to.
+    """
+    run = Run(folder)
+    run.check_usable()
+    if run.exists():
+        run.check_same(saved)
+        result = run.result()
+        if result is not None:
+            verdicts = result.get("verdicts", ())
+            print(" ".join([f"{run.path} is finished.", *verdicts, "Give another --out for a new run."]))
+            return None
+    return run
