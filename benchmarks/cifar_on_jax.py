@@ -47,6 +47,7 @@ from models.densenet import densenet
 from models.normalizer_free import normalizer_free_resnet
 from models.resnet import preresnet, resnet
 from trainers.run.files import replacing
+from trainers.training.networks import NORMALIZER_FREE
 
 NETWORKS = {
     "identity": identity_resnet,
@@ -57,20 +58,15 @@ NETWORKS = {
     "all-cnn": all_cnn_c,
 }
 
+SHARED = ("optimizer", "steps", "batch_size", "learning_rate", "schedule", "warm_up_steps", "label_smoothing")
+SHARED += ("padding_mode", "cutout")
 PRESETS = {
     "paper": {},
+    # The recipe of `trainers.cifar`, as far as this script has its options, and what these are called here.
     "fast": {
+        **{name: NORMALIZER_FREE[name] for name in SHARED},
         "network": "normalizer-free",
-        "optimizer": "muon",
-        "steps": 4687,
-        "batch_size": 256,
-        "learning_rate": 0.1,
-        "schedule": "linear",
-        "warm_up_steps": 468,
-        "label_smoothing": 0.1,
         "padding": 4,
-        "padding_mode": "reflect",
-        "cutout": 8,
         "precision": "bfloat16",
     },
 }

@@ -198,13 +198,19 @@ class Cifar(Task["ImageData"]):
         return f"runs/{name.get(preset, settings.data.dataset)}"
 
     def load(self) -> "ImageData":
+        data, count = self._load(), self.settings.data.held_out
+        if count is not None and count >= len(data.train_images):
+            raise UsageError(f"--held-out must be less than the {len(data.train_images)} images. Received: {count}")
+        return data if count is None else data.hold_out(count)
+
+    def _load(self) -> "ImageData":
         from idmatters_tf.data import cifar, shapes
         from idmatters_tf.data.images import DataNotFound
 
         wanted = self.settings.data
         if wanted.dataset == "shapes":
             sizes = {"train": wanted.train_images, "test": wanted.test_images}
-            return self._held_out(shapes.load(**{split: size for split, size in sizes.items() if size is not None}))
+            return shapes.load(**{split: size for split, size in sizes.items() if size is not None})
         location = cifar.locate(wanted.dataset, wanted.data_dir)
         if location is not None and location.kind == "tfds":
             import_tensorflow()
@@ -213,13 +219,7 @@ class Cifar(Task["ImageData"]):
         except DataNotFound as error:
             sentence, _ = explained(error)
             raise UsageError(f"{sentence} Or train on the built-in images: --dataset shapes.") from error
-        return self._held_out(data.first(wanted.train_images, wanted.test_images))
-
-    def _held_out(self, data: "ImageData") -> "ImageData":
-        count = self.settings.data.held_out
-        if count is not None and count >= len(data.train_images):
-            raise UsageError(f"--held-out must be less than the {len(data.train_images)} images. Received: {count}")
-        return data if count is None else data.hold_out(count)
+        return data.first(wanted.train_images, wanted.test_images)
 
     def summary(self) -> str:
         return f"{len(self.data.train_images):,} + {len(self.data.test_images):,} images"

@@ -92,6 +92,10 @@ def say(text: str) -> None:
         os.write(_visible, f"{shown}\n".encode())
 
 
+def say_nothing(text: str) -> None:
+    """In place of `say`, where others say it or nobody needs to know."""
+
+
 def last_words(text: str) -> None:
     """Like `say`, for a process that is about to end: nobody may be listening any more."""
     with contextlib.suppress(OSError, ValueError):

@@ -19,7 +19,7 @@ from typing import Any
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make, setting
-from trainers.cli.startup import say
+from trainers.cli.startup import say, say_nothing
 from trainers.run import environment
 from trainers.run.files import write_atomically
 from trainers.run.records import encode, read
@@ -204,7 +204,7 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of metrics.jsonl that are whole; the first call says which are not."""
-        report = _say_nothing if self._reported else say
+        report = say_nothing if self._reported else say
         self._reported = True
         return read(self.path / "metrics.jsonl", report)
 
@@ -221,7 +221,7 @@ class Run:
             self._metrics.close()
             self._metrics = None
         path = self.path / "metrics.jsonl"
-        found = [record for record in read(path, say if saved is None else _say_nothing) if record["step"] <= step]
+        found = [record for record in read(path, say if saved is None else say_nothing) if record["step"] <= step]
         if saved is not None and found != saved and self.writes:
             say(f"{path} was damaged or incomplete: it is written again from the checkpoint of step {step}.")
         if saved is None and step and all(record["step"] != step for record in found):
@@ -289,7 +289,3 @@ def saved_steps(folder: str | os.PathLike) -> list[int]:
 def checkpoint_name(step: int) -> str:
     """The name of a step's checkpoint in the folder of checkpoints."""
     return f"{CHECKPOINT_PREFIX}{step:08d}"
-
-
-def _say_nothing(_text):
-    """For damage that does not matter, or has been reported."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from models.layout import CIFAR, Layout, cifar_layout
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
-from trainers.training.settings import Ablations, batch_norm, check_widths, layout_options
+from trainers.training.settings import Ablations, batch_norm, check_not_decreasing, check_widths, layout_options
 
 if typing.TYPE_CHECKING:
     import keras
@@ -218,12 +218,7 @@ def check(network: Network, ablations: Ablations) -> None:
     if model == "identity":
         check_widths(layout(network, ablations))
     elif model == "normalizer-free":
-        channels = [network.stem, *(network.widths or ())]
-        if channels != sorted(channels):
-            raise UsageError(
-                f"--stem and --widths must not decrease with --model normalizer-free. Received: --stem {channels[0]} "
-                f"--widths {' '.join(map(str, channels[1:]))}"
-            )
+        check_not_decreasing(network.stem or 0, network.widths or (), "--model normalizer-free")
     elif ablations.shortcut == "projection":
         raise UsageError(f"--shortcut must be pad or none with --model {model}. Received: projection")
     if network.depth is not None:

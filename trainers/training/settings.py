@@ -5,6 +5,7 @@ Whichever way they come in, through the command line, `--resume`, `--evaluate` o
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from models.layout import Head, Initializer, Layout, Shortcut
@@ -208,11 +209,18 @@ def batch_norm(replicas: int) -> Literal["batch", "synchronized"]:
 
 def check_widths(layout: Layout) -> None:
     """Raises UsageError for widths that the shortcut cannot follow."""
-    channels = [layout.stem, *layout.widths]
-    if layout.shortcut == "pad" and channels != sorted(channels):
+    if layout.shortcut == "pad":
+        reason, remedy = "--shortcut pad, which cannot drop channels", ". Use --shortcut projection."
+        check_not_decreasing(layout.stem, layout.widths, reason, remedy)
+
+
+def check_not_decreasing(stem: int, widths: Sequence[int], reason: str, remedy: str = "") -> None:
+    """Raises UsageError for a stage with fewer channels than what comes before it."""
+    channels = [stem, *widths]
+    if channels != sorted(channels):
         raise UsageError(
-            f"--stem and --widths must not decrease with --shortcut pad, which cannot drop channels. Received: "
-            f"--stem {channels[0]} --widths {' '.join(map(str, channels[1:]))}. Use --shortcut projection."
+            f"--stem and --widths must not decrease with {reason}. Received: --stem {stem} --widths "
+            f"{' '.join(map(str, widths))}{remedy}"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainers.cli.arguments import RunError
 from trainers.cli.settings import as_dict, options
-from trainers.cli.startup import import_tensorflow, say
+from trainers.cli.startup import import_tensorflow, say, say_nothing
 from trainers.cluster.client import ClusterClient
 from trainers.cluster.description import find
 from trainers.cluster.join import Cluster, join
@@ -52,7 +52,8 @@ def train(task: Task, folder: pathlib.Path) -> int:
 
 def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     settings = task.settings
-    say_once = say if run.writes else _say_nothing
+    # The tasks of a cluster leave the talking to the chief.
+    say_once = say if run.writes else say_nothing
 
     # Devices. Several workers or logical CPUs have to be set up before TensorFlow computes anything; else the data
     # come first, before TensorFlow is imported: what is missing is said at once.
@@ -191,7 +192,3 @@ def _devices(learner, cluster):
         servers = len(cluster.description.jobs["ps"])
         return f"{cluster.workers} asynchronous workers of {here}, {servers} parameter servers"
     return f"{here} of {cluster.workers} workers"
-
-
-def _say_nothing(text):
-    """For the tasks of a cluster that leave the talking to the chief."""
