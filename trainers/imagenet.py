@@ -39,8 +39,9 @@ examples:
   python -m trainers.imagenet --resume --out runs/trial        go on after a stop (so does the same command again)
   python -m trainers.plan --help                               how long it takes on which machines
 
---data-dir holds train/CLASS/*.JPEG and val/CLASS/*.JPEG (or a flat val/ with a file of classes), or imagenet2012 as
-prepared by TensorFlow Datasets, or the two ILSVRC2012 tar files. On several machines: docs/scaling.md.
+--data-dir holds train/CLASS/*.JPEG and val/CLASS/*.JPEG (or a flat val/ with a file of classes), or CLASS/*.JPEG alone
+with --val-fraction 0.1, or imagenet2012 as prepared by TensorFlow Datasets, or the two ILSVRC2012 tar files. Images are
+.jpeg, .jpg, .png, .webp or .bmp. On several machines: docs/scaling.md.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM after saving
 """
@@ -60,6 +61,14 @@ class Data:
     val: str = setting("val", help="folder in --data-dir with the validation images", metavar="DIR")
     val_labels: str | None = setting(
         None, help="file of lines 'NAME CLASS' or 'CLASS' for validation images without class folders", metavar="FILE"
+    )
+    val_fraction: float | None = setting(
+        None,
+        help="hold this share of each class's training images out for validation, where there is no folder of them",
+        metavar="X",
+        above=0,
+        below=1,
+        added_later=True,
     )
     classes: int | None = setting(
         None,
@@ -160,9 +169,9 @@ class ImageNet(Task["StreamedImageData"]):
 
         wanted = self.settings.data
         location = imagenet.locate(wanted.data_dir)
-        if location is not None and location.kind != "tree":
+        if location is not None and location.kind in ("tfds", "tars"):
             import_tensorflow()
-        data = imagenet.load(wanted.data_dir, wanted.val, wanted.val_labels, wanted.size)
+        data = imagenet.load(wanted.data_dir, wanted.val, wanted.val_labels, wanted.size, wanted.val_fraction)
         if wanted.skip_broken:
             data = _without_broken(data)
         if wanted.classes is None:
@@ -174,6 +183,9 @@ class ImageNet(Task["StreamedImageData"]):
     def summary(self) -> str:
         data = self.data
         skipped = f", {data.skipped:,} broken ones left out" if data.skipped else ""
+        if data.ignored:
+            named = ", ".join(data.ignored[:3]) + (", ..." if len(data.ignored) > 3 else "")
+            skipped += f", not read as images: {len(data.ignored):,} ({named})"
         return f"{len(data.train):,} + {len(data.test):,} images of {len(data.class_names):,} classes{skipped}"
 
     def network(self, image_shape: Sequence[int], classes: int, replicas: int = 1) -> "keras.Model":

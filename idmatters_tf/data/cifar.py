@@ -29,6 +29,7 @@ class _Variant:
     folder: str
     archive: str
     python_archive: str
+    python_folder: str
     train_files: tuple[str, ...]
     train_records: int
     test_file: str
@@ -41,11 +42,23 @@ class _Variant:
         return self.label_bytes + IMAGE_BYTES
 
 
+# As in fine_label_names.txt.
+_FINE_LABELS = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
+flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree
+motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate
+poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
+squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
+wardrobe whale willow_tree wolf woman worm
+"""
+
 VARIANTS = {
     "cifar10": _Variant(
         folder="cifar-10-batches-bin",
         archive="cifar-10-binary.tar.gz",
         python_archive="cifar-10-python.tar.gz",
+        python_folder="cifar-10-batches-py",
         train_files=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
         train_records=10_000,
         test_file="test_batch.bin",
@@ -58,12 +71,13 @@ VARIANTS = {
         folder="cifar-100-binary",
         archive="cifar-100-binary.tar.gz",
         python_archive="cifar-100-python.tar.gz",
+        python_folder="cifar-100-python",
         train_files=("train.bin",),
         train_records=50_000,
         test_file="test.bin",
         test_records=10_000,
         label_bytes=2,
-        class_names=tuple(f"class {number}" for number in range(100)),
+        class_names=tuple(_FINE_LABELS.split()),
     ),
 }
 
@@ -73,21 +87,26 @@ def locate(name: str, data_dir: Path | None = None) -> Location | None:
 
     Args:
         name: "cifar10" or "cifar100".
-        data_dir: a folder; it and the folders directly in it are searched. None: the folder of TensorFlow Datasets
-            (`$TFDS_DATA_DIR`, else `~/tensorflow_datasets`).
+        data_dir: a folder; it and the folders directly in it are searched. Or the archive itself, or the data set's own
+            folder among those of TensorFlow Datasets. None: the folder of TensorFlow Datasets (`$TFDS_DATA_DIR`, else
+            `~/tensorflow_datasets`).
 
     Returns:
         A `Location` of kind "folder", "archive" or "tfds", or None.
     """
     variant = VARIANTS[name]
-    for folder in sources.folders(sources.data_root(data_dir)):
+    root = sources.data_root(data_dir)
+    if root.is_file():
+        return None if root.name == variant.python_archive else Location("archive", root)
+    for folder in sources.folders(root):
         for candidate in (folder, folder / variant.folder):
             if (candidate / variant.test_file).is_file() and candidate.name == variant.folder:
                 return Location("folder", candidate)
         if (folder / variant.archive).is_file():
             return Location("archive", folder / variant.archive)
-        if sources.is_prepared(name, folder):
-            return Location("tfds", folder)
+        prepared = sources.prepared_in(name, folder)
+        if prepared is not None:
+            return Location("tfds", prepared)
     return None
 
 
@@ -197,7 +216,9 @@ def _not_found(name, data_dir, tried_download):
     variant = VARIANTS[name]
     root = sources.data_root(data_dir)
     hint = " `idmatters_tf.data.shapes` (dataset shapes) needs no files."
-    if root.is_dir() and any(root.rglob(variant.python_archive)):
-        hint += f" ({variant.python_archive} is there, but it holds pickles, which are never loaded.)"
+    for pickles in (variant.python_archive, variant.python_folder):
+        if root.name == pickles or any((folder / pickles).exists() for folder in sources.folders(root)):
+            hint += f" {pickles} is there, but it holds pickles, which are never loaded: {variant.archive} is needed."
+            break
     looked_for = f"{variant.folder}/, {variant.archive}"
     return sources.not_found(name, data_dir, looked_for, DOWNLOAD_HOST[0] if tried_download else None, hint)

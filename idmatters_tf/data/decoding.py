@@ -175,7 +175,7 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
     """Decodes an image, or a part of it.
 
     Args:
-        contents: a string scalar.
+        contents: a string scalar, a JPEG, PNG, WebP, BMP or GIF file.
         window: from the image's shape, int32 `(3,)`, to the part, int32 `[top, left, rows, cols]`; None: all of it.
             Of a JPEG only the part is decoded.
 
@@ -183,8 +183,16 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
         uint8, `(rows, cols, 3)`.
     """
 
+    def webp():
+        # The first image of an animation, without transparency: asked for 3 channels, TensorFlow refuses both.
+        return tf.io.decode_webp(contents, channels=0)[0, :, :, :3]
+
     def other():
-        image = tf.io.decode_image(contents, channels=3, expand_animations=False)
+        image = tf.cond(
+            _is_webp(contents),
+            webp,
+            lambda: tf.io.decode_image(contents, channels=3, expand_animations=False),
+        )
         if window is None:
             return image
         part = window(tf.shape(image))
@@ -196,3 +204,9 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
         return tf.io.decode_and_crop_jpeg(contents, window(tf.io.extract_jpeg_shape(contents)), channels=3)
 
     return tf.ensure_shape(tf.cond(tf.io.is_jpeg(contents), jpeg, other), [None, None, 3])
+
+
+def _is_webp(contents):
+    """Whether a file begins with "RIFF", four bytes for its length, and "WEBP"."""
+    long_enough = tf.strings.length(contents) >= 12
+    return tf.cond(long_enough, lambda: tf.strings.substr(contents, 8, 4) == b"WEBP", lambda: False)

@@ -1,6 +1,7 @@
 """The usual tree of labelled images: one folder for each class. Listing it needs no TensorFlow."""
 
 import dataclasses
+import hashlib
 import os
 import pathlib
 import zlib
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from idmatters_tf.data.images import DataError
 from idmatters_tf.data.sources import Path
 
-SUFFIXES = (".jpeg", ".jpg", ".png")
+SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
 # What the labels of a flat folder of validation images are usually called.
 LABEL_FILES = ("val_labels.txt", "LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt")
 
@@ -23,12 +24,14 @@ class ImageFiles:
         names: a list of paths.
         labels: a list of integers, the places in `class_names`.
         class_names: a tuple of the classes' folder names, sorted.
+        ignored: what else lies there, relative to `root`: files that do not end like an image, folders in folders.
     """
 
     root: pathlib.Path
     names: list[str]
     labels: list[int]
     class_names: tuple[str, ...]
+    ignored: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -39,6 +42,26 @@ class ImageFiles:
         kept = [place for place in range(len(self)) if place not in broken]
         names, labels = [self.names[place] for place in kept], [self.labels[place] for place in kept]
         return dataclasses.replace(self, names=names, labels=labels)
+
+    def hold_out(self, fraction: float) -> "tuple[ImageFiles, ImageFiles]":
+        """Divides the images of each class into two, by a checksum of their names, whatever else is there.
+
+        Args:
+            fraction: of each class that goes into the second part, at least one image and not all of them.
+
+        Raises:
+            DataError: a class has only one image.
+        """
+        places: dict[int, list[int]] = {}
+        for place, label in enumerate(self.labels):
+            places.setdefault(label, []).append(place)
+        held_out: set[int] = set()
+        for label, of_class in places.items():
+            if len(of_class) < 2:
+                raise DataError(f"class {self.class_names[label]} has one image only: none can be held out.")
+            count = min(max(1, round(fraction * len(of_class))), len(of_class) - 1)
+            held_out |= set(sorted(of_class, key=lambda place: _checksum(self.names[place]))[:count])
+        return self.without(held_out), self.without(place for place in range(len(self)) if place not in held_out)
 
     def where(self, place: int) -> str:
         """The image's file, in words."""
@@ -55,7 +78,7 @@ def list_classes(folder: Path) -> ImageFiles:
     """Lists `folder/CLASS/*.JPEG`.
 
     Args:
-        folder: with one folder for each class; images end in .jpeg, .jpg or .png, in any case.
+        folder: with one folder for each class; images end in one of `SUFFIXES`, in any case.
 
     Returns:
         `ImageFiles`, sorted by class and name.
@@ -69,15 +92,17 @@ def list_classes(folder: Path) -> ImageFiles:
         raise DataError(f"{folder} holds no class folders. Expected {folder}/CLASS/*.JPEG, one folder for each class.")
     names: list[str] = []
     labels: list[int] = []
+    ignored = _others(folder, classes)
     for label, name in enumerate(classes):
         images = _images(folder / name)
+        ignored += [f"{name}/{other}" for other in _others(folder / name, images)]
         if not images:
             raise DataError(
                 f"class folder {folder / name} holds no images ({', '.join(SUFFIXES)}). Fill it or remove it."
             )
         names += [f"{name}/{image}" for image in images]
         labels += [label] * len(images)
-    return ImageFiles(folder, names, labels, tuple(classes))
+    return ImageFiles(folder, names, labels, tuple(classes), tuple(ignored))
 
 
 def list_flat(folder: Path, class_names: Sequence[str], labels_file: Path | None = None) -> ImageFiles:
@@ -103,12 +128,14 @@ def list_flat(folder: Path, class_names: Sequence[str], labels_file: Path | None
             f"{folder}/CLASS/, or pass a file of lines 'NAME CLASS' as `val_labels`.",
             arguments=("val_labels",),
         )
-    classes = _read_labels(pathlib.Path(labels_file), images)
+    labels_file = pathlib.Path(labels_file)
+    classes = _read_labels(labels_file, images)
     places = {name: place for place, name in enumerate(class_names)}
     for image, name in zip(images, classes, strict=True):
         if name not in places:
             raise DataError(f"{labels_file}: {image} is of class {name!r}, which has no training folder.")
-    return ImageFiles(folder, images, [places[name] for name in classes], tuple(class_names))
+    labels = [places[name] for name in classes]
+    return ImageFiles(folder, images, labels, tuple(class_names), tuple(_others(folder, [*images, labels_file.name])))
 
 
 def _read_labels(path, images):
@@ -146,6 +173,23 @@ def check_same_classes(train: ImageFiles, test: ImageFiles) -> None:
 def holds_images(folder: Path) -> bool:
     """Whether there are images directly in a folder."""
     return bool(_images(pathlib.Path(folder)))
+
+
+def holds_classes(folder: Path) -> bool:
+    """Whether there are folders of images directly in a folder."""
+    return any(entry.is_dir() and holds_images(entry.path) for entry in _entries(folder))
+
+
+def _checksum(name):
+    return hashlib.sha256(name.encode(errors="surrogateescape")).digest()
+
+
+def _others(folder, wanted):
+    """What lies in a folder besides the wanted names, but for hidden files."""
+    known = set(wanted)
+    return sorted(
+        entry.name for entry in _entries(folder) if entry.name not in known and not entry.name.startswith(".")
+    )
 
 
 def _images(folder):

@@ -3,6 +3,7 @@
 The first of these that is found is taken:
 
 - a tree `train/CLASS/*.JPEG` with `val/CLASS/*.JPEG`, or with `val/*.JPEG` and a file of classes;
+- class folders `CLASS/*.JPEG` alone, some of whose images are then held out;
 - `imagenet2012` as TensorFlow Datasets has prepared it;
 - the two original files `ILSVRC2012_img_train.tar` and `ILSVRC2012_img_val.tar`, which TensorFlow Datasets then
   prepares.
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from idmatters_tf.data import folders
 from idmatters_tf.data.folders import ImageFiles
 from idmatters_tf.data.images import DataError, DataNotFound
-from idmatters_tf.data.sources import Location, Path, data_root, explained, is_prepared
+from idmatters_tf.data.sources import Location, Path, data_root, explained, prepared_in
 
 if TYPE_CHECKING:
     from idmatters_tf.data.records import Records
@@ -36,6 +37,7 @@ class StreamedImageData:
         origin: where the data came from, in words.
         size: of the square that images are brought to, in pixels.
         skipped: how many broken images were left out.
+        ignored: what else lies in the folders, see `folders.ImageFiles`.
         outputs: of the network, where that is more than there are classes.
     """
 
@@ -45,6 +47,7 @@ class StreamedImageData:
     origin: str
     size: int
     skipped: int = 0
+    ignored: tuple[str, ...] = ()
     outputs: int | None = None
 
     @property
@@ -84,24 +87,34 @@ class StreamedImageData:
 
 
 def locate(data_dir: Path | None = None) -> Location | None:
-    """Looks for the data without reading them. Returns a `Location` of kind "tree", "tfds" or "tars", or None.
+    """Looks for the data without reading them.
 
     Args:
         data_dir: a folder; None: that of TensorFlow Datasets (`$TFDS_DATA_DIR`, else `~/tensorflow_datasets`).
+
+    Returns:
+        A `Location` of kind "tree", "classes" (class folders without `train/`), "tfds" or "tars", or None.
     """
     root = data_root(data_dir)
     if (root / "train").is_dir():
         return Location("tree", root)
-    if is_prepared(TFDS_NAME, root):
-        return Location("tfds", root)
+    prepared = prepared_in(TFDS_NAME, root)
+    if prepared is not None:
+        return Location("tfds", prepared)
     for folder in (root, root / "downloads" / "manual"):
         if all((folder / name).is_file() for name in TARS):
             return Location("tars", folder)
+    if root.is_dir() and folders.holds_classes(root):
+        return Location("classes", root)
     return None
 
 
 def load(
-    data_dir: Path | None = None, val: str = "val", val_labels: Path | None = None, size: int = 224
+    data_dir: Path | None = None,
+    val: str = "val",
+    val_labels: Path | None = None,
+    size: int = 224,
+    val_fraction: float | None = None,
 ) -> StreamedImageData:
     """Finds the images and lists them; none is read.
 
@@ -111,6 +124,8 @@ def load(
         val_labels: a file with the classes of validation images that are not in class folders, see
             `folders.list_flat`.
         size: of the square that images are brought to, in pixels.
+        val_fraction: the share of each class's training images that is held out for validation, where there is no
+            folder of validation images.
 
     Returns:
         A `StreamedImageData`.
@@ -121,26 +136,54 @@ def load(
     root = data_root(data_dir)
     location = locate(data_dir)
     if location is None:
+        what = ", which does not exist" if not root.exists() else "" if root.is_dir() else ", which is not a folder"
         raise DataNotFound(
-            f"no images were found in {root}: neither a tree train/CLASS/*.JPEG, nor {TFDS_NAME} prepared by "
+            f"no images were found in {root}{what}: neither a tree train/CLASS/*.JPEG, nor {TFDS_NAME} prepared by "
             f"TensorFlow Datasets, nor {TARS[0]} with {TARS[1]}. Pass the folder that holds one of these as "
             f"`data_dir`.",
             arguments=("data_dir",),
         )
-    if location.kind == "tree":
-        train, test = _tree(root, val, val_labels)
-        return StreamedImageData(root.resolve().name, train, test, f"image files, {root}", size)
-    return _prepared(root, location, size)
+    if location.kind in ("tree", "classes"):
+        train, test = _tree(location, val, val_labels, val_fraction)
+        ignored = train.ignored + (test.ignored if test.root != train.root else ())
+        return StreamedImageData(root.resolve().name, train, test, f"image files, {root}", size, ignored=ignored)
+    if val_fraction is not None:
+        raise DataError(
+            f"{TFDS_NAME} in {root} has validation images of its own: leave `val_fraction` out.",
+            arguments=("val_fraction",),
+        )
+    return _prepared(location.path if location.kind == "tfds" else root, location, size)
 
 
-def _tree(root, val, val_labels):
+def _tree(location, val, val_labels, val_fraction):
+    root, folder = location.path, location.path / val
+    if location.kind == "classes" and val_fraction is None:
+        raise DataError(
+            f"{root} holds class folders, but no train/ and {val}/ that hold them: pass `val_fraction`, such as 0.1, "
+            f"to hold out that share of each class for validation, or sort the images into {root}/train/CLASS/ and "
+            f"{folder}/CLASS/.",
+            arguments=("val_fraction",),
+        )
+    if val_fraction is not None:
+        if not 0 < val_fraction < 1:
+            raise DataError(
+                f"Argument `val_fraction` must lie between 0 and 1. Received: {val_fraction}",
+                arguments=("val_fraction",),
+            )
+        if location.kind == "tree" and folder.is_dir():
+            raise DataError(
+                f"there are validation images in {folder}, which `val_fraction` would leave unused. Leave it out, or "
+                f"move the folder away.",
+                arguments=("val_fraction",),
+            )
+        return folders.list_classes(root / "train" if location.kind == "tree" else root).hold_out(val_fraction)
     train = folders.list_classes(root / "train")
-    folder = root / val
     if not folder.is_dir():
         raise DataError(
             f"there are no validation images: {folder} is not a folder. Expected {folder}/CLASS/*.JPEG. Pass another "
-            f"folder as `val`; val='train' evaluates on the training images, to try things out.",
-            arguments=("val",),
+            f"folder as `val`, or `val_fraction`, such as 0.1, to hold out that share of each class; val='train' "
+            f"evaluates on the training images, to try things out.",
+            arguments=("val", "val_fraction"),
         )
     if folders.holds_images(folder):
         return train, folders.list_flat(folder, train.class_names, val_labels)

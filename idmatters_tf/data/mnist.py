@@ -37,8 +37,9 @@ def locate(data_dir: Path | None = None) -> Location | None:
     """Looks for MNIST's files without reading them.
 
     Args:
-        data_dir: a folder; it and the folders directly in it are searched. None: the folder of TensorFlow Datasets
-            (`$TFDS_DATA_DIR`, else `~/tensorflow_datasets`).
+        data_dir: a folder; it and the folders directly in it are searched. Or the data set's own folder among those of
+            TensorFlow Datasets. None: the folder of TensorFlow Datasets (`$TFDS_DATA_DIR`, else
+            `~/tensorflow_datasets`).
 
     Returns:
         A `Location` of kind "folder" (of idx files) or "tfds", or None.
@@ -46,8 +47,9 @@ def locate(data_dir: Path | None = None) -> Location | None:
     for folder in sources.folders(sources.data_root(data_dir)):
         if _file(folder, FILES["train_images"]) is not None:
             return Location("folder", folder)
-        if sources.is_prepared(NAME, folder):
-            return Location("tfds", folder)
+        prepared = sources.prepared_in(NAME, folder)
+        if prepared is not None:
+            return Location("tfds", prepared)
     return None
 
 

@@ -44,9 +44,19 @@ def folders(root: pathlib.Path) -> tuple[pathlib.Path, ...]:
     return (root, *sorted(entry for entry in root.iterdir() if entry.is_dir())) if root.is_dir() else ()
 
 
-def is_prepared(name: str, folder: pathlib.Path) -> bool:
-    """Whether TensorFlow Datasets has prepared the data set `name` in a folder."""
-    return any((folder / name).glob("*/dataset_info.json"))
+def prepared_in(name: str, folder: pathlib.Path) -> pathlib.Path | None:
+    """The `data_dir` in which TensorFlow Datasets has prepared the data set `name`, or None.
+
+    Args:
+        name: of the data set.
+        folder: the `data_dir` itself, or in it the folder of the data set or of one of its versions.
+    """
+    for candidate in (folder, folder.parent, folder.parent.parent):
+        versions = (candidate / name).glob("*/dataset_info.json")
+        # Above the given folder only what leads down to it.
+        if any(folder in (candidate, path.parent, path.parent.parent) for path in versions):
+            return candidate
+    return None
 
 
 def load_tfds(name: str, data_dir: Path, download: bool) -> ImageData:
@@ -140,9 +150,11 @@ def not_found(
         silent_server: the host that did not answer when a download was asked for, or None.
         hint: one more sentence, beginning with a space.
     """
+    root = data_root(data_dir)
     tried = f", and {silent_server} does not answer, so it cannot be downloaded now" if silent_server else ""
+    missing = "" if root.exists() else ", which does not exist"
     return DataNotFound(
-        f"{name} was not found in {data_root(data_dir)} (looked for {looked_for} and a prepared TensorFlow data set "
+        f"{name} was not found in {root}{missing} (looked for {looked_for} and a prepared TensorFlow data set "
         f"{name}/){tried}.{hint} Pass the folder that holds one of these as `data_dir`.",
         arguments=("data_dir",),
     )

@@ -55,6 +55,7 @@ def test_archive_is_read_in_place(ten, tmp_path):
     data = cifar.load("cifar10", tmp_path)
     np.testing.assert_array_equal(data.test_labels, tables["test_batch.bin"][:, 0])
     assert [entry.name for entry in tmp_path.iterdir()] == ["cifar-10-binary.tar.gz"]
+    assert cifar.locate("cifar10", tmp_path / "cifar-10-binary.tar.gz") == cifar.locate("cifar10", tmp_path)
     with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz") as archive:
         # Folders in place of the files.
         archive.add(tmp_path, "cifar-10-batches-bin/data_batch_1.bin", recursive=False)
@@ -124,6 +125,7 @@ def test_cifar100_takes_the_fine_label(tmp_path):
     assert data.classes == 100
     np.testing.assert_array_equal(data.train_labels, train[:, 1])
     assert data.train_images[7, 0, 1, 0] == train[7, 2 + 1]
+    assert (data.class_names[0], data.class_names[55], data.class_names[99]) == ("apple", "otter", "worm")
 
 
 def test_wrong_lengths_and_labels_are_refused(ten, tmp_path):
@@ -147,8 +149,16 @@ def test_missing_data_names_the_place_and_the_ways_on(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"not found in .*Pass the folder that holds one of these as `data_dir`"):
         cifar.load("cifar10", tmp_path)
     (tmp_path / "cifar-10-python.tar.gz").touch()
-    with pytest.raises(DataError, match="pickles, which are never loaded"):
-        cifar.load("cifar10", tmp_path)
+    (tmp_path / "cifar-100-python").mkdir()
+    for name, folder, pickles in (
+        ("cifar10", tmp_path, "cifar-10-python.tar.gz"),
+        ("cifar10", tmp_path / "cifar-10-python.tar.gz", "cifar-10-python.tar.gz"),
+        ("cifar100", tmp_path / "cifar-100-python", "cifar-100-python"),
+    ):
+        with pytest.raises(DataError, match=f"{pickles} is there, but it holds pickles, which are never loaded"):
+            cifar.load(name, folder)
+    with pytest.raises(DataError, match=f"not found in {tmp_path}/nowhere, which does not exist"):
+        cifar.load("cifar10", tmp_path / "nowhere")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "elsewhere"))
     with pytest.raises(DataError, match="elsewhere"):
         cifar.load("cifar100")
@@ -196,7 +206,9 @@ def test_tensorflow_datasets(tmp_path):
     builder._split_generators = lambda _manager: generators(builder, LocalFiles)
     builder.download_and_prepare()
 
-    assert cifar.locate("cifar10", prepared) == cifar.Location("tfds", prepared)
+    for folder in (prepared, prepared / "cifar10", *(prepared / "cifar10").iterdir()):
+        assert cifar.locate("cifar10", folder) == cifar.Location("tfds", prepared)
+        assert cifar.locate("cifar100", folder) is None
     data = cifar.load("cifar10", prepared)
     assert data.train_images.shape == (20, 32, 32, 3)
     expected = {record[1:].tobytes(): record[0] for record in tables["test_batch.bin"]}

@@ -17,8 +17,10 @@ def tree(tmp_path):
 def test_a_tree(tree):
     (tree / "train" / "n01" / "notes.txt").write_text("not an image")
     (tree / "train" / ".cache").mkdir()
+    (tree / "val" / "n02" / "deeper").mkdir()
     data = imagenet.load(tree)
     assert (len(data.train), len(data.test), data.classes) == (12, 12, 3)
+    assert data.ignored == ("n01/notes.txt", "n02/deeper")
     assert data.class_names == ("n00", "n01", "n02")
     assert data.image_shape == (224, 224, 3)
     assert data.train.names[4:6] == ["n01/1_0.JPEG", "n01/1_1.JPEG"]
@@ -52,7 +54,31 @@ def test_flat_validation_images_with_a_file_of_classes(tree, form):
         imagenet.load(tree)
 
 
+def test_class_folders_alone_and_a_part_held_out(tree):
+    with pytest.raises(DataError, match="holds class folders, but no train/ and val/ that hold them: pass `val_frac"):
+        imagenet.load(tree / "train")
+    for fraction in (0.0, 1.0):
+        with pytest.raises(DataError, match="`val_fraction` must lie between 0 and 1"):
+            imagenet.load(tree / "train", val_fraction=fraction)
+    data = imagenet.load(tree / "train", val_fraction=0.5)
+    assert data.train.labels == data.test.labels == [0] * 2 + [1] * 2 + [2] * 2
+    assert sorted(data.train.names + data.test.names) == imagenet.load(tree).train.names
+    # What is held out stays so when images are added, in every class.
+    (tree / "train" / "n00" / "0_0.JPEG").rename(tree / "train" / "n00" / "new.webp")
+    assert imagenet.load(tree / "train", val_fraction=0.5).test.names[2:] == data.test.names[2:]
+    with pytest.raises(DataError, match="there are validation images in .*Leave it out"):
+        imagenet.load(tree, val_fraction=0.1)
+    (tree / "val").rename(tree / "other")
+    assert imagenet.load(tree, val_fraction=0.01).test.labels == [0, 1, 2]
+    for number in (1, 2, 3):
+        (tree / "train" / "n01" / f"1_{number}.JPEG").unlink()
+    with pytest.raises(DataError, match="class n01 has one image only"):
+        imagenet.load(tree, val_fraction=0.5)
+
+
 def test_what_is_missing_or_wrong_is_one_sentence(tree, tmp_path):
+    with pytest.raises(DataError, match="nowhere, which does not exist: neither a tree"):
+        imagenet.load(tree / "nowhere")
     with pytest.raises(DataError, match=f"no images were found in {tmp_path}: neither a tree train/CLASS"):
         imagenet.load(tmp_path)
     with pytest.raises(DataError, match="there are no validation images: .*/valid is not a folder.*val='train'"):

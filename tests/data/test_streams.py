@@ -54,7 +54,19 @@ def in_memory(files, place, size=SIZE):
     return tf.image.resize(tf.io.decode_jpeg(contents(files, place)), [size, size]).numpy()
 
 
-@pytest.mark.parametrize(("kind", "mode"), [("JPEG", "RGB"), ("JPEG", "L"), ("JPEG", "CMYK"), ("PNG", "RGB")])
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("JPEG", "RGB"),
+        ("JPEG", "L"),
+        ("JPEG", "CMYK"),
+        ("PNG", "RGB"),
+        ("BMP", "RGB"),
+        ("BMP", "L"),
+        ("WEBP", "RGB"),
+        ("WEBP", "RGBA"),
+    ],
+)
 def test_every_kind_of_file_decodes_to_its_colours(kind, mode):
     data = encoded(rng, 40, 56, kind, mode)
     expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)

@@ -10,6 +10,8 @@ def encoded(rng, rows=40, cols=56, kind="JPEG", mode="RGB"):
     """A smooth random image as the bytes of a file: what JPEG keeps well."""
     coarse = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
     image = Image.fromarray(coarse).resize((cols, rows), Image.BICUBIC).convert(mode)
+    if mode == "RGBA":
+        image.putalpha(200)
     stream = io.BytesIO()
     image.save(stream, kind, **({"quality": 95} if kind == "JPEG" else {}))
     return stream.getvalue()

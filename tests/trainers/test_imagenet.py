@@ -89,7 +89,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(program, tree, tmp_path):
         (["--data-dir", tmp_path], "no images were found in"),
         (
             ["--data-dir", tree, "--val", "valid"],
-            "val='train' evaluates on the training images, to try things out. (option --val)",
+            "val='train' evaluates on the training images, to try things out. (option --val or --val-fraction)",
         ),
         (["--data-dir", tree, "--classes", 7], "--classes must be at least the 60 of the data. Received: 7"),
         (["--blocks", 3, 4], "--blocks and --widths must name as many stages"),

@@ -58,6 +58,7 @@ def setting(
     positional: bool = False,
     free_on_resume: bool = False,
     free_per_task: bool = False,
+    added_later: bool = False,
 ) -> Any:
     """A field that is an option of the command line, a key of the JSON form, and an attribute for the program.
 
@@ -71,11 +72,12 @@ def setting(
         positional: an argument without a name; for settings without a default.
         free_on_resume: changes no result, so that it may differ when a run is resumed.
         free_per_task: may differ between the tasks of a cluster.
+        added_later: the config.json of an earlier version lacks it, and has its default.
     """
     bounds = Bounds(at_least, above, at_most, below)
     described = {"help": help, "metavar": metavar, "choices": tuple(choices), "bounds": bounds}
     described |= {"may_be_empty": may_be_empty, "positional": positional}
-    described |= {"free_on_resume": free_on_resume, "free_per_task": free_per_task}
+    described |= {"free_on_resume": free_on_resume, "free_per_task": free_per_task, "added_later": added_later}
     return dataclasses.field(default=default, metadata={"setting": described})
 
 
@@ -120,7 +122,8 @@ class Option:
         many: whether it is a tuple of these.
         optional: whether it may be None.
         default: `dataclasses.MISSING` where it has to be given.
-        help, metavar, choices, bounds, may_be_empty, positional, free_on_resume, free_per_task: see `setting`.
+        help, metavar, choices, bounds, may_be_empty, positional, free_on_resume, free_per_task, added_later: see
+            `setting`.
     """
 
     name: str
@@ -137,6 +140,7 @@ class Option:
     positional: bool
     free_on_resume: bool
     free_per_task: bool
+    added_later: bool
 
     @property
     def flag(self) -> str:
@@ -338,6 +342,7 @@ def make(settings: type[S], values: Mapping[str, Any], source: object = None) ->
         near = difflib.get_close_matches(unknown[0], known, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UsageError(f"{where}there is no setting {unknown[0]!r}.{hint}")
+    values = {name: option.default for name, option in known.items() if option.added_later} | dict(values)
     missing = [name for name in known if name not in values]
     if missing:
         option = known[missing[0]]

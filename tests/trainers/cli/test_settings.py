@@ -169,6 +169,16 @@ def test_a_missing_value_is_named():
         make(Settings, values)
 
 
+def test_a_setting_that_was_added_later_has_its_default_in_an_earlier_file():
+    @dataclasses.dataclass(frozen=True)
+    class Newer(Recipe):
+        fraction: float | None = setting(None, help="new", above=0, added_later=True)
+
+    values = as_dict(Recipe(3))
+    assert make(Newer, values).fraction is None
+    assert make(Newer, {**values, "fraction": 0.5}).fraction == 0.5
+
+
 def test_required_and_positional_settings(capsys):
     @dataclasses.dataclass(frozen=True)
     class Report:
