@@ -11,6 +11,7 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
     optimizers     Momentum (the learning rate outside the velocity, as TensorFlow 1 had it)
     muon           Muon (orthogonalised momentum for kernels of constant norm)
     norms          Frobenius and spectral norms of a network's kernels
+    callbacks      for `model.fit`: what the theory watches, measured during training
     curvature      Hessians, Gauss-Newton and Fisher matrices of any Keras model; their spectra
     data           CIFAR-10, CIFAR-100, MNIST and the built-in `shapes`, as batches that are a function of (seed, step)
 """
@@ -22,12 +23,24 @@ from typing import TYPE_CHECKING
 from idmatters_tf.registration import register
 
 if TYPE_CHECKING:
-    from idmatters_tf import curvature, data, expressivity, initializers, layers, linear, muon, norms, optimizers
+    from idmatters_tf import (
+        callbacks,
+        curvature,
+        data,
+        expressivity,
+        initializers,
+        layers,
+        linear,
+        muon,
+        norms,
+        optimizers,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "__version__",
+    "callbacks",
     "curvature",
     "data",
     "expressivity",

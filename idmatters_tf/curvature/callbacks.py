@@ -1,17 +1,17 @@
 """The Hessian during `model.fit`."""
 
-import contextlib
 from typing import Any
 
-import keras
+import numpy as np
+from numpy.typing import NDArray
 
-from idmatters_tf.arguments import positive_integer
-from idmatters_tf.curvature.measurement import Measurement, measure, write_summary
+from idmatters_tf.callbacks.monitor import Monitor
+from idmatters_tf.curvature.measurement import Measurement, density_image, measure
 from idmatters_tf.curvature.operators import HessianOperator
 from idmatters_tf.curvature.stability import optimizer_threshold
 
 
-class CurvatureMonitor(keras.callbacks.Callback):
+class CurvatureMonitor(Monitor[Measurement]):
     """Measures the Hessian of the loss every so many epochs, and before the first one.
 
     Eigenvalues at both ends, the sharpness over the optimizer's stability threshold, the gradient's alignment with the
@@ -33,6 +33,8 @@ class CurvatureMonitor(keras.callbacks.Callback):
         measurements: by the number of epochs done, `Measurement`.
     """
 
+    prefix = "curvature"
+
     def __init__(
         self,
         data: Any,
@@ -43,42 +45,27 @@ class CurvatureMonitor(keras.callbacks.Callback):
         measure_options: dict[str, Any] | None = None,
         **options: Any,
     ):
-        super().__init__()
-        self._every = positive_integer("every", every)
+        super().__init__(every, log_dir)
         self._data, self._loss, self._variables = data, loss, variables
         self._options, self._measure_options = options, measure_options or {}
-        self._writer: Any = None
-        if log_dir is not None:
-            import tensorflow as tf
+        self._operator: Any = None
 
-            self._writer = tf.summary.create_file_writer(str(log_dir))
-        self._operator: HessianOperator | None = None
-        self.measurements: dict[int, Measurement] = {}
-
-    def on_train_begin(self, logs: Any = None) -> None:
+    def prepare(self) -> None:
         model: Any = self.model
-        strategy = getattr(model, "distribute_strategy", None)
-        with contextlib.nullcontext() if strategy is None else strategy.scope():
-            self._operator = HessianOperator(model, self._loss, self._data, self._variables, **self._options)
-        self._measure(0)
+        self._operator = HessianOperator(model, self._loss, self._data, self._variables, **self._options)
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if (epoch + 1) % self._every == 0:
-            measured = self._measure(epoch + 1)
-            if logs is not None:
-                logs |= {f"curvature_{name}": value for name, value in measured.scalars().items()}
-
-    def _measure(self, epoch: int) -> Measurement:
-        if self._operator is None:
-            raise RuntimeError("CurvatureMonitor measures during `model.fit`: pass it as one of the callbacks.")
+    def measure(self) -> Measurement:
         model: Any = self.model
         last = self.measurements[max(self.measurements)] if self.measurements else None
-        measured = self.measurements[epoch] = measure(
+        return measure(
             self._operator,
             **self._measure_options,
             start=None if last is None else last.vectors,
             threshold=optimizer_threshold(model.optimizer),
         )
-        if self._writer is not None:
-            write_summary(self._writer, epoch, measured)
-        return measured
+
+    def logged(self, measured: Measurement) -> dict[str, float]:
+        return measured.scalars()
+
+    def images(self, measured: Measurement, epoch: int) -> dict[str, NDArray[np.uint8]]:
+        return {f"{self.prefix}/density": density_image(measured, epoch)}

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf.callbacks.monitor import write_summary as write
 from idmatters_tf.curvature.density import SpectralDensity, spectral_density
 from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 from idmatters_tf.curvature.estimators import trace
@@ -131,6 +132,11 @@ def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]
     return pixels(figure, 80)
 
 
+def density_image(measurement: Measurement, step: int) -> NDArray[np.uint8]:
+    """`draw_density` of a measurement, with the step and the loss in its title."""
+    return draw_density(measurement.density, f"step {step}, loss {measurement.loss:.4g}")
+
+
 def write_summary(writer: Any, step: int, measurement: Measurement, prefix: str = "curvature") -> None:
     """Writes the numbers as scalars and the density as an image.
 
@@ -140,11 +146,5 @@ def write_summary(writer: Any, step: int, measurement: Measurement, prefix: str 
         measurement: a `Measurement`.
         prefix: of the tags.
     """
-    import tensorflow as tf
-
-    with writer.as_default(step=step):
-        for name, value in measurement.scalars().items():
-            tf.summary.scalar(f"{prefix}/{name}", value)
-        image = draw_density(measurement.density, f"step {step}, loss {measurement.loss:.4g}")
-        tf.summary.image(f"{prefix}/density", image[None])
-    writer.flush()
+    scalars = {f"{prefix}/{name}": value for name, value in measurement.scalars().items()}
+    write(writer, step, scalars, {f"{prefix}/density": density_image(measurement, step)})
