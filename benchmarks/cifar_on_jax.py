@@ -36,6 +36,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from idmatters_tf.checkpointing import replacing
 from idmatters_tf.data import cifar, shapes
 from idmatters_tf.data.images import DataError
 from idmatters_tf.layers import PerImageStandardization
@@ -46,7 +47,6 @@ from models.cifar import identity_resnet
 from models.densenet import densenet
 from models.normalizer_free import normalizer_free_resnet
 from models.resnet import preresnet, resnet
-from trainers.run.files import replacing
 from trainers.training.networks import NORMALIZER_FREE
 
 NETWORKS = {

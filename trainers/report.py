@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from idmatters_tf.checkpointing import write_atomically
 from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import run_program
 from trainers.imagenet import ImageNet
-from trainers.run.files import write_atomically
 from trainers.run.folder import Run
 from trainers.training.program import free_on_resume
 

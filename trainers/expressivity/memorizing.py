@@ -8,11 +8,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf.checkpointing import replacing
 from trainers.cli.arguments import RunError
 from trainers.experiments.registry import ProgressCallback
 from trainers.expressivity.sample import Sample
 from trainers.expressivity.settings import NetworkSettings
-from trainers.run.files import replacing
 
 # One nearest-neighbour search in pixel space costs n * tests * d operations; this many show where the accuracy lies.
 NEIGHBOUR_TESTS = 1000

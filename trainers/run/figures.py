@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainers.run.files import replacing
+from idmatters_tf.checkpointing import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

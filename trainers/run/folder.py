@@ -12,21 +12,18 @@ import dataclasses
 import json
 import os
 import pathlib
-import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from idmatters_tf.checkpointing import saved_steps, write_atomically
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import say, say_nothing
 from trainers.run import environment
-from trainers.run.files import write_atomically
 from trainers.run.records import encode, read
 
 WHERE_DATA_ARE = ("data_dir", "download")
-CHECKPOINT_PREFIX = "step-"
-_CHECKPOINT = re.compile(CHECKPOINT_PREFIX + "([0-9]{8,18})")
 # What is in a run's folder before the run has begun.
 _PREPARATIONS = (".cluster-token", ".lock", ".writing-")
 
@@ -277,15 +274,3 @@ class Run:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes result.json: the run is finished."""
         write_atomically(self.result_path, json.dumps(result, indent=2) + "\n")
-
-
-def saved_steps(folder: str | os.PathLike) -> list[int]:
-    """The steps of the checkpoints in a folder, oldest first, damaged ones included."""
-    names = [path.name for path in pathlib.Path(folder).glob(f"{CHECKPOINT_PREFIX}*")]
-    steps = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
-    return sorted(step for step in steps if checkpoint_name(step) in names)
-
-
-def checkpoint_name(step: int) -> str:
-    """The name of a step's checkpoint in the folder of checkpoints."""
-    return f"{CHECKPOINT_PREFIX}{step:08d}"

@@ -1,28 +1,28 @@
-"""Checkpoints that are there entirely or not at all.
+"""The checkpoints of a run: `tf.train.Checkpoint`s and the records so far, see `idmatters_tf.checkpointing`."""
 
-Each is a folder `step-00001000` with a `tf.train.Checkpoint` and a manifest of its files' sizes and SHA-256 sums. It
-appears under its name only when it is complete, so that a kill at any moment leaves the earlier ones as they were.
-Later damage is detected by the sums, and the previous checkpoint is used.
-"""
-
-import hashlib
-import json
 import os
 import pathlib
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from idmatters_tf.checkpointing import (
+    checkpoint_path,
+    newest_intact,
+    put_aside,
+    remove_oldest,
+    remove_unfinished,
+    saved_steps,
+    saving,
+)
 from trainers.cli.arguments import RunError, UsageError
-from trainers.run.files import remove_unfinished, replacing
-from trainers.run.folder import checkpoint_name, saved_steps
 from trainers.run.records import encode, read
 
 RECORDS = "metrics.jsonl"
+_INDEX = "checkpoint.index"
 
 
 class Checkpoints:
@@ -54,14 +54,9 @@ class Checkpoints:
             RunError: it could not be written; nothing half-written is left, and the earlier ones are as they were.
         """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with replacing(_path(self.folder, step)) as beside:
-                beside.mkdir()
+            with saving(self.folder, step) as beside:
                 self._checkpoint.write(str(beside / "checkpoint"))
                 (beside / RECORDS).write_text(encode(records), encoding="utf-8")
-                files = {path.name: _fingerprint(path) for path in sorted(beside.iterdir())}
-                manifest = json.dumps({"step": step, "files": files}, indent=2)
-                (beside / "manifest.json").write_text(manifest, encoding="utf-8")
         except (OSError, tf.errors.OpError) as error:
             reason = _reason(error)
             remedy = "Make room" if re.search("space|quota|too large", reason) else "Mend this"
@@ -69,8 +64,7 @@ class Checkpoints:
                 f"the checkpoint of step {step} could not be saved in {self.folder}: {reason}. "
                 f"{self.last_good_sentence()} {remedy} and give the same command again."
             ) from error
-        for old in self.steps()[: -self.keep]:
-            shutil.rmtree(_path(self.folder, old), ignore_errors=True)
+        remove_oldest(self.folder, self.keep)
 
     def last_good_sentence(self) -> str:
         """Says which checkpoint is the newest."""
@@ -88,24 +82,23 @@ class Checkpoints:
         """
         remove_unfinished(self.folder)
 
-        def put_aside(path, damage):
+        def on_damage(path, damage):
             report(f"checkpoint {path} is damaged ({damage}): going back to the one before")
-            # Out of the way, but not lost: the step will be reached and saved again.
-            os.replace(path, path.with_name(f"damaged-{path.name}-{os.getpid()}"))
+            put_aside(path)
 
-        step = _newest_intact(self.folder, put_aside)
+        step = newest_intact(self.folder, _INDEX, on_damage)
         if step is not None:
-            _read(self._checkpoint, _path(self.folder, step))
+            _read(self._checkpoint, checkpoint_path(self.folder, step))
         return step
 
     def records(self, step: int) -> list[dict[str, Any]] | None:
         """The records that were saved with a checkpoint; None where it is one of an earlier version, without them."""
-        path = _path(self.folder, step) / RECORDS
+        path = checkpoint_path(self.folder, step) / RECORDS
         return read(path, print) if path.is_file() else None
 
     def restore_step(self, step: int) -> None:
         """Restores the checkpoint of a step that another task has chosen, and changes nothing in the folder."""
-        path = _path(self.folder, step)
+        path = checkpoint_path(self.folder, step)
         if not path.is_dir():
             raise RunError(
                 f"the checkpoint of step {step}, from which the chief goes on, is not here in {self.folder}. --out "
@@ -116,11 +109,11 @@ class Checkpoints:
 
 def restore_weights(folder: str | os.PathLike, model: keras.Model, report: Callable[[str], object]) -> int | None:
     """Restores a model's weights alone from the newest intact checkpoint of a run. Returns its step, or None."""
-    step = _newest_intact(
-        folder, lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the one before")
+    step = newest_intact(
+        folder, _INDEX, lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the one before")
     )
     if step is not None:
-        _read(tf.train.Checkpoint(model=model), _path(folder, step)).expect_partial()
+        _read(tf.train.Checkpoint(model=model), checkpoint_path(folder, step)).expect_partial()
     return step
 
 
@@ -133,47 +126,6 @@ def _read(checkpoint, path):
             f"{path} is no checkpoint of this network and optimizer. If it was copied here from another run, remove "
             f"it; else start again with another --out."
         ) from error
-
-
-def _newest_intact(folder, on_damage):
-    """The step of the newest intact checkpoint, or None; `on_damage(path, what)` is called for those passed over."""
-    for step in reversed(saved_steps(folder)):
-        damage = _damage(_path(folder, step))
-        if damage is None:
-            return step
-        on_damage(_path(folder, step), damage)
-    return None
-
-
-def _path(folder, step):
-    return pathlib.Path(folder) / checkpoint_name(step)
-
-
-def _damage(path):
-    """What is wrong with a checkpoint, or None."""
-    try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        files = manifest["files"]
-        if path.name != checkpoint_name(manifest["step"]):
-            return f"it is that of step {manifest['step']}"
-        if "checkpoint.index" not in files:
-            return "manifest.json is not readable"
-        for name, expected in files.items():
-            if _fingerprint(path / name) != expected:
-                return f"{name} is not what was written"
-    except FileNotFoundError as error:
-        return f"{pathlib.Path(error.filename).name} is missing"
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return "manifest.json is not readable"
-    except OSError as error:
-        return str(error)
-    return None
-
-
-def _fingerprint(path):
-    with open(path, "rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256")
-    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
 
 
 def _reason(error):

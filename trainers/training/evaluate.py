@@ -1,8 +1,9 @@
 """What is done with the checkpoints of a run without training: the test error, and the exports."""
 
+from idmatters_tf.checkpointing import saved_steps
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, say
-from trainers.run.folder import Run, saved_steps
+from trainers.run.folder import Run
 from trainers.training.task import Task
 
 

@@ -6,9 +6,9 @@ import pathlib
 import keras
 import tensorflow as tf
 
+from idmatters_tf.checkpointing import replacing
 from idmatters_tf.layers import PerImageStandardization
 from trainers.cli.arguments import RunError
-from trainers.run.files import replacing
 from trainers.run.folder import Run
 from trainers.training import preprocessing as fitted
 from trainers.training.build import build_network

@@ -16,9 +16,9 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf.checkpointing import replacing
 from idmatters_tf.layers import PerImageStandardization, ZCAWhitening
 from trainers.cli.arguments import UsageError
-from trainers.run.files import replacing
 
 Preprocessing = Literal["standardize", "channels", "zca"]
 NAMES: tuple[Preprocessing, ...] = get_args(Preprocessing)

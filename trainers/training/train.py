@@ -5,13 +5,13 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+from idmatters_tf.checkpointing import remove_unfinished
 from trainers.cli.arguments import RunError
 from trainers.cli.settings import as_dict, options
 from trainers.cli.startup import import_tensorflow, say, say_nothing
 from trainers.cluster.client import ClusterClient
 from trainers.cluster.description import find
 from trainers.cluster.join import Cluster, join
-from trainers.run.files import remove_unfinished
 from trainers.run.folder import DataDescription, Run
 from trainers.run.lock import locked
 from trainers.training.settings import resolve_strategy

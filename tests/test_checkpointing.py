@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from idmatters_tf.checkpointing import remove_unfinished, replacing, write_atomically
 from tests.conftest import ROOT
-from trainers.run.files import remove_unfinished, replacing, write_atomically
 
 
 def test_text_and_bytes_replace_what_was_there(tmp_path):
@@ -60,7 +60,7 @@ def test_what_a_kill_left_is_removed_later(tmp_path):
     write_atomically(path, "kept")
     script = """
 import os, pathlib, signal, sys
-from trainers.run.files import replacing
+from idmatters_tf.checkpointing import replacing
 with replacing(pathlib.Path(sys.argv[1])) as beside:
     beside.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
