@@ -8,6 +8,7 @@ import keras
 
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, mixed_seed
+from idmatters_tf.keras_types import Activation
 from idmatters_tf.layers import RandomProjection, ResidualConv2D
 from idmatters_tf.layers.arguments import decay_regularizer
 from models.layout import Layout
@@ -47,18 +48,20 @@ def identity_network(
         kernel_regularizer=regularizer,
         name="stem",
     )(inputs)
-    if layout.norm is not None:
-        synchronized = layout.norm == "synchronized"
-        features = keras.layers.BatchNormalization(synchronized=synchronized, name="stem_norm")(features)
+    if layout.norm is not None and not layout.norm_first:
+        features = _normalization(layout, "stem_norm")(features)
     stages = zip(layout.blocks, layout.widths, layout.strides, strict=True)
     for stage, (count, width, stride) in enumerate(stages, start=1):
         for block in range(1, count + 1):
             features = ResidualConv2D(
                 width,
                 strides=stride if block == 1 else 1,
+                activation=_activation(layout.negative_slope),
                 use_bias=layout.bias,
                 shortcut=layout.shortcut,
                 norm=layout.norm,
+                norm_first=layout.norm_first,
+                norm_momentum=layout.norm_momentum,
                 branch_scale=layout.branch_scale,
                 kernel_initializer=first_initializer(mixed_seed(seed, stage, block)),
                 last_kernel_initializer=last_initializer(mixed_seed(seed, stage, block)),
@@ -66,13 +69,15 @@ def identity_network(
                 kernel_regularizer=regularizer,
                 name=f"stage{stage}_block{block}",
             )(features)
+    if layout.norm is not None and layout.norm_first:
+        features = _normalization(layout, "last_norm")(features)
     # The last layers stay in 32 bits or more: class scores need more than bfloat16's 8 bits.
     wide = features.dtype
     features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
     if layout.head == "random":
         projection = RandomProjection(classes, seed=seed, dtype=wide, name="head")
     else:
-        random = keras.initializers.GlorotUniform(mixed_seed(seed, 1))
+        random = keras.initializers.VarianceScaling(1, "fan_in", "uniform", mixed_seed(seed, 1))  # pyright: ignore[reportArgumentType]
         projection = keras.layers.Dense(
             classes,
             kernel_initializer="zeros" if layout.initializer == "fixup" or layout.head == "zero" else random,  # pyright: ignore[reportArgumentType]
@@ -81,6 +86,16 @@ def identity_network(
             name="head",
         )
     return keras.Model(inputs, projection(features), name=name)
+
+
+def _normalization(layout: Layout, name: str) -> keras.layers.BatchNormalization:
+    return keras.layers.BatchNormalization(
+        momentum=layout.norm_momentum, synchronized=layout.norm == "synchronized", name=name
+    )
+
+
+def _activation(negative_slope: float) -> Activation:
+    return keras.layers.LeakyReLU(negative_slope) if negative_slope else "relu"
 
 
 def _branch_initializers(name: str, branches: int) -> tuple[Callable, Callable]:

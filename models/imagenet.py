@@ -22,8 +22,11 @@ def identity_resnet34(
     shortcut: Shortcut = "pad",
     head: Head = "random",
     norm: Norm | None = None,
+    norm_first: bool = False,
+    norm_momentum: float = 0.99,
     initializer: Initializer = "identity",
     branch_scale: float | None = None,
+    negative_slope: float = 0.0,
     weight_decay: float = 1e-4,
     seed: int = 0,
     name: str = "identity_resnet34",
@@ -43,8 +46,9 @@ def identity_resnet34(
         blocks: residual blocks of each stage.
         widths: channels of each stage.
         stem: channels of the first convolution.
-        bias, shortcut, head, norm, initializer, branch_scale, weight_decay, seed, name: see
-            `models.cifar.identity_resnet`; `norm="batch", head="trained", bias=False` is nearest to He et al.'s.
+        bias, shortcut, head, norm, norm_first, norm_momentum, initializer, branch_scale, negative_slope, weight_decay,
+            seed, name: see `models.cifar.identity_resnet`; `norm="batch", head="trained", bias=False` is nearest to He
+            et al.'s.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
@@ -57,7 +61,10 @@ def identity_resnet34(
         shortcut=shortcut,
         head=head,
         norm=norm,
+        norm_first=norm_first,
+        norm_momentum=norm_momentum,
         initializer=initializer,
         branch_scale=branch_scale,
+        negative_slope=negative_slope,
     )
     return identity_network(layout, input_shape, classes, weight_decay, seed, name)

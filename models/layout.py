@@ -25,7 +25,8 @@ class Layout:
         widths: the channels of each stage.
         strides: of each stage's first block; the others have stride 1.
         stem, stem_size, stem_strides: channels, kernel size and stride of the first convolution.
-        bias, shortcut, head, norm, initializer, branch_scale: see `models.cifar.identity_resnet`.
+        bias, shortcut, head, norm, norm_first, norm_momentum, initializer, branch_scale, negative_slope: see
+            `models.cifar.identity_resnet`.
 
     Raises:
         ValueError: stages are missing, the stages of `blocks`, `widths` and `strides` differ in number, or a value is
@@ -42,8 +43,11 @@ class Layout:
     shortcut: Shortcut = "pad"
     head: Head = "random"
     norm: Norm | None = None
+    norm_first: bool = False
+    norm_momentum: float = 0.99
     initializer: Initializer = "identity"
     branch_scale: float | None = None
+    negative_slope: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.widths:

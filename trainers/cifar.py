@@ -106,10 +106,10 @@ class Data:
         metavar="N",
         at_least=1,
     )
-    preprocess: Literal["standardize", "channels", "zca"] = setting(
+    preprocess: Literal["standardize", "channels", "pixels", "zca"] = setting(
         "standardize",
-        help="standardise each image by itself (the paper's code) or each channel over all images, or contrast "
-        "normalisation and ZCA whitening",
+        help="standardise each image by itself (the paper's code) or each channel over all images, subtract the mean "
+        "image (He et al.), or contrast normalisation and ZCA whitening",
     )
 
 
@@ -190,7 +190,8 @@ class Cifar(Task["ImageData"]):
         model = typed.get("model", preset.get("model", "identity"))
         foreign = networks.foreign_options(model)
         applicable = {name: value for name, value in preset.items() if name not in foreign}
-        return with_defaults(CifarSettings, networks.recipe_of(model), applicable, typed)
+        depth = typed.get("depth", preset.get("depth"))
+        return with_defaults(CifarSettings, networks.recipe_of(model, depth), applicable, typed)
 
     @classmethod
     def default_out(cls, settings: CifarSettings, preset: str) -> str:

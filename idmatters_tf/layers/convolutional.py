@@ -117,6 +117,9 @@ class ResidualConv2D(keras.layers.Layer):
         norm: None, or "batch" for batch normalisation after each of the two convolutions (the paper's ablation), or
             "synchronized" for the same with statistics over all replicas of a `tf.distribute` strategy (TensorFlow's
             backend alone).
+        norm_first: normalise what goes into each convolution, in the branch, rather than what comes out, as the
+            TensorFlow code that Hardt & Ma start from: `x + C2(activation(BN(C1 BN(x))))`.
+        norm_momentum: of the moving averages of batch normalisation; that code has 0.9.
         branch_scale: None, or the first value of a trained factor on the branch, `x + scale * C2(...)`: 0.0 is
             SkipInit (De & Smith, 2020) and ReZero (Bachlechner et al., 2020), 1.0 Fixup's multiplier.
         kernel_initializer: of both kernels of the branch; `IdentityNormal()` if None. An integer seed is mixed with the
@@ -149,6 +152,8 @@ class ResidualConv2D(keras.layers.Layer):
         use_bias: bool = False,
         shortcut: str = "pad",
         norm: str | None = None,
+        norm_first: bool = False,
+        norm_momentum: float = 0.99,
         branch_scale: float | None = None,
         kernel_initializer: Initializer = None,
         last_kernel_initializer: Initializer = None,
@@ -165,6 +170,8 @@ class ResidualConv2D(keras.layers.Layer):
         self.use_bias = bool(use_bias)
         self.shortcut = one_of("shortcut", shortcut, SHORTCUTS, self)
         self.norm = one_of("norm", norm, NORMS, self)
+        self.norm_first = bool(norm_first)
+        self.norm_momentum = float(norm_momentum)
         self.branch_scale = None if branch_scale is None else float(branch_scale)
         self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer) or IdentityNormal()
         self.last_kernel_initializer: Initializer = keras.initializers.get(last_kernel_initializer)
@@ -197,7 +204,11 @@ class ResidualConv2D(keras.layers.Layer):
             return None
         axis = channel_axis(self.data_format)
         return keras.layers.BatchNormalization(
-            axis=axis, synchronized=self.norm == "synchronized", dtype=self.dtype_policy, name=name
+            axis=axis,
+            momentum=self.norm_momentum,
+            synchronized=self.norm == "synchronized",
+            dtype=self.dtype_policy,
+            name=name,
         )
 
     def _shape_changing_skip(self) -> keras.layers.Layer:
@@ -226,21 +237,24 @@ class ResidualConv2D(keras.layers.Layer):
         inner_shape = strided_shape(input_shape, self)
         self.conv1.build(input_shape)
         self.conv2.build(inner_shape)
-        for norm in (self.norm1, self.norm2):
-            if norm is not None:
-                norm.build(inner_shape)
+        if self.norm1 is not None and self.norm2 is not None:
+            self.norm1.build(input_shape if self.norm_first else inner_shape)
+            self.norm2.build(inner_shape)
         if self.branch_scale is not None:
             self.scale = self.add_weight(
                 name="scale", shape=(), initializer=keras.initializers.Constant(self.branch_scale)
             )
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        branch: Tensor = self.conv1(inputs)
-        if self.norm1 is not None:
-            branch = self.norm1(branch, training=training)
-        branch = self.conv2(self.activation(branch))
-        if self.norm2 is not None:
-            branch = self.norm2(branch, training=training)
+        branch: Tensor = inputs
+        if self.norm1 is None or self.norm2 is None:
+            branch = self.conv2(self.activation(self.conv1(branch)))
+        elif self.norm_first:
+            branch = self.norm2(self.conv1(self.norm1(branch, training=training)), training=training)
+            branch = self.conv2(self.activation(branch))
+        else:
+            branch = self.activation(self.norm1(self.conv1(branch), training=training))
+            branch = self.norm2(self.conv2(branch), training=training)
         dtype = wide_dtype(self)
         branch: Tensor = ops.cast(branch, dtype)
         if self.scale is not None:
@@ -265,6 +279,8 @@ class ResidualConv2D(keras.layers.Layer):
             "use_bias": self.use_bias,
             "shortcut": self.shortcut,
             "norm": self.norm,
+            "norm_first": self.norm_first,
+            "norm_momentum": self.norm_momentum,
             "branch_scale": self.branch_scale,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "last_kernel_initializer": keras.initializers.serialize(self.last_kernel_initializer),

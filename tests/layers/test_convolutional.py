@@ -137,6 +137,26 @@ def test_batch_norm_is_applied_in_the_branch_only():
     assert len(block.non_trainable_variables) == 4
 
 
+def test_norms_come_first_as_in_the_papers_base_code():
+    images = (5 + 2 * rng.normal(size=(16, 6, 6, 3))).astype("float32")
+    block = ResidualConv2D(
+        4, norm="batch", norm_first=True, norm_momentum=0.9, activation=keras.layers.LeakyReLU(0.1), shortcut="none"
+    )
+    block.build(images.shape)
+    kernels = [rng.normal(size=kernel.shape).astype("float32") for kernel in (block.conv1.kernel, block.conv2.kernel)]
+    block.conv1.kernel.assign(kernels[0])
+    block.conv2.kernel.assign(kernels[1])
+
+    def normalized(values):
+        return (values - values.mean((0, 1, 2))) / np.sqrt(values.var((0, 1, 2)) + 1e-3)
+
+    between = normalized(np.array(keras.ops.conv(normalized(images), kernels[0], padding="same")))
+    between = np.where(between > 0, between, 0.1 * between)
+    expected = np.array(keras.ops.conv(between, kernels[1], padding="same"))
+    np.testing.assert_allclose(np.array(block(images, training=True)), expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(block.norm1.moving_mean, 0.1 * images.mean((0, 1, 2)), rtol=1e-4)
+
+
 def test_regularizer_covers_all_kernels_and_no_bias():
     block = ResidualConv2D(
         4, strides=2, use_bias=True, shortcut="projection", kernel_regularizer=keras.regularizers.L2(0.5)
@@ -150,7 +170,15 @@ def test_regularizer_covers_all_kernels_and_no_bias():
 def test_saving_in_a_users_model(tmp_path):
     inputs = keras.Input((None, None, 3))
     outputs = keras.layers.GlobalAveragePooling2D()(
-        ResidualConv2D(8, strides=2, shortcut="projection", norm="batch", use_bias=True)(inputs)
+        ResidualConv2D(
+            8,
+            strides=2,
+            shortcut="projection",
+            norm="batch",
+            norm_first=True,
+            activation=keras.layers.LeakyReLU(0.1),
+            use_bias=True,
+        )(inputs)
     )
     check_saving(keras.Model(inputs, outputs), rng.normal(size=(2, 9, 7, 3)), tmp_path / "model.keras")
 

@@ -170,3 +170,18 @@ def test_the_head_is_a_random_projection():
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         small(**arguments)
+
+
+def test_the_details_of_the_papers_base_code_are_options():
+    options = {"blocks": 1, "widths": (4, 8), "stem": 4, "norm": "batch", "head": "trained"}
+    model = identity_resnet((8, 8, 3), norm_first=True, norm_momentum=0.9, negative_slope=0.1, **options)
+    names = [layer.name for layer in model.layers]
+    assert "last_norm" in names
+    assert "stem_norm" not in names
+    block = model.get_layer("stage2_block1")
+    assert block.norm1.momentum == 0.9
+    assert float(block.activation(np.array(-1.0, "float32"))) == pytest.approx(-0.1)
+    # Uniform with variance 1 / fan_in, as the frozen projection's.
+    head = np.array(identity_resnet((8, 8, 3), classes=4000, **options).get_layer("head").kernel)
+    assert np.abs(head).max() == pytest.approx(np.sqrt(3 / 8), rel=1e-3)
+    assert head.var() == pytest.approx(1 / 8, rel=0.03)

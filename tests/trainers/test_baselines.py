@@ -59,6 +59,9 @@ def test_each_model_brings_the_recipe_of_its_paper():
     resnet = resolved("--model", "resnet")
     assert (resnet["depth"], resnet["steps"], resnet["learning_rate"]) == (110, 64_000, 0.1)
     assert (resnet["warm_up_steps"], resnet["blocks"], resnet["norm"]) == (400, None, None)
+    # He et al. (2015) warm up at depth 110 alone.
+    assert resolved("--model", "resnet", "--depth", 20)["warm_up_steps"] == 0
+    assert resolved("--model", "resnet", "--depth", 20, "--warm-up-steps", 7)["warm_up_steps"] == 7
     densenet = resolved("--model", "densenet", "--steps", 10)
     assert (densenet["growth"], densenet["batch_size"], densenet["nesterov"]) == (24, 64, True)
     assert (densenet["steps"], densenet["dropout"], densenet["bottleneck"]) == (10, 0.0, False)

@@ -116,16 +116,17 @@ def _all_cnn(network, ablations, common, replicas):
     return all_cnn_c(**common)
 
 
-# He et al. (2015, 2016): 64,000 steps, the first 400 of them at a tenth of the rate.
+# He et al. (2015, 2016): 64,000 steps, at depth 110 the first 400 of them at a tenth of the rate.
+_WARM_UP_DEPTH = 110
 _RESNET_RECIPE = {
-    "depth": 110,
+    "depth": _WARM_UP_DEPTH,
     "steps": 64_000,
     "learning_rate": 0.1,
     "drop_steps": (32_000, 48_000),
     "warm_up_steps": 400,
     "warm_up_rate": 0.01,
     "augment": "standard",
-    "preprocess": "channels",
+    "preprocess": "pixels",
 }
 
 NORMALIZER_FREE = {
@@ -150,7 +151,12 @@ NORMALIZER_FREE = {
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "identity": Architecture(
-        ("blocks", "widths", "stem", "bias", "shortcut", "head", "norm", "initializer", "branch_scale"), {}, _identity
+        (
+            *("blocks", "widths", "stem", "bias", "shortcut", "head", "norm", "norm_first", "norm_momentum"),
+            *("initializer", "branch_scale", "negative_slope"),
+        ),
+        {},
+        _identity,
     ),
     # This package's own, see docs/fast.md.
     "normalizer-free": Architecture(("blocks", "widths", "stem", "branch_gain"), NORMALIZER_FREE, _normalizer_free),
@@ -193,10 +199,17 @@ _OWN_OPTIONS = tuple(dict.fromkeys(option for each in ARCHITECTURES.values() for
 _MAY_BE_NONE = ("branch_scale",)
 
 
-def recipe_of(model: str) -> dict[str, Any]:
-    """What a model changes of the defaults: the recipe of its paper, and None for the options that it lacks."""
-    architecture = ARCHITECTURES[model]
-    return {**dict.fromkeys(foreign_options(model)), **architecture.recipe}
+def recipe_of(model: str, depth: int | None = None) -> dict[str, Any]:
+    """What a model changes of the defaults: the recipe of its paper, and None for the options that it lacks.
+
+    Args:
+        model: one of `ARCHITECTURES`.
+        depth: where it is not the paper's; only residual networks as deep as theirs or deeper are warmed up.
+    """
+    recipe = {**dict.fromkeys(foreign_options(model)), **ARCHITECTURES[model].recipe}
+    if model in ("resnet", "preresnet") and depth is not None and depth < _WARM_UP_DEPTH:
+        recipe["warm_up_steps"] = 0
+    return recipe
 
 
 def foreign_options(model: str) -> list[str]:

@@ -1,16 +1,17 @@
 """What is done to images before they reach a network, fitted to the training images where need be.
 
 standardize    each image to mean 0 and standard deviation 1, by itself (the paper's code)
-channels       each channel to mean 0 and standard deviation 1 over the training images (He et al., Huang et al.)
+channels       each channel to mean 0 and standard deviation 1 over the training images (Huang et al.)
+pixels         the mean image subtracted, divided by the one standard deviation of what is left (He et al., 2015)
 zca            global contrast normalisation and ZCA whitening (Springenberg et al.)
 
-The latter two come before the augmentation, as in those papers, so that its padding is with zeros.
+All but the first come before the augmentation, as in those papers, so that its padding is with zeros.
 """
 
 import pathlib
 import typing
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import keras
 import numpy as np
@@ -20,7 +21,7 @@ from idmatters_tf.checkpointing import replacing
 from idmatters_tf.layers import PerImageStandardization, ZCAWhitening
 from trainers.cli.arguments import UsageError
 
-Preprocessing = Literal["standardize", "channels", "zca"]
+Preprocessing = Literal["standardize", "channels", "pixels", "zca"]
 NAMES: tuple[Preprocessing, ...] = get_args(Preprocessing)
 FILE = "preprocessing.keras"
 
@@ -38,9 +39,17 @@ def fit(name: Preprocessing, images: NDArray[np.uint8]) -> keras.layers.Layer:
         layer = ZCAWhitening(name="whitening", dtype="float32")
         layer.adapt(images)
         return layer
+    if name == "pixels":
+        mean = images.mean(axis=0, dtype=np.float64)
+        variance = float(np.mean([np.square(image - mean).mean() for image in images]))
+        return _normalization((1, 2, 3), mean.tolist(), np.full(mean.shape, variance).tolist())
     pixels = [images[..., channel] for channel in range(images.shape[-1])]
     means, variances = ([float(f(channel, dtype=np.float64)) for channel in pixels] for f in (np.mean, np.var))
-    return keras.layers.Normalization(axis=-1, mean=means, variance=variances, name="normalization", dtype="float32")
+    return _normalization(-1, means, variances)
+
+
+def _normalization(axis: int | tuple[int, ...], mean: Any, variance: Any) -> keras.layers.Layer:
+    return keras.layers.Normalization(axis=axis, mean=mean, variance=variance, name="normalization", dtype="float32")
 
 
 def apply(layer: keras.layers.Layer, images: NDArray[np.uint8]) -> NDArray[np.float32]:

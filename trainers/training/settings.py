@@ -84,6 +84,16 @@ class Ablations:
     )
     head: Head | None = setting("random", help="the last layer: a frozen random projection, or a trained one")
     norm: Literal["none", "batch"] | None = setting("none", help="normalisation after each 3x3 convolution")
+    norm_first: bool | None = setting(
+        False, help="normalise before each convolution instead, as the paper's base code does"
+    )
+    norm_momentum: float | None = setting(
+        0.99,
+        help="momentum of the normalisation's moving averages (0.9 in the paper's base code)",
+        metavar="X",
+        at_least=0,
+        below=1,
+    )
     initializer: Initializer | None = setting(
         "identity",
         help="initialisation of the residual convolutions: N(0, 1/(k^2 c)^2), N(0, 1/(k sqrt c)^2), or Fixup "
@@ -95,6 +105,13 @@ class Ablations:
         "ReZero (default: no factor)",
         metavar="X",
         at_least=0,
+    )
+    negative_slope: float | None = setting(
+        0.0,
+        help="slope of the ReLUs below 0 (0.1 in the paper's base code)",
+        metavar="X",
+        at_least=0,
+        below=1,
     )
 
 

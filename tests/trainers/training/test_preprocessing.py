@@ -24,3 +24,10 @@ def test_a_damaged_one_is_one_sentence(tmp_path, damage):
     path.write_bytes({"garbage": b"garbage", "cut": path.read_bytes()[:-30], "empty": b""}[damage])
     with pytest.raises(UsageError, match="preprocessing.keras is damaged"):
         preprocessing.load(tmp_path)
+
+
+def test_pixels_subtracts_the_mean_image_and_keeps_proportions(tmp_path):
+    preprocessing.save(preprocessing.fit("pixels", IMAGES), IMAGES.shape[1:], tmp_path)
+    outputs = preprocessing.apply(preprocessing.load(tmp_path), IMAGES)
+    expected = IMAGES - IMAGES.astype(float).mean(axis=0)
+    np.testing.assert_allclose(outputs, expected / expected.std(), atol=1e-5)
