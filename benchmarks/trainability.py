@@ -1,0 +1,216 @@
+"""Claim: near the identity a network trains at every depth, where other starts need a smaller rate or do not train.
+
+    python benchmarks/trainability.py --dataset cifar10 --data-dir DIR [--out runs/trainability]
+
+Hardt & Ma's central practical claim as one image. Networks of the family of Table 1, narrow ones, from 7 to 109
+convolutions, are trained for a few hundred steps from six starts at learning rates over two decades:
+
+    identity        the paper's: residual kernels N(0, 1/(k^2 c)^2), frozen random head, nothing else
+    standard        residual kernels N(0, 1/(k sqrt c)^2)
+    clipped         standard, the gradient clipped to norm 1
+    fixup           Zhang et al. (2019): branches scaled by depth, second kernels and head zero, biases, multipliers
+    skipinit        De & Smith (2020): standard kernels, each branch times a trained factor that starts at 0
+    batch           standard kernels with batch normalisation behind each convolution
+
+A heat map for each start shows the training loss (mean over the last tenth of the steps and over the seeds) by depth
+and rate; a cross marks runs whose loss was no longer finite, or rose above 100, for at least one seed. Momentum 0.9,
+batches of 64, weight decay 1e-4, pad by 2, crop, flip, standardise, constant rate.
+
+Each finished run is a line of results.jsonl: a run that was stopped goes on with the same command. The order is such
+that the whole picture is there coarsely before it is there in full.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import os
+import pathlib
+import sys
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from idmatters_tf.data import cifar, shapes
+from idmatters_tf.data.augment import AUGMENTATIONS
+from idmatters_tf.data.batches import TrainBatches
+from idmatters_tf.data.images import DataError
+from idmatters_tf.optimizers import Momentum
+from models.cifar import identity_resnet
+from trainers.run.figures import save_figure
+
+STARTS = {
+    "identity": {},
+    "standard": {"initializer": "standard"},
+    "clipped": {"initializer": "standard"},
+    "fixup": {"initializer": "fixup", "head": "trained", "bias": True, "branch_scale": 1.0},
+    "skipinit": {"initializer": "standard", "branch_scale": 0.0},
+    "batch": {"initializer": "standard", "norm": "batch"},
+}
+TITLES = {"clipped": "standard, clipped to norm 1", "batch": "standard, batch normalisation"}
+BOUND = 100.0
+
+
+def parser():
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--dataset", choices=("cifar10", "shapes"), default="cifar10", help="the data")
+    parser.add_argument("--data-dir", help="folder with the official binary files")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/trainability"), help="the results")
+    parser.add_argument("--starts", nargs="+", choices=tuple(STARTS), default=tuple(STARTS), help="which starts")
+    parser.add_argument("--blocks", type=int, nargs="+", default=[1, 2, 4, 9, 18], help="residual blocks per stage")
+    parser.add_argument("--widths", type=int, nargs=3, default=[8, 16, 32], help="channels of each stage")
+    default_rates = [0.01, 0.0215, 0.0464, 0.1, 0.215, 0.464, 1.0]
+    parser.add_argument("--rates", type=float, nargs="+", default=default_rates, help="learning rates")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds")
+    parser.add_argument("--steps", type=int, default=200, help="updates of each run")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per update")
+    return parser
+
+
+class Trainee:
+    """One network that is trained many times, so that its step is compiled once."""
+
+    def __init__(self, start, blocks, options, classes):
+        self.start, self.options, self.classes = start, options, classes
+        self.arguments = {"blocks": blocks, "widths": tuple(options.widths), "stem": options.widths[0], **STARTS[start]}
+        self.model = self.network(0)
+        self.optimizer = Momentum(0.1, momentum=0.9)
+        self.optimizer.build(self.model.trainable_variables)
+        self.update = tf.function(self._update)
+
+    def network(self, seed):
+        return identity_resnet(classes=self.classes, seed=seed, **self.arguments)
+
+    def _update(self, images, labels, rate):
+        with tf.GradientTape() as tape:
+            logits = self.model(images, training=True)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+            objective = loss + tf.add_n(self.model.losses)
+        variables = self.model.trainable_variables
+        gradients = tape.gradient(objective, [variable.value for variable in variables])
+        if self.start == "clipped":
+            gradients, _ = tf.clip_by_global_norm(gradients, 1.0)
+        for gradient, variable in zip(gradients, variables, strict=True):
+            self.optimizer.update_step(gradient, variable.value, rate)
+        return loss
+
+    def train(self, batches, rate, seed):
+        """The mean loss over the last tenth of the steps; infinite where it diverged."""
+        for variable, first in zip(self.model.variables, self.network(seed).variables, strict=True):
+            variable.assign(first)
+        for variable in self.optimizer.variables:
+            variable.assign(keras.ops.zeros_like(variable))
+        losses = []
+        for images, labels in batches.dataset(0, self.options.steps):
+            losses.append(float(self.update(images, labels, tf.constant(rate, tf.float32))))
+            if not losses[-1] < BOUND:
+                return math.inf
+        return float(np.mean(losses[-max(1, len(losses) // 10) :]))
+
+
+def planned(options):
+    """(start, blocks, rate, seed) of all runs: the first seed first."""
+    return [
+        (start, blocks, rate, seed)
+        for seed, blocks, start, rate in itertools.product(
+            options.seeds, sorted(options.blocks), options.starts, options.rates
+        )
+    ]
+
+
+def key(row):
+    return (row["start"], row["blocks"], row["rate"], row["seed"])
+
+
+def read(path, settings):
+    """The finished runs of an earlier sitting."""
+    if not path.exists():
+        return []
+    rows = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    if rows and rows[0]["settings"] != settings:
+        sys.exit(f"error: {path} holds runs with other settings: {rows[0]['settings']}. Give another --out.")
+    return rows
+
+
+def draw(rows, options, path):
+    from matplotlib.figure import Figure
+
+    starts = list(options.starts)
+    columns = min(3, len(starts))
+    figure = Figure(figsize=(3.1 * columns + 1, 2.9 * -(-len(starts) // columns)), layout="constrained", dpi=150)
+    axes = list(figure.subplots(-(-len(starts) // columns), columns, squeeze=False).flat)
+    blocks, rates = sorted(options.blocks), sorted(options.rates)
+    image = None
+    lowest = math.floor(10 * min((row["loss"] for row in rows if row["loss"] is not None), default=1.0)) / 10
+    for panel, start in zip(axes, starts, strict=False):
+        losses = np.full((len(blocks), len(rates)), np.nan)
+        for i, j in itertools.product(range(len(blocks)), range(len(rates))):
+            cell = [
+                row["loss"]
+                for row in rows
+                if (row["start"], row["blocks"], row["rate"]) == (start, blocks[i], rates[j])
+            ]
+            finite = [loss for loss in cell if loss is not None]
+            if finite:
+                losses[i, j] = np.mean(finite)
+            if len(finite) < len(cell):
+                panel.plot(j, i, "x", color="black", markersize=6)
+        image = panel.imshow(losses, origin="lower", aspect="auto", cmap="viridis_r", vmin=lowest, vmax=math.log(10))
+        panel.set_xticks(range(len(rates)), [f"{rate:.2g}" for rate in rates], fontsize=7, rotation=45)
+        panel.set_yticks(range(len(blocks)), [f"{6 * count + 1}" for count in blocks], fontsize=7)
+        panel.set_title(TITLES.get(start, start), fontsize=9)
+        panel.set_facecolor("lightgrey")
+    for panel in axes[len(starts) :]:
+        panel.remove()
+    figure.supxlabel("learning rate", fontsize=9)
+    figure.supylabel("convolutions", fontsize=9)
+    if image is not None:
+        bar = figure.colorbar(image, ax=axes[: len(starts)], shrink=0.8, extend="both")
+        bar.set_label(f"training loss after {options.steps} steps; cross: diverged", fontsize=8)
+    save_figure(figure, path, dpi=150)
+
+
+def main():
+    options = parser().parse_args()
+    try:
+        data = cifar.load("cifar10", options.data_dir) if options.dataset == "cifar10" else shapes.load()
+    except DataError as error:
+        sys.exit(f"error: {error}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / "results.jsonl"
+    settings = {name: getattr(options, name) for name in ("dataset", "widths", "steps", "batch_size")}
+    rows = read(path, settings)
+    done = {key(row) for row in rows}
+    wanted = planned(options)
+    open_runs = [each for each in wanted if each not in done]
+    progress = tqdm(total=len(wanted), initial=len(wanted) - len(open_runs), unit="run", dynamic_ncols=True)
+    with path.open("a") as file:
+        for (_, blocks, start), group in itertools.groupby(open_runs, lambda each: (each[3], each[1], each[0])):
+            trainee = Trainee(start, blocks, options, data.classes)
+            for _, _, rate, seed in group:
+                augmentation = AUGMENTATIONS["paper"]
+                batches = TrainBatches(data.train_images, data.train_labels, options.batch_size, seed, augmentation)
+                began = time.monotonic()
+                loss = trainee.train(batches, rate, seed)
+                row = {"start": start, "blocks": blocks, "rate": rate, "seed": seed, "settings": settings}
+                row |= {"loss": loss if math.isfinite(loss) else None, "seconds": round(time.monotonic() - began, 1)}
+                rows.append(row)
+                print(json.dumps(row), file=file, flush=True)
+                progress.set_description(f"{start}, {6 * blocks + 1} convolutions, rate {rate:.2g}: {loss:.2f}")
+                progress.update()
+            keras.backend.clear_session()
+            draw(rows, options, options.out / "trainability.png")
+    draw(rows, options, options.out / "trainability.png")
+    print(f"{options.out / 'trainability.png'}")
+
+
+if __name__ == "__main__":
+    main()
