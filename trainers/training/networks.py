@@ -152,7 +152,7 @@ NORMALIZER_FREE = {
 ARCHITECTURES: Mapping[str, Architecture] = {
     "identity": Architecture(
         (
-            *("blocks", "widths", "stem", "bias", "shortcut", "head", "norm", "norm_first", "norm_momentum"),
+            *("blocks", "widths", "stem", "bias", "shortcut", "head", "norm", "norm_momentum"),
             *("initializer", "branch_scale", "negative_slope"),
         ),
         {},
@@ -196,7 +196,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 _OWN_OPTIONS = tuple(dict.fromkeys(option for each in ARCHITECTURES.values() for option in each.options))
-_MAY_BE_NONE = ("branch_scale",)
+_MAY_BE_NONE = ("branch_scale", "norm_momentum", "negative_slope")
 
 
 def recipe_of(model: str, depth: int | None = None) -> dict[str, Any]:

@@ -83,16 +83,17 @@ class Ablations:
         "pad", help="average pooling and zero padding, 1x1 convolutions, or none (the standard parameterisation)"
     )
     head: Head | None = setting("random", help="the last layer: a frozen random projection, or a trained one")
-    norm: Literal["none", "batch"] | None = setting("none", help="normalisation after each 3x3 convolution")
-    norm_first: bool | None = setting(
-        False, help="normalise before each convolution instead, as the paper's base code does"
+    norm: Literal["none", "batch", "batch-first"] | None = setting(
+        "none",
+        help="normalisation behind each 3x3 convolution, or before each one of a branch, as in the paper's base code",
     )
     norm_momentum: float | None = setting(
-        0.99,
-        help="momentum of the normalisation's moving averages (0.9 in the paper's base code)",
+        None,
+        help="momentum of the normalisation's moving averages (default: 0.99; 0.9 in the paper's base code)",
         metavar="X",
         at_least=0,
         below=1,
+        added_later=True,
     )
     initializer: Initializer | None = setting(
         "identity",
@@ -107,11 +108,12 @@ class Ablations:
         at_least=0,
     )
     negative_slope: float | None = setting(
-        0.0,
-        help="slope of the ReLUs below 0 (0.1 in the paper's base code)",
+        None,
+        help="slope of the ReLUs below 0 (default: 0; 0.1 in the paper's base code)",
         metavar="X",
         at_least=0,
         below=1,
+        added_later=True,
     )
 
 
@@ -215,8 +217,10 @@ class Settings(Protocol):
 
 def layout_options(network: Ablations, replicas: int) -> dict[str, Any]:
     """The fields of a `models.layout.Layout` that the settings name."""
-    options = {field.name: getattr(network, field.name) for field in dataclasses.fields(Ablations)}
-    return {**options, "norm": None if network.norm == "none" else batch_norm(replicas)}
+    given = {field.name: getattr(network, field.name) for field in dataclasses.fields(Ablations)}
+    options = {name: value for name, value in given.items() if value is not None}
+    norm = None if network.norm == "none" else batch_norm(replicas)
+    return {**options, "norm": norm, "norm_first": network.norm == "batch-first"}
 
 
 def batch_norm(replicas: int) -> Literal["batch", "synchronized"]:
