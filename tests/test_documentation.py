@@ -17,7 +17,7 @@ from trainers.training.program import split
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "CONTRIBUTING.md"]
 PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "examples")]
-PROGRAMS = ("cifar", "imagenet", "launch", "plan", "report", "landscape.__main__", "shortcuts.__main__")
+PROGRAMS = ("cifar", "imagenet", "launch", "plan", "report", "sweep", "landscape.__main__", "shortcuts.__main__")
 PROGRAMS += ("expressivity.__main__",)
 # NAME, COMMAND, N and ... stand for something else, $ for a variable of the shell.
 PLACEHOLDER = re.compile(r"\bNAME|\bCOMMAND|\bN\b|\.\.\.|\$")
@@ -108,6 +108,12 @@ def check(words):
         own, (_, inner, *rest) = argv[: argv.index("--")], argv[argv.index("--") :]
         module.parser().parse_args([*own, "--", inner, *rest])
         check((f"trainers.{inner}", *rest))
+    elif program == "sweep":
+        from trainers.sweep import runs_of
+
+        typed = parse(module.parser(), argv)
+        _, inner, *rest = typed.pop("command")
+        assert runs_of(inner, rest, with_defaults(module.Settings, typed))
     elif program in ("plan", "report"):
         module.parser().parse_args(argv)
     else:

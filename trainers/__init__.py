@@ -4,6 +4,7 @@ trainers.cifar          trains the residual networks on CIFAR-10, CIFAR-100 or t
 trainers.imagenet       trains the variant for ImageNet, on ImageNet or any folder of labelled images
 trainers.launch         starts either of them as a cluster of processes on this machine
 trainers.plan           computes how long ImageNet takes on which machines, and what the bottleneck is
+trainers.sweep          trains one run for each seed and combination of options, and compares them
 trainers.report         compares runs: a plot and a table
 trainers.landscape      the landscape theory of deep linear networks
 trainers.shortcuts      the experiments of Demystifying ResNet

@@ -52,3 +52,8 @@ def report() -> NoReturn:
 def shortcuts() -> NoReturn:
     """`idmatters-shortcuts`"""
     _run("trainers.shortcuts.__main__")
+
+
+def sweep() -> NoReturn:
+    """`idmatters-sweep`"""
+    _run("trainers.sweep")

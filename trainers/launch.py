@@ -28,6 +28,8 @@ examples:
 
 The processes share the cores of this machine: this is for trying out, not for speed. Ctrl-C and SIGTERM are passed on:
 all save a checkpoint and end; the same command goes on. When one process fails, all are ended.
+
+exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM after saving
 """
 PROGRAMS = ("cifar", "imagenet")
 # How long the other processes may take to end by themselves once one has failed.
@@ -157,7 +159,7 @@ class Processes:
             for name, process in self._processes.items():
                 if process.returncode and failed is None:
                     code, failed = process.returncode, (name, time.monotonic())
-                    if not self._signals.received:
+                    if not self._signals.received and len(self._processes) > 1:
                         print(f"{name} ended with exit code {code}; ending the others", file=sys.stderr, flush=True)
             if failed is not None and not self._signals.received and not killed:
                 waited = time.monotonic() - failed[1]
@@ -171,6 +173,11 @@ class Processes:
         code = code or (codes[0] if codes else 0)
         # A process killed by a signal has a negative code; shells say 128 + the signal.
         return 128 - code if code < 0 else code
+
+    def close(self) -> None:
+        """Gives back what watching the processes took, once all have ended."""
+        os.close(self._held)
+        os.close(self._watched)
 
 
 if __name__ == "__main__":

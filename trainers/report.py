@@ -1,7 +1,9 @@
-"""Compares finished or running runs: convergence in one plot, and a table of errors, sizes, speeds and settings."""
+"""Compares finished or running runs: convergence in one plot, and tables of errors, sizes, speeds and settings."""
 
 import dataclasses
+import itertools
 import pathlib
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,8 +23,9 @@ examples:
   python -m trainers.report runs/* --out reports/all            every run; those without tests yet are left out
   python -m trainers.report runs/a runs/b --names pad "1x1"     with names of your own
 
-It writes comparison.png, comparison.md and comparison.csv, and prints the table. The runs are those of trainers.cifar,
-trainers.imagenet and benchmarks/cifar_on_jax.py.
+It writes comparison.png, comparison.md and comparison.csv, and prints the table. Runs that differ in nothing but the
+seed are also shown together, as mean and standard deviation, and written to seeds.csv. The runs are those of
+trainers.cifar, trainers.imagenet, trainers.sweep and benchmarks/cifar_on_jax.py.
 
 exit codes: 0 done; 1 failed while running; 2 bad input
 """
@@ -62,28 +65,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, path in zip(settings.names or _short_names(settings.runs), settings.runs, strict=True):
         run = Run(path)
         run.config()
-        if any(record["kind"] == "test" for record in run.metrics()):
+        if any(record["kind"] in ("test", "diverged") for record in run.metrics()):
             runs[name] = run
         else:
             print(f"{path} has no test result yet: left out")
-    if not runs:
+    if not any(record["kind"] == "test" for run in runs.values() for record in run.metrics()):
         raise UsageError("none of the runs has a test result yet. Wait for the first one (--evaluate-every).")
 
     from trainers.run.figures import comparison
     from trainers.run.tables import write_csv
 
-    rows = rows_of(runs)
     folder = pathlib.Path(settings.out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {folder} cannot be written: {error.strerror}. Name another folder.") from error
-    table = markdown(rows)
-    write_atomically(folder / "comparison.md", table)
-    write_csv(folder / "comparison.csv", rows)
+    rows, groups = rows_of(runs), seed_groups(runs)
+    text, tables = markdown(rows), [folder / "comparison.csv"]
+    write_csv(tables[0], rows)
+    if any(len(members) > 1 for members in groups.values()):
+        together = rows_of_seeds(runs, groups)
+        text += f"\nMean and standard deviation over the seeds:\n\n{markdown(together)}"
+        tables.append(folder / "seeds.csv")
+        write_csv(tables[1], together)
+    write_atomically(folder / "comparison.md", text)
     metrics = {name: run.metrics() for name, run in runs.items()}
-    figure = comparison(metrics, folder / "comparison.png", settings.title)
-    print(f"{table}\n{figure}, {folder / 'comparison.md'}, {folder / 'comparison.csv'}")
+    figure = comparison(metrics, folder / "comparison.png", settings.title, groups)
+    print(f"{text}\n{figure}, {folder / 'comparison.md'}, {', '.join(map(str, tables))}")
     return 0
 
 
@@ -91,50 +99,145 @@ def rows_of(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     """A row of the table for each run.
 
     Args:
-        runs: by name, each with at least one test result.
+        runs: by name.
 
     Returns:
         Dicts with the same keys: errors in percent, sizes, speed, and the settings in which the runs differ.
     """
-    # Where the data lie and how often something is written say nothing of the result.
-    uninteresting = free_on_resume(Cifar) | free_on_resume(ImageNet) | {"out", "steps_per_dispatch", "minutes"}
-    settings = {name: run.config()["settings"] for name, run in runs.items()}
-    keys = [key for key in dict.fromkeys(key for each in settings.values() for key in each) if key not in uninteresting]
-    differing = [key for key in keys if len({repr(each.get(key)) for each in settings.values()}) > 1]
+    settings = _settings_that_matter(runs)
+    differing = _differing(settings)
     rows = []
     for name, run in runs.items():
         records, result = run.metrics(), run.result() or {}
-        tests = [record for record in records if record["kind"] == "test"]
         rates = [record["images_per_second"] for record in records if record["kind"] == "train"]
-        best = min(tests, key=lambda record: record["error"])
+        best, at_step, last, steps = _errors(run)
         rows.append(
             {
                 "run": name,
-                "best error, %": round(100 * best["error"], 2),
-                "at step": best["step"],
-                "last error, %": round(100 * tests[-1]["error"], 2),
-                "steps": tests[-1]["step"],
-                "finished": "yes" if result else "no",
+                "best error, %": _percent(best),
+                "at step": at_step,
+                "last error, %": _percent(last),
+                "steps": steps,
+                "state": _state(run),
                 "parameters": result.get("parameters", ""),
                 "images/s": round(statistics.median(rates)) if rates else "",
-                "minutes": round(records[-1]["seconds"] / 60, 1),
+                "minutes": f"{records[-1].get('seconds', 0.0) / 60:.1f}",
                 **{key: _in_a_cell(settings[name].get(key)) for key in differing},
             }
         )
     return rows
 
 
+def seed_groups(runs: Mapping[str, Run]) -> dict[str, list[str]]:
+    """The names of runs that differ in nothing but the seed, by a name for all of them."""
+    groups: dict[str, list[str]] = {}
+    for name, each in _settings_that_matter(runs).items():
+        key = repr(sorted((key, repr(value)) for key, value in each.items() if key != "seed"))
+        groups.setdefault(key, []).append(name)
+    named: dict[str, list[str]] = {}
+    for members in groups.values():
+        name = members[0]
+        if len(members) > 1:
+            # run-seed-0 and run-seed-1, or run-s10 and run-s11.
+            name = re.sub(r"[-_. ]+(seed|s)?[-_. ]*\d*$", "", _common_prefix(members)) or f"{name}, ..."
+        named[f"{name}, ..." if name in named else name] = members
+    return named
+
+
+def rows_of_seeds(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """A row for each group of `seed_groups`: means and standard deviations over the runs that have not diverged."""
+    settings = _settings_that_matter(runs)
+    differing = [key for key in _differing(settings) if key != "seed"]
+    rows = []
+    for name, members in groups.items():
+        good = [_errors(runs[member]) for member in members if not _state(runs[member]).startswith("diverged")]
+        columns = {
+            "best error, %": [best for best, _, _, _ in good if best is not None],
+            "last error, %": [last for _, _, last, _ in good if last is not None],
+        }
+        rows.append(
+            {
+                "runs": name,
+                "seeds": " ".join(str(settings[member].get("seed", "")) for member in members),
+                **{column: mean_and_deviation(values) for column, values in columns.items()},
+                "diverged": f"{len(members) - len(good)} of {len(members)}",
+                **{key: _in_a_cell(settings[members[0]].get(key)) for key in differing},
+            }
+        )
+    return rows
+
+
+def mean_and_deviation(errors: Sequence[float]) -> str:
+    """Errors, as fractions, in percent: their mean and, of more than one, their standard deviation (n - 1)."""
+    if not errors:
+        return "-"
+    mean = _percent(statistics.mean(errors))
+    return f"{mean} ± {_percent(statistics.stdev(errors))}" if len(errors) > 1 else mean
+
+
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as a table in Markdown."""
-    lines = [list(rows[0]), ["---"] * len(rows[0])]
-    lines += [[f"{value:,}" if type(value) is int else str(value) for value in row.values()] for row in rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    """The rows as a table in Markdown, whose columns are aligned as text, too: numbers to the right."""
+    cells = [[f"{value:,}" if type(value) is int else str(value) for value in row.values()] for row in rows]
+    columns = list(zip(rows[0], *cells, strict=True))
+    numeric = [all(re.fullmatch(r"[-\d.,± ]*", cell) for cell in column[1:]) for column in columns]
+    widths = [max(3, *map(len, column)) for column in columns]
+    rule = [f"{'-' * (width - 1)}:" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
+    lines = [list(rows[0]), rule, *cells]
+    text = ""
+    for line in lines:
+        padded = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        text += f"| {' | '.join(padded)} |\n"
+    return text
+
+
+def _settings_that_matter(runs):
+    """Those of each run that may change its result: where the data lie and how often something is written do not."""
+    uninteresting = free_on_resume(Cifar) | free_on_resume(ImageNet) | {"out", "steps_per_dispatch", "minutes"}
+    return {
+        name: {key: value for key, value in run.config()["settings"].items() if key not in uninteresting}
+        for name, run in runs.items()
+    }
+
+
+def _differing(settings):
+    """The names of the settings in which the runs differ."""
+    keys = dict.fromkeys(key for each in settings.values() for key in each)
+    return [key for key in keys if len({repr(each.get(key)) for each in settings.values()}) > 1]
+
+
+def _errors(run):
+    """(the best error, its step, the last error, the last step) of a run; the errors None and "-" without tests."""
+    records = run.metrics()
+    tests = [record for record in records if record["kind"] == "test"]
+    if not tests:
+        return None, "-", None, records[-1]["step"]
+    best = min(tests, key=lambda record: record["error"])
+    return best["error"], best["step"], tests[-1]["error"], tests[-1]["step"]
+
+
+def _state(run):
+    if run.result():
+        return "finished"
+    steps = [record["step"] for record in run.metrics() if record["kind"] == "diverged"]
+    return f"diverged at step {steps[-1]}" if steps else "not finished"
+
+
+def _percent(error):
+    return "-" if error is None else f"{100 * error:.2f}"
 
 
 def _short_names(paths):
     """The folders' names; the whole paths where two are the same."""
     names = [pathlib.Path(path).resolve().name for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+def _common_prefix(names):
+    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in same)
 
 
 def _in_a_cell(value):

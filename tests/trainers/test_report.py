@@ -38,14 +38,42 @@ def test_runs_side_by_side(tmp_path):
     with open(tmp_path / "report" / "comparison.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert rows[0] == {
-        "run": "a", "best error, %": "25.0", "at step": "20", "last error, %": "30.0", "steps": "30", "finished": "yes",
-        "parameters": "1234", "images/s": "200", "minutes": "3.0", "widths": "8 16",
+        "run": "a", "best error, %": "25.00", "at step": "20", "last error, %": "30.00", "steps": "30",
+        "state": "finished", "parameters": "1234", "images/s": "200", "minutes": "3.0", "widths": "8 16",
     }  # fmt: skip
-    assert (rows[1]["finished"], rows[1]["widths"]) == ("no", "8 32")
+    assert (rows[1]["state"], rows[1]["widths"]) == ("not finished", "8 32")
     table = (tmp_path / "report" / "comparison.md").read_text()
     assert table in said
-    assert "| a | 25.0 | 20 | 30.0 | 30 | yes | 1,234 | 200 | 3.0 | 8 16 |" in table
+    _, rule, first, second = table.splitlines()
+    assert len(set(map(len, table.splitlines()))) == 1
+    assert rule.startswith("| --- | ------------: | ------: |")
+    assert "|         25.00 |      20 |         30.00 |    30 | finished     |      1,234 |" in first
+    assert "|         60.00 |      10 |         60.00 |    10 | not finished |            |" in second
+    assert not (tmp_path / "report" / "seeds.csv").exists()
     assert (tmp_path / "report" / "comparison.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_seeds_as_mean_and_deviation_and_runs_that_diverged(tmp_path):
+    errors = {0: [0.5, 0.2], 1: [0.5, 0.3], 2: [0.6]}
+    runs = [make(tmp_path / f"identity-s{seed}", {"seed": seed, "init": "i"}, errors[seed]) for seed in errors]
+    with open(runs[2] / "metrics.jsonl", "a") as stream:
+        stream.write(json.dumps({"kind": "diverged", "step": 17, "seconds": 70}) + "\n")
+    diverged = make(tmp_path / "standard-s0", {"seed": 0, "init": "s"}, [])
+    (diverged / "metrics.jsonl").write_text(json.dumps({"kind": "diverged", "step": 7, "seconds": 3}) + "\n")
+    report(*runs, diverged, "--out", tmp_path / "report")
+    with open(tmp_path / "report" / "comparison.csv", newline="") as stream:
+        states = {row["run"]: (row["best error, %"], row["state"]) for row in csv.DictReader(stream)}
+    assert states["identity-s2"] == ("60.00", "diverged at step 17")
+    assert states["standard-s0"] == ("-", "diverged at step 7")
+    with open(tmp_path / "report" / "seeds.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    # The deviation of 20 and 30 is their distance over the root of 2.
+    assert rows == [
+        {"runs": "identity", "seeds": "0 1 2", "best error, %": "25.00 ± 7.07", "last error, %": "25.00 ± 7.07",
+         "diverged": "1 of 3", "init": "i"},
+        {"runs": "standard-s0", "seeds": "0", "best error, %": "-", "last error, %": "-", "diverged": "1 of 1",
+         "init": "s"},
+    ]  # fmt: skip
 
 
 def test_bad_input(tmp_path):

@@ -10,8 +10,6 @@ from trainers.experiments.registry import AnyExperiment, Scalars
 from trainers.run.figures import save_figure
 from trainers.run.tables import write_csv
 
-DPI = 150
-
 
 def write_results(
     experiment: AnyExperiment, rows: Sequence[Any], folder: pathlib.Path, format: str = "png"
@@ -29,9 +27,7 @@ def write_results(
     """
     table = folder / f"{experiment.name}.csv"
     write_csv(table, [dataclasses.asdict(row) for row in rows])
-    figures = [
-        save_figure(draw(rows), folder / f"{figure}.{format}", dpi=DPI) for figure, draw in experiment.figures.items()
-    ]
+    figures = [save_figure(draw(rows), folder / f"{figure}.{format}") for figure, draw in experiment.figures.items()]
     return [table, *figures]
 
 

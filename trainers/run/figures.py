@@ -10,8 +10,11 @@ from idmatters_tf.checkpointing import replacing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
 Records = Sequence[Mapping[str, Any]]
+
+
+# Enough for a page's column on a screen with fine pixels.
+DPI = 150
 
 
 def convergence(records: Records, path: str | os.PathLike, title: str, drop_steps: Sequence[int] = ()) -> None:
@@ -27,26 +30,29 @@ def convergence(records: Records, path: str | os.PathLike, title: str, drop_step
 
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.subplots()
+    axes.set_xlabel("step")
     train = _errors(records, "train")
     test = _errors(records, "test")
     if train:
         steps, errors = zip(*train, strict=True)
         axes.plot(steps, errors, color="tab:blue", alpha=0.25, linewidth=1)
-        axes.plot(steps, _smoothed(errors), color="tab:blue", linewidth=1.5, label="training error (augmented)")
+        smoothed, marker = _smoothed(errors), _marker(train, 1)
+        axes.plot(steps, smoothed, color="tab:blue", marker=marker, linewidth=1.5, label="training error (augmented)")
     if test:
         steps, errors = zip(*test, strict=True)
-        marker = "o" if len(test) < 40 else None
-        axes.plot(steps, errors, color="tab:red", marker=marker, markersize=4, label="test error")
+        axes.plot(steps, errors, color="tab:red", marker=_marker(test), markersize=4, label="test error")
         best = min(test, key=lambda point: point[1])
         axes.set_xlabel(f"step    (best test error {best[1]:.2f} % at step {best[0]:,}, last {errors[-1]:.2f} %)")
     with_top5 = [(record["step"], 100 * record["top5_error"]) for record in records if "top5_error" in record]
     if with_top5:
-        axes.plot(*zip(*with_top5, strict=True), color="tab:orange", linewidth=1.2, label="test error, top-5")
+        style: dict[str, Any] = {"color": "tab:orange", "linewidth": 1.2, "marker": _marker(with_top5, 1)}
+        axes.plot(*zip(*with_top5, strict=True), label="test error, top-5", **style)
     last = max((step for step, _ in train + test), default=1)
     drops = [drop for drop in drop_steps if drop <= last]
     # Lines for a rate that decays all the time would hide the curves.
-    for drop in drops if len(drops) <= 10 else ():
-        axes.axvline(drop, color="grey", linestyle=":", linewidth=1)
+    for number, drop in enumerate(drops if len(drops) <= 10 else ()):
+        label = None if number else "the learning rate drops"
+        axes.axvline(drop, color="grey", linestyle=":", linewidth=1, label=label)
     axes.set_ylabel("error, %" if with_top5 else "top-1 error, %")
     axes.set_title(title, fontsize=10, parse_math=False)
     axes.set_ylim(bottom=0)
@@ -55,13 +61,20 @@ def convergence(records: Records, path: str | os.PathLike, title: str, drop_step
     save_figure(figure, path)
 
 
-def comparison(runs: Mapping[str, Records], path: str | os.PathLike, title: str) -> pathlib.Path:
+def comparison(
+    runs: Mapping[str, Records],
+    path: str | os.PathLike,
+    title: str,
+    groups: Mapping[str, Sequence[str]] | None = None,
+) -> pathlib.Path:
     """Test error (lines) and training error (faint) against steps for several runs, saved as PNG.
 
     Args:
-        runs: by name, the records of metrics.jsonl.
+        runs: by name, the records of metrics.jsonl. Those without a test are left out.
         path: the file to write.
         title: above the plot.
+        groups: the names of runs that are drawn as one curve, their mean, with a band of one standard deviation, by the
+            group's name; by default each run is alone.
 
     Returns:
         The path.
@@ -70,19 +83,29 @@ def comparison(runs: Mapping[str, Records], path: str | os.PathLike, title: str)
 
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.subplots()
-    for number, (name, records) in enumerate(runs.items()):
-        color = f"C{number % 10}"
-        train = _errors(records, "train")
-        test = _errors(records, "test")
-        if train:
-            steps, errors = zip(*train, strict=True)
-            axes.plot(steps, _smoothed(errors), color=color, alpha=0.3, linewidth=1)
-        steps, errors = zip(*test, strict=True)
-        style = ("-", "--", ":")[number // 10 % 3]
+    drawn = 0
+    for name, members in (groups or {name: [name] for name in runs}).items():
+        tests = [test for member in members if (test := _errors(runs[member], "test"))]
+        if not tests:
+            continue
+        color, style = f"C{drawn % 10}", ("-", "--", ":")[drawn // 10 % 3]
+        drawn += 1
+        for member in members:
+            train = _errors(runs[member], "train")
+            if train:
+                steps, errors = zip(*train, strict=True)
+                axes.plot(steps, _smoothed(errors), color=color, alpha=0.3, linewidth=1)
+        steps, means, deviations = _mean(tests)
+        best = min(means)
+        label = f"{name} (best {best:.2f} %)"
+        if len(tests) > 1:
+            low, high = ([mean + sign * deviations[i] for i, mean in enumerate(means)] for sign in (-1, 1))
+            axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
+            label = f"{name} ({len(tests)} seeds, best mean {best:.2f} %)"
+        marker = _marker(steps)
         # The name of a folder is not a formula, whatever is in it.
-        best = f"{name} (best {min(errors):.2f} %)".replace("$", r"\$")
-        marker = "o" if len(test) < 40 else None
-        axes.plot(steps, errors, color=color, linestyle=style, marker=marker, markersize=4, label=best)
+        label = label.replace("$", r"\$")
+        axes.plot(steps, means, color=color, linestyle=style, marker=marker, markersize=4, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("top-1 error, %    (test: strong, training: faint)")
     axes.set_title(title, fontsize=10, parse_math=False)
@@ -92,11 +115,27 @@ def comparison(runs: Mapping[str, Records], path: str | os.PathLike, title: str)
     return save_figure(figure, path)
 
 
-def save_figure(figure: "Figure", path: str | os.PathLike, dpi: int = 120) -> pathlib.Path:
+def _mean(curves):
+    """(steps, means, standard deviations) of curves of (step, value), at the steps that all of them reach."""
+    import numpy as np
+
+    first, last = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    # Without a step in common, the curves are as good as constant there.
+    steps = sorted({step for curve in curves for step, _ in curve if first <= step <= last}) or [last]
+    values = np.array([np.interp(steps, *zip(*curve, strict=True)) for curve in curves])
+    return steps, values.mean(axis=0), values.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+
+
+def _marker(points, up_to=40):
+    """A marker for so few points that a line alone would not show them."""
+    return "o" if len(points) <= up_to else None
+
+
+def save_figure(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
     """Writes a figure in the format of its suffix (.png, .svg, .pdf), entirely or not at all. Returns the path."""
     path = pathlib.Path(path)
     with replacing(path) as beside:
-        figure.savefig(beside, dpi=dpi, format=path.suffix[1:])
+        figure.savefig(beside, dpi=DPI, format=path.suffix[1:])
     return path
 
 

@@ -1,4 +1,7 @@
-"""The records of a run: one JSON object per line, {"kind": "train" | "test" | "curvature", "step": ..., ...}."""
+"""The records of a run: one JSON object per line, {"kind": ..., "step": ..., ...}.
+
+The kinds are "train", "test", "curvature" and "diverged".
+"""
 
 import json
 import pathlib

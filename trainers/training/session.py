@@ -144,6 +144,7 @@ class Session:
             self.checkpoints.save(step, self.run.records)
 
     def _diverged(self, step):
+        self.run.record(kind="diverged", step=step, seconds=self.seconds())
         clip = self.trainer.learner.clip_norm
         advice = (
             "Start again with --clip-norm 1 or a lower --learning-rate, and another --out."

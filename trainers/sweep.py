@@ -1,0 +1,222 @@
+"""Trains one run for each seed and each combination of options, one after the other, and compares them."""
+
+import argparse
+import dataclasses
+import importlib
+import itertools
+import os
+import pathlib
+import shlex
+import signal
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.settings import Option, add_options, options, parse, setting, with_defaults
+from trainers.cli.startup import run_program, say
+from trainers.launch import PACKAGES, PROGRAMS, Processes
+from trainers.run.folder import Run
+from trainers.training.program import split
+from trainers.training.task import Task
+
+EXAMPLES = """
+examples:
+  python -m trainers.sweep -- cifar --preset quick                                  three seeds
+  python -m trainers.sweep --vary initializer=identity,standard --seeds 0 1 2 3 4 \\
+      --out runs/starts -- cifar --preset quick --clip-norm 1                       ten runs
+  python -m trainers.sweep --vary "widths=16 32 64,32 64 128" nesterov=true,false --dry-run -- cifar --preset quick
+
+Each run is a folder in --out, named after what is its own; the same command goes on after a stop and leaves finished
+runs as they are. A run that diverges or fails does not stop the others. trainers.report compares the runs at the end,
+seeds as mean and standard deviation, in the folder report in --out.
+
+exit codes: 0 done; 1 a run failed; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM, the run in progress saved
+"""
+# What the sweep decides itself, or what is no training.
+_OWN = ("out", "seed", "resume", "evaluate", "export_only", "overwrite")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Which runs there are."""
+
+    seeds: tuple[int, ...] = setting(
+        (0, 1, 2), help="seeds of each combination", metavar="N", at_least=0, at_most=2**31 - 1
+    )
+    vary: tuple[str, ...] = setting(
+        (),
+        help="options and their values, separated by commas; spaces separate the values of one option, and those of a "
+        "flag are true and false",
+        metavar="OPTION=VALUE,VALUE",
+        may_be_empty=True,
+    )
+    out: str = setting("runs/sweep", help="folder of the runs", metavar="DIR")
+    dry_run: bool = setting(False, help="print the commands and start nothing")
+    debug: bool = setting(False, help="show tracebacks")
+
+    def __post_init__(self) -> None:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise UsageError(f"--seeds must all be different. Received: {' '.join(map(str, self.seeds))}")
+
+
+def parser() -> Parser:
+    """The command line of this program."""
+    parser = Parser(prog="python -m trainers.sweep", description=__doc__, epilog=EXAMPLES)
+    add_options(parser, Settings)
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="cifar or imagenet, and its options"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the program; returns its exit code."""
+    typed = parse(parser(), argv)
+    words = typed.pop("command")
+    settings = with_defaults(Settings, typed)
+    command = words[1:] if words[:1] == ["--"] else words
+    if not command or command[0] not in PROGRAMS:
+        raise UsageError(
+            f"expected the name of a training program after --: {' or '.join(PROGRAMS)}. Received: "
+            f"{command[0] if command else 'nothing'!r}"
+        )
+    runs = runs_of(command[0], command[1:], settings)
+    if settings.dry_run:
+        for arguments in runs.values():
+            print(shlex.join(["python", "-m", f"trainers.{command[0]}", *arguments]))
+        return 0
+    failed = []
+    for number, (name, arguments) in enumerate(runs.items(), start=1):
+        say(f"run {number} of {len(runs)}: {name}")
+        code, received = _train(command[0], name, arguments)
+        if received is not None:
+            same = shlex.join(["python", "-m", "trainers.sweep", *(sys.argv[1:] if argv is None else argv)])
+            say(f"stopped by {received.name} in run {number} of {len(runs)}. To go on: {same}")
+            return 128 + received
+        if code == 2:
+            return 2
+        if code:
+            failed.append(name)
+    return _report(settings, runs, failed)
+
+
+def runs_of(program: str, arguments: Sequence[str], settings: Settings) -> dict[str, list[str]]:
+    """The runs of a sweep.
+
+    Args:
+        program: "cifar" or "imagenet".
+        arguments: what all runs share.
+        settings: of the sweep.
+
+    Returns:
+        The arguments of each run, `--out` among them, by its name.
+
+    Raises:
+        UsageError: a value or a combination is not possible; nothing has been started by then.
+    """
+    module = importlib.import_module(f"trainers.{program}")
+    task = _task(module)
+    _, shared = _checked(task, module.parser(), arguments)
+    taken = [name for name in _OWN if name in shared]
+    if taken:
+        raise UsageError(
+            f"--{taken[0].replace('_', '-')} must not be among the options after --: the sweep chooses seeds and "
+            f"folders (--seeds, --out)."
+        )
+    varied = [_values(task, each) for each in settings.vary]
+    names = [option.name for option, _ in varied]
+    for name in names:
+        if names.count(name) > 1 or name in shared:
+            raise UsageError(f"--{name.replace('_', '-')} is given twice: in --vary and once more.")
+    runs = {}
+    for chosen in itertools.product(*(values for _, values in varied)):
+        of_combination, words = [], list(arguments)
+        for (option, _), value in zip(varied, chosen, strict=True):
+            of_combination.append(f"{option.name.replace('_', '-')}-{value.replace(' ', '-').replace('/', '-')}")
+            words += _as_typed(option, value)
+        # Before anything is started.
+        _checked(task, module.parser(), words)
+        for seed in settings.seeds:
+            name = "-".join([*of_combination, f"seed-{seed}"])
+            folder = pathlib.Path(settings.out) / name
+            runs[name] = [*words, "--seed", str(seed), "--out", str(folder)]
+    return runs
+
+
+def _task(module: types.ModuleType) -> type[Task]:
+    (found,) = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Task) and value is not Task
+    ]
+    return found
+
+
+def _checked(task: type[Task], parser: Parser, arguments: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """(the settings, what was typed) of a run's arguments."""
+    typed = parse(parser, arguments)
+    command, of_run = split(task, typed)
+    return task.resolve(task.presets.get(getattr(command, "preset", ""), {}), of_run), typed
+
+
+def _values(task: type[Task], text: str) -> tuple[Option, list[str]]:
+    """(the option, its values) of OPTION=VALUE,VALUE."""
+    name, equals, values = text.partition("=")
+    option = options(task.settings_type).get(name.strip().lstrip("-").replace("-", "_"))
+    if option is None:
+        raise UsageError(f"--vary {text}: there is no option --{name.strip().lstrip('-')}.")
+    found = [value.strip() for value in values.split(",")]
+    if not equals or not all(found) or len(set(found)) < len(found):
+        raise UsageError(f"--vary {text}: expected OPTION=VALUE,VALUE, all different.")
+    if option.name == "seed":
+        raise UsageError("--vary seed=...: give the seeds as --seeds.")
+    if option.kind is bool and not set(found) <= {"true", "false"}:
+        raise UsageError(f"--vary {text}: {option.flag} is a flag: its values are true and false.")
+    return option, found
+
+
+def _as_typed(option: Option, value: str) -> list[str]:
+    if option.kind is not bool:
+        return [option.flag, *(value.split() if option.many else [value])]
+    if option.default is None:
+        return [option.flag if value == "true" else "--no-" + option.flag[2:]]
+    if (value == "true") == option.default:
+        return []
+    return ["--no-" + option.flag[2:] if option.default else option.flag]
+
+
+def _train(program: str, name: str, arguments: Sequence[str]) -> tuple[int, signal.Signals | None]:
+    """Trains one run in a process of its own. Returns its exit code, and the signal that has stopped it."""
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))
+    process = Processes()
+    with process.passing_signals_on() as handler:
+        process.start(name, [sys.executable, "-P", "-m", f"trainers.{program}", *arguments], env)
+        code = process.wait()
+    process.close()
+    return code, handler.received
+
+
+def _report(settings: Settings, runs: Mapping[str, Sequence[str]], failed: Sequence[str]) -> int:
+    """Compares what there is. Returns the exit code of the sweep."""
+    from trainers import report
+
+    folders = {name: Run(pathlib.Path(settings.out) / name) for name in runs}
+    kinds = {
+        name: {record["kind"] for record in run.metrics()} if run.exists() else set() for name, run in folders.items()
+    }
+    shown = [name for name, found in kinds.items() if found & {"test", "diverged"}]
+    if any("test" in found for found in kinds.values()):
+        paths = [str(folders[name].path) for name in shown]
+        report.main([*paths, "--out", str(pathlib.Path(settings.out) / "report"), "--title", settings.out])
+    broken = [name for name in failed if "diverged" not in kinds[name]]
+    if failed:
+        diverged = len(failed) - len(broken)
+        say(f"{diverged} of {len(runs)} runs diverged, {len(broken)} failed" + (f": {broken[0]}" if broken else ""))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    run_program(main)
