@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# One more than the cores of a small machine: many tests wait for other processes.
+TEST_PROCESSES ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help train test faults lowest lint format docs bench wheel clean
@@ -19,8 +21,8 @@ $(VENV)/installed: setup.cfg pyproject.toml
 train: $(VENV)/installed  ## set up, then train on the built-in data (two minutes, no network needed after set-up)
 	$(BIN)/python -m trainers.cifar --preset quick
 
-test: $(VENV)/installed  ## set up, then run all tests in two processes (TESTS=tests/linear for a part of them)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(TESTS)
+test: $(VENV)/installed  ## set up, then run all tests in three processes (TESTS=tests/linear for a part of them)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(TESTS)
 
 faults: $(VENV)/installed  ## many more kills, damaged files and bad command lines than `make test` tries (FAULTS=50 SEED=0)
 	$(BIN)/python -m pytest tests/faults --faults $(or $(FAULTS),50) --faults-seed $(or $(SEED),0)
@@ -30,7 +32,7 @@ lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=
 	$(PYTHON) .ci/lowest_versions.py > $(VENV)-lowest/constraints.txt
 	$(VENV)-lowest/bin/pip install --quiet --upgrade pip
 	$(VENV)-lowest/bin/pip install --quiet --constraint $(VENV)-lowest/constraints.txt --editable '.[tensorflow-cpu,train,test]'
-	$(VENV)-lowest/bin/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(TESTS)
+	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(TESTS)
 
 lint: $(VENV)/installed  ## check style and types
 	$(BIN)/ruff check .
