@@ -2,6 +2,8 @@
 
 memorize            a Keras model that maps each row of a sample to the one-hot vector of its label, in closed form
 verify              every row of a sample through a model, against its label
+verify_exactly      the same in rational arithmetic
+certified_radii     how far each point may move
 check_assumption    what the paper's own constants ask of a sample, and by how much they fail
 """
 
@@ -15,10 +17,18 @@ from idmatters_tf.expressivity.models import ExactModel
 # The later, smaller constructions.
 from idmatters_tf.expressivity.lookup_memorizer import LookupReport
 from idmatters_tf.expressivity.lookup import Lookup, construct_lookup, evaluate_exactly, lower_bound
+from idmatters_tf.expressivity.three_layers import (
+    ThreeLayers,
+    construct_three_layers,
+    evaluate_three_layers_exactly,
+)
 from idmatters_tf.expressivity.lookup_network import BitReader, ChunkIndicator, SlotLabel
 
+# Without any rounding.
+from idmatters_tf.expressivity.rational import verify_exactly
+
 # How far a point may move.
-from idmatters_tf.expressivity.radius import certified_radii
+from idmatters_tf.expressivity.radius import certified_radii, radii_of
 
 # The paper's assumption and constants.
 from idmatters_tf.expressivity.assumption import AssumptionCheck, check_assumption
@@ -35,14 +45,19 @@ __all__ = [
     "LookupReport",
     "Report",
     "SlotLabel",
+    "ThreeLayers",
     "Verification",
     "Weights",
     "certified_radii",
     "check_assumption",
     "construct",
     "construct_lookup",
+    "construct_three_layers",
     "evaluate_exactly",
+    "evaluate_three_layers_exactly",
     "lower_bound",
     "memorize",
+    "radii_of",
     "verify",
+    "verify_exactly",
 ]

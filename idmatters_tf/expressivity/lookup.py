@@ -4,9 +4,9 @@ The points are projected to a line, on which the label changes from point to poi
 chunk's changes (thresholds counted from where it starts, and the label behind each) are a row of a table. A network of
 ReLUs finds the chunk of a point, selects its row and counts how many thresholds the point has passed.
 
-"yun": the table as it is. Width and chunks of the order of sqrt(n), 2n numbers: Yun, Sra & Jadbabaie, *Small ReLU
-    networks are powerful memorizers* (arXiv 1810.07770), whose three layers of width O(sqrt(n)) put the thresholds into
-    slopes. Here they are integers, with a few layers more, so that float64 computes all but the projection exactly.
+"lookup": the table as it is. Width and chunks of the order of sqrt(n), 2n numbers, as with Yun, Sra & Jadbabaie (see
+    `idmatters_tf.expressivity.three_layers`), who put thresholds and labels into slopes. Here they are integers, with a
+    few layers more, so that float64 computes all but the projection exactly.
 "bit-extraction": the row of a chunk packed into a few long numbers, whose bits the network reads one by one: Park,
     Lee, Yun & Shin (arXiv 2010.13363) and Vardi, Yehudai & Shamir (arXiv 2110.03187). With numbers of
     O(sqrt(n) log n) bits O(sqrt(n)) of them suffice; with the 53 bits of float64 a number holds two or three changes.
@@ -48,6 +48,7 @@ class Lookup:
         per_word: how many slots one number holds; 0 where they are not packed.
         margin: how far in cells the projection of a point may move before its label changes, (n,), in the order of the
             rows.
+        rounding: the share of the rounding error that is allowed which the projection's may take.
     """
 
     kernel: NDArray[np.float64]
@@ -60,6 +61,7 @@ class Lookup:
     label_bits: int
     per_word: int
     margin: NDArray[np.float64]
+    rounding: float = 0.0
 
     @property
     def word_bits(self) -> int:
@@ -138,7 +140,7 @@ def construct_lookup(
         x: (n, d) real, finite, rows distinct.
         labels: (n,) in [0, classes).
         classes: r.
-        packed: whether a chunk's row is packed into long numbers ("bit-extraction"), or not ("yun").
+        packed: whether a chunk's row is packed into long numbers ("bit-extraction"), or not ("lookup").
         seed: of the directions.
         word_bits: of the long numbers. Above 53 they are exact in `evaluate_exactly` alone.
 
@@ -148,7 +150,7 @@ def construct_lookup(
     Raises:
         ValueError: where rounding moves the projections by more than the gaps between them allow.
     """
-    kernel, bias, t = _line(x, labels, seed)
+    kernel, bias, t, error = line(x, labels, seed)
     order = np.argsort(t, kind="stable")
     t, labels = t[order], labels[order].astype(np.int64)
     changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1
@@ -175,11 +177,37 @@ def construct_lookup(
     upper = np.append(lowest[1:] - 1 / STEEP, np.inf)[segment]
     margin = np.empty(len(t))
     margin[order] = np.minimum(t - np.concatenate([[-np.inf], lowest[1:]])[segment], upper - t)
-    return Lookup(kernel, bias, boundaries, thresholds, names_of, classes, threshold_bits, label_bits, per_word, margin)
+    return Lookup(
+        kernel,
+        bias,
+        boundaries,
+        thresholds,
+        names_of,
+        classes,
+        threshold_bits,
+        label_bits,
+        per_word,
+        margin,
+        rounding=2 * error / ROUNDING,
+    )
 
 
-def _line(x: NDArray[Any], labels: NDArray[Any], seed: int) -> tuple[NDArray[np.float64], float, NDArray[np.float64]]:
-    """The projection, in cells, and the projected rows."""
+def line(
+    x: NDArray[Any], labels: NDArray[Any], seed: int
+) -> tuple[NDArray[np.float64], float, NDArray[np.float64], float]:
+    """The best of 16 random projections to a line, in cells: the smallest gap between different labels is 1.5 cells.
+
+    Args:
+        x: (n, d) real, finite, rows distinct.
+        labels: (n,); rows that need not be told apart have the same one.
+        seed: of the directions.
+
+    Returns:
+        (kernel (d,), bias, the projected rows (n,), by how much rounding may move one of them).
+
+    Raises:
+        ValueError: where rounding moves the projections by more than the gaps between them allow.
+    """
     directions = np.random.default_rng(seed).standard_normal((x.shape[1], DIRECTIONS))
     T, sizes = np.empty((len(x), DIRECTIONS)), np.zeros(DIRECTIONS)
     for rows in chunks(x):
@@ -210,7 +238,7 @@ def _line(x: NDArray[Any], labels: NDArray[Any], seed: int) -> tuple[NDArray[np.
     t = np.empty(len(x))
     for rows in chunks(x):
         t[rows] = x[rows].astype(np.float64) @ kernel + bias
-    return kernel, bias, t
+    return kernel, bias, t, error
 
 
 def _smallest_gap(t: NDArray[np.float64], labels: NDArray[Any]) -> float:

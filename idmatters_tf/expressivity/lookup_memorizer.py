@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf.expressivity.lookup import WORD_BITS, construct_lookup, lower_bound
-from idmatters_tf.expressivity.lookup_network import lookup_network
+from idmatters_tf.expressivity.lookup_network import lookup_network, three_layers_network
 from idmatters_tf.expressivity.samples import distinct_rows, scaled
+from idmatters_tf.expressivity.three_layers import construct_three_layers
 from idmatters_tf.expressivity.verification import Verification, verify
 
 
@@ -20,10 +21,11 @@ class LookupReport:
     """How such a memoriser came out; `model.report`.
 
     Attributes:
-        construction: "yun" or "bit-extraction".
+        construction: "yun", "lookup" or "bit-extraction".
         rows, distinct_rows, dim, classes: of the sample.
-        chunks, slots: of the line, and changes of the label in a chunk at most.
-        words, word_bits: numbers of a chunk's row in the table, and bits of each.
+        chunks, slots: of the line, and changes of the label in a chunk at most; for "yun" p and q, groups and points
+            of each.
+        words, word_bits: numbers of a chunk's row in the table, and bits of each; for "yun" those of a group's weights.
         parameters: numbers stored, those that build the network from them not counted twice.
         unshared: weights and biases of the network drawn out, every copy of a shared one counted.
         lower_bound: what any memoriser of such labels needs, in numbers of 53 bits.
@@ -78,10 +80,17 @@ def memorize_by_lookup(
     start = time.perf_counter()
     kept = distinct_rows(x, labels)
     points, factor = scaled(x if len(kept) == len(x) else x[kept])
-    lookup = construct_lookup(points, labels[kept], classes, construction == "bit-extraction", seed)
-    radii = lookup.margin / (np.linalg.norm(lookup.kernel) or np.finfo(float).tiny) / factor
-    lookup = dataclasses.replace(lookup, kernel=lookup.kernel * factor)
-    model = lookup_network(lookup)
+    if construction == "yun":
+        found = construct_three_layers(points, labels[kept], classes, seed)
+        model = three_layers_network(dataclasses.replace(found, kernel=found.kernel * factor))
+        chunks, slots = found.groups, len(found.biases)
+        words, word_bits = 2 * slots, WORD_BITS
+    else:
+        found = construct_lookup(points, labels[kept], classes, construction == "bit-extraction", seed)
+        model = lookup_network(dataclasses.replace(found, kernel=found.kernel * factor))
+        chunks, slots = found.thresholds.shape
+        words, word_bits = found.table().shape[1] - 1, found.word_bits
+    radii = found.margin / (np.linalg.norm(found.kernel) or np.finfo(float).tiny) / factor
     built = time.perf_counter()
     verified = {}
     if "float64" in check:
@@ -99,12 +108,12 @@ def memorize_by_lookup(
         distinct_rows=len(kept),
         dim=x.shape[1],
         classes=classes,
-        chunks=len(lookup.boundaries),
-        slots=lookup.thresholds.shape[1],
-        words=lookup.table().shape[1] - 1,
-        word_bits=lookup.word_bits,
-        parameters=lookup.parameters,
-        unshared=lookup.unshared,
+        chunks=chunks,
+        slots=slots,
+        words=words,
+        word_bits=word_bits,
+        parameters=found.parameters,
+        unshared=found.unshared,
         lower_bound=lower_bound(len(kept), classes),
         smallest_radius=float(radii.min()),
         median_radius=float(np.median(radii)),

@@ -1,4 +1,7 @@
-"""The networks of `idmatters_tf.expressivity.lookup` as Keras models: exact in float64 behind the projection."""
+"""The networks of `idmatters_tf.expressivity.lookup` and `three_layers` as Keras models.
+
+The first are exact in float64 behind the projection.
+"""
 
 from typing import Any
 
@@ -8,6 +11,7 @@ from keras import ops
 
 from idmatters_tf.expressivity.lookup import STEEP, Lookup
 from idmatters_tf.expressivity.models import ExactModel
+from idmatters_tf.expressivity.three_layers import ThreeLayers
 
 
 @keras.saving.register_keras_serializable("idmatters_tf")
@@ -133,19 +137,56 @@ def lookup_network(lookup: Lookup) -> keras.Model:
         slots = (columns - 1) // 2
         thresholds, labels = rows[:, 1 : slots + 1], rows[:, slots + 1 :]
     name = SlotLabel(lookup.classes, name="label", **same)([offset, thresholds, labels])
-    distances = keras.layers.Dense(2 * lookup.classes, "relu", name="last_hidden", **same)(name)
-    outputs = keras.layers.Dense(lookup.classes, "relu", name="last", **same)(distances)
+    return _with_one_hot(
+        inputs,
+        name,
+        lookup.classes,
+        {
+            "projection": [lookup.kernel[:, None], np.array([lookup.bias])],
+            "chunk": [lookup.boundaries],
+            "table": [table.astype(np.float64)],
+        },
+    )
+
+
+def three_layers_network(network: ThreeLayers) -> keras.Model:
+    """The Keras model with these numbers, (batch, d) -> (batch, classes), in float64.
+
+    Its layers are `projection`, which belongs to the first layer of the theorem and has a single unit, `first`,
+    `second`, and `label`, the third.
+    """
+    m, q = network.weights.shape
+    same: dict[str, Any] = {"dtype": "float64", "kernel_initializer": "zeros"}
+    inputs = keras.Input((len(network.kernel),), dtype="float64", name="points")
+    line = keras.layers.Dense(1, name="projection", **same)(inputs)
+    first = keras.layers.Dense(m, "hard_tanh", name="first", **same)(line)
+    second = keras.layers.Dense(q, "hard_tanh", name="second", **same)(first)
+    name = keras.layers.Dense(1, name="label", **same)(second)
+    return _with_one_hot(
+        inputs,
+        name,
+        network.classes,
+        {
+            "projection": [network.kernel[:, None], np.array([network.bias])],
+            "first": [network.slopes[None], network.offsets],
+            "second": [network.weights, network.biases],
+            "label": [np.full((q, 1), network.classes / 2), np.array([-0.5])],
+        },
+    )
+
+
+def _with_one_hot(inputs: Any, name: Any, classes: int, weights: dict[str, Any]) -> keras.Model:
+    """The model from the points to relu(1 - |label - c|) for each class c, with these weights by layer."""
+    same: dict[str, Any] = {"dtype": "float64", "kernel_initializer": "zeros"}
+    distances = keras.layers.Dense(2 * classes, "relu", name="last_hidden", **same)(name)
+    outputs = keras.layers.Dense(classes, "relu", name="last", **same)(distances)
     model = ExactModel(inputs, outputs, name="memorizer")
-    numbers, identity = np.arange(lookup.classes, dtype=np.float64), np.eye(lookup.classes)
-    ones = np.ones((1, lookup.classes))
-    for layer, values in {
-        "projection": [lookup.kernel[:, None], np.array([lookup.bias])],
-        "chunk": [lookup.boundaries],
-        "table": [table.astype(np.float64)],
-        # relu(1 - |label - c|) for each class c.
+    numbers, identity, ones = np.arange(classes, dtype=np.float64), np.eye(classes), np.ones((1, classes))
+    last = {
         "last_hidden": [np.concatenate([ones, -ones], axis=1), np.concatenate([-numbers, numbers])],
-        "last": [-np.concatenate([identity, identity]), np.ones(lookup.classes)],
-    }.items():
+        "last": [-np.concatenate([identity, identity]), np.ones(classes)],
+    }
+    for layer, values in {**weights, **last}.items():
         model.get_layer(layer).set_weights(values)
     return model
 

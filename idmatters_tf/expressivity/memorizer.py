@@ -21,10 +21,10 @@ from idmatters_tf.layers import ResidualDenseStack
 
 Dtype: TypeAlias = Literal["float64", "float32"]
 
-Construction: TypeAlias = Literal["hardt-ma", "yun", "bit-extraction"]
+Construction: TypeAlias = Literal["hardt-ma", "yun", "lookup", "bit-extraction"]
 
 ORDERS: tuple[Order, ...] = ("norm", "ridge", "paper")
-CONSTRUCTIONS: tuple[Construction, ...] = ("hardt-ma", "yun", "bit-extraction")
+CONSTRUCTIONS: tuple[Construction, ...] = ("hardt-ma", "yun", "lookup", "bit-extraction")
 DTYPES: tuple[Dtype, ...] = ("float64", "float32")
 # Below this relative margin float32's rounding (6e-8, times what inner products add up) can move a unit across zero.
 SAFE_FLOAT32_MARGIN = 1e-4
@@ -89,11 +89,12 @@ def memorize(
     The model is an `ExactModel`: its `fit`, `predict` and `evaluate` leave float64 arrays as they are, where Keras' own
     round them to float32.
 
-    The later constructions take far fewer numbers, see `idmatters_tf.expressivity.lookup`: "yun" about 2 n, in tables
-    for chunks of about sqrt(n) points (Yun, Sra & Jadbabaie, 2019); "bit-extraction" the same tables packed into the 53
-    bits of float64 numbers (Park et al., 2021; Vardi, Yehudai & Shamir, 2022): 30,000 for CIFAR-10 with random labels,
-    where "hardt-ma" takes 3.3 million. They are not residual networks near the identity, their margins are tiny, and
-    they need float64.
+    The later constructions take far fewer numbers: "yun", three layers of O(sqrt(n)) hard-tanh units with 2 n weights
+    (Yun, Sra & Jadbabaie, 2019, see `idmatters_tf.expressivity.three_layers`); "lookup" as many in tables of whole
+    numbers, which float64 reads without rounding; "bit-extraction" the same tables packed into the 53 bits of float64
+    numbers (Park et al., 2021; Vardi, Yehudai & Shamir, 2022, see `idmatters_tf.expressivity.lookup`): 30,000 for
+    CIFAR-10 with random labels, where "hardt-ma" takes 3.3 million. They are not residual networks near the identity,
+    their margins are tiny, and they need float64.
 
     Args:
         x: (n, d) real and finite. Equal rows with equal labels count once.
@@ -108,7 +109,7 @@ def memorize(
             float64 then, and a warning says so.
         check: the dtypes in which every row is run through the network and compared; () for none.
         progress: called with ("building", points done, n) and ("checking in DTYPE", rows done, n).
-        construction: "hardt-ma", "yun" or "bit-extraction"; `width` and `order` are for the first alone.
+        construction: "hardt-ma", "yun", "lookup" or "bit-extraction"; `width` and `order` are for the first alone.
 
     Returns:
         A `keras.Model`, (batch, d) -> (batch, classes), with the `Report` (the `LookupReport` of the later

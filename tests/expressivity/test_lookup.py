@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from idmatters_tf.expressivity import construct_lookup, evaluate_exactly, lower_bound, memorize, verify
 
-CONSTRUCTIONS = ("yun", "bit-extraction")
+CONSTRUCTIONS = ("lookup", "bit-extraction")
 
 
 def sample(n, d, classes, seed=0):
@@ -114,14 +114,14 @@ def test_lower_bound_counts_functions():
     ("arguments", "message"),
     [
         ({"width": 16}, "`width` and `order` are for construction='hardt-ma'"),
-        ({"dtype": "float32"}, "`dtype` must be 'float64' for construction='yun'"),
-        ({"construction": "best"}, "`construction` must be one of 'hardt-ma', 'yun', 'bit-extraction'"),
+        ({"dtype": "float32"}, "`dtype` must be 'float64' for construction='lookup'"),
+        ({"construction": "best"}, "`construction` must be one of 'hardt-ma', 'yun', 'lookup', 'bit-extraction'"),
     ],
 )
 def test_bad_arguments(arguments, message):
     x, labels = sample(10, 2, 3)
     with pytest.raises(ValueError, match=message):
-        memorize(x, labels, **{"construction": "yun", **arguments})
+        memorize(x, labels, **{"construction": "lookup", **arguments})
 
 
 def test_rounding_is_noticed():
@@ -139,5 +139,5 @@ def test_one_label_and_one_row():
 
 def test_reports_are_dataclasses():
     x, labels = sample(30, 3, 3)
-    report = memorize(x, labels, construction="yun").report
-    assert dataclasses.asdict(report)["construction"] == "yun"
+    report = memorize(x, labels, construction="lookup").report
+    assert dataclasses.asdict(report)["construction"] == "lookup"

@@ -42,6 +42,12 @@ def test_everything_is_written_and_the_loaded_model_is_exact(program, tmp_path):
         rows = list(csv.DictReader(stream))
     assert {row["varied"] for row in rows} == {"n", "k"}
     assert all(float(row["smallest_margin"]) > 0 for row in rows)
+    with open(out / "constructions.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    largest = {row["construction"]: float(row["parameters"]) for row in rows if row["n"] == "300"}
+    assert largest["hardt-ma, norm"] == numbers["parameters"] > largest["yun"] > largest["bit-extraction"]
+    assert all(float(row["parameters"]) > float(row["lower_bound"]) for row in rows)
+    assert numbers["exact"]["correct"] == numbers["exact"]["rows"] == 10
 
     again = program("trainers.expressivity", *options, "--out", out)
     assert (again.returncode, "is finished" in again.stdout) == (0, True)
@@ -50,6 +56,7 @@ def test_everything_is_written_and_the_loaded_model_is_exact(program, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (["--construction", "yun", "--width", "8"], 2, "--width does not go with --construction yun"),
         (["--width", "0"], 2, "argument --width: expected a whole number of at least 1"),
         (["--rows", "50"], 2, "--rows does not go with --dataset shapes"),
         (["--dataset", "random", "--labels", "true"], 2, "--labels does not go with --dataset random"),

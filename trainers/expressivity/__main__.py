@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from trainers.expressivity.sample import Sample
 
 EXAMPLES = """
-Builds the network, saves it, loads it again, runs every row through it, and draws how parameters, margin, time and
-memory grow. In --out: model.keras, result.json, scaling.csv, scaling.png.
+Builds the network, saves it, loads it again, runs every row through it (and a few in rational arithmetic), and draws
+how parameters, margin, time and memory grow, and all constructions beside one another. In --out: model.keras,
+result.json, constructions.csv, constructions.png, and for --construction hardt-ma scaling.csv, scaling.png.
 
 examples:
   python -m trainers.expressivity --dataset shapes --labels random --train-images 2000
   python -m trainers.expressivity --dataset cifar10 --labels random --width 32        all 50,000 images
+  python -m trainers.expressivity --dataset cifar10 --construction bit-extraction     30,089 numbers instead
   python -m trainers.expressivity --dataset cifar10 --compare runs/cifar10            beside a trained network
   python -m trainers.expressivity --dataset random --rows 10000 --dim 32 --classes 10 --width 8
 
@@ -61,6 +63,13 @@ def _check_together(typed: Mapping[str, Any], settings: Settings) -> None:
     """Raises UsageError for options that do not go together."""
     random = settings.data.dataset == "random"
     wrong = {"labels", "train_images", "data_dir", "compare"} if random else {"rows", "dim", "classes"}
+    construction = settings.network.construction
+    if construction != "hardt-ma":
+        for name in sorted({"width", "order", "dtype"} & set(typed)):
+            raise UsageError(
+                f"--{name} does not go with --construction {construction}: it is for the residual blocks of hardt-ma. "
+                f"Leave --{name} out."
+            )
     for name in sorted(wrong & set(typed)):
         if name == "labels" and settings.data.labels == "random":
             continue
@@ -103,31 +112,39 @@ def _measure(run: Run, settings: Settings, sample: "Sample") -> dict[str, Any]:
     """Builds, saves, checks and tests the memoriser, and measures how such networks grow. Returns the numbers."""
     from trainers.experiments.progress import Bars
     from trainers.experiments.results import write_results
+    from trainers.expressivity import constructions, scaling
     from trainers.expressivity.memorizing import generalization, memorize_and_verify
-    from trainers.expressivity.scaling import experiment
 
-    path, scaling = run.path / "model.keras", experiment(settings)
+    path = run.path / "model.keras"
     with Bars(unit="rows") as progress:
         result = memorize_and_verify(sample, settings.network, path, progress)
     if sample.test_x is not None:
         result["test"] = generalization(path, sample)
-    with Bars(unit="networks") as progress:
-        write_results(scaling, scaling.run(sample, settings, progress), run.path, settings.run.format)
+    experiments = [constructions.experiment(settings)]
+    if settings.network.construction == "hardt-ma":
+        experiments.append(scaling.experiment(settings))
+    for experiment in experiments:
+        with Bars(unit="networks") as progress:
+            write_results(experiment, experiment.run(sample, settings, progress), run.path, settings.run.format)
     return result
 
 
 def _print(run: Run, result: Mapping[str, Any]) -> None:
     seconds = ", ".join(f"{stage} {value:.1f}" for stage, value in result["seconds"].items())
-    loaded, single = result["loaded"], result["float32"]
+    loaded, exact = result["loaded"], result["exact"]
     lines = {
-        "network": f"{result['blocks']:,} blocks of width {result['width']}, {result['parameters']:,} parameters = "
-        f"{result['constant']:.2f} (n ln n + r^2)",
+        "network": _network(result),
         "loaded model": f"{100 * loaded['accuracy']:.2f} % of {loaded['rows']:,} rows, largest error "
-        f"{loaded['largest_error']:.1e} ({result['dtype']})",
-        "in float32": f"{100 * single['correct'] / single['rows']:.2f} %, largest error {single['largest_error']:.1e}",
-        "margin": f"smallest {result['smallest_margin']:.1e}, median {result['median_margin']:.1e} (relative)",
-        "seconds": f"{result['total_seconds']:.1f} ({seconds})",
+        f"{loaded['largest_error']:.1e} ({result.get('dtype', 'float64')})",
+        "exactly": f"{exact['correct']:,} of {exact['rows']:,} rows in rational arithmetic, largest error "
+        f"{exact['largest_error']:.1e}",
     }
+    if "float32" in result:
+        single = result["float32"]
+        lines["in float32"] = (
+            f"{100 * single['correct'] / single['rows']:.2f} %, largest error {single['largest_error']:.1e}"
+        )
+    lines["seconds"] = f"{result['total_seconds']:.1f} ({seconds})"
     if "test" in result:
         test = result["test"]
         lines["test accuracy"] = (
@@ -140,9 +157,23 @@ def _print(run: Run, result: Mapping[str, Any]) -> None:
         lines["trained network"] = (
             f"{100 * trained['accuracy']:.2f} % with {trained['parameters']:,} parameters ({trained['run']})"
         )
-    lines["files"] = f"{run.path}/: model.keras, result.json, scaling.csv, scaling.png"
+    lines["files"] = f"{run.path}/: model.keras, result.json, tables and figures"
     for name, text in lines.items():
         print(f"{name + ':':18}{text}")
+
+
+def _network(result: Mapping[str, Any]) -> str:
+    if "blocks" in result:
+        return (
+            f"{result['blocks']:,} blocks of width {result['width']}, {result['parameters']:,} parameters = "
+            f"{result['constant']:.2f} (n ln n + r^2); relative margin: smallest {result['smallest_margin']:.1e}, "
+            f"median {result['median_margin']:.1e}"
+        )
+    return (
+        f"{result['construction']}, {result['chunks']:,} parts of {result['slots']:,}, {result['parameters']:,} "
+        f"numbers (at least {result['lower_bound']:,.0f} are needed); certified radius: smallest "
+        f"{result['smallest_radius']:.1e}, median {result['median_radius']:.1e}"
+    )
 
 
 if __name__ == "__main__":

@@ -37,20 +37,22 @@ def memorize_and_verify(
     """
     import keras
 
-    from idmatters_tf.expressivity import memorize, verify
+    from idmatters_tf.expressivity import memorize, verify, verify_exactly
 
+    residual = network.construction == "hardt-ma"
+    of_blocks = {"width": network.width, "order": network.order, "dtype": network.dtype} if residual else {}
     start = time.perf_counter()
     try:
         model = memorize(
             sample.x,
             sample.labels,
             sample.classes,
-            width=network.width,
-            order=network.order,
             seed=network.seed,
-            dtype=network.dtype,
-            check=("float32",),
+            # The other constructions need float64.
+            check=("float32",) if residual else (),
             progress=progress,
+            construction=network.construction,
+            **of_blocks,
         )
         saving = time.perf_counter()
         with replacing(path) as beside:
@@ -60,20 +62,33 @@ def memorize_and_verify(
         checked = verify(
             loaded, sample.x, sample.labels, progress=lambda *done: progress("checking the loaded model", *done)
         )
+        end = time.perf_counter()
+        exact = verify_exactly(
+            loaded,
+            sample.x[: network.exact_rows],
+            sample.labels[: network.exact_rows],
+            progress=lambda *done: progress("checking in rational arithmetic", *done),
+        )
     except ValueError as error:
         raise RunError(str(error)) from error
-    end = time.perf_counter()
     if checked.correct < checked.rows:
         raise RunError(
             f"the loaded model is wrong on {checked.rows - checked.correct} rows, among them {checked.wrong_rows[0]}. "
             f"Use --dtype float64 or a larger --width."
         )
+    if exact.correct < exact.rows:
+        raise RunError(
+            f"in rational arithmetic the loaded model is wrong on {exact.rows - exact.correct} of {exact.rows} rows, "
+            f"among them {exact.wrong_rows[0]}: it is right in {network.dtype} by rounding alone. Use a larger --width."
+        )
     report = dataclasses.asdict(model.report)
-    float32 = report.pop("verified")["float32"]
+    verified = report.pop("verified")
     return {
+        "construction": network.construction,
         **report,
         "loaded": {**dataclasses.asdict(checked), "accuracy": checked.accuracy},
-        "float32": float32,
+        **verified,
+        "exact": dataclasses.asdict(exact),
         "seconds": {"build": report["build_seconds"], "save and load": verifying - saving, "verify": end - verifying},
         "total_seconds": end - start,
     }

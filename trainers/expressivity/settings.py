@@ -30,13 +30,24 @@ class DataSettings:
 class NetworkSettings:
     """The memoriser."""
 
+    construction: Literal["hardt-ma", "yun", "lookup", "bit-extraction"] = setting(
+        "hardt-ma",
+        help="hardt-ma: residual blocks, wide margins; yun, lookup, bit-extraction: far fewer numbers, tiny margins, "
+        "without --width, --order and --dtype",
+    )
     width: int = setting(32, help="width k of the residual blocks", metavar="K", at_least=1)
     order: Literal["norm", "ridge", "paper"] = setting(
         "norm",
-        help="construction: norm works for every sample; ridge has larger margins on clusters; paper has one threshold "
+        help="norm works for every sample; ridge has larger margins on clusters; paper has one threshold "
         "for all units (on rows divided by their norms) and mostly fails, saying by how much",
     )
     dtype: Literal["float64", "float32"] = setting("float64", help="number format of the network")
+    exact_rows: int = setting(
+        10,
+        help="rows that are also run through the saved model in rational arithmetic, the first ones",
+        metavar="N",
+        at_least=1,
+    )
     seed: int = setting(0, help="seed of everything random", metavar="N", at_least=0, at_most=2**31 - 1)
 
 

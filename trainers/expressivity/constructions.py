@@ -1,0 +1,202 @@
+"""All constructions on the same points: numbers and bits, how far a point may move, and what rounding takes."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from idmatters_tf.expressivity import construct, construct_lookup, construct_three_layers, lower_bound, radii_of
+from idmatters_tf.expressivity.construction import SMALLEST_MARGIN, Order
+from idmatters_tf.expressivity.lookup import WORD_BITS
+from idmatters_tf.expressivity.samples import distinct_rows
+from trainers.experiments.panels import add_legend, by_column, panels, sample_of
+from trainers.experiments.registry import Counter, Experiment, ProgressCallback
+from trainers.expressivity.sample import Sample
+from trainers.expressivity.scaling import FRACTIONS
+from trainers.expressivity.settings import Settings
+
+# Radii of the residual networks are taken of the first rows of the sample: a row costs as much as the whole network.
+RADIUS_ROWS = 500
+COLORS = {
+    "hardt-ma, norm": "tab:blue",
+    "hardt-ma, ridge": "tab:cyan",
+    "yun": "tab:green",
+    "lookup": "tab:orange",
+    "bit-extraction": "tab:red",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstructionRow:
+    """One network; None where the construction refuses.
+
+    Attributes:
+        construction: with its order where there is one.
+        n, d, classes: of the sample, distinct rows alone.
+        parameters: numbers stored.
+        lower_bound: what any memoriser of so many labels needs, in numbers of 53 bits.
+        bits_a_row: 53 times the parameters over n; log2(r) is the bound.
+        smallest_radius, median_radius: certified, in the norm of x, over `radius_rows` rows.
+        radius_rows: how many rows.
+        rounding: the share of the rounding error allowed that float64 may take: above 1 the construction refuses. For
+            the residual networks the smallest relative margin that is accepted over the smallest that there is.
+        refused: the reason.
+    """
+
+    construction: str
+    n: int
+    d: int
+    classes: int
+    parameters: int | None
+    lower_bound: float
+    bits_a_row: float | None
+    smallest_radius: float | None
+    median_radius: float | None
+    radius_rows: int
+    rounding: float | None
+    refused: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Built:
+    parameters: int
+    radii: NDArray[np.float64]
+    rounding: float
+
+
+def measure(
+    x: NDArray[Any], labels: NDArray[np.integer], classes: int, settings: Settings, progress: ProgressCallback
+) -> list[ConstructionRow]:
+    """Builds the network of each construction for parts of the sample of several sizes, without checking them.
+
+    Args:
+        x: (n, d).
+        labels: (n,).
+        classes: r.
+        settings: of the program, for width and seed.
+        progress: is told of each network.
+    """
+    width, seed = settings.network.width, settings.network.seed
+
+    def residual(order: Order) -> Callable[..., _Built]:
+        def build(points: NDArray[Any], their_labels: NDArray[np.integer]) -> _Built:
+            weights = construct(points, their_labels, classes, width, order, seed)
+            arrays = (weights.projection, weights.bias, weights.U, weights.s, weights.V)
+            arrays += (weights.last_U, weights.last_s, weights.last_V)
+            return _Built(
+                sum(array.size for array in arrays if array is not None),
+                radii_of(weights, points[:RADIUS_ROWS]),
+                SMALLEST_MARGIN / float(weights.margins.min()),
+            )
+
+        return build
+
+    def on_a_line(make: Callable[..., Any]) -> Callable[..., _Built]:
+        def build(points: NDArray[Any], their_labels: NDArray[np.integer]) -> _Built:
+            found = make(points, their_labels)
+            return _Built(found.parameters, found.margin / np.linalg.norm(found.kernel), found.rounding)
+
+        return build
+
+    builders = {
+        "hardt-ma, norm": residual("norm"),
+        "hardt-ma, ridge": residual("ridge"),
+        "yun": on_a_line(lambda points, names: construct_three_layers(points, names, classes, seed)),
+        "lookup": on_a_line(lambda points, names: construct_lookup(points, names, classes, False, seed)),
+        "bit-extraction": on_a_line(lambda points, names: construct_lookup(points, names, classes, True, seed)),
+    }
+    sizes = sorted({max(2, len(x) // fraction) for fraction in FRACTIONS})
+    rows, counter = [], Counter(progress, "constructions", len(sizes) * len(builders))
+    for size in sizes:
+        kept = distinct_rows(x[:size], labels[:size])
+        points, their_labels = x[kept], labels[kept]
+        for name, build in builders.items():
+            rows.append(_row(name, build, points, their_labels, classes))
+            counter.advance()
+    return rows
+
+
+def _row(
+    name: str, build: Callable[..., _Built], points: NDArray[Any], labels: NDArray[np.integer], classes: int
+) -> ConstructionRow:
+    n, d = points.shape
+    try:
+        built, refused = build(points, labels), ""
+    except ValueError as error:
+        built, refused = None, str(error)
+    return ConstructionRow(
+        construction=name,
+        n=n,
+        d=d,
+        classes=classes,
+        parameters=built.parameters if built else None,
+        lower_bound=lower_bound(n, classes),
+        bits_a_row=WORD_BITS * built.parameters / n if built else None,
+        smallest_radius=float(built.radii.min()) if built else None,
+        median_radius=float(np.median(built.radii)) if built else None,
+        radius_rows=len(built.radii) if built else 0,
+        rounding=built.rounding if built else None,
+        refused=refused,
+    )
+
+
+def draw(rows: Sequence[ConstructionRow]) -> Figure:
+    """Parameters, bits a row, radii and what rounding takes, against n."""
+    figure, axes = panels(4)
+    kinds = by_column(rows, "construction")
+    for name, of_kind in kinds.items():
+        for each, column in zip(axes, ("parameters", "bits_a_row", "median_radius", "rounding"), strict=True):
+            _line(each, of_kind, column, color=COLORS[name], marker="o", markersize=4)
+        _line(axes[2], of_kind, "smallest_radius", color=COLORS[name], linestyle="--", marker="v", markersize=4)
+    first = next(iter(kinds.values()))
+    sizes, bounds = [row.n for row in first], [row.lower_bound for row in first]
+    axes[0].plot(sizes, bounds, "k:")
+    axes[1].plot(sizes, [WORD_BITS * bound / n for n, bound in zip(sizes, bounds, strict=True)], "k:")
+    axes[3].axhline(1.0, color="black", linestyle="-.", linewidth=1)
+    titles = (
+        "numbers stored",
+        f"bits a row, {WORD_BITS} for each number",
+        "certified radius: median, smallest (dashed)",
+        "share of the rounding allowed",
+    )
+    for each, title in zip(axes, titles, strict=True):
+        each.set_xscale("log")
+        each.set_yscale("log")
+        each.set_title(title, fontsize=9)
+        each.set_xlabel("rows n", fontsize=9)
+        each.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=30, fontsize=7)
+        each.minorticks_off()
+    handles = [sample_of(name, color=COLORS[name], marker="o", markersize=4) for name in kinds]
+    handles += [sample_of("lower bound", color="black", linestyle=":")]
+    handles += [sample_of("refused above", color="black", linestyle="-.", linewidth=1)]
+    add_legend(figure, handles, columns=4)
+    return figure
+
+
+def _line(axes: Axes, rows: Sequence[ConstructionRow], column: str, **style: Any) -> None:
+    points = [(row.n, getattr(row, column)) for row in rows if getattr(row, column) is not None]
+    # A single label has no edge: its radii are infinite.
+    points = [(n, value) for n, value in points if np.isfinite(value) and value > 0]
+    if points:
+        axes.plot(*zip(*points, strict=True), **style)
+
+
+def _run(sample: Sample, settings: Settings, progress: ProgressCallback) -> list[ConstructionRow]:
+    return measure(sample.x, sample.labels, sample.classes, settings, progress)
+
+
+def experiment(settings: Settings) -> Experiment[Sample, Settings, ConstructionRow]:
+    """The experiment; its figure says what was memorised."""
+    data = settings.data
+
+    def titled(rows: Sequence[ConstructionRow]) -> Figure:
+        figure = draw(rows)
+        what = f"{data.dataset}, {data.labels} labels" if data.dataset != "random" else "random points and labels"
+        figure.suptitle(f"memorisers of {what}, d = {rows[0].d:,}, r = {rows[0].classes}", fontsize=10)
+        return figure
+
+    return Experiment("constructions", ConstructionRow, _run, {"constructions": titled})
