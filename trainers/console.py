@@ -49,6 +49,11 @@ def report() -> NoReturn:
     _run("trainers.report")
 
 
+def reproduce() -> NoReturn:
+    """`idmatters-reproduce`"""
+    _run("trainers.reproduce.__main__")
+
+
 def shortcuts() -> NoReturn:
     """`idmatters-shortcuts`"""
     _run("trainers.shortcuts.__main__")

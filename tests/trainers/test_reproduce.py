@@ -1,0 +1,365 @@
+"""The ledger: its rows, what is read from runs, the pages written from it, and the program that runs rows again."""
+
+import dataclasses
+import hashlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from decimal import Decimal
+
+import pytest
+
+from tests.conftest import ROOT
+from trainers.cli.arguments import RunError, UsageError
+from trainers.landscape.experiments import EXPERIMENTS as LANDSCAPE
+from trainers.reproduce import __main__ as program
+from trainers.reproduce.numbers import agrees, compare, value_of
+from trainers.reproduce.pages import pages
+from trainers.reproduce.rows import Number, Row, load, plain
+from trainers.reproduce.running import shown, words_of
+from trainers.shortcuts.experiments import EXPERIMENTS as SHORTCUTS
+
+# Stands for a program: takes a while, saves on SIGTERM, and resumes.
+PROGRAM = """
+import json, pathlib, signal, sys, time
+out = pathlib.Path(sys.argv[1]); code = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+out.mkdir(parents=True, exist_ok=True)
+if (out / "result.json").exists():
+    print("is finished")
+    sys.exit(code)
+def stop(*_):
+    (out / "begun").touch()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+print("step 17 of the work", flush=True)
+if "slow" in sys.argv and not (out / "begun").exists():
+    time.sleep(60)
+(out / "result.json").write_text(json.dumps({"error": 0.215}))
+sys.exit(code)
+"""
+NUMBERS = """
+[[numbers]]
+name = "error"
+value = 21.49
+unit = "%"
+tolerance = 0.5
+file = "result.json"
+key = "error"
+times = 100
+
+[[numbers]]
+name = "step"
+value = 16
+factor = 1.5
+file = "log"
+pattern = 'step (\\d+) of'
+"""
+
+# As `trainers.shortcuts` writes its verdicts, with the numbers of the ledger.
+VERDICTS = {
+    "li-figure-5": "SEEN: initial condition numbers, constant for 2-shortcuts, growing for the rest but 3-shortcuts: "
+    "xavier x 2.4e+10 from depth 1 to 24; orthogonal x 63 from depth 1 to 24; 1-shortcut x 69 from depth "
+    "1 to 24; 2-shortcut x 1 from depth 2 to 24; 3-shortcut x 1.08 from depth 3 to 24.",
+    "li-figure-3": "SEEN: linear, mean Frobenius norm at log10 loss -6.40 falls with depth: 3.100 at depth 2, 2.500 at "
+    "depth 4, 2.010 at depth 8, 1.620 at depth 16, 1.250 at depth 32.\n"
+    "SEEN: relu, mean Frobenius norm at log10 loss -0.03 falls with depth: 3.760 at depth 2, 2.740 at "
+    "depth 4, 1.880 at depth 8, 1.390 at depth 16, 0.990 at depth 32.",
+    "li-figures-6-8": "NOT SEEN: linear, condition number of 2-shortcuts below orthogonal's at 90 % of the common "
+    "losses, x 6.2 smaller in the upper third; index below at 50 %; index of 2-shortcuts 0.50 at the start, 0.47 "
+    "at the largest gradient (epoch 3), 0.47 at the end.",
+    "li-figure-7": "SEEN: relu, condition number of 2-shortcuts below orthogonal's at 100 % of the common losses, x "
+    "8e+03 smaller in the upper third; index below at 50 %; index of 2-shortcuts 0.50 at the start, 0.48 "
+    "at the largest gradient (epoch 12), 0.34 at the end.",
+    "li-figure-9": "SEEN: linear, depth 96, lowest mean final loss: 2-shortcut 1.2e-05 (rate 3.2) against xavier 0.15 "
+    "(rate 0.0032), orthogonal 0.00079 (rate 0.018); 2-shortcuts of all depths 2.9e-07 to 2.6e-05.",
+}
+
+
+@pytest.fixture
+def ledger(tmp_path, monkeypatch):
+    """A ledger for the program, with rows of a stand-in for a program; returns the function that adds a row."""
+    folder = tmp_path / "ledger"
+    (folder / "rows").mkdir(parents=True)
+    (folder / "data.toml").touch()
+    stand_in = tmp_path / "stand_in.py"
+    stand_in.write_text(PROGRAM)
+    monkeypatch.setattr(program, "load", lambda: load(folder))
+    monkeypatch.chdir(tmp_path)
+
+    def add(name, words="OUT", text="", numbers=NUMBERS):
+        commands = f'commands = ["{stand_in} {words}"]\n' if words else ""
+        (folder / "rows" / f"{name}.toml").write_text(f'order = 1\nitem = "{name}"\n{commands}{text}\n{numbers}')
+
+    return add
+
+
+def test_a_row_is_run_again_compared_and_resumed(ledger, capfd):
+    ledger("good")
+    assert program.main(["good"]) == 0
+    first = capfd.readouterr().out
+    assert "step 17 of the work" in first
+    assert re.search(r"error +21\.49 % +21\.5 % +\+0\.01 +0\.5 % +within", first)
+    assert re.search(r"step +16 +17 +x 1\.06 +a factor of 1\.5 +within", first)
+    assert program.main(["good"]) == 0
+    assert "is finished" in capfd.readouterr().out
+    assert program.main(["--list"]) == 0
+    assert re.search(r"^good .* within$", capfd.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("change", "code"), [(("21.49", "30.0"), 1), (('"error"\ntimes', '"wrong"\ntimes'), 1)])
+def test_a_number_outside_its_tolerance_or_missing_is_exit_code_1(ledger, capfd, change, code):
+    ledger("row", numbers=NUMBERS.replace(*change))
+    assert program.main(["row"]) == code
+    assert "1 of 2 numbers differ by more than their tolerance" in capfd.readouterr().out
+    assert program.main(["--list"]) == 0
+    assert "differs" in capfd.readouterr().out
+
+
+def test_exit_codes_of_the_command(ledger):
+    ledger("diverged", "OUT 1", "exit_code = 1")
+    assert program.main(["diverged"]) == 0
+    ledger("failed", "OUT 1")
+    with pytest.raises(
+        RunError, match=r"failed: the command ended with exit code 1, not 0. Its output is in .*failed.log"
+    ):
+        program.main(["failed"])
+    ledger("refused", "OUT 2")
+    with pytest.raises(UsageError, match="refused, for the reason above"):
+        program.main(["refused"])
+
+
+def test_a_run_that_exists_is_checked_without_running_anything(ledger, tmp_path, capfd):
+    ledger("row")
+    run = tmp_path / "mine"
+    run.mkdir()
+    with pytest.raises(UsageError, match="mine holds none of the numbers of row"):
+        program.main(["row", "--check", str(run)])
+    (run / "result.json").write_text('{"error": 0.2}')
+    # What was printed is kept beside the runs of this program alone.
+    assert program.main(["row", "--check", str(run)]) == 1
+    said = capfd.readouterr().out
+    assert "DIFFERS" in said
+    assert "missing" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_rows_that_rest_on_others_run_those(ledger, capfd):
+    ledger("one")
+    ledger("sum", "", 'rests_on = ["one"]')
+    assert program.main(["sum"]) == 0
+    assert "sum: all 2 numbers are within their tolerances" in capfd.readouterr().out
+    ledger("drawing", "", 'verdict = "a drawing"', "")
+    with pytest.raises(UsageError, match="drawing has nothing to run: a drawing"):
+        program.main(["drawing"])
+
+
+def test_a_budget_takes_the_cheapest_first(ledger, capfd):
+    ledger("dear", text="minutes = 20")
+    ledger("cheap", text="seconds = 30")
+    ledger("middling", text="minutes = 2")
+    ledger("unknown", text='cost = "a GPU"')
+    assert program.main(["--all", "--budget", "10m"]) == 0
+    said = capfd.readouterr().out
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("==")] == ["cheap:", "middling:"]
+    assert "dear and what costs more is left" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name rows, or give one of"),
+        (["row", "--list"], "name rows, or give one of"),
+        (["--all"], "--all and --budget belong together"),
+        (["--all", "--budget", "soon"], "expected a time such as 90s, 10m or 2h, received 'soon'"),
+        (["--list", "--check", "x"], "compares a run with one row"),
+        (["raw"], "there is no row 'raw'. Did you mean 'row'"),
+        (["row", "--check", "nowhere"], "nowhere is not a folder"),
+        (["--pages", "nowhere"], "has no reproduction.md"),
+    ],
+)
+def test_bad_input_is_one_sentence(ledger, arguments, message):
+    ledger("row")
+    with pytest.raises(UsageError, match=re.escape(message)):
+        program.main(arguments)
+
+
+def test_a_signal_is_handed_on_and_the_same_command_goes_on(ledger, tmp_path):
+    ledger("long", "OUT 0 slow")
+    code = textwrap.dedent(f"""
+        import pathlib, sys
+        from trainers.reproduce import __main__ as program
+        from trainers.reproduce.rows import load
+        program.load = lambda: load(pathlib.Path({str(tmp_path / "ledger")!r}))
+        sys.exit(program.main(["long"]))
+    """)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(b"step 17"):
+                break
+        process.send_signal(signal.SIGTERM)
+        assert b"the same command goes on" in process.stdout.read()
+        assert process.wait(timeout=30) == 143
+    began = time.monotonic()
+    assert program.main(["long"]) == 0
+    assert time.monotonic() - began < 30
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return load()
+
+
+def test_the_pages_are_those_of_the_rows(rows):
+    """`python -m trainers.reproduce --pages docs` writes them again."""
+    written = pages(rows, ROOT / "docs")
+    stale = [name for name, text in written.items() if (ROOT / "docs" / name).read_text() != text]
+    there = {f"ledger/{path.name}" for path in (ROOT / "docs" / "ledger").iterdir()}
+    assert not stale
+    assert there == {name for name in written if name.startswith("ledger/")}
+
+
+def test_every_row_names_what_exists(rows):
+    tables = {experiment.name: experiment.row for experiment in (*SHORTCUTS.values(), *LANDSCAPE)}
+    for row in rows.values():
+        assert row.verdict or not row.paper, row.name
+        assert all((ROOT / test).is_file() for test in row.tests), row.name
+        assert row.figure is None or (ROOT / "docs" / row.figure).is_file(), row.name
+        assert not row.date or row.hardware, row.name
+        for number in row.numbers:
+            assert number.pattern is None or re.compile(number.pattern).groups == 1, (row.name, number.name)
+            if number.file is not None and number.file.endswith(".csv"):
+                columns = {field.name for field in dataclasses.fields(tables[number.file.removesuffix(".csv")])}
+                assert {number.key, *number.where} <= columns, (row.name, number.name)
+
+
+def test_patterns_find_their_numbers_in_the_verdicts():
+    rows = load()
+    for name, text in VERDICTS.items():
+        read = [number for number in rows[name].numbers if number.pattern is not None]
+        assert len(read) >= 2
+        for number in read:
+            found = re.findall(str(number.pattern), text)
+            assert len(found) == 1, (name, number.name, found)
+            assert float(found[0]) == float(number.value), (name, number.name)
+
+
+def test_what_is_read_from_a_run(tmp_path):
+    (tmp_path / "result.json").write_text('{"loaded": {"error": 0.25}, "verdicts": ["grows x 2.4e+10 from"]}')
+    lines = ['{"kind": "test", "step": 1, "seconds": 1, "loss": 4.0, "error": 0.5}\n' for _ in range(2)]
+    lines[1] = lines[1].replace('"step": 1', '"step": 2').replace("4.0", "1.0")
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    (tmp_path / "sweep.csv").write_text("depth,best,lg,empty\n4,False,1.0,\n8,True,2.0,\n8,False,5.0,\n")
+
+    def value(file, key=None, **how):
+        return value_of(Number("x", file=file, key=key, **how), tmp_path, tmp_path / "x.log")
+
+    assert value("result.json", "loaded.error", times=100) == 25
+    assert value("result.json", pattern=r"x ([0-9.e+]+) from") == 2.4e10
+    assert value("metrics.jsonl", "loss", where={"kind": "test"}) == 1
+    assert value("metrics.jsonl", "loss", where={"kind": "test"}, take="max") == 4
+    assert value("metrics.jsonl", "loss", where={"kind": "test"}, take="ratio") == 0.25
+    assert value("metrics.jsonl", "loss", where={"step": 1}) == 4
+    assert value("sweep.csv", "lg", where={"depth": 8, "best": "True"}, base=10) == 100
+    for missing in (
+        ("sweep.csv", "empty"),
+        ("sweep.csv", "no"),
+        ("nothing.json", "a"),
+        ("result.json", "loaded"),
+        ("log", "a"),
+    ):
+        assert value(*missing) is None
+    row = Row(
+        "row",
+        1,
+        "item",
+        numbers=(Number("unread", Decimal(1)), Number("x", None, file="result.json", key="loaded.error")),
+    )
+    (comparison,) = compare(row, tmp_path, tmp_path / "x.log")
+    assert (comparison.value, comparison.within) == (0.25, None)
+
+
+def test_tolerances():
+    absolute = Number("x", Decimal("0.2"), tolerance=Decimal("0.1"))
+    assert [agrees(absolute, value) for value in (0.1, 0.3, 0.301, 0.09)] == [True, True, False, False]
+    exact = Number("x", Decimal(50000), tolerance=Decimal(0))
+    assert agrees(exact, 50000.0)
+    assert not agrees(exact, 49999.0)
+    ratio = Number("x", Decimal("1e-6"), factor=Decimal(2))
+    assert [agrees(ratio, value) for value in (5e-7, 2e-6, 2.1e-6, 4e-7, -1e-6, 0.0)] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+    assert agrees(Number("x", Decimal(0), factor=Decimal(2)), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('order = 1\nitem = "x"\nvalu = 1', "there is no field 'valu'"),
+        ("order = 1", "the field 'item' is missing"),
+        ('order = 1\nitem = "x', "is damaged"),
+        ('order = 1\nitem = "x"\npaper = "Li"', "paper must be one of Hardt & Ma, Li et al.. Received: Li"),
+        ('order = 1\nitem = "x"\nrests_on = ["y"]', "names y, which does not exist"),
+        (
+            'order = 1\nitem = "x"\n[[numbers]]\nname = "n"\nvalue = 1\nfile = "a.json"\nkey = "b"',
+            "either a tolerance or a factor",
+        ),
+        ('order = 1\nitem = "x"\n[[numbers]]\nname = "n"\nkey = "b"', "a file together with a key or a pattern"),
+    ],
+)
+def test_a_damaged_row_is_one_sentence(tmp_path, text, message):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "data.toml").touch()
+    (tmp_path / "rows" / "x.toml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        load(tmp_path)
+
+
+def test_digits_stay_as_they_are_written(rows):
+    values = {number.name: plain(number.value) for name in ("theorem-3-2", "quick") for number in rows[name].numbers}
+    assert (values["largest error"], values["smallest margin"], values["rows right"]) == ("6.2e-12", "5.1e-3", "50,000")
+    assert values["test error"] == "0.20"
+
+
+def test_commands_with_and_without_a_folder_of_data():
+    command = "trainers.cifar --dataset cifar10 --data-dir DATA --blocks 1 --out OUT/a"
+    assert words_of(command, "runs/x", None) == shlex.split(
+        "trainers.cifar --dataset cifar10 --blocks 1 --out runs/x/a"
+    )
+    assert words_of(command, "o", "/d d")[3:5] == ["--data-dir", "/d d"]
+    row = Row("row", 1, "item", commands=(command, "benchmarks/growth.py"), tests=("tests/a.py",))
+    assert shown(row, "o", "D") == [
+        "python -m trainers.cifar --dataset cifar10 --data-dir D --blocks 1 --out o/a",
+        "python benchmarks/growth.py",
+        "python -m pytest tests/a.py",
+    ]
+
+
+def test_the_checksum_of_weights(tmp_path):
+    import numpy as np
+    import tensorflow as tf
+
+    from trainers.reproduce.weights import weights_digest
+
+    assert weights_digest(tmp_path) is None
+    values = {"b": np.array([3.0], np.float32), "a": np.array([[1.0, 2.0]], np.float32)}
+    for step in (5, 30):
+        variables = {name: tf.Variable(value * step) for name, value in values.items()}
+        folder = tmp_path / "checkpoints" / f"step-{step:08d}"
+        folder.mkdir(parents=True)
+        tf.train.Checkpoint(**variables).write(str(folder / "checkpoint"))
+    expected = hashlib.sha256()
+    for name in ("a", "b"):
+        expected.update(f"{name}/.ATTRIBUTES/VARIABLE_VALUE".encode() + (30 * values[name]).tobytes())
+    assert weights_digest(tmp_path) == expected.hexdigest()

@@ -1,0 +1,143 @@
+"""The numbers of a row, read from the folder of a run and compared with those that were recorded.
+
+- `file` ends in .json: `key` is a path such as `loaded.largest_error`; in .jsonl or .csv: the value of `key` in the
+  lines that have the values of `where`. `take` is "last" or "max" of them, or "ratio", of the last to the first.
+- `pattern`, in any file: a regular expression whose group is the number; its last match counts.
+- `base`: what was read is a logarithm with that base. `times` multiplies the value, to get the unit.
+"""
+
+import csv
+import dataclasses
+import json
+import math
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from trainers.reproduce.rows import Number, Row
+from trainers.run.records import read
+
+LOG = "log"
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A recorded number beside that of another run.
+
+    Attributes:
+        number: the recorded one.
+        value: the other run's; None: it is not there.
+        within: whether the two agree within the tolerance; None where nothing is to be compared.
+    """
+
+    number: Number
+    value: float | None
+    within: bool | None
+
+    def cells(self) -> tuple[str, ...]:
+        """Those of a line of the table."""
+        number, value, recorded = self.number, self.value, self.number.value
+        now = "missing" if value is None else f"{shown(value, number)} {number.unit}".strip()
+        difference = ""
+        if value is not None and recorded is not None:
+            if number.factor is None:
+                difference = f"{value - float(recorded):+.3g}"
+            else:
+                difference = f"x {value / float(recorded):.3g}" if recorded else ""
+        word = {True: "within", False: "DIFFERS", None: "nothing recorded"}[self.within]
+        return number.name, number.shown(), now, difference, number.allowed(), word
+
+
+HEADER = ("number", "recorded", "now", "difference", "tolerance", "")
+
+
+def compare(row: Row, folder: pathlib.Path, log: pathlib.Path) -> list[Comparison]:
+    """Every number of a row that can be read from a run, beside that of the run.
+
+    Args:
+        row: whose numbers.
+        folder: of the run.
+        log: holds what the commands printed.
+    """
+    found = []
+    for number in row.numbers:
+        if number.file is None:
+            continue
+        value = value_of(number, folder, log)
+        within = None
+        if number.value is not None:
+            within = value is not None and agrees(number, value)
+        found.append(Comparison(number, value, within))
+    return found
+
+
+def agrees(number: Number, value: float) -> bool:
+    """Whether a value is within the tolerance of the recorded one."""
+    recorded = float(number.value if number.value is not None else math.nan)
+    if number.factor is not None:
+        factor = float(number.factor)
+        return value == recorded or (value * recorded > 0 and 1 / factor <= value / recorded <= factor)
+    # Decimal fractions are no binary ones: 0.3 - 0.2 is above 0.1.
+    return abs(value - recorded) <= float(number.tolerance or 0) * (1 + 1e-9)
+
+
+def value_of(number: Number, folder: pathlib.Path, log: pathlib.Path) -> float | None:
+    """The number as a run has it; None where the file, or the place in it, is missing."""
+    path = log if number.file == LOG else folder / str(number.file)
+    if not path.is_file():
+        return None
+    if number.pattern is not None:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        values = [match[1].replace(",", "") for match in re.finditer(number.pattern, text)]
+    else:
+        values = _values(path, number)
+    try:
+        numbers = [float(value) for value in values if value not in (None, "")]
+    except (TypeError, ValueError):
+        return None
+    if not numbers:
+        return None
+    taken = {"last": lambda: numbers[-1], "max": lambda: max(numbers), "ratio": lambda: numbers[-1] / numbers[0]}
+    value = taken[number.take]()
+    return (value if number.base is None else float(number.base) ** value) * float(number.times)
+
+
+def _values(path: pathlib.Path, number: Number) -> list[Any]:
+    if path.suffix == ".json":
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            return []
+        return [_at(value, number.key or "")]
+    if path.suffix == ".jsonl":
+        lines: Sequence[Any] = read(path, lambda _: None)
+    else:
+        with open(path, newline="", encoding="utf-8") as stream:
+            lines = list(csv.DictReader(stream))
+    chosen = [line for line in lines if all(_same(line.get(name), wanted) for name, wanted in number.where.items())]
+    return [_at(line, number.key or "") for line in chosen]
+
+
+def _at(value: Any, key: str) -> Any:
+    """What a path such as `norms.mean_frobenius` leads to, or None."""
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    """Whether a cell holds a value: in CSV files everything is text."""
+    try:
+        return float(found) == float(wanted)
+    except (TypeError, ValueError):
+        return str(found) == str(wanted)
+
+
+def shown(value: float, number: Number) -> str:
+    """A value with one digit more than the recorded one has."""
+    if number.value is None:
+        return f"{value:.6g}"
+    if value == int(value) and number.value == int(number.value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:.{len(number.value.as_tuple().digits) + 1}g}"
