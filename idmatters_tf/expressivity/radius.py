@@ -1,6 +1,7 @@
 """Robust memorising: how far a point may move in any direction before the network could answer differently."""
 
 from collections.abc import Callable
+from typing import cast
 
 import keras
 import numpy as np
@@ -72,7 +73,7 @@ def radii_of(weights: Weights, x: ArrayLike, progress: Callable[[int, int], obje
     units = np.ascontiguousarray(U.transpose(1, 0, 2)).reshape(U.shape[1], -1)
     thresholds = s.ravel()
     # Norms of gradients with respect to x: ||projection w|| = ||root w||, of k numbers instead of d.
-    root = np.linalg.qr(weights.projection, mode="r")
+    root = cast(Floats, np.linalg.qr(weights.projection, mode="r"))
     points = np.asarray(x, np.float64) @ weights.projection
     if weights.bias is not None:
         points = points + weights.bias

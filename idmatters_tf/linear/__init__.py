@@ -54,6 +54,7 @@ from idmatters_tf.linear.statistics import (
 
 # Gradient descent of many networks at once.
 from idmatters_tf.linear.dynamics import Trajectories, gradient_descent, sweep
+from idmatters_tf.linear.power_projection import Projected, positivity, project_to_positive, projected_descent
 
 # Gradient flow, what it conserves, and where descent leaves it.
 from idmatters_tf.linear.flow import (
@@ -80,6 +81,7 @@ __all__ = [
     "NormalForm",
     "Optimum",
     "PrincipalComponents",
+    "Projected",
     "ScaledTarget",
     "ShortcutHessian",
     "Statistics",
@@ -105,7 +107,10 @@ __all__ = [
     "normal_form",
     "operator_angle",
     "population_risk",
+    "positivity",
     "principal_components",
+    "project_to_positive",
+    "projected_descent",
     "risk_gradient",
     "scalar_recursions",
     "scale_to_smallest_gamma",

@@ -17,6 +17,8 @@ from trainers.landscape import (
     descent,
     factorization,
     flow,
+    projected,
+    promises,
     regularization,
     zero_asymmetric,
 )
@@ -228,6 +230,26 @@ def test_no_run_is_slower_than_a_theorem_promises():
             assert row.measured_steps <= row.promised_steps
     slower = [dataclasses.replace(row, measured=row.measured / 10) for row in rows]
     assert certified.verdict(slower).seen is False
+
+
+def test_theorems_keep_their_promises_at_their_own_rates():
+    chosen = [run for run in promises.runs() if run.theorem == "positive definite"]
+    chosen += [next(run for run in promises.runs() if run.theorem == "balanced")]
+    rows = promises.measure(chosen, 20_000)
+    assert promises.verdict(rows).seen is True
+    for row in rows:
+        assert 0 < row.measured <= row.promised < np.inf
+    assert promises.verdict([dataclasses.replace(row, promised=1) for row in rows]).seen is False
+    assert promises.verdict([dataclasses.replace(row, measured=None) for row in rows]).seen is False
+
+
+def test_projection_and_balance_help_where_descent_alone_is_slow_or_stuck():
+    rows = projected.measure(projected.CASES[1:3], 4, 120)
+    assert projected.verdict(rows).seen is True
+    reached = {(row.start, row.method): row.reached_at for row in rows}
+    assert reached["unbalanced", "balanced"] < reached["unbalanced", "descent"]
+    assert reached["reversed", "descent"] is None
+    assert reached["reversed", "balanced and projected"] is not None
 
 
 def test_the_largest_stable_rate_falls_with_depth_for_layers_and_not_for_units_of_two():

@@ -111,6 +111,7 @@ def _trained(path: str, dataset: str) -> dict[str, Any]:
 def _measure(run: Run, settings: Settings, sample: "Sample") -> dict[str, Any]:
     """Builds, saves, checks and tests the memoriser, and measures how such networks grow. Returns the numbers."""
     from trainers.experiments.progress import Bars
+    from trainers.experiments.registry import AnyExperiment
     from trainers.experiments.results import write_results
     from trainers.expressivity import constructions, scaling
     from trainers.expressivity.memorizing import generalization, memorize_and_verify
@@ -120,7 +121,7 @@ def _measure(run: Run, settings: Settings, sample: "Sample") -> dict[str, Any]:
         result = memorize_and_verify(sample, settings.network, path, progress)
     if sample.test_x is not None:
         result["test"] = generalization(path, sample)
-    experiments = [constructions.experiment(settings)]
+    experiments: list[AnyExperiment] = [constructions.experiment(settings)]
     if settings.network.construction == "hardt-ma":
         experiments.append(scaling.experiment(settings))
     for experiment in experiments:

@@ -20,6 +20,8 @@ experiments, each with a table (CSV), a figure and TensorBoard scalars in --out:
   regularization   the norm of the optimum found against weight decay
   zero_asymmetric  the zero-asymmetric start, which reaches targets of either determinant
   certified        what convergence theorems promise along runs, and what happens
+  promises         steps that theorems promise for whole runs, against steps measured
+  projected        balanced layers, and the end-to-end map kept positive, where that helps
   flow             gradient descent beside gradient flow: conserved quantities, sharpness, where they part
   depth_laws       the largest stable learning rate against depth, for each kind of network and start
 

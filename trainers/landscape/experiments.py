@@ -8,6 +8,8 @@ from trainers.landscape import (
     descent,
     factorization,
     flow,
+    projected,
+    promises,
     regularization,
     zero_asymmetric,
 )
@@ -19,6 +21,8 @@ EXPERIMENTS: tuple[AnyExperiment, ...] = (
     regularization.EXPERIMENT,
     zero_asymmetric.EXPERIMENT,
     certified.EXPERIMENT,
+    promises.EXPERIMENT,
+    projected.EXPERIMENT,
     flow.EXPERIMENT,
     depth_laws.EXPERIMENT,
 )

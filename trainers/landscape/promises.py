@@ -1,0 +1,170 @@
+"""The number of steps that convergence theorems promise for whole runs, next to the number that it takes."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from idmatters_tf import linear
+from trainers.experiments.panels import add_legend, by_column, panels, sample_of
+from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
+from trainers.landscape.certified import COLORS
+from trainers.landscape.settings import Settings
+from trainers.landscape.targets import Targets, random_target
+
+# The share of the excess risk at the start to which each run goes: the theorems' rates are too small to go further.
+GOAL = 0.1
+BELOW = 1 - 1e-9
+MARKERS = "ovs^D"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One descent at the largest rate that its theorem allows.
+
+    Attributes:
+        theorem: see `linear.certificates`.
+        W: the start, a plain network (layers, 1, d, d).
+        R: the target.
+        rate: the learning rate.
+    """
+
+    theorem: str
+    W: NDArray[np.float64]
+    R: NDArray[np.float64]
+    rate: float
+
+
+@dataclasses.dataclass(frozen=True)
+class PromiseRow:
+    """One theorem's promise for one run.
+
+    Attributes:
+        theorem: see `linear.certificates`.
+        depth, dim, condition: of the network and the target.
+        rate: the largest that the theorem allows.
+        promised, measured: steps to a tenth of the excess risk, the measured ones counted in hundredths of those
+            promised; None where the run was cut off.
+    """
+
+    theorem: str
+    depth: int
+    dim: int
+    condition: float
+    rate: float
+    promised: float
+    measured: int | None
+
+
+def runs() -> Iterator[Run]:
+    """Positive definite targets from the identity, balanced starts near the target, and zero-asymmetric starts."""
+    for condition in (2.0, 10.0):
+        factor = random_target(3, condition**0.5, 1, 0)
+        R = factor @ factor.T
+        for depth in (2, 4, 8, 16):
+            largest = float(np.linalg.norm(R, 2))
+            curvature = (2 * depth - 1) * max(1.0, largest) ** ((2 * depth - 2) / depth)
+            W = linear.initial_weights("identity", depth, 1, 3)
+            yield Run("positive definite", W, (R + R.T) / 2, BELOW / curvature)
+    for margin, depth, dim in ((0.95, 1, 1), (0.8, 1, 1), (0.95, 1, 2), (0.95, 2, 1)):
+        R = np.eye(dim)
+        W = np.eye(dim) + linear.factorize((1 - (1 - margin) / dim**0.5) * R, depth)[:, None]
+        size = float(np.linalg.norm(R))
+        rate = margin ** (4 - 2 / depth) / (6144 * depth**3 * size ** (6 - 4 / depth))
+        yield Run("balanced", W, R, rate * BELOW)
+    for depth in (3, 9):
+        R = random_target(2, 2.0, -1, 0)
+        R *= 0.5 / np.linalg.norm(R)
+        phi = max(2 * float(np.linalg.norm(R)), 3 / depth**0.5, 1.0)
+        rate = min(1 / (4 * depth**3 * phi**6), 1 / (144 * depth**2 * phi**4))
+        yield Run("zero-asymmetric", linear.initial_weights("zero-asymmetric", depth, 1, 2), R, rate * BELOW)
+
+
+def measure(chosen: Sequence[Run], most_steps: int, progress: ProgressCallback = silent) -> list[PromiseRow]:
+    """Each run until a tenth of its excess risk is left.
+
+    Args:
+        chosen: see `runs`.
+        most_steps: after which a run is cut off.
+        progress: is told of each piece of work done.
+    """
+    rows, counter = [], Counter(progress, "promises", len(chosen))
+    for run in chosen:
+        moments = np.eye(len(run.R)), run.R
+        certificate = linear.certificates(run.W, *moments, run.rate, shortcut=False)[run.theorem]
+        start = linear.excess_risk(run.W, *moments, shortcut=False)
+        promised = certificate.steps(start, GOAL * start)
+        rows.append(
+            PromiseRow(
+                theorem=run.theorem,
+                depth=len(run.W),
+                dim=len(run.R),
+                condition=float(np.linalg.cond(run.R)),
+                rate=run.rate,
+                promised=promised,
+                measured=_steps_to(run, GOAL * start, int(min(promised, most_steps))),
+            )
+        )
+        counter.advance()
+    return rows
+
+
+def _steps_to(run: Run, goal: float, most: int) -> int | None:
+    """The steps until the excess risk is at the goal, counted in hundredths of `most`; None if that is not enough."""
+    W, every = run.W[None], max(1, most // 100)
+    for done in range(0, most, every):
+        found = linear.gradient_descent(
+            W, np.eye(len(run.R)), run.R, run.rate, every, shortcut=False, record_every=every
+        )
+        W = found.weights
+        if found.excess_risk[0, -1] <= goal:
+            return done + every
+    return None
+
+
+def verdict(rows: Sequence[PromiseRow]) -> Verdict:
+    """The claim: every theorem applies at its own rate, and no run takes longer than promised."""
+    kept = all(np.isfinite(row.promised) and row.measured is not None for row in rows)
+    late = [row for row in rows if row.measured is not None and row.measured > row.promised]
+    ratios = ", ".join(
+        f"{theorem} {min(found):.2g} to {max(found):.2g}"
+        for theorem, of_it in by_column(rows, "theorem").items()
+        if (found := [row.promised / row.measured for row in of_it if row.measured])
+    )
+    return Verdict(kept and not late, f"steps promised over steps measured: {ratios}")
+
+
+def draw(rows: Sequence[PromiseRow]) -> Figure:
+    """Steps promised against steps measured, a marker for each depth."""
+    figure, (axes,) = panels(1)
+    depths = sorted(by_column(rows, "depth"))
+    markers = {depth: MARKERS[number % len(MARKERS)] for number, depth in enumerate(depths)}
+    shown = []
+    for row in rows:
+        if row.measured and np.isfinite(row.promised):
+            axes.loglog(
+                row.measured, row.promised, markers[row.depth], color=COLORS[row.theorem], markersize=8, alpha=0.7
+            )
+            shown += [row.measured, row.promised]
+    if shown:
+        ends = [min(shown) / 2, max(shown) * 2]
+        axes.loglog(ends, ends, "k:", linewidth=1)
+    axes.set_xlabel("steps measured", fontsize=9)
+    axes.set_ylabel("steps that suffice, promised", fontsize=9)
+    names = by_column(rows, "theorem")
+    handles = [sample_of(theorem, color=COLORS[theorem], marker="o", linestyle="") for theorem in names]
+    handles += [sample_of(f"depth {depth}", marker=markers[depth], linestyle="") for depth in depths]
+    add_legend(figure, handles, columns=5)
+    return figure
+
+
+def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[PromiseRow]:
+    # The runs are the same whatever the targets: they are made for the theorems.
+    if settings.targets.target:
+        return []
+    return measure(list(runs()), 60 * settings.networks.steps, progress)
+
+
+EXPERIMENT = Experiment("promises", PromiseRow, _run, {"promises": draw}, verdicts=lambda rows: [verdict(rows)])
