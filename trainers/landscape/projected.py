@@ -93,7 +93,7 @@ CASES = (
 
 
 def starts(depth: int, dim: int) -> dict[str, NDArray[np.float64]]:
-    """Plain networks (layers, d, d): the identity as it is, in unbalanced layers, and with the sign of the last reversed.
+    """Plain networks (layers, d, d): the identity, in unbalanced layers too, and with the last sign reversed.
 
     Args:
         depth, dim: of the networks, even.

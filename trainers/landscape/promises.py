@@ -17,7 +17,7 @@ from trainers.landscape.targets import Targets, random_target
 # The share of the excess risk at the start to which each run goes: the theorems' rates are too small to go further.
 GOAL = 0.1
 BELOW = 1 - 1e-9
-MARKERS = "ovs^D"
+MARKERS = "ovs^DP*"
 
 
 @dataclasses.dataclass(frozen=True)
