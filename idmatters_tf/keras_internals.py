@@ -1,9 +1,15 @@
 """What this package relies on of Keras' internals (version 3.15), all of it."""
 
+import dataclasses
+import inspect
+import sys
 from typing import Any
 
 import keras
 from keras.src import backend
+from keras.src.backend.common import global_state
+from keras.src.random import seed_generator
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 from idmatters_tf.keras_types import Tensor
 
@@ -38,3 +44,94 @@ def compiled_loss(model: keras.Model) -> tuple[Any, Any]:
 def set_mask(tensor: Tensor, mask: Tensor) -> None:
     """Attaches a mask to a tensor, as a layer does to its outputs."""
     backend.set_keras_mask(tensor, mask)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunningFit:
+    """The call of `model.fit` that is under way.
+
+    Attributes:
+        callbacks: the list that Keras goes through at each event, its own `History` and progress bar included.
+        data: what was given as `x`; None where Keras has made it into something else.
+        initial_epoch, epochs, steps_per_epoch, validation_data: as given to `fit`.
+    """
+
+    callbacks: list[keras.callbacks.Callback]
+    data: Any
+    initial_epoch: int
+    epochs: int
+    steps_per_epoch: int | None
+    validation_data: Any
+    _iterator: Any
+
+    def keep_order(self) -> None:
+        """Keeps Keras from shuffling the batches of a `PyDataset`, and from counting those of an earlier `fit`."""
+        self._iterator.data_adapter.shuffle = False
+        self._iterator._num_batches = self.data.num_batches
+
+    def begin_epoch_at(self, batch: int) -> None:
+        """Makes the next epoch begin with a later batch: the loop counts from there, and takes its data in order."""
+        iterator = self._iterator
+        whole_epoch = type(iterator)._enumerate_iterator
+
+        def rest_of_epoch():
+            del iterator._enumerate_iterator
+            # Keras only counts here; the data are taken by the training function.
+            return (each for each in whole_epoch(iterator) if each[0] >= batch)
+
+        iterator._enumerate_iterator = rest_of_epoch
+
+
+def running_fit(model: keras.Model) -> RunningFit | None:
+    """The `fit` of the model further up in the call stack: Keras tells a callback of no other way.
+
+    None where there is none, or where the model has a `fit` with a loop of its own.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        found = frame.f_locals
+        if found.get("self") is model and frame.f_code.co_name == "fit" and "epoch_iterator" in found:
+            adapter = found["epoch_iterator"].data_adapter
+            return RunningFit(
+                found["callbacks"].callbacks,
+                adapter.py_dataset if isinstance(adapter, PyDatasetAdapter) else None,
+                found["initial_epoch"],
+                found["epochs"],
+                found["steps_per_epoch"],
+                found["validation_data"],
+                found["epoch_iterator"],
+            )
+        frame = frame.f_back
+    return None
+
+
+def start_at_epoch(model: keras.Model, epoch: int | None) -> None:
+    """Has `fit` begin with an epoch other than its `initial_epoch`; None takes that back. For `on_train_begin`."""
+    model._initial_epoch = epoch
+
+
+def build_for_training(model: keras.Model, batch: Any) -> None:
+    """Creates the variables of the model, its metrics and optimizer that the first training step would create."""
+    built: Any = model
+    built._symbolic_build(data_batch=batch)
+
+
+def global_seed_state() -> keras.Variable | None:
+    """The state of the generator behind random operations without a seed; None where none has been asked for."""
+    found = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    return None if found is None else found.state
+
+
+def make_global_seed_state() -> keras.Variable:
+    """The same, made where there is none yet."""
+    return seed_generator.global_seed_generator().state
+
+
+def traced_training_steps(model: keras.Model) -> list[Any]:
+    """TensorFlow's concrete functions of the training step, as far as they have been traced."""
+    train_function: Any = getattr(model, "train_function", None)
+    if not inspect.isfunction(train_function):
+        return []
+    parts = inspect.getclosurevars(train_function).nonlocals.values()
+    found = [part._list_all_concrete_functions() for part in parts if hasattr(part, "_list_all_concrete_functions")]
+    return [concrete for several in found for concrete in several]

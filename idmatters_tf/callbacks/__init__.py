@@ -1,5 +1,9 @@
-"""Callbacks for `model.fit`: what the theory watches, measured every so many epochs.
+"""Callbacks for `model.fit`: exact resume after a kill, and what the theory watches, measured every so many epochs.
 
+ExactResume        goes on after a kill as if nothing had happened
+ArrayBatches       its training data: arrays, in an order that is a function of (seed, epoch)
+FunctionBatches    its training data: any function of the step
+Batches            what both are
 CurvatureMonitor   the Hessian of the loss: eigenvalues, sharpness over the stability threshold, density
 
 Each lives beside its subject and is imported when it is first used.
@@ -9,13 +13,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches
+    from idmatters_tf.callbacks.exact_resume import ExactResume
     from idmatters_tf.curvature.callbacks import CurvatureMonitor
 
 _MODULES = {
+    "ArrayBatches": "idmatters_tf.callbacks.batches",
+    "Batches": "idmatters_tf.callbacks.batches",
+    "ExactResume": "idmatters_tf.callbacks.exact_resume",
+    "FunctionBatches": "idmatters_tf.callbacks.batches",
     "CurvatureMonitor": "idmatters_tf.curvature.callbacks",
 }
 
-__all__ = ["CurvatureMonitor"]
+__all__ = ["ArrayBatches", "Batches", "CurvatureMonitor", "ExactResume", "FunctionBatches"]
 
 
 def __getattr__(name: str) -> Any:

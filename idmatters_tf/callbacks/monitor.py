@@ -78,6 +78,14 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
             if logs is not None:
                 logs |= {f"{self.prefix}_{name}": value for name, value in self.logged(measured).items()}
 
+    def get_state(self) -> dict[str, Any]:
+        """What `ExactResume` saves."""
+        return {"measurements": self.measurements, "begins": self._begins}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on behind the measurements of another process: what it measured is not measured again."""
+        self.measurements, self._begins = state["measurements"], state["begins"]
+
     def _measure(self, epoch: int) -> Measured:
         measured = self.measurements[epoch] = self.measure()
         if self._writer is not None:

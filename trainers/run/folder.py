@@ -16,11 +16,11 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from idmatters_tf import environment
 from idmatters_tf.checkpointing import saved_steps, write_atomically
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import say, say_nothing
-from trainers.run import environment
 from trainers.run.records import encode, read
 
 WHERE_DATA_ARE = ("data_dir", "download")
@@ -168,7 +168,7 @@ class Run:
             settings: JSON values by name.
             data: describes the data set, with a `digest` and an `origin`.
             program: the name of the program, such as "trainers.cifar".
-            numerics: what `trainers.run.environment.numerics` returns.
+            numerics: what `idmatters_tf.environment.numerics` returns.
 
         Raises:
             UsageError: the folder cannot be made, or the run was trained on other data.

@@ -83,7 +83,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         trainer = SynchronousTrainer(learner)
 
     # Run.
-    from trainers.run.environment import numerics
+    from idmatters_tf.environment import numerics
     from trainers.run.events import Events
     from trainers.training import preprocessing
     from trainers.training.session import Session

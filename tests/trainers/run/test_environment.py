@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainers.run import environment
+from idmatters_tf import environment
 from trainers.run.folder import Run
 
 DATA = {"digest": "1", "origin": "made up"}

@@ -8,20 +8,20 @@ import importlib.metadata
 import os
 import pathlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "numpy", "tensorflow-datasets")
 # The instructions that TensorFlow, Eigen and oneDNN have kernels of their own for.
 _INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd", "sve")
 # What a new version of may or may not change is the user's to know; these change what is computed.
-_OF_THE_BITS = ("tensorflow", "tensorflow-cpu", "keras", "numpy")
+_OF_THE_BITS = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "numpy")
 
 
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that are installed."""
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Of Python and of those packages that are installed."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
-    for package in PACKAGES:
+    for package in packages:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -43,6 +43,18 @@ def numerics() -> dict[str, Any]:
     }
 
 
+def jax_numerics() -> dict[str, Any]:
+    """The same for JAX, which it imports: XLA on the CPU takes as many threads as there are cores."""
+    import jax
+
+    return {
+        "cores": _cores(),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", "default"),
+        "processor's instructions": _instructions(),
+        "devices": sorted({device.device_kind for device in jax.devices()}),
+    }
+
+
 def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """How two environments, each `{"versions": ..., "numerics": ...}`, differ in what changes bits, in words."""
     found = []
@@ -59,6 +71,11 @@ def _default_threads():
     asked = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
     if asked.isdecimal() and int(asked):
         return int(asked)
+    return _cores()
+
+
+def _cores():
+    """How many the process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 

@@ -1,0 +1,130 @@
+"""Plain data as JSON and NumPy's arrays, so that nothing has to be unpickled."""
+
+import dataclasses
+import importlib
+import json
+import os
+import pathlib
+from typing import Any
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+ARRAYS, STATE = "arrays.npz", "state.json"
+# What NumPy's files hold themselves; other types, such as bfloat16, are kept as their bytes.
+_OWN_KINDS = "biufc"
+
+
+# Whose dataclasses may be read back: no file may name a class of anybody else's.
+_PACKAGE = __name__.partition(".")[0]
+
+
+class NotPlainData(TypeError):
+    """A value that is neither a number, string, array nor a list, tuple, set or dict of such."""
+
+
+class Encoder:
+    """Turns values into what `json` writes, and collects their arrays.
+
+    Attributes:
+        arrays: those of the values so far, by the name they have in the JSON.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, NDArray[Any]] = {}
+
+    def encode(self, value: Any) -> Any:
+        """The JSON for a value.
+
+        Args:
+            value: None, a number, string, array, a tensor of the backend, or a list, tuple, set or dict of such; also
+                a dataclass of this package.
+
+        Raises:
+            NotPlainData: it is, or holds, something else.
+        """
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if type(value) is list:
+            return [self.encode(each) for each in value]
+        if type(value) is tuple:
+            return {"tuple": [self.encode(each) for each in value]}
+        if type(value) in (set, frozenset):
+            return {type(value).__name__: sorted((self.encode(each) for each in value), key=json.dumps)}
+        if type(value) is dict:
+            return {"dict": [[self.encode(key), self.encode(each)] for key, each in value.items()]}
+        if type(value) is np.ndarray or isinstance(value, np.generic):
+            return self._array("array" if type(value) is np.ndarray else "scalar", np.asarray(value))
+        kind = type(value)
+        if dataclasses.is_dataclass(kind) and kind.__module__.startswith(f"{_PACKAGE}."):
+            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.init}
+            return {"dataclass": [kind.__module__, kind.__qualname__], "fields": self.encode(fields)}
+        if keras.ops.is_tensor(value):
+            return self._array("tensor", keras.ops.convert_to_numpy(value))
+        raise NotPlainData(f"{kind.__module__}.{kind.__qualname__}")
+
+    def _array(self, kind, array):
+        if array.dtype.kind == "O":
+            raise NotPlainData("an array of Python objects")
+        name = f"a{len(self.arrays)}"
+        encoded = {kind: name, "dtype": array.dtype.name, "shape": list(array.shape)}
+        if array.dtype.kind not in _OWN_KINDS:
+            array = np.frombuffer(array.tobytes(), np.uint8)
+        self.arrays[name] = array
+        return encoded
+
+
+def decode(encoded: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    """The value that `Encoder.encode` was given."""
+    if isinstance(encoded, list):
+        return [decode(each, arrays) for each in encoded]
+    if not isinstance(encoded, dict):
+        return encoded
+    kind, content = next(iter(encoded.items()))
+    if kind in ("tuple", "set", "frozenset"):
+        return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](decode(each, arrays) for each in content)
+    if kind == "dict":
+        return {decode(key, arrays): decode(each, arrays) for key, each in content}
+    if kind == "dataclass":
+        return _class_named(*content)(**decode(encoded["fields"], arrays))
+    array = arrays[content]
+    if array.dtype.name != encoded["dtype"]:
+        array = np.frombuffer(array.tobytes(), _dtype(encoded["dtype"]))
+    array = array.reshape(encoded["shape"])
+    if kind == "tensor":
+        return keras.ops.convert_to_tensor(array)
+    return array[()] if kind == "scalar" else array
+
+
+def write(folder: str | os.PathLike, value: Any) -> None:
+    """Writes a value as two files, `state.json` and `arrays.npz`, into a folder.
+
+    Raises:
+        NotPlainData: see `Encoder.encode`.
+        OSError: it could not be written.
+    """
+    folder, encoder = pathlib.Path(folder), Encoder()
+    text = json.dumps(encoder.encode(value))
+    np.savez(folder / ARRAYS, allow_pickle=False, **encoder.arrays)
+    (folder / STATE).write_text(text, encoding="utf-8")
+
+
+def read(folder: str | os.PathLike) -> Any:
+    """The value that `write` has written into a folder."""
+    folder = pathlib.Path(folder)
+    with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
+        return decode(json.loads((folder / STATE).read_text(encoding="utf-8")), {name: arrays[name] for name in arrays})
+
+
+def _class_named(module, name):
+    found = getattr(importlib.import_module(module), name) if module.startswith(f"{_PACKAGE}.") else None
+    if not dataclasses.is_dataclass(found):
+        raise ValueError(f"{module}.{name} is not a dataclass of {_PACKAGE}.")
+    return found
+
+
+def _dtype(name):
+    import ml_dtypes
+
+    return np.dtype(getattr(ml_dtypes, name))

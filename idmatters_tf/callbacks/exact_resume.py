@@ -1,0 +1,306 @@
+"""`fit` that goes on after a kill as if nothing had happened."""
+
+import os
+import pathlib
+import warnings
+from typing import Any, Literal
+
+import keras
+
+from idmatters_tf import checkpointing, environment
+from idmatters_tf.arguments import positive_integer
+from idmatters_tf.callbacks import encoding, training_state
+from idmatters_tf.callbacks.batches import Batches
+from idmatters_tf.callbacks.callback_states import CallbackState, named
+from idmatters_tf.callbacks.validation import check_repeatable
+from idmatters_tf.keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
+
+FORMAT = 1
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "numpy", "idmatters-tf")
+
+
+class ExactResume(keras.callbacks.Callback):
+    """Saves the state of a `fit` every so many batches, and goes on from there when the same script is started again.
+
+    A run that is killed at any moment, by SIGKILL or a power cut, and started again ends with the same weights,
+    optimizer state and history, bit for bit, as one that was not disturbed. That takes training data that are a
+    function of the step, `Batches`: see `ArrayBatches` and `FunctionBatches`. For example
+
+        batches = ArrayBatches(x, y, batch_size=64, seed=0)
+        resume = ExactResume("runs/mine", every=100)
+        model.fit(batches, epochs=10, callbacks=[resume, EarlyStopping()], validation_data=...)
+
+    Saved are: the variables of the model, of its optimizer (slots, loss scale, moving averages, accumulated gradients)
+    and of its metrics, also in the middle of an epoch; the generators of dropout and augmentation layers; the global
+    generators of Python, NumPy and Keras; the position in the data; the history; and what the other callbacks
+    remember, see `idmatters_tf.callbacks.callback_states`. What cannot be restored is refused when training begins, or
+    at the latest when the first checkpoint is saved. TensorFlow and JAX, one device.
+
+    Once `fit` has ended, the same `fit` ends at once with the same history, and one with more `epochs` goes on. The
+    folder belongs to one `fit`: give another one a folder of its own.
+
+    Args:
+        folder: of the checkpoints; made where there is none.
+        every: batches between checkpoints, counted from the beginning of training; "epoch" for one at the end of each
+            epoch. One is saved at the end of training in any case.
+        keep: how many checkpoints are kept.
+
+    Attributes:
+        resumed_at: the number of batches that had been trained on when this `fit` began; 0 where it began anew, None
+            before.
+
+    Raises:
+        ValueError: by `fit`, where something cannot be restored; it is named.
+        OSError: by `fit`, where a checkpoint cannot be written; the earlier ones are as they were.
+    """
+
+    def __init__(self, folder: str | os.PathLike, every: int | Literal["epoch"] = "epoch", keep: int = 2):
+        super().__init__()
+        self.folder = pathlib.Path(folder)
+        self.every: int | str = every if every == "epoch" else positive_integer("every", every, self)
+        self.keep = positive_integer("keep", keep, self)
+        self.resumed_at: int | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        model: Any = self.model
+        fit = running_fit(model)
+        if fit is None:
+            raise ValueError("ExactResume works with Keras' own `fit`. Pass it to that as one of the callbacks.")
+        _check(model, fit)
+        for callback in list(fit.callbacks):
+            if isinstance(callback, _Last):
+                fit.callbacks.remove(callback)
+        if sum(isinstance(callback, ExactResume) for callback in fit.callbacks) > 1:
+            raise ValueError("There is more than one ExactResume among the callbacks. Leave one.")
+        # Keras is going through this list: what is appended now has its turn behind all others, at each event.
+        last = _Last(self, fit)
+        last.set_params(self.params)
+        last.set_model(model)
+        fit.callbacks.append(last)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        # Where no callback has this method, Keras runs them in another thread while it trains on.
+        pass
+
+
+class _Last(keras.callbacks.Callback):
+    """Restores and saves, behind all other callbacks: they have reset themselves before, and have seen each event.
+
+    Args:
+        resume: the callback that the user has made.
+        fit: the `fit` it belongs to.
+    """
+
+    def __init__(self, resume: ExactResume, fit: RunningFit):
+        super().__init__()
+        self._resume, self._fit = resume, fit
+        self._batches: Batches = fit.data
+        self._states: dict[str, CallbackState] = {}
+        self._variables: dict[str, Any] = {}
+        self._identity: dict[str, Any] = {}
+        # The checkpoint that training goes on from, until it does.
+        self._pending: dict[str, Any] | None = None
+        self._epoch = self._step = 0
+        self._checked = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        model: Any = self.model
+        others = [each for each in self._fit.callbacks if not isinstance(each, (ExactResume, _Last))]
+        self._batches.seek(self._fit.initial_epoch)
+        self._fit.keep_order()
+        self._identity = self._identify(model)
+        batch = self._batches.arrays(0)
+        try:
+            build_for_training(model, batch)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ValueError(
+                "ExactResume needs the variables of the model, its metrics and optimizer before the first step, but "
+                "Keras could not make them from a batch of the data: see the error above. Build the model before "
+                "`fit`."
+            ) from error
+        self._variables = training_state.description(model)
+        self._states = {name: CallbackState(each, name) for name, each in named(others).items()}
+        self._pending = self._load()
+        self._step = self._fit.initial_epoch * self._batches.steps_per_epoch
+        if self._pending is not None:
+            self._go_on(model, self._pending)
+        self._resume.resumed_at = 0 if self._pending is None else self._step
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch, offset = epoch, 0
+        start_at_epoch(self._model, None)
+        if self._pending is not None and self._pending["batch"]:
+            # Keras has reset the metrics by now, and the others have seen an epoch begin that had begun before.
+            self._restore(self._pending)
+            offset = self._pending["batch"]
+            self._fit.begin_epoch_at(offset)
+        self._pending = None
+        self._batches.seek(epoch, offset)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        # With several steps per execution the last one may be beyond the epoch.
+        done, before = min(batch + 1, self._batches.steps_per_epoch), self._step
+        if done == self._batches.steps_per_epoch or self._model.stop_training:
+            # The epoch goes on with the validation and `on_epoch_end`.
+            return
+        self._step = self._epoch * self._batches.steps_per_epoch + done
+        if self._due(before):
+            self._save(self._epoch, done)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        before, self._step = self._step, (epoch + 1) * self._batches.steps_per_epoch
+        ends = epoch + 1 >= self._fit.epochs or bool(self._model.stop_training)
+        if ends or self._resume.every == "epoch" or self._due(before):
+            self._save(epoch + 1, 0)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        start_at_epoch(self._model, None)
+        self._batches.seek(0)
+
+    def _due(self, before):
+        """Whether a checkpoint is due at one of the steps since `before`."""
+        every = self._resume.every
+        return every != "epoch" and self._step // every > before // every
+
+    def _identify(self, model):
+        """What must be the same for the run to be the same one."""
+        digest = self._batches.digest(0)
+        if self._batches.digest(0) != digest:
+            raise ValueError(
+                "The batches must be a function of the step, but batch 0 differs from one call to the next. Draw "
+                "random numbers from the step, as in `numpy.random.default_rng((seed, step))`."
+            )
+        return {
+            "Keras' backend": keras.backend.backend(),
+            "steps_per_epoch": self._batches.steps_per_epoch,
+            "steps_per_execution": model.steps_per_execution,
+            "the optimizer": type(model.optimizer).__name__,
+            "the checksum of batch 0": digest,
+        }
+
+    def _save(self, epoch, batch):
+        model: Any = self.model  # on JAX this gives the variables their values
+        if not self._checked:
+            self._check_first()
+        state = {
+            "format": FORMAT,
+            "epoch": epoch,
+            "batch": batch,
+            "stopped": bool(model.stop_training),
+            "identity": self._identity,
+            "description": self._variables,
+            "environment": _environment(),
+            "state": training_state.read(model),
+            "callbacks": {name: each.get() for name, each in self._states.items()},
+        }
+        folder = self._resume.folder
+        try:
+            with checkpointing.saving(folder, self._step) as path:
+                encoding.write(path, state)
+        except OSError as error:
+            steps = checkpointing.saved_steps(folder)
+            newest = f"The newest checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
+            error.add_note(f"ExactResume could not save the checkpoint of step {self._step} in {folder}. {newest}")
+            raise
+        checkpointing.remove_oldest(folder, self._resume.keep)
+
+    def _check_first(self):
+        """Checks what can be known only after a step."""
+        model: Any = self.model
+        what = training_state.difference(self._variables, training_state.description(model))
+        if what is not None:
+            raise ValueError(
+                f"{what}: it was made by the first training step, so that a restarted process would have nowhere to "
+                f"restore it to. Make all variables when the model is built."
+            )
+        training_state.check_complete(model)
+        self._checked = True
+
+    def _load(self):
+        """The newest intact checkpoint, or None."""
+        folder = self._resume.folder
+        checkpointing.remove_unfinished(folder)
+
+        def on_damage(path, what):
+            if (path / "checkpoint.index").exists():
+                raise ValueError(f"{path} was written by another program. Give ExactResume a folder of its own.")
+            warnings.warn(f"Checkpoint {path} is damaged ({what}): going back to the one before.", stacklevel=2)
+            checkpointing.put_aside(path)
+
+        step = checkpointing.newest_intact(folder, encoding.STATE, on_damage)
+        if step is None:
+            return None
+        path = checkpointing.checkpoint_path(folder, step)
+        saved = encoding.read(path)
+        self._check_same(path, saved)
+        self._step = step
+        return saved
+
+    def _check_same(self, path, saved):
+        """Raises ValueError where a checkpoint is not one of this run."""
+        remedy = "Start the same script as before, or give ExactResume another folder."
+        if saved["format"] != FORMAT:
+            raise ValueError(f"{path} has format {saved['format']}, this version reads {FORMAT}. {remedy}")
+        for what, before in saved["identity"].items():
+            if self._identity[what] != before:
+                raise ValueError(f"{path} is of another run: {what} was {before}, now {self._identity[what]}. {remedy}")
+        what = training_state.difference(saved["description"], self._variables)
+        if what is not None:
+            raise ValueError(f"{path} is of another model: {what}. {remedy}")
+        lost = [name for name, state in saved["callbacks"].items() if state is not None and name not in self._states]
+        if lost:
+            raise ValueError(f"{path} holds the state of {', '.join(lost)}, not among the callbacks. {remedy}")
+        if saved["epoch"] < self._fit.initial_epoch:
+            raise ValueError(
+                f"{path} is of epoch {saved['epoch']}, but `fit` begins with initial_epoch={self._fit.initial_epoch}. "
+                f"{remedy}"
+            )
+        different = environment.differences(saved["environment"], _environment())
+        if different:
+            warnings.warn(
+                f"{'; '.join(different)}: results will differ by rounding from those of an uninterrupted run.",
+                stacklevel=2,
+            )
+
+    def _go_on(self, model, saved):
+        """Restores, and has `fit` begin where the checkpoint was saved."""
+        epoch = max(saved["epoch"], self._fit.epochs) if saved["stopped"] else saved["epoch"]
+        start_at_epoch(model, epoch)
+        self._step = saved["epoch"] * self._batches.steps_per_epoch + saved["batch"]
+        self._restore(saved)
+
+    def _restore(self, saved):
+        training_state.assign(self.model, saved["state"])
+        for name, state in saved["callbacks"].items():
+            if state is not None:
+                self._states[name].set(state)
+
+
+def _check(model, fit):
+    """Raises ValueError where a `fit` cannot be resumed exactly."""
+    backend = keras.backend.backend()
+    if backend not in ("tensorflow", "jax"):
+        raise ValueError(f"ExactResume works on the backends tensorflow and jax. Received: {backend}")
+    if not isinstance(fit.data, Batches):
+        raise ValueError(
+            "ExactResume needs training data that can be entered at any batch: give `fit` "
+            "`ArrayBatches(x, y, batch_size=..., seed=...)` or `FunctionBatches(step_to_batch, steps_per_epoch=...)` "
+            "in place of arrays, a tf.data.Dataset, a generator or another PyDataset, whose position it cannot restore."
+        )
+    if fit.steps_per_epoch is not None:
+        raise ValueError(
+            f"The batches say how many there are in an epoch ({fit.data.steps_per_epoch}). Received: "
+            f"steps_per_epoch={fit.steps_per_epoch} in `fit`. Leave it out there."
+        )
+    strategy = getattr(model, "distribute_strategy", None)
+    if getattr(strategy, "num_replicas_in_sync", 1) > 1 or keras.distribution.distribution() is not None:
+        raise ValueError(
+            "ExactResume cannot restore training that is distributed over several devices: metrics have a part on each "
+            "of them."
+        )
+    check_repeatable(fit.validation_data)
+
+
+def _environment():
+    numerics = environment.jax_numerics if keras.backend.backend() == "jax" else environment.numerics
+    return {"versions": environment.versions(_PACKAGES), "numerics": numerics()}

@@ -1,0 +1,75 @@
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.callbacks import ArrayBatches, FunctionBatches
+
+X = np.arange(10.0)[:, None] * [1, 10]
+Y = np.arange(10)
+
+
+def epoch(batches, number):
+    return np.concatenate([batches.arrays(step)[1] for step in range(4 * number, 4 * number + 4)])
+
+
+def test_each_epoch_has_an_order_of_its_own_that_is_a_function_of_the_seed():
+    one, same, other = (ArrayBatches(X, Y, batch_size=3, seed=seed) for seed in (5, 5, 6))
+    orders = [epoch(one, number) for number in (0, 1, 2)]
+    for order in orders:
+        assert sorted(order) == list(range(10))
+    assert len({tuple(order) for order in [*orders, epoch(other, 0)]}) == 4
+    # Entered anywhere, in any order.
+    np.testing.assert_array_equal(epoch(same, 2), orders[2])
+    np.testing.assert_array_equal(same.arrays(4)[1], orders[1][:3])
+    same.seek(2, 1)
+    assert same.num_batches == 3
+    np.testing.assert_array_equal(np.concatenate([same[i][1] for i in range(3)]), orders[2][3:])
+
+
+def test_arrays_stay_together_and_become_what_fit_makes_of_them():
+    batches = ArrayBatches({"a": X, "b": [X, Y]}, Y, X[:, 0], batch_size=4)
+    x, y, weight = batches.arrays(2)
+    assert len(y) == 2
+    np.testing.assert_array_equal(x["a"][:, 0], y)
+    np.testing.assert_array_equal(x["b"][0][:, 1], 10 * y)
+    np.testing.assert_array_equal(weight, y)
+    assert (x["a"].dtype, weight.dtype, x["b"][1].dtype) == (keras.config.floatx(), keras.config.floatx(), Y.dtype)
+    assert isinstance(x["b"], tuple)
+
+
+def test_without_shuffling():
+    np.testing.assert_array_equal(epoch(ArrayBatches(X, Y, batch_size=3, shuffle=False), 1), Y)
+
+
+def test_the_checksum_tells_batches_apart():
+    digests = [FunctionBatches(lambda step, y=y: (X[step], y), 5).digest(2) for y in (Y, Y, Y + 1, Y.astype("int32"))]
+    digests.append(FunctionBatches(lambda step: (X[step], Y), 5).digest(3))
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 4
+
+
+def test_the_packages_own_batches():
+    batches = pytest.importorskip("idmatters_tf.data.batches")
+    images = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
+    source = batches.TrainBatches(images, np.arange(20) % 3, 4, seed=2)
+    ours = FunctionBatches(source, steps_per_epoch=5)
+    for step in (0, 7):
+        for array, expected in zip(ours.arrays(step), source.batch(step), strict=True):
+            np.testing.assert_allclose(array, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ArrayBatches(X, Y[:9]), r"arrays of lengths \[9, 10\]"),
+        (lambda: ArrayBatches(X[:0]), r"at least one.*lengths \[0\]"),
+        (lambda: ArrayBatches(X, sample_weight=Y), "`sample_weight` needs targets"),
+        (lambda: ArrayBatches(X, batch_size=0), "`batch_size`"),
+        (lambda: ArrayBatches(X, seed=-1), "`seed` must be a non-negative integer. Received: seed=-1"),
+        (lambda: FunctionBatches(X, 3), "`function` must be a function of the step"),
+        (lambda: FunctionBatches(len, 0), "`steps_per_epoch`"),
+    ],
+)
+def test_errors(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,236 @@
+"""A `fit` that is stopped anywhere and started anew ends with the same bits as one that is not.
+
+These run on the backend that KERAS_BACKEND names; `test_on_jax` runs them all on JAX.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
+
+EXAMPLES, BATCH = 44, 6
+STEPS = 8  # in an epoch, the last one of 2 examples
+
+
+class Killed(Exception):
+    """Takes the place of SIGKILL, where a process of its own would cost too much."""
+
+
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(EXAMPLES, 6, 6, 1))
+    return x, (x.mean((1, 2, 3)) > 0).astype("int32")
+
+
+@dataclasses.dataclass
+class Case:
+    """A `fit` to be stopped: everything in it is made anew for each part of the run."""
+
+    layers: Callable[[], list[Any]]
+    compile: Callable[[], dict[str, Any]]
+    callbacks: Callable[[Any], list[Any]] = lambda folder: []
+    batches: Callable[[], Any] = lambda: ArrayBatches(*data(), batch_size=BATCH, seed=3)
+    fit: dict[str, Any] = dataclasses.field(default_factory=dict)
+    policy: str = "float32"
+    epochs: int = 4
+    every: int = 3
+    model: Any = keras.Sequential
+    # What is under way when the parts of the run end: event, epoch, batch.
+    moments: tuple[tuple[str, int, int | None], ...] = (("batch", 2, 5),)
+
+
+def dense(*more):
+    return [*more, keras.layers.Flatten(), keras.layers.Dense(5, "tanh"), keras.layers.Dense(2, dtype="float32")]
+
+
+def noisy():
+    return dense(
+        keras.layers.RandomFlip(),
+        keras.layers.Conv2D(2, 3),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.3),
+    )
+
+
+def with_loss(optimizer, **more):
+    return {"optimizer": optimizer, "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True), **more}
+
+
+class Counter(keras.callbacks.Callback):
+    """Keeps plain data, and changes the training by it."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses, self.best = [], {"loss": np.float32(9)}
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append((batch, logs["loss"]))
+        self.best["loss"] = min(self.best["loss"], np.float32(logs["loss"]))
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if len(self.losses) > 2 * STEPS:
+            self.model.optimizer.learning_rate.assign(0.05 * self.losses[2 * STEPS][1])
+
+
+class Noise(keras.callbacks.Callback):
+    """Has a generator of its own, and says how to save it; draws from NumPy's global one as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.rng = np.random.default_rng(1)
+
+    def get_state(self):
+        return self.rng.bit_generator.state
+
+    def set_state(self, state):
+        self.rng.bit_generator.state = state
+
+    def on_epoch_end(self, epoch, logs=None):
+        noise = self.rng.normal() + np.random.normal()  # noqa: NPY002
+        self.model.optimizer.learning_rate.assign(abs(0.01 + 0.001 * noise))
+
+
+class OwnStep(keras.Sequential):
+    """A model with a metric of its own, and a loss that is computed otherwise."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.largest = keras.metrics.Mean(name="largest")
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        self.largest.update_state(keras.ops.max(y_pred))
+        return super().compute_loss(x, y, y_pred, sample_weight, training) + 0.01 * keras.ops.mean(y_pred**2)
+
+
+def random_batch(step):
+    rng = np.random.default_rng((7, step))
+    x = rng.normal(size=(BATCH, 6, 6, 1)).astype("float32")
+    return x, (x.mean((1, 2, 3)) > 0).astype("int32"), rng.random(BATCH).astype("float32")
+
+
+CASES = {
+    "random layers, metrics, callbacks that stop and slow down": Case(
+        noisy,
+        lambda: with_loss(keras.optimizers.Adam(0.05), metrics=["accuracy"], weighted_metrics=["accuracy"]),
+        lambda folder: [
+            keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True),
+            keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=0.2),
+            keras.callbacks.ModelCheckpoint(folder / "best.weights.h5", save_best_only=True, save_weights_only=True),
+            keras.callbacks.ModelCheckpoint(folder / "{epoch}-{batch}.weights.h5", save_weights_only=True, save_freq=5),
+        ],
+        fit={"validation_data": data()},
+        epochs=6,
+        moments=(
+            ("batch", 0, 1),
+            ("validated", 1, None),
+            ("epoch ends", 1, None),
+            ("epoch begins", 2, None),
+            ("batch", 2, 4),
+        ),
+    ),
+    "several steps per execution, accumulated gradients, class weights": Case(
+        dense,
+        lambda: with_loss(
+            keras.optimizers.SGD(0.05, momentum=0.9, gradient_accumulation_steps=3), steps_per_execution=3
+        ),
+        fit={"class_weight": {0: 1.0, 1: 3.0}, "validation_data": data()},
+        epochs=3,
+        moments=(("batch", 1, 5),),
+    ),
+    "loss scale, initial epoch": Case(
+        lambda: dense(keras.layers.Dropout(0.5)),
+        lambda: with_loss(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=3)),
+        fit={"initial_epoch": 1},
+        policy="mixed_float16",
+    ),
+    "moving average, schedules, a function of the step": Case(
+        dense,
+        lambda: with_loss(keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9), metrics=["accuracy"]),
+        lambda folder: [
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.9 * rate),
+            keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
+            keras.callbacks.CSVLogger(folder / "log.csv"),
+            Counter(),
+        ],
+        batches=lambda: FunctionBatches(random_batch, STEPS),
+        fit={"validation_data": data()},
+    ),
+    "bfloat16 weights, compiled, a callback with methods for its state": Case(
+        lambda: [keras.layers.Flatten(), keras.layers.Dense(4, "tanh"), keras.layers.Dense(2)],
+        lambda: with_loss(keras.optimizers.Adam(0.01), jit_compile=True),
+        lambda folder: [Noise()],
+        policy="bfloat16",
+        every=5,
+        epochs=3,
+        moments=(("batch", 1, 6),),
+    ),
+    "a model with a metric of its own": Case(
+        noisy,
+        lambda: with_loss(keras.optimizers.Nadam(0.01), metrics=["accuracy"]),
+        model=OwnStep,
+        epochs=3,
+        moments=(("batch", 1, 6),),
+    ),
+}
+
+
+def run(case, folder, kill=lambda event, epoch, batch: False, epochs=None):
+    """One process' part of a run. Returns the model and its history."""
+    keras.utils.set_random_seed(1)
+    keras.config.set_dtype_policy(case.policy)
+    model = case.model([keras.Input((6, 6, 1)), *case.layers()])
+    model.compile(**case.compile())
+    at = {"epoch": 0}
+
+    def happens(event, batch=None):
+        if kill(event, at["epoch"], batch):
+            raise Killed
+
+    killer = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: at.update(epoch=epoch) or happens("epoch begins"),
+        on_epoch_end=lambda epoch, logs: happens("epoch ends"),
+        on_train_batch_end=lambda batch, logs: happens("batch", batch),
+        on_test_end=lambda logs: happens("validated"),
+    )
+    folder.mkdir(exist_ok=True)
+    resume = ExactResume(folder / "checkpoints", every=case.every)
+    callbacks = [*case.callbacks(folder), resume, killer]
+    history = model.fit(case.batches(), epochs=epochs or case.epochs, verbose=0, callbacks=callbacks, **case.fit)
+    return model, history, resume
+
+
+def values(model):
+    several = {"model": model.variables, "optimizer": model.optimizer.variables, "metrics": model.metrics_variables}
+    return {name: [keras.ops.convert_to_numpy(each) for each in found] for name, found in several.items()}
+
+
+def assert_same(one, other):
+    (model, history, _), (other_model, other_history, _) = one, other
+    for name, found in values(model).items():
+        for ours, theirs in zip(found, values(other_model)[name], strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_array_equal(ours.tobytes(), theirs.tobytes(), err_msg=name)
+    assert history.history == other_history.history
+    assert history.epoch == other_history.epoch
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stopped_and_started_anew(name, tmp_path):
+    case = CASES[name]
+    whole = run(case, tmp_path / "whole")
+    for moment in case.moments:
+        with pytest.raises(Killed):
+            run(case, tmp_path / "stopped", lambda *now, moment=moment: now == moment)
+    last = run(case, tmp_path / "stopped")
+    assert last[2].resumed_at % STEPS, "the last part should begin in the middle of an epoch"
+    assert_same(whole, last)
+    for path in sorted((tmp_path / "whole").glob("*.*")):
+        if path.suffix == ".csv":
+            assert path.read_text() == (tmp_path / "stopped" / path.name).read_text()
+        else:
+            assert (tmp_path / "stopped" / path.name).exists()

@@ -1,0 +1,170 @@
+"""What cannot be restored is refused with a sentence that names it."""
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
+
+X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+Y = X.sum(1, keepdims=True)
+
+
+def arrays(**options):
+    return ArrayBatches(X, Y, **{"batch_size": 2, "seed": 0, **options})
+
+
+def fit(folder, *callbacks, data=None, layer=None, units=1, optimizer="sgd", **options):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((3,)), *([layer] if layer else []), keras.layers.Dense(units)])
+    model.compile(optimizer, "mse", run_eagerly=layer is None)
+    data = arrays() if data is None else data
+    return model.fit(data, callbacks=[ExactResume(folder, every=1), *callbacks], verbose=0, **options)
+
+
+class Keeper(keras.callbacks.Callback):
+    """Keeps something."""
+
+    def __init__(self, kept, later=None):
+        super().__init__()
+        self.kept, self.later = kept, later
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.later is not None:
+            self.kept = self.later()
+
+
+def generator():
+    while True:
+        yield X, Y
+
+
+def noise(step):
+    rng = np.random.default_rng()
+    return rng.normal(size=(2, 3)), Y[:2]
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "options", "message"),
+    [
+        ([], {"data": X}, r"needs training data that can be entered at any batch.*ArrayBatches"),
+        ([], {"data": generator(), "steps_per_epoch": 2}, "a generator"),
+        ([], {"steps_per_epoch": 3}, r"batches say how many.*\(4\).*steps_per_epoch=3"),
+        ([keras.callbacks.BackupAndRestore("unused")], {}, "Remove BackupAndRestore"),
+        ([ExactResume("unused")], {}, "more than one ExactResume"),
+        ([Keeper(np.random.default_rng(0))], {}, r"callback Keeper.*keeps numpy.random._generator.Generator in `kept`"),
+        ([Keeper(0, later=object)], {}, "callback Keeper cannot be restored: it keeps builtins.object in `kept`"),
+        ([], {"validation_data": generator(), "validation_steps": 1}, "validation data are a generator"),
+        ([], {"data": FunctionBatches(noise, 4)}, "batch 0 differs from one call to the next"),
+        (
+            [],
+            {"data": FunctionBatches(lambda step: [X] * 4, 4)},
+            "sample_weight.*. Received: 4 parts at step 0",
+        ),
+        ([], {"data": FunctionBatches(lambda step: (X, None), 4)}, "arrays of numbers"),
+    ],
+)
+def test_refused_when_training_begins(tmp_path, callbacks, options, message):
+    with pytest.raises(ValueError, match=message):
+        fit(tmp_path, *callbacks, **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data")
+@pytest.mark.parametrize("shuffles", [True, False])
+def test_validation_that_shuffles(tmp_path, shuffles):
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices((X, Y))
+    data = data.shuffle(8, seed=1, reshuffle_each_iteration=shuffles).batch(2)
+    if shuffles:
+        with pytest.raises(ValueError, match="tf.data.Dataset that shuffles"):
+            fit(tmp_path, validation_data=data)
+    else:
+        fit(tmp_path, validation_data=data)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only there a layer may have state of its own")
+@pytest.mark.parametrize("kind", ["variable", "random"])
+def test_state_that_only_tensorflow_knows(tmp_path, kind):
+    import tensorflow as tf
+
+    class Own(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.count = tf.Variable(0.0, name="my_count")
+
+        def call(self, x):
+            if kind == "random":
+                return x + tf.random.normal(tf.shape(x))
+            self.count.assign_add(1.0)
+            return x * self.count
+
+    message = {"variable": "uses the variable my_count", "random": "operation RandomStandardNormal"}[kind]
+    with pytest.raises(ValueError, match=message):
+        fit(tmp_path, layer=Own())
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "options", "message"),
+    [
+        ([], {"data": arrays(seed=1)}, "the checksum of batch 0 was"),
+        ([], {"data": arrays(batch_size=4)}, "steps_per_epoch was 4, now 2"),
+        ([], {"units": 2}, r"another model: .*kernel \(3, 1\) float32 of the model has become .*kernel \(3, 2\)"),
+        ([], {"optimizer": keras.optimizers.SGD(momentum=0.5)}, "of the optimizer is new"),
+        ([], {"optimizer": "adam"}, "the optimizer was SGD, now Adam"),
+        (
+            [keras.callbacks.EarlyStopping("loss")],
+            {"initial_epoch": 2, "epochs": 3},
+            "is of epoch 1, but `fit` begins with initial_epoch=2",
+        ),
+        ([], {}, "holds the state of EarlyStopping, not among the callbacks"),
+    ],
+)
+def test_a_checkpoint_of_another_run(first, tmp_path, callbacks, options, message):
+    with pytest.raises(ValueError, match=message):
+        fit(first, *callbacks, **options)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("first")
+    fit(folder, keras.callbacks.EarlyStopping("loss"))
+    return folder
+
+
+def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_is_used(tmp_path):
+    whole = fit(tmp_path, epochs=2)
+    newest = tmp_path / "step-00000008"
+    (newest / "arrays.npz").write_bytes(b"")
+    with pytest.warns(UserWarning, match="step-00000008 is damaged .*arrays.npz is not what was written"):
+        again = fit(tmp_path, epochs=2)
+    assert again.history == whole.history
+    assert sorted(path.name.rpartition("-")[0] for path in tmp_path.iterdir()) == [
+        "damaged-step-00000008",
+        "step",
+        "step",
+    ]
+
+
+def test_checkpoints_of_another_program_are_left_alone(tmp_path):
+    theirs = tmp_path / "step-00000009"
+    theirs.mkdir()
+    (theirs / "checkpoint.index").write_text("")
+    with pytest.raises(ValueError, match="written by another program"):
+        fit(tmp_path)
+    assert theirs.exists()
+
+
+def test_what_has_ended_ends_at_once_and_more_epochs_go_on(tmp_path):
+    long = fit(tmp_path / "long", epochs=3)
+    model = fit(tmp_path / "short", epochs=2)
+    again = fit(tmp_path / "short", epochs=2)
+    assert again.history == model.history
+    assert fit(tmp_path / "short", epochs=3).history == long.history
+
+
+@pytest.mark.parametrize("options", [{"every": 0}, {"every": "batch"}, {"keep": 0}])
+def test_options(options):
+    with pytest.raises(ValueError, match=f"Argument `{next(iter(options))}` of ExactResume must be a positive integer"):
+        ExactResume("unused", **options)

@@ -1,0 +1,119 @@
+"""`fit` in processes that are killed with SIGKILL at random moments and started again.
+
+As a program: `python -m tests.support.killed_fit FOLDER RUNS SEED` prints how many kills were tried, and after how many
+the run ended with the same bits as one that was not disturbed. The processes are forked behind the imports, before
+anything is computed, so that a kill costs a second and not ten.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import random
+import select
+import signal
+import sys
+import time
+
+import keras
+import numpy as np
+
+from idmatters_tf.callbacks import ArrayBatches, ExactResume
+
+KILLS_A_RUN = 3
+EPOCHS, STEPS = 3, 10
+
+
+def train(folder, progress=None):
+    """Trains in a folder, to the end. Returns a checksum of the weights, slots, metrics and history.
+
+    Args:
+        folder: of the checkpoints and the log.
+        progress: a file descriptor to which a byte is written after each batch.
+    """
+    keras.utils.set_random_seed(0)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(STEPS * 8 - 3, 4, 4, 1))
+    y = (x.sum((1, 2, 3)) > 0).astype("int32")
+    layers = [keras.layers.RandomFlip(), keras.layers.Flatten(), keras.layers.Dense(8, "relu")]
+    layers += [keras.layers.BatchNormalization(), keras.layers.Dropout(0.4), keras.layers.Dense(2, "softmax")]
+    model = keras.Sequential([keras.Input((4, 4, 1)), *layers])
+    model.compile(keras.optimizers.Adam(0.02, use_ema=True), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    callbacks = [
+        ExactResume(folder / "checkpoints", every=2),
+        keras.callbacks.ReduceLROnPlateau("val_loss", patience=1, min_delta=0.1),
+        keras.callbacks.CSVLogger(folder / "log.csv"),
+    ]
+    if progress is not None:
+        callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: os.write(progress, b".")))
+    batches = ArrayBatches(x, y, batch_size=8, seed=1)
+    history = model.fit(batches, epochs=EPOCHS, callbacks=callbacks, validation_data=(x, y), verbose=0)
+    found = hashlib.sha256(json.dumps(history.history).encode() + (folder / "log.csv").read_bytes())
+    for variable in [*model.variables, *model.optimizer.variables, *model.metrics_variables]:
+        found.update(keras.ops.convert_to_numpy(variable).tobytes())
+    return found.hexdigest()
+
+
+def in_a_process(folder, after=None, delay=0.0):
+    """Trains in a process of its own. Returns whether it was killed.
+
+    Args:
+        folder: in which it trains; the checksum is written to `result`.
+        after: how many batches it is given before the kill; None: it is left alone.
+        delay: seconds from there to the kill.
+    """
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.close(reads)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "result").write_text(train(folder, writes))
+            status = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    os.close(writes)
+    if after is not None:
+        seen, deadline = 0, time.monotonic() + 120
+        while seen < after and time.monotonic() < deadline:
+            # The pipe ends where the process does.
+            if not select.select([reads], [], [], 1)[0]:
+                continue
+            got = os.read(reads, 1)
+            if not got:
+                break
+            seen += 1
+        time.sleep(delay)
+        os.kill(child, signal.SIGKILL)
+    else:
+        while os.read(reads, 1000):
+            pass
+    os.close(reads)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL), f"the process ended with exit code {status}"
+    return status == -signal.SIGKILL
+
+
+def main(folder, runs, seed):
+    """Tries `runs` runs, each killed several times. Returns how many kills there were and how many were survived."""
+    chance, folder = random.Random(seed), pathlib.Path(folder)
+    in_a_process(folder / "whole")
+    expected = (folder / "whole" / "result").read_text()
+    tried = survived = 0
+    for number in range(runs):
+        run, kills = folder / f"run-{number}", 0
+        for _ in range(KILLS_A_RUN):
+            # Now and then while it builds or restores; else at any batch, in the middle of a checkpoint as well.
+            after = 0 if chance.random() < 0.2 else chance.randrange(1, EPOCHS * STEPS // 2)
+            kills += in_a_process(run, after, (3 if after == 0 else 0.05) * chance.random())
+        in_a_process(run)
+        tried += kills
+        intact = not list(run.rglob(".writing-*")) and not list(run.rglob("damaged-*"))
+        survived += kills * (intact and (run / "result").read_text() == expected)
+    return tried, survived
+
+
+if __name__ == "__main__":
+    print(*main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
