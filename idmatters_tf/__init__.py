@@ -11,7 +11,8 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
     optimizers     Momentum (the learning rate outside the velocity, as TensorFlow 1 had it)
     muon           Muon (orthogonalised momentum for kernels of constant norm)
     norms          Frobenius and spectral norms of a network's kernels
-    callbacks      for `model.fit`: what the theory watches, measured during training
+    callbacks      for `model.fit`: exact resume after a kill; what the theory watches, measured during training
+    determinism    all switches for reproducible training in one call
     curvature      Hessians, Gauss-Newton and Fisher matrices of any Keras model; their spectra
     data           CIFAR-10, CIFAR-100, MNIST and the built-in `shapes`, as batches that are a function of (seed, step)
 """
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         callbacks,
         curvature,
         data,
+        determinism,
         expressivity,
         initializers,
         layers,
@@ -43,6 +45,7 @@ __all__ = [
     "callbacks",
     "curvature",
     "data",
+    "determinism",
     "expressivity",
     "initializers",
     "layers",
