@@ -13,6 +13,7 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
     norms          Frobenius and spectral norms of a network's kernels
     callbacks      for `model.fit`: exact resume after a kill; what the theory watches, measured during training
     determinism    all switches for reproducible training in one call
+    surgery        blocks added to trained models as the identity, and taken out of them where they are near it
     curvature      Hessians, Gauss-Newton and Fisher matrices of any Keras model; their spectra
     data           CIFAR-10, CIFAR-100, MNIST and the built-in `shapes`, as batches that are a function of (seed, step)
 """
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         muon,
         norms,
         optimizers,
+        surgery,
     )
 
 __version__ = "0.1.0"
@@ -53,6 +55,7 @@ __all__ = [
     "muon",
     "norms",
     "optimizers",
+    "surgery",
 ]
 
 

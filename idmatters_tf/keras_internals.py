@@ -3,12 +3,16 @@
 import dataclasses
 import inspect
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras.src import backend
 from keras.src.backend.common import global_state
+from keras.src.models.functional import Functional, functional_like_constructor
+from keras.src.ops import numpy as numpy_operations
 from keras.src.random import seed_generator
+from keras.src.saving.serialization_lib import SafeModeScope
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 from idmatters_tf.keras_types import Tensor
@@ -135,3 +139,95 @@ def traced_training_steps(model: keras.Model) -> list[Any]:
     parts = inspect.getclosurevars(train_function).nonlocals.values()
     found = [part._list_all_concrete_functions() for part in parts if hasattr(part, "_list_all_concrete_functions")]
     return [concrete for several in found for concrete in several]
+
+
+def graph_of(operation: Any) -> Any:
+    """The graph of a functional or a built Sequential model, a `Functional`; None for everything else."""
+    if isinstance(operation, keras.Sequential):
+        return operation._functional
+    return operation if isinstance(operation, Functional) else None
+
+
+def has_functional_constructor(model: keras.Model) -> bool:
+    """Whether the class of a functional model is called with (inputs, outputs, name)."""
+    return functional_like_constructor(type(model))
+
+
+def run_graph(
+    graph: Any, inputs: Any, call: Callable[..., Any], operation: Callable[[Any], Any] = lambda operation: operation
+) -> Any:
+    """The outputs of a functional model's graph where each node's operation is called by a function of ours.
+
+    What `keras.models.clone_model(call_function=)` does inside, but without its serialisation of the loss and with
+    nested Sequential models.
+
+    Args:
+        graph: a `Functional`, see `graph_of`.
+        inputs: symbolic or concrete tensors, in the structure of the model's inputs.
+        call: a function of (operation, *arguments of the call) that returns the operation's outputs.
+        operation: what stands for each operation of the graph.
+    """
+    return graph._run_through_graph(inputs, operation_fn=operation, call_fn=call)
+
+
+def standardized_inputs(graph: Any, inputs: Any) -> Any:
+    """Concrete inputs as the flat list of tensors, in the declared dtypes, that a functional model works on."""
+    return graph._standardize_inputs(inputs)
+
+
+def input_operations(graph: Any) -> Any:
+    """The `InputLayer`s of a functional model, in the structure of its inputs."""
+    return keras.tree.map_structure(lambda tensor: tensor._keras_history.operation, graph.input)
+
+
+def producer(tensor: Any) -> Any:
+    """The node that computed a symbolic tensor, with `operation`, `input_tensors` and `is_input`."""
+    operation, place, _ = tensor._keras_history
+    return operation._inbound_nodes[place]
+
+
+def nodes(graph: Any) -> list[Any]:
+    """The nodes of a functional model: `operation`, `input_tensors`, `output_tensors`."""
+    return [node for level in graph._nodes_by_depth.values() for node in level]
+
+
+def is_addition(operation: Any) -> bool:
+    """Whether an operation is `keras.layers.Add` or the `+` of two symbolic tensors."""
+    return isinstance(operation, (keras.layers.Add, numpy_operations.Add))
+
+
+def layers_within(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """The layer and all layers inside of it, outer ones first."""
+    layers: Any = layer._flatten_layers()
+    return layers
+
+
+def copy_of(operation: Any) -> Any:
+    """A new operation made from the configuration of another one, its name kept."""
+    # The configuration comes from an object in memory, not from a file: its lambdas are the user's own.
+    with SafeModeScope(safe_mode=False):
+        copied = type(operation).from_config(operation.get_config())
+    copied.name = operation.name
+    return copied
+
+
+def set_path(variable: keras.Variable, path: str) -> None:
+    """Names a variable as it would be named inside of other models."""
+    variable._path = path
+
+
+def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
+    """What `model.compile` was called with, as objects; None for a model that was not, or that overrides `compile`."""
+    if not model.compiled or type(model).compile is not keras.Model.compile:
+        return None
+    return dict(model._compile_config.config)
+
+
+def variable_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> Any:
+    """What an optimizer knows a variable by."""
+    return optimizer._var_key(variable)
+
+
+def optimized_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """The variables that an optimizer was built for; empty before."""
+    return list(optimizer._trainable_variables) if optimizer.built else []

@@ -35,6 +35,7 @@ class LinearResidual(keras.layers.Layer):
         self, kernel_initializer: Initializer = "zeros", kernel_regularizer: Regularizer = None, **kwargs: Any
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
@@ -76,6 +77,7 @@ class ResidualDense(keras.layers.Layer):
             kernel's number, so that the kernels differ.
         bias_initializer: of s.
         kernel_regularizer: of both kernels.
+        last_kernel_initializer: of V where it differs; as U's if None.
 
     Input shape:
         `(batch, ..., dim)`.
@@ -92,15 +94,18 @@ class ResidualDense(keras.layers.Layer):
         kernel_initializer: Initializer = None,
         bias_initializer: Initializer = "zeros",
         kernel_regularizer: Regularizer = None,
+        last_kernel_initializer: Initializer = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.units = positive_integer("units", units, self)
         self.activation = keras.activations.get(activation)
         self.skip = bool(skip)
         self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer) or ScaledGlorot()
         self.bias_initializer: Initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.last_kernel_initializer: Initializer = keras.initializers.get(last_kernel_initializer)
 
     def build(self, input_shape: Shape) -> None:
         dim = last_dimension(input_shape, self)
@@ -114,7 +119,7 @@ class ResidualDense(keras.layers.Layer):
         self.V = self.add_weight(
             name="V",
             shape=(self.units, dim),
-            initializer=reseeded(self.kernel_initializer, 1),
+            initializer=reseeded(self.last_kernel_initializer or self.kernel_initializer, 1),
             regularizer=self.kernel_regularizer,
         )
 
@@ -133,6 +138,7 @@ class ResidualDense(keras.layers.Layer):
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "last_kernel_initializer": keras.initializers.serialize(self.last_kernel_initializer),
         }
         return {**super().get_config(), **config}
 
@@ -172,6 +178,7 @@ class ShortcutUnit(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.depth = positive_integer("depth", depth, self)
         self.pre, self.mid, self.post = (keras.activations.get(function) for function in (pre, mid, post))
         self.shortcut = bool(shortcut)

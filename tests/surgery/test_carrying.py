@@ -1,0 +1,184 @@
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+from idmatters_tf.muon import Muon
+from idmatters_tf.optimizers import Momentum
+from idmatters_tf.surgery import deepen, remove_identities
+from tests.support.surgery_cases import TwoLayerBlock
+
+OPTIMIZERS = {
+    "adam": lambda: keras.optimizers.Adam(0.01, amsgrad=True, clipvalue=1.0),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
+    "adafactor": lambda: keras.optimizers.Adafactor(0.01),
+    "accumulated": lambda: keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2),
+    "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5),
+    "lion": lambda: keras.optimizers.Lion(0.01),
+    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=4),
+    "momentum": lambda: Momentum(0.1, 0.9),
+    "muon": lambda: Muon(0.1, least_rank=3),
+    "nadam": lambda: keras.optimizers.Nadam(0.01),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.01, momentum=0.9, centered=True),
+    "schedule": lambda: keras.optimizers.SGD(
+        keras.optimizers.schedules.PiecewiseConstantDecay([1, 4], [0.1, 0.01, 0.001]), momentum=0.9, nesterov=True
+    ),
+}
+
+
+def network():
+    return keras.Sequential([keras.Input((3,)), layers.Dense(4, name="hidden"), layers.Dense(2, name="head")])
+
+
+def steps(model, optimizer, first, count):
+    """Steps along gradients that depend on the variable's path and the step alone."""
+    for step in range(first, first + count):
+        gradients = []
+        for variable in model.trainable_variables:
+            rng = np.random.default_rng([step, *variable.path.encode()])
+            gradients.append(ops.convert_to_tensor(rng.normal(size=variable.shape).astype("float32")))
+        optimizer.apply(gradients, model.trainable_variables)
+
+
+def values(model):
+    return {variable.path: ops.convert_to_numpy(variable) for variable in model.trainable_variables}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_old_variables_go_on_as_if_nothing_had_happened(name):
+    keras.utils.set_random_seed(0)
+    model = network()
+    optimizer = OPTIMIZERS[name]()
+    optimizer.exclude_from_weight_decay([model.get_layer("head").kernel], ["bias"])
+    optimizer.build(model.trainable_variables)
+    steps(model, optimizer, 0, 3)
+    state = [ops.convert_to_numpy(variable) for variable in optimizer.variables]
+
+    deeper = deepen(model, "hidden", optimizer=optimizer)
+    shallower = remove_identities(deeper, 0.0, np.ones((2, 3), "float32"), optimizer=deeper.optimizer).model
+
+    assert all(np.array_equal(old, new) for old, new in zip(state, optimizer.variables, strict=True))
+    assert int(deeper.optimizer.iterations) == int(optimizer.iterations)
+    for each in (model, deeper, shallower):
+        steps(each, optimizer if each is model else each.optimizer, 3, 4)
+    expected = values(model)
+    for path, value in expected.items():
+        np.testing.assert_array_equal(values(deeper)[path], value, err_msg=path)
+        np.testing.assert_array_equal(values(shallower)[path], value, err_msg=path)
+    if name == "averaged":
+        for each in (model, deeper):
+            each_optimizer = optimizer if each is model else each.optimizer
+            each_optimizer.finalize_variable_values(each.trainable_variables)
+        for path, value in values(model).items():
+            np.testing.assert_array_equal(values(deeper)[path], value)
+
+
+def test_slots_of_new_variables_start_at_zero():
+    model = network()
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    model.optimizer.build(model.trainable_variables)
+    steps(model, model.optimizer, 0, 2)
+    deeper = deepen(model, "hidden", optimizer=model.optimizer)
+    slots = [variable for variable in deeper.optimizer.variables if "_deeper1_" in variable.path]
+    # Two for each of U, s and V.
+    assert len(slots) == 6
+    assert not any(np.any(slot) for slot in slots)
+
+
+def test_averages_of_new_weights_start_at_the_weights():
+    model = network()
+    optimizer = OPTIMIZERS["averaged"]()
+    optimizer.build(model.trainable_variables)
+    steps(model, optimizer, 0, 2)
+    deeper = deepen(model, "hidden", optimizer=optimizer)
+    block = deeper.get_layer("hidden_deeper1")
+    start = np.array(block.U)
+    deeper.optimizer.finalize_variable_values(deeper.trainable_variables)
+    np.testing.assert_array_equal(block.U, start)
+
+
+def test_weight_decay_spares_the_same_variables():
+    model = network()
+    optimizer = keras.optimizers.SGD(0.1, weight_decay=0.1)
+    optimizer.exclude_from_weight_decay([model.get_layer("head").kernel], ["bias"])
+    deeper = deepen(model, "hidden", optimizer=optimizer)
+    before = values(deeper)
+    zeros = [ops.zeros(variable.shape) for variable in deeper.trainable_variables]
+    deeper.optimizer.apply(zeros, deeper.trainable_variables)
+    moved = {path for path, value in values(deeper).items() if not np.array_equal(value, before[path])}
+    names = {path.split("/", 1)[1] if path.startswith("sequential") else path for path in moved}
+    assert names == {"hidden/kernel", "hidden_deeper1/U"}
+
+
+def test_compiled_as_before():
+    """`fit` goes on with the loss, metrics and optimizer; what was frozen stays frozen and the block alone learns."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(16, 3)).astype("float32"), rng.integers(0, 2, 16)
+
+    def loss(y, logits):
+        return keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+
+    model = network()
+    model.compile("adam", loss, metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")])
+    model.fit(x, y, verbose=0)
+    expected = model.evaluate(x, y, verbose=0)
+    model.trainable = False
+
+    deeper = deepen(model, "hidden", optimizer=model.optimizer)
+    assert deeper.evaluate(x, y, verbose=0) == expected
+    assert [metric.name for metric in deeper.metrics] == ["loss", "compile_metrics"]
+    assert deeper.metrics[1] is not model.metrics[1]
+    before = values(deeper)
+    assert {path.partition("/")[0] for path in before} == {"hidden_deeper1"}
+    deeper.fit(x, y, batch_size=8, epochs=3, verbose=0)
+    assert int(deeper.optimizer.iterations) == 7
+    assert not np.array_equal(values(deeper)["hidden_deeper1/U"], before["hidden_deeper1/U"])
+    assert model.evaluate(x, y, verbose=0) == expected
+    # A new optimizer of the same settings where none is carried.
+    again = deepen(model, "hidden")
+    assert type(again.optimizer) is type(model.optimizer)
+    assert int(again.optimizer.iterations) == 0
+
+
+def test_an_optimizer_of_another_model_is_refused():
+    model, other = network(), network()
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    optimizer.build(other.trainable_variables)
+    with pytest.raises(ValueError, match="must be the one that has trained `model`"):
+        deepen(model, "hidden", optimizer=optimizer)
+
+
+def test_state_of_an_unknown_kind_is_refused():
+    class Remembering(keras.optimizers.SGD):
+        def build(self, variables):
+            super().build(variables)
+            self.memory = {
+                variable.path: self.add_variable_from_reference(variable, "memory") for variable in variables
+            }
+
+    model = network()
+    optimizer = Remembering(0.1)
+    optimizer.build(model.trainable_variables)
+    with pytest.raises(ValueError, match="The state of Remembering cannot be carried over: .*memory"):
+        deepen(model, "hidden", optimizer=optimizer)
+
+
+def test_two_layers_that_share_a_variable_are_refused():
+    class Tied(layers.Layer):
+        def __init__(self, source=None, **kwargs):
+            super().__init__(**kwargs)
+            self.source = source
+
+        def build(self, input_shape):
+            self.kernel = self.add_weight(shape=(3, 3)) if self.source is None else self.source.kernel
+
+        def call(self, inputs):
+            return ops.matmul(inputs, ops.transpose(self.kernel))
+
+        def get_config(self):
+            return {**super().get_config(), "source": None}
+
+    dense = layers.Dense(3, use_bias=False, name="dense")
+    model = keras.Sequential([keras.Input((3,)), dense, Tied(dense)])
+    with pytest.raises(ValueError, match="dense/kernel belongs to two layers"):
+        deepen(model, "dense", TwoLayerBlock())

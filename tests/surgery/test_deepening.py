@@ -1,0 +1,311 @@
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+from idmatters_tf.layers import ResidualConv2D, ResidualDense
+from idmatters_tf.muon import Muon
+from idmatters_tf.surgery import deepen
+from tests.support.surgery_cases import CASES, TransformerBlock, TwoLayerBlock, inputs_for, sequential
+
+
+def arrays(tensors):
+    return [ops.convert_to_numpy(tensor) for tensor in keras.tree.flatten(tensors)]
+
+
+def weights_by_path(model):
+    return {weight.path: ops.convert_to_numpy(weight) for weight in model.weights}
+
+
+def inserted(model):
+    """The blocks at any depth."""
+    return [layer for layer in model._flatten_layers() if "_deeper" in layer.name]
+
+
+def gradient_steps(model, x, steps=2, rate=1e-2):
+    """Plain gradient descent on the sum of the squared outputs, in this test's own code."""
+    import tensorflow as tf
+
+    for _ in range(steps):
+        with tf.GradientTape() as tape:
+            loss = sum(ops.mean(ops.square(ops.cast(part, "float32") - 1)) for part in keras.tree.flatten(model(x)))
+        for variable, gradient in zip(
+            model.trainable_variables, tape.gradient(loss, model.trainable_variables), strict=True
+        ):
+            if gradient is not None:
+                variable.assign_sub(rate * tf.convert_to_tensor(gradient))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_deeper_model_computes_the_same_and_learns(name):
+    keras.utils.set_random_seed(0)
+    model, after, block = CASES[name]()
+    x, old = inputs_for(model), weights_by_path(model)
+    trainable = [weight.path for weight in model.trainable_weights]
+    before = arrays(model(x))
+
+    deeper = deepen(model, after, block)
+
+    assert type(deeper) is type(model)
+    assert all(np.array_equal(a, b) for a, b in zip(before, arrays(deeper(x)), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(before, arrays(model(x)), strict=True))
+    new = weights_by_path(deeper)
+    assert set(old) < set(new)
+    assert all(np.array_equal(old[path], new[path]) for path in old)
+    assert [weight.path for weight in deeper.trainable_weights if "_deeper" not in weight.path] == trainable
+    blocks = inserted(deeper)
+    assert len(blocks) == 1 if isinstance(after, str) else len(after)
+    start = [arrays(each.trainable_weights) for each in blocks]
+    gradient_steps(deeper, x)
+    for each, values in zip(blocks, start, strict=True):
+        # All weights of a block move within two steps: the zero kernels in the first one, the others in the second.
+        for weight, value in zip(each.trainable_weights, values, strict=True):
+            if "bias" not in weight.path:
+                assert not np.array_equal(ops.convert_to_numpy(weight), value), weight.path
+    # And the model that it was made from does not.
+    assert all(np.array_equal(a, b) for a, b in zip(before, arrays(model(x)), strict=True))
+
+
+def test_blocks_are_where_they_were_asked_for():
+    model, _, _ = sequential()
+    deeper = deepen(model, "hidden", count=2)
+    names = [layer.name for layer in deeper.layers]
+    assert names[:3] == ["hidden", "hidden_deeper1", "hidden_deeper2"]
+    again = deepen(deeper, ["hidden", "hidden_deeper2"])
+    assert [layer.name for layer in again.layers][:5] == [
+        "hidden",
+        "hidden_deeper3",
+        "hidden_deeper1",
+        "hidden_deeper2",
+        "hidden_deeper2_deeper1",
+    ]
+
+
+def test_default_blocks_follow_the_shape():
+    model, after, _ = CASES["several"]()
+    deeper = deepen(model, after)
+    conv, dense = deeper.get_layer("conv_deeper1"), deeper.get_layer("joined_deeper1")
+    assert isinstance(conv, ResidualConv2D)
+    assert conv.filters == 2
+    assert isinstance(dense, ResidualDense)
+    assert dense.units == 6
+    # He et al. (2015): variance 2 / fan_in before the kernel of zeros.
+    wide = keras.Sequential([keras.Input((400,)), layers.Dense(400, name="wide")])
+    block = deepen(wide, "wide").layers[1]
+    np.testing.assert_allclose(np.std(block.U), np.sqrt(2 / 400), rtol=0.02)
+    assert not np.any(block.V)
+
+
+def test_shared_layers_are_followed_by_one_block():
+    model, after, _ = CASES["shared"]()
+    deeper = deepen(model, after)
+    assert len(inserted(deeper)) == 1
+    assert len(deeper.trainable_weights) == len(model.trainable_weights) + 3
+    for variable in deeper.trainable_variables:
+        variable.assign(0.1 * np.random.default_rng(0).normal(size=variable.shape))
+    # The tower with its block, by hand: both inputs through the same function.
+    x = inputs_for(model)
+    tower = deeper.get_layer("tower")
+    features, block = tower.layers
+    by_hand = [block(features(part)) for part in x]
+    head = deeper.layers[-1]
+    expected = head(ops.abs(by_hand[0] - by_hand[1]) + by_hand[0])
+    np.testing.assert_allclose(deeper(x), expected, rtol=1e-5)
+
+
+def test_a_transformer_block_gets_zeros_where_llama_pro_puts_them():
+    model, after, _ = CASES["transformer"]()
+    deeper = deepen(model, after, TransformerBlock(heads=2, width=12))
+    for block in inserted(deeper):
+        zero = {
+            path.partition("/")[2]
+            for path, value in weights_by_path(block).items()
+            if value.ndim > 1 and not value.any()
+        }
+        biases = {path for path in zero if "bias" in path}
+        assert zero - biases == {"attention/attention_output/kernel", "down/kernel"}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_last_kernel_is_zeroed_whatever_the_order_of_the_weights(reverse):
+    deeper = deepen(sequential()[0], "hidden", TwoLayerBlock(reverse=reverse))
+    block = deeper.get_layer("hidden_deeper1")
+    assert [bool(np.any(weight)) for weight in (block.gain, block.first, block.second)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        (TwoLayerBlock(first="zeros", second="zeros"), "never learn: .*first, .*second get no gradient"),
+        (TwoLayerBlock(first="zeros"), "never learn"),
+        # LLaMA-Pro's: the gain of the normalisation before the kernels.
+        (TwoLayerBlock(gain="zeros"), "never learn.*normalisation's gain"),
+        (layers.Dense(6), "not the identity even where all its trainable weights are zero"),
+        (layers.Dense(7), r"of its input's shape \(None, 6\). Received: the shape \(None, 7\)"),
+        (layers.Dropout(0.0), "has no trainable weights"),
+        (ResidualConv2D(6), "cannot be called on the output of 'hidden', of shape"),
+        (3, "a layer, a function that returns one, or None"),
+        (lambda: 3, "must return a keras.layers.Layer. Received: 3"),
+    ],
+)
+def test_blocks_that_cannot_learn_or_do_not_fit_are_refused(block, message):
+    with pytest.raises(ValueError, match=message):
+        deepen(sequential()[0], "hidden", block)
+
+
+def test_a_block_that_nothing_leads_from_is_refused():
+    inputs = keras.Input((4,))
+    x = layers.Dense(4, name="dense")(inputs)
+    model = keras.Model(inputs, layers.Dense(2)(ops.stop_gradient(x)))
+    with pytest.raises(ValueError, match="'dense_deeper1' gets no gradient from the model's outputs"):
+        deepen(model, "dense")
+
+
+def test_saturated_outputs_are_looked_at_on_the_callers_data():
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(4, name="dense"), layers.Dense(1, "sigmoid")])
+    for layer in model.layers:
+        layer.kernel.assign(np.full(layer.kernel.shape, 1e4))
+    with pytest.raises(ValueError, match="saturate an activation: then pass a batch of your own as `data`"):
+        deepen(model, "dense")
+    assert deepen(model, "dense", data=np.full((2, 4), 1e-9, "float32")).layers[1].name == "dense_deeper1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"after": "hiden"}, "no layer 'hiden'. Did you mean hidden"),
+        ({"after": []}, "at least one layer"),
+        ({"after": ["hidden", "hidden"]}, "twice"),
+        ({"after": "hidden", "count": 0}, "`count` must be a positive integer"),
+        ({"after": "hidden", "tolerance": -1}, "`tolerance` must be 0 or more"),
+        ({"after": "hidden", "optimizer": "adam"}, "`optimizer` must be a keras optimizer"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        deepen(sequential()[0], **arguments)
+
+
+def test_models_that_cannot_be_copied_are_refused():
+    class Subclassed(keras.Model):
+        def call(self, inputs):
+            return inputs
+
+    class Fixed(keras.Model):
+        def __init__(self, width):
+            inputs = keras.Input((width,))
+            super().__init__(inputs, layers.Dense(2, name="dense")(inputs))
+
+    with pytest.raises(ValueError, match="functional or Sequential model"):
+        deepen(Subclassed(), "dense")
+    with pytest.raises(ValueError, match="must be built"):
+        deepen(keras.Sequential([layers.Dense(2, name="dense")]), "dense")
+    fixed = Fixed(3)
+    with pytest.raises(ValueError, match="Pass keras.Model"):
+        deepen(fixed, "dense")
+    assert deepen(keras.Model(fixed.input, fixed.output), "dense").count_params() > fixed.count_params()
+
+
+def test_a_name_that_several_nested_layers_have():
+    def tower(name):
+        return keras.Sequential([keras.Input((3,)), layers.Dense(3, name="a")], name=name)
+
+    model = keras.Sequential([keras.Input((3,)), tower("left"), tower("right")])
+    with pytest.raises(ValueError, match="several layers 'a'. Name one of left/a, right/a"):
+        deepen(model, "a")
+    assert [layer.name for layer in deepen(model, "right/a").get_layer("right").layers] == ["a", "a_deeper1"]
+
+
+def test_layers_with_several_outputs_or_integers_are_refused():
+    inputs = keras.Input((6, 4))
+    states = layers.LSTM(3, return_state=True, name="lstm")(inputs)
+    with pytest.raises(ValueError, match="'lstm': it has several outputs"):
+        deepen(keras.Model(inputs, states), "lstm")
+    pixels = keras.Input((6,), dtype="uint8")
+    model = keras.Model(pixels, layers.Dense(2)(layers.Identity(name="bytes", dtype="uint8")(pixels)))
+    with pytest.raises(ValueError, match="of dtype uint8, not a float's"):
+        deepen(model, "bytes")
+
+
+def test_a_block_that_drops_the_mask_is_refused():
+    model, after, _ = CASES["masked_recurrent"]()
+    with pytest.warns(UserWarning, match="mask"), pytest.raises(ValueError, match="`supports_masking = True`"):
+        deepen(model, after, TwoLayerBlock())
+
+
+def test_a_layer_whose_configuration_is_not_all_of_it_is_refused():
+    class Scaled(layers.Layer):
+        factor = 1.0
+
+        def call(self, inputs):
+            return self.factor * inputs
+
+    scaled = Scaled(name="scaled")
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(4, name="dense"), scaled])
+    scaled.factor = 2.0
+    with pytest.raises(ValueError, match="a layer's `get_config` leaves something out"):
+        deepen(model, "dense")
+
+
+def test_small_starts_are_kept_within_the_tolerance():
+    keras.utils.set_random_seed(0)
+    model, after, _ = CASES["identity_network"]()
+    x = inputs_for(model)
+    before = np.asarray(model(x))
+    deeper = deepen(model, after, tolerance=0.1)
+    block = deeper.get_layer(f"{after}_deeper1")
+    # 1/(k^2 c) with k = 3 and c = 8.
+    np.testing.assert_allclose(np.std(block.conv2.kernel), 1 / 72, rtol=0.15)
+    difference = np.abs(np.asarray(deeper(x)) - before).max() / np.abs(before).max()
+    assert 0 < difference < 0.1
+    with pytest.raises(ValueError, match="more than tolerance=0.001"):
+        deepen(model, after, ResidualConv2D(8, kernel_initializer="he_normal"), tolerance=1e-3)
+
+
+def test_blocks_from_functions_and_layers_with_weights():
+    model, after, _ = CASES["several"]()
+    shapes = []
+
+    def make(shape):
+        shapes.append(shape)
+        return ResidualDense(3) if len(shape) == 2 else ResidualConv2D(shape[-1], 1)
+
+    deepen(model, after, make)
+    assert shapes == [(None, 3, 3, 2), (None, 6), (None, 3)]
+    trained = TwoLayerBlock()
+    trained.build((None, 6))
+    trained.first.assign(np.eye(6))
+    deeper = deepen(sequential()[0], "hidden", trained)
+    np.testing.assert_array_equal(deeper.get_layer("hidden_deeper1").first, np.eye(6))
+    assert np.any(trained.second)
+
+
+@pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16"])
+def test_other_dtypes(policy):
+    keras.config.set_dtype_policy(policy)
+    model, after, _ = CASES["identity_network"]()
+    x = inputs_for(model)
+    deeper = deepen(model, after)
+    assert deeper.get_layer(f"{after}_deeper1").dtype_policy.name == policy
+    np.testing.assert_array_equal(np.asarray(model(x)), np.asarray(deeper(x)))
+
+
+def test_saved_and_loaded(tmp_path):
+    model, after, block = CASES["transformer"]()
+    deeper = deepen(model, after, block)
+    x = inputs_for(model)
+    deeper.save(tmp_path / "deeper.keras")
+    loaded = keras.saving.load_model(tmp_path / "deeper.keras")
+    np.testing.assert_array_equal(np.asarray(loaded(x)), np.asarray(deeper(x)))
+    assert [layer.name for layer in loaded.layers] == [layer.name for layer in deeper.layers]
+
+
+def test_muon_cannot_move_a_kernel_of_zeros():
+    model, after, _ = CASES["convolutional"]()
+    model.compile(Muon(0.1), "mse")
+    with pytest.raises(ValueError, match="Muon keeps the norm of each kernel"):
+        deepen(model, after, optimizer=model.optimizer)
+    gated = deepen(
+        model, after, ResidualConv2D(4, branch_scale=0.0, kernel_initializer="he_normal"), optimizer=model.optimizer
+    )
+    assert isinstance(gated.optimizer, Muon)

@@ -1,0 +1,67 @@
+"""The same surgery under KERAS_BACKEND=jax, in a process of its own, which imports no TensorFlow."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+CODE = """
+import sys
+import keras
+import numpy as np
+from keras import layers
+from idmatters_tf.surgery import deepen, remove_identities
+
+keras.utils.set_random_seed(0)
+rng = np.random.default_rng(0)
+x, y = rng.normal(size=(8, 6, 6, 2)).astype("float32"), rng.integers(0, 3, 8)
+inputs = keras.Input((6, 6, 2))
+features = layers.Dropout(0.1)(layers.BatchNormalization()(layers.Conv2D(4, 3, name="conv")(inputs)))
+features = layers.Dense(5, "relu", name="dense")(layers.GlobalAveragePooling2D()(features))
+model = keras.Model(inputs, layers.Dense(3)(features))
+model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(x, y, verbose=0)
+
+deeper = deepen(model, ["conv", "dense"], optimizer=model.optimizer)
+assert np.array_equal(model(x), deeper(x))
+assert int(deeper.optimizer.iterations) == int(model.optimizer.iterations) == 1
+slots = {v.path.partition("/")[2]: np.array(v) for v in deeper.optimizer.variables}
+for v in model.optimizer.variables:
+    np.testing.assert_array_equal(slots[v.path.partition("/")[2]], v)
+
+# Nothing is shared, though on JAX `fit` gives the buffers of its model away.
+start = np.array(model(x))
+held = deepen(model, ["conv", "dense"], optimizer=model.optimizer)
+for each in (model, deeper):
+    each.fit(x, y, verbose=0)
+assert not np.array_equal(model(x), start)
+assert np.array_equal(held(x), start)
+blocks = [layer for layer in deeper.layers if "_deeper" in layer.name]
+assert all(np.any(variable) for block in blocks for variable in block.trainable_variables[-1:])
+deeper.save(sys.argv[1])
+assert np.array_equal(keras.saving.load_model(sys.argv[1])(x), deeper(x))
+
+removed = remove_identities(held, 0.0, (x, y))
+assert removed.removed == ("conv_deeper1", "dense_deeper1"), removed
+assert np.array_equal(removed.model(x), start)
+assert np.isclose(removed.before["loss"], removed.after["loss"], rtol=1e-6)
+try:
+    deepen(model, "dense", layers.Dense(5))
+except ValueError as error:
+    assert "not the identity" in str(error)
+assert "tensorflow" not in sys.modules
+print(keras.backend.backend())
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_surgery_on_jax(tmp_path):
+    command = [sys.executable, "-c", CODE, str(tmp_path / "deeper.keras")]
+    env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "jax"

@@ -1,0 +1,143 @@
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+from idmatters_tf.layers import ResidualConv2D, ResidualDense
+from idmatters_tf.surgery import deepen, remove_identities
+from tests.support.surgery_cases import CASES, inputs_for
+
+
+def distance(outputs, inputs):
+    """Relative, in this test's own words."""
+    outputs, inputs = (np.asarray(part, np.float64) for part in (outputs, inputs))
+    return np.sqrt(((outputs - inputs) ** 2).sum() / (inputs**2).sum())
+
+
+@pytest.fixture(scope="module")
+def stack():
+    """A compiled network of three blocks whose branches have very different sizes, and data in two batches."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((6,)), *(ResidualDense(5, name=f"block{i}") for i in range(3))])
+    model.add(layers.Dense(3, name="head"))
+    for size, layer in zip((1e-3, 1.0, 1e-2), model.layers[:3], strict=True):
+        layer.V.assign(size * np.random.default_rng(1).normal(size=(5, 6)))
+        layer.U.assign(np.random.default_rng(2).normal(size=(6, 5)))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    rng = np.random.default_rng(0)
+    return model, rng.normal(size=(20, 6)).astype("float32"), rng.integers(0, 3, 20)
+
+
+def test_distances_are_those_of_the_blocks_on_the_data(stack):
+    model, x, y = stack
+    result = remove_identities(model, 0.0, (x, y), batch_size=16)
+    inputs, expected = x, {}
+    for layer in model.layers[:3]:
+        outputs = layer(inputs)
+        expected[layer.name] = distance(outputs, inputs)
+        inputs = outputs
+    assert list(result.distances) == sorted(expected, key=expected.get)
+    for name, value in expected.items():
+        assert result.distances[name] == pytest.approx(value, rel=1e-4)
+    assert result.removed == ()
+    assert result.before == result.after
+
+
+def test_near_blocks_go_and_the_loss_is_told(stack):
+    model, x, y = stack
+    first, last = (remove_identities(model, 0.0, (x, y)).distances[name] for name in ("block0", "block2"))
+    assert first < last < 0.1
+    result = remove_identities(model, 1.01 * last, (x, y))
+    assert result.removed == ("block0", "block2")
+    assert [layer.name for layer in result.model.layers] == ["block1", "head"]
+    by_hand = model.get_layer("head")(model.get_layer("block1")(x))
+    np.testing.assert_allclose(result.model(x), by_hand, rtol=1e-6)
+    losses = keras.losses.sparse_categorical_crossentropy(y, by_hand, from_logits=True)
+    assert result.after["loss"] == pytest.approx(float(ops.mean(losses)), rel=1e-5)
+    assert result.after["accuracy"] == pytest.approx(float(np.mean(np.argmax(by_hand, 1) == y)))
+    assert result.before["loss"] == pytest.approx(model.evaluate(x, y, verbose=0)[0], rel=1e-6)
+    assert result.before["loss"] != result.after["loss"]
+    # The network itself is as it was.
+    assert len(model.layers) == 4
+
+
+def test_data_without_targets_gives_no_loss(stack):
+    model, x, _ = stack
+    result = remove_identities(model, 0.5, x)
+    assert result.before == result.after == {}
+    assert result.removed == ("block0", "block2")
+
+
+def residual_graph(blocks):
+    """Residual blocks as He et al. draw them: sums in a graph, the second one by `+`."""
+    inputs = keras.Input((8, 8, 3))
+    x = layers.Conv2D(4, 3, padding="same", name="stem")(inputs)
+    for number in blocks:
+        branch = layers.Conv2D(4, 3, padding="same", activation="relu", name=f"conv{number}a")(x)
+        branch = layers.Conv2D(4, 3, padding="same", name=f"conv{number}b")(branch)
+        x = layers.Add(name="sum1")([x, branch]) if number == 1 else branch + x
+    # No residual block: neither of the two is computed from the other.
+    left, right = layers.Conv2D(4, 1, name="left")(x), layers.Conv2D(4, 1, name="right")(x)
+    return keras.Model(inputs, layers.GlobalAveragePooling2D()(layers.Add(name="merge")([left, right])))
+
+
+def test_blocks_that_are_sums_in_the_graph():
+    keras.utils.set_random_seed(0)
+    model = residual_graph((1, 2, 3))
+    for name in ("conv1b", "conv3b"):
+        model.get_layer(name).kernel.assign(1e-4 * model.get_layer(name).kernel)
+    model.get_layer("right").kernel.assign(ops.zeros((1, 1, 4, 4)))
+    x = np.random.default_rng(0).normal(size=(3, 8, 8, 3)).astype("float32")
+    result = remove_identities(model, 1e-2, x)
+    assert len(result.removed) == 2
+    assert "sum1" in result.removed
+    assert len(result.distances) == 3
+    stem = keras.Model(model.input, model.get_layer("stem").output)(x)
+    branch = keras.Model(model.input, model.get_layer("conv1b").output)(x)
+    assert result.distances["sum1"] == pytest.approx(distance(stem + branch, stem), rel=1e-4)
+    expected = residual_graph((2,))
+    names = [layer.name for layer in expected.layers if isinstance(layer, layers.Conv2D)]
+    for name in names:
+        expected.get_layer(name).set_weights(model.get_layer(name).get_weights())
+    np.testing.assert_allclose(result.model(x), expected(x), rtol=1e-5, atol=1e-6)
+    assert [layer.name for layer in result.model.layers if isinstance(layer, layers.Conv2D)] == names
+
+
+@pytest.mark.parametrize("name", ["transformer", "nested", "shared", "several"])
+def test_what_deepen_inserted_can_go_again(name):
+    keras.utils.set_random_seed(0)
+    model, after, block = CASES[name]()
+    x = inputs_for(model)
+    deeper = deepen(model, after, block)
+    result = remove_identities(deeper, 0.0, (x,))
+    assert len(result.removed) == (1 if isinstance(after, str) else len(after))
+    assert all("_deeper1" in path for path in result.removed)
+    weights = [(weight.path, weight.shape) for weight in result.model.weights]
+    assert weights == [(weight.path, weight.shape) for weight in model.weights]
+    for before, now in zip(keras.tree.flatten(model(x)), keras.tree.flatten(result.model(x)), strict=True):
+        np.testing.assert_array_equal(before, now)
+
+
+def test_a_shared_block_goes_where_it_is_near_in_all_its_places():
+    """The distance is over all calls: small on large inputs, but not on small ones."""
+    block = ResidualConv2D(2, 1, name="block", use_bias=True)
+    inputs = keras.Input((4, 4, 2))
+    model = keras.Model(inputs, block(layers.Rescaling(1e-3)(block(inputs))))
+    block.conv2.bias.assign([0.1, 0.1])
+    x = np.random.default_rng(0).normal(size=(5, 4, 4, 2)).astype("float32")
+    result = remove_identities(model, 0.0, x)
+    first = np.asarray(block(x))
+    second = 1e-3 * first
+    changed = np.sum((first - x) ** 2) + np.sum((np.asarray(block(second)) - second) ** 2)
+    expected = np.sqrt(changed / (np.sum(x**2) + np.sum(second**2)))
+    assert result.distances["block"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_wrong_arguments(stack):
+    model, x, _ = stack
+    with pytest.raises(ValueError, match="`tolerance` must be 0 or more"):
+        remove_identities(model, -1, x)
+    with pytest.raises(ValueError, match="`data` must be"):
+        remove_identities(model, 0.1, None)
+    with pytest.raises(ValueError, match="`model` must be a keras.Model"):
+        remove_identities("model", 0.1, x)
