@@ -104,7 +104,7 @@ def _carry_state(optimizer: Any, new: Any, places: list[keras.Variable | None]) 
     for name, state in vars(optimizer).items():
         if name in ("_variables", "_trainable_variables"):
             continue
-        fresh = getattr(new, name, None)
+        fresh: Any = getattr(new, name, None)
         if isinstance(state, keras.Variable):
             fresh.assign(ops.convert_to_numpy(state))
             known.add(id(state))

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from idmatters_tf.keras_types import Tensor
 
-# What is differentiated: a number.
 BACKENDS = ("tensorflow", "jax")
 
 
@@ -38,14 +37,14 @@ def gradients(
         raise ValueError(f"Gradients need Keras' TensorFlow or JAX backend. Received: {backend!r}. Set KERAS_BACKEND.")
 
     def value(theta: Sequence[Tensor]) -> Tensor:
-        rng, total = np.random.default_rng(seed), 0.0
+        rng, total = np.random.default_rng(seed), ops.zeros(())
         with keras.StatelessScope(list(zip(variables, theta, strict=True))):
             for output in keras.tree.flatten(layer(inputs, training=False)):
                 if keras.backend.is_float_dtype(keras.backend.standardize_dtype(output.dtype)):
                     output: Tensor = ops.cast(output, "float32")
                     cotangent = rng.normal(size=tuple(output.shape)).astype("float32")
-                    total = total + ops.sum(output * cotangent)
-        return ops.convert_to_tensor(total, dtype="float32")
+                    total: Tensor = total + ops.sum(output * cotangent)
+        return ops.cast(total, "float32")
 
     if backend == "tensorflow":
         from idmatters_tf.surgery.tensorflow_gradients import gradients_of
