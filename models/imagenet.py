@@ -46,9 +46,9 @@ def identity_resnet34(
         blocks: residual blocks of each stage.
         widths: channels of each stage.
         stem: channels of the first convolution.
-        bias, shortcut, head, norm, norm_first, norm_momentum, initializer, branch_scale, negative_slope, weight_decay,
-            seed, name: see `models.cifar.identity_resnet`; `norm="batch", head="trained", bias=False` is nearest to He
-            et al.'s.
+        bias, shortcut, head, norm, norm_first, norm_momentum: see `models.cifar.identity_resnet`; `norm="batch",
+            head="trained", bias=False` is nearest to He et al.'s.
+        initializer, branch_scale, negative_slope, weight_decay, seed, name: the same.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.

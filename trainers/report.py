@@ -23,9 +23,13 @@ examples:
   python -m trainers.report runs/* --out reports/all            every run; those without tests yet are left out
   python -m trainers.report runs/a runs/b --names pad "1x1"     with names of your own
 
+  python -m trainers.report runs/* --html report.html           one file with curves, settings and images, to send away
+
 It writes comparison.png, comparison.md and comparison.csv, and prints the table. Runs that differ in nothing but the
 seed are also shown together, as mean and standard deviation, and written to seeds.csv. The runs are those of
 trainers.cifar, trainers.imagenet, trainers.sweep and benchmarks/cifar_on_jax.py.
+
+With --html it writes that file alone, which refers to nothing outside; the runs may then be those of any program.
 
 exit codes: 0 done; 1 failed while running; 2 bad input
 """
@@ -40,6 +44,7 @@ class Settings:
     names: tuple[str, ...] | None = setting(
         None, help="names of the runs, in their order (default: the folders' names)", metavar="NAME"
     )
+    html: str | None = setting(None, help="write one self-contained HTML file instead", metavar="FILE")
     title: str = setting("Convergence", help="title of the plot", metavar="TEXT")
     debug: bool = setting(False, help="show tracebacks")
 
@@ -61,6 +66,8 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
     settings = with_defaults(Settings, parse(parser(), argv))
+    if settings.html is not None:
+        return _write_html(settings, settings.html)
     runs = {}
     for name, path in zip(settings.names or _short_names(settings.runs), settings.runs, strict=True):
         run = Run(path)
@@ -92,6 +99,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     metrics = {name: run.metrics() for name, run in runs.items()}
     figure = comparison(metrics, folder / "comparison.png", settings.title, groups)
     print(f"{text}\n{figure}, {folder / 'comparison.md'}, {', '.join(map(str, tables))}")
+    return 0
+
+
+def _write_html(settings: Settings, file: str) -> int:
+    """Writes the page about all runs, whichever program they are of."""
+    from trainers.reporting.page import page
+
+    names = settings.names or _short_names(settings.runs)
+    runs = {name: Run(path) for name, path in zip(names, settings.runs, strict=True)}
+    for run in runs.values():
+        run.config()
+    trainings = {name: run for name, run in runs.items() if run.metrics()}
+    text = page(runs, settings.title, rows_of(trainings) if trainings else ())
+    try:
+        write_atomically(pathlib.Path(file), text)
+    except OSError as error:
+        raise UsageError(f"--html {file} cannot be written: {error.strerror}. Name another file.") from error
+    print(f"{file}: {len(runs)} runs, {len(text.encode()) / 1e6:.1f} MB")
     return 0
 
 

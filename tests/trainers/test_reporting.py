@@ -1,0 +1,147 @@
+"""The report as one HTML file."""
+
+import base64
+import html.parser
+import json
+import re
+import xml.etree.ElementTree
+
+import pytest
+
+from tests.trainers.test_report import make
+from trainers.cli.arguments import UsageError
+from trainers.report import main
+from trainers.reporting.curves import HEIGHT, WIDTH, chart, running_mean
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+VOID = {"meta", "img", "line", "circle", "polyline"}
+
+
+class Elements(html.parser.HTMLParser):
+    """The elements of a page with their attributes, the text of each table's rows, and whether all are closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.found, self.rows = [], [], []
+        self.feed(text)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+        if tag == "tr":
+            self.rows.append((dict(attributes).get("class"), []))
+        if tag in ("td", "th"):
+            self.rows[-1][1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        # A line or polyline that is not empty is closed as well.
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][1][-1] += text
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two trainings, one of them with a name that is markup, and a run of an experiment with an image."""
+    first = make(
+        tmp_path / "a", {"seed": 0, "widths": [8, 16]}, [0.5, 0.25, 0.3], {"best_error": 0.25, "parameters": 9}
+    )
+    second = make(tmp_path / "<b>&", {"seed": 1, "widths": [8, 16]}, [0.6])
+    third = tmp_path / "landscape"
+    (third / "figures").mkdir(parents=True)
+    config = {"program": "trainers.landscape", "settings": {"dim": 6}, "data": {"origin": "drawn", "digest": "12ab"}}
+    (third / "config.json").write_text(json.dumps(config))
+    (third / "result.json").write_text(json.dumps({"verdicts": ["SEEN: 1 < 2."], "rows": {"descent": 7}}))
+    (third / "figures" / "descent.png").write_bytes(PNG)
+    return [first, second, third]
+
+
+def test_one_file_with_everything(runs, tmp_path, capsys):
+    file = tmp_path / "report.html"
+    assert main([*map(str, runs), "--html", str(file), "--title", "Two & one"]) == 0
+    assert "3 runs" in capsys.readouterr().out
+    text = file.read_text()
+    page = Elements(text)
+    # Nothing is loaded from elsewhere.
+    assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.found}
+    assert not re.search(r"url\(|@import|https?://", text)
+    sources = [attributes["src"] for tag, attributes in page.found if tag == "img"]
+    assert sources == [f"data:image/png;base64,{base64.b64encode(PNG).decode()}"]
+    assert "<h1>Two &amp; one</h1>" in text
+    assert "<h2>&lt;b&gt;&amp;</h2>" in text
+    rows = [cells for _, cells in page.rows]
+    assert ["seed", "0", "1", "-"] in [cells for css, cells in page.rows if css == "differs"]
+    assert ["rows.descent", "7"] in rows
+    assert ["checksum of the data", "12ab"] in rows
+    assert any(cells[:3] == ["a", "25.00", "20"] for cells in rows)
+    assert "SEEN: 1 &lt; 2." in text
+    assert "Not finished." in text
+    # Test and training errors and losses, of two runs each; one of the runs is a single point.
+    charts = re.findall(r"<svg .*? role=.*?</svg>", text, re.DOTALL)
+    assert [chart.count("<polyline") for chart in charts] == [1, 1, 1, 1]
+    assert [chart.count("<circle") for chart in charts] == [1, 1, 1, 1]
+
+
+def test_settings_that_are_the_same_are_not_highlighted(runs, tmp_path):
+    file = tmp_path / "report.html"
+    main([*map(str, runs[:2]), "--html", str(file)])
+    rows = Elements(file.read_text()).rows
+    assert [cells[0] for css, cells in rows if css == "differs"] == ["seed"]
+    assert (None, ["widths", "8 16"]) in rows
+
+
+def test_runs_of_experiments_alone_have_no_curves(runs, tmp_path):
+    file = tmp_path / "report.html"
+    main([str(runs[2]), "--html", str(file)])
+    text = file.read_text()
+    Elements(text)
+    assert "<svg" not in text
+    assert "differs" not in text.split("</style>")[1]
+
+
+def test_bad_input(runs, tmp_path):
+    with pytest.raises(UsageError, match="is not a run"):
+        main([str(tmp_path), "--html", str(tmp_path / "x.html")])
+    with pytest.raises(UsageError, match="--html .* cannot be written"):
+        main([str(runs[0]), "--html", str(tmp_path / "missing" / "x.html")])
+
+
+def test_points_are_where_their_axes_say():
+    curves = {"run": [(0, 1.0), (50, 100.0), (100, 10.0), (120, float("nan"))]}
+    for logarithmic, middle in ((True, 0.5), (False, 9 / 100)):
+        drawn = xml.etree.ElementTree.fromstring(chart("<loss>", curves, {"run": 0}, logarithmic))
+        assert drawn.find("text").text == "<loss>"
+        (line,) = drawn.findall("polyline")
+        points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
+        (x0, low), (x1, high), (x2, end) = points
+        assert 0 < x0 < x1 < x2 < WIDTH
+        assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
+        assert 0 < high < end < low < HEIGHT
+        if logarithmic:
+            assert (low - end) / (low - high) == pytest.approx(middle, abs=0.01)
+        # The ticks' labels stand where points of these values are.
+        ticks = {
+            text.text: float(text.get("y")) - 4 for text in drawn.findall("text") if text.get("text-anchor") == "end"
+        }
+        assert ticks["100"] == pytest.approx(high, abs=0.2)
+
+
+def test_curves_are_thinned_and_averaged():
+    points = [(step, float(step % 2)) for step in range(5000)]
+    drawn = chart("x", {"run": points}, {"run": 12})
+    assert 500 < drawn.count(",") < 700
+    assert "stroke-dasharray" in drawn
+    assert running_mean(points)[-1] == (4999, pytest.approx(0.5, abs=0.01))
+    assert running_mean(points)[0] == (0, 0.0)
+    assert chart("x", {"run": [(1, float("inf"))]}, {"run": 0}) == ""
+    assert "<circle" in chart("x", {"run": [(0, 0.0)]}, {"run": 0})

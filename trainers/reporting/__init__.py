@@ -1,0 +1,1 @@
+"""The report on runs as one HTML file."""
