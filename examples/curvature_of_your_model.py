@@ -8,6 +8,9 @@ Trains a small network on the built-in images, then asks how curved its loss is.
 import argparse
 import pathlib
 
+import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
+
+# isort: split
 import keras
 import numpy as np
 from matplotlib import image

@@ -11,6 +11,9 @@ of the Hessian's block norms between layers before and after training.
 import argparse
 import pathlib
 
+import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
+
+# isort: split
 import keras
 import numpy as np
 from matplotlib import image

@@ -9,6 +9,9 @@ give the same logits. The training programs are not involved: these are ordinary
 import argparse
 import pathlib
 
+import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
+
+# isort: split
 import keras
 import numpy as np
 

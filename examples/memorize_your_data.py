@@ -9,6 +9,9 @@ import argparse
 import csv
 import pathlib
 
+import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
+
+# isort: split
 import keras
 import numpy as np
 

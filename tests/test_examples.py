@@ -1,3 +1,5 @@
+import json
+import os
 import subprocess
 import sys
 
@@ -66,3 +68,16 @@ def test_edge_of_stability(tmp_path):
     assert names == {f"coupling-{norm}-{end}.png" for norm in ("none", "batch") for end in ("start", "end")} | {
         "sharpness.png"
     }
+
+
+def test_first_steps_notebook(tmp_path):
+    """Its cells one after the other, without Jupyter."""
+    notebook = json.loads((ROOT / "examples" / "first_steps.ipynb").read_text())
+    assert notebook["nbformat"] == 4
+    code = "\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code")
+    code += "\nassert history.history['val_accuracy'][-1] > 0.2"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert result.returncode == 0, result.stderr

@@ -99,3 +99,4 @@ def test_the_example_takes_a_csv_file_and_arrays(tmp_path):
         done = subprocess.run([*command, *source], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr
         assert f"{rows} of {rows} rows right" in done.stdout
+        assert done.stderr == ""
