@@ -4,11 +4,16 @@ The options of a command line follow from dataclasses: see `trainers.cli.setting
 """
 
 import argparse
+import difflib
 import pathlib
+import re
+import shutil
 import sys
 from typing import Any, NoReturn
 
 import idmatters_tf
+
+_WIDTH = 110
 
 
 class UsageError(Exception):
@@ -34,9 +39,16 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=version, help="show the version and where it is")
 
     def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
+        if unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            near = difflib.get_close_matches(unknown[1].replace("_", "-"), known, 1)
+            message += f". Did you mean {near[0]}?" if near else ""
         self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=32, width=110)
+        # As wide as the terminal, or as COLUMNS says, but no wider than is good to read.
+        columns = shutil.get_terminal_size(fallback=(_WIDTH + 2, 24)).columns
+        super().__init__(prog, max_help_position=32, width=min(columns - 2, _WIDTH))

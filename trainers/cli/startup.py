@@ -22,6 +22,8 @@ _SWALLOWED_AFTER = 10.0
 EXTRAS = {"matplotlib": "train", "tensorboard": "train", "tensorflow": "tensorflow", "tensorflow_datasets": "data"}
 # Where standard error leads while `import_tensorflow` hides it.
 _visible = 2
+# Whether Ctrl-C was pressed, whatever libraries have made of it.
+_interrupted = False
 
 
 def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
@@ -63,7 +65,8 @@ class _Interrupts:
             signal.signal(signal.SIGINT, self._receive)
 
     def _receive(self, _number, _frame):
-        self.received = True
+        global _interrupted
+        self.received = _interrupted = True
         timer = threading.Timer(_SWALLOWED_AFTER, self._end)
         timer.daemon = True
         timer.start()
@@ -163,8 +166,10 @@ def import_tensorflow() -> None:
             tensorflow.config.list_physical_devices()
             tensorflow.get_logger().setLevel("ERROR")
         except Exception:
-            hidden.seek(0)
-            os.write(kept, hidden.read())
+            # What libraries log of an interrupted import says nothing.
+            if not _interrupted:
+                hidden.seek(0)
+                os.write(kept, hidden.read())
             raise
         finally:
             os.dup2(kept, 2)

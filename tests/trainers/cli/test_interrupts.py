@@ -36,13 +36,34 @@ def swallowed(argv):
     except BaseException:
         time.sleep(20)
 
+def importing(argv):
+    # A package in place of TensorFlow, whose import is interrupted, logs something, and fails.
+    startup.import_tensorflow()
+
 startup.run_program(globals()[sys.argv[1]])
+"""
+IMPORTED = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(20)
+except BaseException as error:
+    os.write(2, b"E0000 half initialized")
+    raise ImportError("half imported") from error
 """
 
 
 @pytest.mark.parametrize("what", ["plain", "converted", "swallowed"])
 def test_whatever_a_library_makes_of_it(what):
     done = subprocess.run([sys.executable, "-c", PROGRAM, what], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, SENTENCE)
+
+
+def test_while_tensorflow_is_imported(tmp_path):
+    (tmp_path / "tensorflow.py").write_text(IMPORTED)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", PROGRAM, "importing"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (130, SENTENCE)
 
 
