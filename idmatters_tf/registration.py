@@ -19,6 +19,7 @@ CLASSES = {
     "idmatters_tf.initializers": ("IdentityNormal", "ScaledGlorot", "StandardNormal"),
     "idmatters_tf.layers": (
         "BasicBlock2D",
+        "ClassNames",
         "LinearResidual",
         "PadShortcut2D",
         "PerImageStandardization",

@@ -222,6 +222,10 @@ class Cifar(Task["ImageData"]):
             raise UsageError(f"{sentence} Or train on the built-in images: --dataset shapes.") from error
         return data.first(wanted.train_images, wanted.test_images)
 
+    @property
+    def training_images(self) -> int:
+        return len(self.data.train_images)
+
     def summary(self) -> str:
         return f"{len(self.data.train_images):,} + {len(self.data.test_images):,} images"
 

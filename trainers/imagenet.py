@@ -180,6 +180,10 @@ class ImageNet(Task["StreamedImageData"]):
             raise UsageError(f"--classes must be at least the {data.classes} of the data. Received: {wanted.classes}")
         return dataclasses.replace(data, outputs=wanted.classes)
 
+    @property
+    def training_images(self) -> int:
+        return len(self.data.train)
+
     def summary(self) -> str:
         data = self.data
         skipped = f", {data.skipped:,} broken ones left out" if data.skipped else ""

@@ -239,7 +239,8 @@ def _errors(run):
     tests = [record for record in records if record["kind"] == "test"]
     if not tests:
         return None, "-", None, records[-1]["step"]
-    best = min(tests, key=lambda record: record["error"])
+    # What the weights at the start achieve is no result of training.
+    best = min([test for test in tests if test["step"]] or tests, key=lambda record: record["error"])
     return best["error"], best["step"], tests[-1]["error"], tests[-1]["step"]
 
 

@@ -7,6 +7,7 @@ EvaluationBatchSource   `batches.EvaluationBatches`, `streams.StreamEvaluationBa
 Any object with these methods can be trained on. Importing this module needs no TensorFlow.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ class DataSet(Protocol):
     @property
     def classes(self) -> int:
         """The number of classes."""
+        ...
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """One for each class; fewer where a network is to have more outputs."""
         ...
 
     @property

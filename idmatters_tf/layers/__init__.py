@@ -10,10 +10,12 @@ ResidualDenseStack       thousands of such blocks as one layer
 LinearResidual           h + A h, the block of the landscape theorem
 ShortcutUnit             h + post(W_n mid(... mid(W_1 pre(h)))), Li et al.'s n-shortcut unit
 PerImageStandardization  (x - mean) / std of each image, so that an exported model takes raw pixels
+ClassNames               keeps the names of the classes in a model
 ZCAWhitening             global contrast normalisation and ZCA whitening, All-CNN's preprocessing
 """
 
 from idmatters_tf.layers.basic_block import BasicBlock2D
+from idmatters_tf.layers.class_names import ClassNames
 from idmatters_tf.layers.convolutional import PadShortcut2D, ResidualConv2D
 from idmatters_tf.layers.dense import LinearResidual, ResidualDense, ShortcutUnit
 from idmatters_tf.layers.preprocessing import PerImageStandardization, ZCAWhitening
@@ -23,6 +25,7 @@ from idmatters_tf.layers.stacked import ResidualDenseStack
 
 __all__ = [
     "BasicBlock2D",
+    "ClassNames",
     "LinearResidual",
     "PadShortcut2D",
     "PerImageStandardization",

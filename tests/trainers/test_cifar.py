@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from idmatters_tf.data import shapes
 from tests.conftest import ROOT
 from tests.support import processes
 from tests.support.processes import assert_same_run, records, tensors, wait_until
@@ -52,8 +54,13 @@ def test_a_run_leaves_what_it_promises(whole):
     assert {"keras", "python", "numpy"} <= set(config["versions"])
     assert set(config["versions"]) & {"tensorflow", "tensorflow-cpu"}
     tests = [record for record in records(run) if record["kind"] == "test"]
-    assert [record["step"] for record in tests] == [100, 200, 300]
-    assert result["best_error"] == min(record["error"] for record in tests)
+    assert [record["step"] for record in tests] == [0, 100, 200, 300]
+    assert result["best_error"] == min(record["error"] for record in tests[1:])
+    # The first step with the lowest error; its weights are kept, and exported where they are not the last ones.
+    assert saved_steps(run / "checkpoints" / "best") == [result["best_step"]]
+    assert (run / "best" / "saved_model").exists() == (run / "best" / "model.keras").exists()
+    assert (run / "best").exists() == (result["best_step"] != STEPS)
+    assert config["data"]["class_names"][:2] == list(shapes.CLASSES)[:2]
     assert set(tests[0]["norms"]["blocks"]) == {"stage1_block1", "stage2_block1"}
     train = [record for record in records(run) if record["kind"] == "train"]
     assert [record["step"] for record in train] == list(range(5, STEPS + 1, 5))
@@ -68,14 +75,35 @@ def test_a_run_leaves_what_it_promises(whole):
 def test_tensorboard_shows_scalars_images_and_settings(whole):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(whole[0] / "events")).Reload()
-    tags = set(events.Tags()["tensors"])
-    expected = {"train/loss", "train/error", "train/gradient_norm", "train/learning_rate", "train/images_per_second"}
-    expected |= {"test/loss", "test/error", "norms/mean_frobenius", "norms/largest_spectral"}
-    expected |= {"norms_frobenius/stage1_block1", "norms_spectral/stage2_block1", "augmented inputs"}
-    assert expected <= tags
-    assert "_hparams_/session_start_info" in events.summary_metadata
-    assert len(events.Tensors("test/error")) == 3
+    loaded = {run: EventAccumulator(str(whole[0] / "events" / run)).Reload() for run in ("", "train", "test")}
+    tags = {run: set(events.Tags()["tensors"]) for run, events in loaded.items()}
+    assert tags["test"] == {"loss", "top1_error"}
+    optimization = {"loss/penalty", "optimization/gradient_norm", "optimization/learning_rate"}
+    assert tags["train"] == tags["test"] | optimization | {"speed/images_per_second"}
+    expected = {"norms/mean_frobenius", "norms/largest_spectral", "norms_frobenius/stage1_block1", "top1_error/best"}
+    expected |= {"norms_spectral/stage2_block1", "training_images"}
+    assert expected <= tags[""]
+    # The loss comes first.
+    assert min(tag for of_run in tags.values() for tag in of_run if not tag.startswith("_")) == "loss"
+    assert [event.step for event in loaded["test"].Tensors("top1_error")] == [0, 100, 200, 300]
+    assert loaded[""].Tensors("norms/mean_frobenius")[0].step == 0
+
+
+def test_the_hparams_tab_has_chosen_columns_and_the_run_s_name(whole):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    metadata = EventAccumulator(str(whole[0] / "events")).Reload().summary_metadata
+    content = {
+        tag: plugin_data_pb2.HParamsPluginData.FromString(metadata[f"_hparams_/{tag}"].plugin_data.content)
+        for tag in ("experiment", "session_start_info")
+    }
+    experiment, trial = content["experiment"].experiment, content["session_start_info"].session_start_info
+    assert {"dataset", "model", "learning_rate", "seed"} <= {info.name for info in experiment.hparam_infos}
+    assert len(experiment.hparam_infos) <= 10
+    assert [info.display_name for info in experiment.metric_infos] == ["best test error", "test error", "test loss"]
+    assert trial.group_name == whole[0].name
+    assert trial.hparams["momentum"].number_value == 0.9
 
 
 def test_the_same_command_on_a_finished_run_does_nothing(whole, program):
@@ -162,13 +190,49 @@ def test_evaluate_and_export_again(whole, program, tmp_path):
     last = json.loads((run / "result.json").read_text())["last_error"]
     assert result.returncode == 0, result.stderr
     assert f"step 300: test error {100 * last:.2f} %" in result.stdout
-    (run / "model.keras").unlink()
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / "model.keras").unlink()
     # Not of this run, which standardises each image by itself: never loaded.
-    (run / "preprocessing.keras").write_text("garbage")
-    result = program("trainers.cifar", "--export-only", run)
+    (copy / "preprocessing.keras").write_text("garbage")
+    # As if the lowest error had been that of an earlier step.
+    shutil.rmtree(copy / "checkpoints" / "best")
+    shutil.copytree(copy / "checkpoints" / "step-00000280", copy / "checkpoints" / "best" / "step-00000280")
+    result = program("trainers.cifar", "--export-only", copy, "--out", tmp_path / "elsewhere")
     assert result.returncode == 0, result.stderr
-    assert (run / "model.keras").exists()
-    (run / "preprocessing.keras").unlink()
+    assert f"the same of step 280, with the lowest test error: {tmp_path / 'elsewhere' / 'best'}" in result.stdout
+    last, best = (keras.saving.load_model(tmp_path / "elsewhere" / name / "model.keras") for name in (".", "best"))
+    assert not np.array_equal(last.get_weights()[0], best.get_weights()[0])
+    assert not (copy / "model.keras").exists()
+
+
+def test_a_finished_run_is_extended(whole, program, tmp_path):
+    run = tmp_path / "extended"
+    shutil.copytree(whole[0], run)
+    result = program("trainers.cifar", "--resume", "--steps", STEPS + 10, "--out", run)
+    assert result.returncode == 0, result.stderr
+    assert f"going on from step {STEPS}" in result.stderr
+    assert json.loads((run / "result.json").read_text())["steps"] == STEPS + 10
+    config = json.loads((run / "config.json").read_text())
+    assert (config["settings"]["steps"], config["extended"][0]["steps"]) == (STEPS + 10, STEPS)
+    assert [r["step"] for r in records(run) if r["kind"] == "test"] == [0, 100, 200, 300, 310]
+
+
+def test_another_run_s_weights_in_a_folder_that_is_overwritten(whole, program, tmp_path):
+    run = tmp_path / "over"
+    shutil.copytree(whole[0], run)
+    (run / "notes.txt").write_text("mine")
+    words = [*TINY, "--steps", 2, "--seed", 3, "--init-from", whole[0], "--out", run]
+    assert "other settings" in program("trainers.cifar", *words).stderr
+    result = program("trainers.cifar", *words, "--overwrite", "--histograms")
+    assert result.returncode == 0, result.stderr
+    assert f"starting from the weights of {whole[0]} at step 300" in result.stderr
+    assert "the learning rate will not drop at 200: --steps is 2" in result.stderr
+    assert saved_steps(run / "checkpoints") == [2]
+    assert (run / "notes.txt").read_text() == "mine"
+    first, last = (next(r for r in records(each) if r["kind"] == "test" and r["step"] == step) for each, step in
+                   ((run, 0), (whole[0], STEPS)))  # fmt: skip
+    assert (first["error"], first["loss"]) == (last["error"], last["loss"])
 
 
 def test_killed_after_the_last_checkpoint_it_only_finishes(whole, program, tmp_path):
@@ -209,6 +273,8 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
     np.testing.assert_allclose(served["other"], from_keras, atol=1e-5)
     np.testing.assert_allclose(served["probabilities"].sum(axis=1), 1, rtol=1e-5)
     np.testing.assert_array_equal(served["label"], from_keras.argmax(axis=1))
+    assert [name.decode() for name in served["name"]] == [shapes.CLASSES[label] for label in served["label"]]
+    assert keras.saving.load_model(run / "model.keras").get_layer("classes").class_names == tuple(shapes.CLASSES)
     # And with the trained network itself, standardised by TensorFlow's own function.
     from trainers.training.checkpoints import restore_weights
 

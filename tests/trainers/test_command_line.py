@@ -1,5 +1,6 @@
 """Bad input to the programs: one sentence, exit code 2, nothing lost; and the help."""
 
+import importlib
 import inspect
 import json
 import os
@@ -33,7 +34,7 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--drop-steps", "50", "30"], "--drop-steps must be in ascending order"),
         (["--widths", "64,32"], "Received: --stem 16 --widths 64 32. Use --shortcut projection"),
         (["--widths", "64", "32"], "--stem and --widths must not decrease with --shortcut pad"),
-        (["--learning", "3"], "unrecognized arguments: --learning"),
+        (["--learning_rate", "3"], "unrecognized arguments: --learning_rate 3. Did you mean --learning-rate?"),
         (["--evaluate", "a", "--export-only", "b"], "exclude one another"),
         (["--resume", "--out", "nowhere"], "nowhere is not a run: there is no config.json in it"),
         (["--evaluate", "nowhere"], "nowhere is not a run"),
@@ -41,7 +42,13 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--data-dir", os.fsdecode(b"/tmp/\xff")], "argument --data-dir: expected text that is not empty"),
         (["--blocks", "1" + 18 * "0"], "argument --blocks: expected a whole number of at least 1 and at most 10000"),
         (["--curvature-every", "5", "--precision", "bfloat16"], "--curvature-every needs --precision float32"),
-        (["--data-dir", "/nowhere"], "cifar10 was not found in /nowhere"),
+        (["--data-dir", "/nowhere"], "cifar10 was not found in /nowhere, which does not exist"),
+        (["--overwrite", "--evaluate", "a"], "--overwrite is for a new run"),
+        (["--init-from", "nowhere"], "--init-from nowhere has no checkpoint. Name the folder of a run that has one"),
+        (
+            ["--dataset", "shapes", "--train-images", "10", "--batch-size", "100000"],
+            "--batch-size must be at most the 10 training images. Received: 100000",
+        ),
         (
             ["--dataset", "cifar100", "--data-dir", "."],
             "`data_dir`. (option --data-dir) Or train on the built-in images: --dataset shapes.",
@@ -74,6 +81,20 @@ def test_help_names_every_option_and_default(program):
     assert "(default: True)" not in result.stdout
 
 
+def test_help_is_as_wide_as_the_terminal(program):
+    for columns, widest in (("70", 68), ("300", 110)):
+        shown = program("trainers.plan", "--help", env={"COLUMNS": columns}).stdout
+        options = shown[shown.index("options:") : shown.index("examples:")]
+        assert widest - 20 < max(map(len, options.splitlines())) <= widest
+
+
+def test_every_help_names_the_exit_codes():
+    folder = pathlib.Path(trainers.__file__).parents[1]
+    for path in program_files():
+        module = importlib.import_module(".".join(path.relative_to(folder).with_suffix("").parts))
+        assert "exit codes: 0 done;" in (getattr(module, "EXAMPLES", "") or module.HELP), module
+
+
 def test_help_and_missing_data_import_nothing_heavy(program, tmp_path):
     code = (
         "import sys; from trainers import cifar\n"
@@ -101,7 +122,7 @@ def test_an_out_that_holds_something_else_is_left_alone(program, tmp_path):
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs a folder in which even root cannot write")
 def test_an_unwritable_out(program):
-    small = ["--train-images", 10, "--test-images", 10, "--blocks", 1, "--stem", 4, "--widths", 4]
+    small = ["--train-images", 10, "--test-images", 10, "--batch-size", 5, "--blocks", 1, "--stem", 4, "--widths", 4]
     result = program(*OFFLINE, "--dataset", "shapes", *small, "--out", "/proc/run")
     assert result.returncode == 2
     assert "--out /proc/run cannot be written" in result.stderr
@@ -200,6 +221,25 @@ def test_a_run_without_checkpoints_and_a_damaged_config(tmp_path, program):
     assert "config.json is damaged" in result.stderr
 
 
+def test_more_steps_extend_a_run_that_is_resumed(tmp_path):
+    run = saved_run(tmp_path / "run")
+    assert settings_from("--resume", "--out", run, "--steps", 60_001)[1].recipe.steps == 60_001
+    for words in (["--resume", "--steps", 59_999], ["--dataset", "shapes", "--steps", 60_001]):
+        with pytest.raises(UsageError, match="other settings: steps was 60000"):
+            settings_from(*words, "--out", run)
+    saved_run(run, schedule="linear")
+    with pytest.raises(UsageError, match="cannot be extended: with --schedule linear .* with --init-from"):
+        settings_from("--resume", "--out", run, "--steps", 60_001)
+
+
+def test_overwriting_takes_other_settings_but_no_run_of_another_program(tmp_path):
+    run = saved_run(tmp_path / "run")
+    assert settings_from("--overwrite", "--dataset", "shapes", "--seed", 3, "--out", run)[1].recipe.seed == 3
+    saved_run(run, program="trainers.imagenet")
+    with pytest.raises(UsageError, match=r"is a run of trainers.imagenet"):
+        settings_from("--overwrite", "--dataset", "shapes", "--out", run)
+
+
 def test_presets_fill_in_between_defaults_and_options(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where no run of the user's own lies in runs/quick
     folder, settings = settings_from("--preset", "quick", "--blocks", 2)
@@ -224,13 +264,15 @@ def test_the_network_of_the_command_line_is_that_of_the_builder():
     assert tuple(settings["widths"]) == builder["widths"].default
 
 
-def test_the_package_names_every_program():
+def program_files():
+    """The files of the programs."""
     folder = pathlib.Path(trainers.__file__).parent
-    files = [
-        path
-        for path in (*folder.glob("*.py"), *folder.glob("*/__main__.py"))
-        if "    run_program(main)" in path.read_text()
-    ]
+    files = [*folder.glob("*.py"), *folder.glob("*/__main__.py")]
+    return [path for path in files if "    run_program(main)" in path.read_text()]
+
+
+def test_the_package_names_every_program():
+    files = program_files()
     programs = {path.parent.name if path.stem == "__main__" else path.stem for path in files}
     assert {"cifar", "imagenet", "launch", "plan", "report", "landscape", "shortcuts", "expressivity"} <= programs
     assert {name for name in programs if f"trainers.{name} " in trainers.__doc__} == programs

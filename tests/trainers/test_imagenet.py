@@ -36,7 +36,7 @@ def whole(tree, tmp_path_factory):
 
 def test_a_run_leaves_what_it_promises(whole):
     result = json.loads((whole / "result.json").read_text())
-    (_, last) = [record for record in records(whole) if record["kind"] == "test"]
+    (_, _, last) = [record for record in records(whole) if record["kind"] == "test"]
     assert last["count"] == 60
     assert last["top5_error"] == result["last_top5_error"] < last["error"]
     for name in ("convergence.png", "model.keras", "saved_model", "events"):

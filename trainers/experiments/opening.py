@@ -4,11 +4,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict
 from trainers.run.folder import Run
 
 # Say where results go and how they look, not what they are.
-_NOT_SAVED = ("out", "format", "debug")
+_NOT_SAVED = ("out", "overwrite", "format", "debug")
 
 
 def settings_to_save(settings: Any, *not_saved: str) -> dict[str, Any]:
@@ -16,25 +17,40 @@ def settings_to_save(settings: Any, *not_saved: str) -> dict[str, Any]:
 
     Args:
         settings: a dataclass of settings.
-        not_saved: names of others than --out, --format and --debug that do not.
+        not_saved: names of others than --out, --overwrite, --format and --debug that do not.
     """
     left_out = {*_NOT_SAVED, *not_saved}
     return {name: value for name, value in as_dict(settings).items() if name not in left_out}
 
 
-def open_run(folder: str | os.PathLike, saved: Mapping[str, Any]) -> Run | None:
+def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: bool = False) -> Run | None:
     """The run of a folder, new or begun with the same settings; None, once that is said, where it is finished.
+
+    One that was stopped before it had any results counts as new.
+
+    Args:
+        folder: of the run.
+        saved: its settings.
+        overwrite: whether a run that is there is to be discarded.
 
     Raises:
         UsageError: the folder holds something else or a run with other settings, or cannot be written to.
     """
-    run = Run(folder)
+    run = Run(folder, overwrites=overwrite)
     run.check_usable()
-    if run.exists():
+    if run.exists() and overwrite:
+        program = run.config().get("program")
+        if program is not None:
+            raise UsageError(f"{run.path} is a run of {program}, which --overwrite does not discard here.")
+    elif run.exists() and run.holds_nothing_yet():
+        run.overwrites = True
+    elif run.exists():
         run.check_same(saved)
         result = run.result()
         if result is not None:
             verdicts = result.get("verdicts", ())
-            print(" ".join([f"{run.path} is finished.", *verdicts, "Give another --out for a new run."]))
+            print(
+                " ".join([f"{run.path} is finished.", *verdicts, "Give another --out for a new run, or --overwrite."])
+            )
             return None
     return run

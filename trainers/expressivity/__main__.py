@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = with_defaults(Settings, typed)
     _check_together(typed, settings)
     saved = settings_to_save(settings, "compare")
-    run = open_run(settings.run.out or f"runs/memorize-{settings.data.dataset}-{settings.data.labels}", saved)
+    out = settings.run.out or f"runs/memorize-{settings.data.dataset}-{settings.data.labels}"
+    run = open_run(out, saved, settings.run.overwrite)
     if run is None:
         return 0
     trained = None if settings.run.compare is None else _trained(settings.run.compare, settings.data.dataset)

@@ -57,6 +57,7 @@ class RunSettings:
 
     compare: str | None = setting(None, help="finished run of trainers.cifar to take the test error of", metavar="RUN")
     out: str | None = setting(None, help="folder of the results (default: runs/memorize-DATASET-LABELS)", metavar="DIR")
+    overwrite: bool = setting(False, help="discard the run in the folder, if there is one, and begin anew")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the figures")
     debug: bool = setting(False, help="show tracebacks")
 

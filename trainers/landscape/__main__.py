@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "--target takes the place of --dim, --condition, --determinant and --seeds: give one or the other."
         )
     saved = settings_to_save(settings)
-    run = open_run(settings.run.out, saved)
+    run = open_run(settings.run.out, saved, settings.run.overwrite)
     if run is None:
         return 0
     targets = _targets(settings)

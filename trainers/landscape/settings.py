@@ -48,6 +48,7 @@ class RunSettings:
     """Where the results go."""
 
     out: str = setting("runs/landscape", help="folder of the results", metavar="DIR")
+    overwrite: bool = setting(False, help="discard the run in the folder, if there is one, and begin anew")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the figures")
     debug: bool = setting(False, help="show tracebacks")
 

@@ -1,29 +1,76 @@
-"""What TensorBoard shows: scalars, the norms of the blocks, augmented images, and the settings as HParams."""
+"""What TensorBoard shows: scalars, the norms of the blocks, augmented images, and the settings as HParams.
 
+Training and test are TensorBoard runs of their own, so that one chart shows a quantity of both. Charts are sorted by
+the first part of a tag: the loss comes first.
+"""
+
+import math
 import os
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from idmatters_tf.norms import block_norms
 
+# What is shown of a record, and as what.
+_TAGS = {
+    "loss": "loss",
+    "error": "top1_error",
+    "top5_error": "top5_error",
+    "penalty": "loss/penalty",
+    "gradient_norm": "optimization/gradient_norm",
+    "learning_rate": "optimization/learning_rate",
+    "images_per_second": "speed/images_per_second",
+}
+BEST = "top1_error/best"
+# The columns of the HParams tab; the details of a trial have all settings.
+COLUMNS = ("dataset", "model", "blocks", "widths", "initializer", "shortcut", "norm", "learning_rate", "steps", "seed")
+# How many images are shown, and how many in a row.
+IMAGES, IMAGES_IN_A_ROW = 16, 4
+
 
 class Events:
-    """Writes TensorBoard's event files of a run into `folder`; nothing where `writes` is false."""
+    """Writes TensorBoard's event files of a run.
 
-    def __init__(self, folder: str | os.PathLike, writes: bool = True):
+    Args:
+        folder: of the event files.
+        writes: False writes nothing.
+        name: of the run, for the HParams tab.
+    """
+
+    def __init__(self, folder: str | os.PathLike, writes: bool = True, name: str = ""):
         self.writes = writes
-        self._writer = tf.summary.create_file_writer(str(folder)) if writes else tf.summary.create_noop_writer()
+        self._folder, self._name = pathlib.Path(folder), name
+        self._writers: dict[str, Any] = {}
 
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes numbers by tag."""
-        with self._writer.as_default(step=step):
+    def _writer(self, run=""):
+        if run not in self._writers:
+            make = tf.summary.create_file_writer if self.writes else lambda _: tf.summary.create_noop_writer()
+            self._writers[run] = make(str(self._folder / run))
+        return self._writers[run]
+
+    def scalars(self, step: int, values: Mapping[str, float], run: str = "") -> None:
+        """Writes numbers by tag, into a TensorBoard run of that name inside of this one."""
+        writer = self._writer(run)
+        with writer.as_default(step=step):
             for tag, value in values.items():
                 tf.summary.scalar(tag, value)
-        self._writer.flush()
+        writer.flush()
+
+    def record(self, step: int, kind: str, record: Mapping[str, Any]) -> None:
+        """Writes what is shown of a record.
+
+        Args:
+            step: of the record.
+            kind: "train" or "test".
+            record: numbers by name.
+        """
+        self.scalars(step, {_TAGS[name]: value for name, value in record.items() if name in _TAGS}, kind)
 
     def norms(self, model: keras.Model) -> dict[str, Any] | None:
         """Mean Frobenius and largest spectral norm over all residual blocks, and each block's; None without blocks."""
@@ -45,15 +92,20 @@ class Events:
             values |= {f"norms_{name}/{block}": value for name, value in of_block.items()}
         self.scalars(step, values)
 
-    def images(self, images: tf.Tensor) -> None:
-        """Shows a few standardised images, each spread over the range of grey levels."""
-        low = tf.reduce_min(images, axis=[1, 2, 3], keepdims=True)
-        high = tf.reduce_max(images, axis=[1, 2, 3], keepdims=True)
-        with self._writer.as_default(step=0):
-            tf.summary.image("augmented inputs", (images - low) / tf.maximum(high - low, 1e-6), max_outputs=8)
+    def histograms(self, step: int, model: keras.Model) -> None:
+        """Writes a histogram of each trainable weight."""
+        with self._writer().as_default(step=step):
+            for variable in model.trainable_variables:
+                tf.summary.histogram(f"weights/{variable.path}", keras.ops.convert_to_numpy(variable))
+        self._writer().flush()
 
-    def settings(self, settings: Mapping[str, Any], result: Mapping[str, Any] | None = None) -> None:
-        """Records the settings for the HParams tab, and once there is a result, its errors as the metrics."""
+    def images(self, images: tf.Tensor) -> None:
+        """Shows standardised images, each spread over the range of grey levels, in one grid."""
+        with self._writer().as_default(step=0):
+            tf.summary.image("training_images", image_grid(np.asarray(images))[np.newaxis])
+
+    def settings(self, settings: Mapping[str, Any]) -> None:
+        """Records the settings for the HParams tab, where the errors and the loss are the metrics."""
         from tensorboard.plugins.hparams import api as hparams
 
         plain = {
@@ -61,8 +113,34 @@ class Events:
             for name, value in settings.items()
             if value is not None
         }
-        with self._writer.as_default(step=0):
-            hparams.hparams(plain)
-        if result is not None:
-            self.scalars(result["steps"], {"hparams/best_error": result["best_error"]})
-        self._writer.flush()
+        metrics = [
+            hparams.Metric(BEST, display_name="best test error"),
+            hparams.Metric("top1_error", group="test", display_name="test error"),
+            hparams.Metric("loss", group="test", display_name="test loss"),
+        ]
+        with self._writer().as_default(step=0):
+            hparams.hparams_config([hparams.HParam(name) for name in COLUMNS if name in plain], metrics)
+            hparams.hparams(plain, trial_id=self._name or None)
+        self._writer().flush()
+
+
+def image_grid(images: NDArray[Any]) -> NDArray[np.float32]:
+    """Images side by side, each spread over the range of grey levels.
+
+    Args:
+        images: (n, rows, cols, channels).
+
+    Returns:
+        float32 in 0..1, (rows of the grid, cols of the grid, channels); a white line of one pixel between the images.
+    """
+    low = images.min(axis=(1, 2, 3), keepdims=True)
+    high = images.max(axis=(1, 2, 3), keepdims=True)
+    spread = (images - low) / np.maximum(high - low, 1e-6)
+    count, rows, cols, channels = images.shape
+    across = min(count, IMAGES_IN_A_ROW)
+    down = math.ceil(count / across)
+    grid = np.ones((down * (rows + 1) - 1, across * (cols + 1) - 1, channels), np.float32)
+    for number, image in enumerate(spread):
+        top, left = number // across * (rows + 1), number % across * (cols + 1)
+        grid[top : top + rows, left : left + cols] = image
+    return grid

@@ -5,13 +5,14 @@ metrics.jsonl    see trainers.run.records
 checkpoints/     see trainers.training.checkpoints; each holds the records up to its step as well
 events/          TensorBoard
 result.json      best and last error, written at the end: its presence says that the run is finished
-convergence.png, model.keras, saved_model/
+convergence.png, model.keras, saved_model/; best/ with the exports of the checkpoint with the lowest test error
 """
 
 import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -24,6 +25,9 @@ from trainers.cli.startup import say, say_nothing
 from trainers.run.records import encode, read
 
 WHERE_DATA_ARE = ("data_dir", "download")
+# What a run writes besides its config: without them it is still a run.
+_RESULTS = ("result.json", "metrics.jsonl", "checkpoints", "events", "convergence.png", "preprocessing.keras")
+_RESULTS += ("model.keras", "saved_model", "best")
 # What is in a run's folder before the run has begun.
 _PREPARATIONS = (".cluster-token", ".lock", ".writing-")
 
@@ -37,12 +41,16 @@ class DataDescription:
         image_shape: `(rows, cols, channels)`.
         classes: the number of classes.
         digest: a checksum.
+        class_names: one for each class; none in the runs of an earlier version.
     """
 
     origin: str = setting(help="where the data came from")
     image_shape: tuple[int, ...] = setting(help="rows, columns and channels", at_least=1)
     classes: int = setting(help="number of classes", at_least=1)
     digest: str = setting(help="checksum of the data")
+    class_names: tuple[str, ...] = setting(
+        (), help="the name of each class", metavar="NAME", may_be_empty=True, added_later=True
+    )
 
 
 class Run:
@@ -51,11 +59,12 @@ class Run:
     Args:
         path: the folder; nothing is written before `start`.
         writes: False in the tasks of a cluster that leave the writing to the chief.
+        overwrites: whether `start` discards a run that is there.
     """
 
-    def __init__(self, path: str | os.PathLike, writes: bool = True):
+    def __init__(self, path: str | os.PathLike, writes: bool = True, overwrites: bool = False):
         self.path = pathlib.Path(path)
-        self.writes = writes
+        self.writes, self.overwrites = writes, overwrites
         # Those of this session and of the checkpoint that it began with: what happens to the file does not matter.
         self.records: list[dict[str, Any]] = []
         self._metrics = None
@@ -160,7 +169,8 @@ class Run:
         program: str | None = None,
         numerics: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes config.json for a new run; for an old one checks that the data are the same.
+        """Writes config.json for a new run, in place of one that is overwritten; for an old one checks that the data
+        are the same.
 
         Says so where the versions, threads or devices of an old run were others: results then differ by rounding.
 
@@ -173,7 +183,7 @@ class Run:
         Raises:
             UsageError: the folder cannot be made, or the run was trained on other data.
         """
-        if self.exists():
+        if self.exists() and not self.overwrites:
             config = self.config()
             saved = config.get("data") or {}
             if saved.get("digest") != data["digest"]:
@@ -193,11 +203,38 @@ class Run:
         except OSError as error:
             reason = error.strerror or error
             raise UsageError(f"--out {self.path} cannot be written: {reason}. Name another folder.") from error
+        self._discard()
         config = {"program": program, "settings": settings, "data": data, "versions": environment.versions()}
         if numerics is not None:
             config["numerics"] = numerics
         config["command"] = sys.argv
         write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
+
+    def extend(self, settings: Mapping[str, Any]) -> None:
+        """Gives the run more steps: it is no longer finished.
+
+        Args:
+            settings: JSON values by name.
+        """
+        config = self.config()
+        before = {"steps": config["settings"].get("steps"), "command": config.get("command")}
+        config["extended"] = [*config.get("extended", ()), before]
+        config |= {"settings": settings, "command": sys.argv}
+        write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
+        self.result_path.unlink(missing_ok=True)
+
+    def holds_nothing_yet(self) -> bool:
+        """Whether there is nothing but the config: a run that was stopped before it had any results."""
+        return all(path == self.config_path or path.name.startswith(_PREPARATIONS) for path in self.path.iterdir())
+
+    def _discard(self):
+        """Removes the results of a run, and nothing else."""
+        for name in _RESULTS:
+            path = self.path / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of metrics.jsonl that are whole; the first call says which are not."""
@@ -218,7 +255,7 @@ class Run:
             self._metrics.close()
             self._metrics = None
         path = self.path / "metrics.jsonl"
-        found = [record for record in read(path, say if saved is None else say_nothing) if record["step"] <= step]
+        found = [record for record in read(path, say if saved is None else say_nothing) if 0 < step >= record["step"]]
         if saved is not None and found != saved and self.writes:
             say(f"{path} was damaged or incomplete: it is written again from the checkpoint of step {step}.")
         if saved is None and step and all(record["step"] != step for record in found):

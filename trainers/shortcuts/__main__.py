@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(settings, NormsSettings) and settings.norms.runs:
         return _training_norms(Run(out), settings)
     saved = settings_to_save(settings) | {"command": command}
-    run = open_run(out, saved)
+    run = open_run(out, saved, settings.run.overwrite)
     if run is None:
         return 0
 

@@ -116,6 +116,7 @@ class RunSettings:
     out: str | None = setting(
         None, help="folder of the results (default: runs/shortcuts- and the command)", metavar="DIR"
     )
+    overwrite: bool = setting(False, help="discard the run in the folder, if there is one, and begin anew")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the figures")
     debug: bool = setting(False, help="show tracebacks")
 

@@ -49,7 +49,9 @@ class AsynchronousTrainer:
         learner.step.assign_add(1)
         return tf.concat([learner.strategy.reduce(total, measured, axis=None), [norm, rate]], 0)
 
-    def evaluate(self, batches: EvaluationBatchSource, progress: bool = True) -> dict[str, float]:
+    def evaluate(
+        self, batches: EvaluationBatchSource, progress: bool = True, *, between: Callable[[], object] = lambda: None
+    ) -> dict[str, float]:
         """Every image once: each batch is computed by one worker, and by another if that one is lost."""
 
         @tf.function
@@ -62,6 +64,7 @@ class AsynchronousTrainer:
         sums = np.zeros(4)
         with Progress(batches.steps, "evaluating", progress, unit="batches", leave=False) as bar:
             for part in scheduled:
+                between()
                 sums += part.fetch()
                 bar.advance()
         return self.learner.evaluation(sums)
@@ -71,6 +74,8 @@ class AsynchronousTrainer:
     ) -> signal.Signals | None:
         """See `SynchronousTrainer.fit`; the callbacks are called before each checkpoint."""
         done, steps, intervals = session.begin(), session.steps, session.intervals
+        if session.evaluation_is_due(done):
+            session.evaluate(done)
         if done >= steps:
             return None
         batches = self._worker_batches(train)

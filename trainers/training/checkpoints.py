@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from trainers.cli.arguments import RunError, UsageError
 from trainers.run.records import encode, read
 
 RECORDS = "metrics.jsonl"
+# In the folder of checkpoints, that of the weights with the lowest test error.
+BEST = "best"
 _INDEX = "checkpoint.index"
 
 
@@ -31,13 +34,15 @@ class Checkpoints:
     Args:
         folder: where they are; created when the first one is saved.
         keep: how many are kept.
-        objects: what is saved, as for `tf.train.Checkpoint`: the model, the optimizer, the step.
+        model: of which the best weights are kept.
+        objects: what else is saved, as for `tf.train.Checkpoint`: the optimizer, the step.
     """
 
-    def __init__(self, folder: str | os.PathLike, keep: int = 3, **objects: Any):
+    def __init__(self, folder: str | os.PathLike, keep: int = 3, *, model: keras.Model, **objects: Any):
         self.folder = pathlib.Path(folder)
         self.keep = keep
-        self._checkpoint = tf.train.Checkpoint(**objects)
+        self._checkpoint = tf.train.Checkpoint(model=model, **objects)
+        self._weights = tf.train.Checkpoint(model=model)
 
     def steps(self) -> list[int]:
         """The steps of the checkpoints there are, oldest first."""
@@ -53,18 +58,31 @@ class Checkpoints:
         Raises:
             RunError: it could not be written; nothing half-written is left, and the earlier ones are as they were.
         """
+        self._save(self.folder, step, self._checkpoint, {RECORDS: encode(records)})
+        remove_oldest(self.folder, self.keep)
+
+    def save_best(self, step: int) -> None:
+        """Saves the weights alone, in place of those that were the best so far. Raises RunError as `save` does."""
+        folder = self.folder / BEST
+        self._save(folder, step, self._weights, {})
+        for other in saved_steps(folder):
+            # A run that goes back to an earlier checkpoint may have left a later one.
+            if other != step:
+                shutil.rmtree(checkpoint_path(folder, other), ignore_errors=True)
+
+    def _save(self, folder, step, checkpoint, texts):
         try:
-            with saving(self.folder, step) as beside:
-                self._checkpoint.write(str(beside / "checkpoint"))
-                (beside / RECORDS).write_text(encode(records), encoding="utf-8")
+            with saving(folder, step) as beside:
+                checkpoint.write(str(beside / "checkpoint"))
+                for name, text in texts.items():
+                    (beside / name).write_text(text, encoding="utf-8")
         except (OSError, tf.errors.OpError) as error:
             reason = _reason(error)
             remedy = "Make room" if re.search("space|quota|too large", reason) else "Mend this"
             raise RunError(
-                f"the checkpoint of step {step} could not be saved in {self.folder}: {reason}. "
+                f"the checkpoint of step {step} could not be saved in {folder}: {reason}. "
                 f"{self.last_good_sentence()} {remedy} and give the same command again."
             ) from error
-        remove_oldest(self.folder, self.keep)
 
     def last_good_sentence(self) -> str:
         """Says which checkpoint is the newest."""

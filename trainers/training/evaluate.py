@@ -33,8 +33,14 @@ def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     return 0
 
 
-def export_again(task: Task, run: Run) -> int:
-    """Writes `model.keras` and `saved_model/` of the newest checkpoint; the data are not needed."""
+def export_again(task: Task, run: Run, out: str | None = None) -> int:
+    """Writes the exports of the newest checkpoint, and of the best one; the data are not needed.
+
+    Args:
+        task: with the settings of the run.
+        run: with a checkpoint.
+        out: a folder; None: that of the run.
+    """
     _require_checkpoint(run)
     described = run.data()
     import_tensorflow()
@@ -42,8 +48,9 @@ def export_again(task: Task, run: Run) -> int:
     from trainers.training.export import export_run
 
     model = build_network(task, described.image_shape, described.classes, "float32")
-    print(f"{run.path}, step {_restore(run, model)}:")
-    export_run(task, run, model)
+    step = _restore(run, model)
+    print(f"{run.path}, step {step}:")
+    export_run(task, run, model, step, out)
     return 0
 
 

@@ -2,46 +2,59 @@
 
 import os
 import pathlib
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
-from idmatters_tf.checkpointing import replacing
-from idmatters_tf.layers import PerImageStandardization
+from idmatters_tf.checkpointing import replacing, saved_steps
+from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers.cli.arguments import RunError
+from trainers.cli.startup import say
 from trainers.run.folder import Run
 from trainers.training import preprocessing as fitted
 from trainers.training.build import build_network
+from trainers.training.checkpoints import BEST, restore_weights
 from trainers.training.task import Task
 
 
-def with_preprocessing(network: keras.Model, preprocessing: keras.layers.Layer | None = None) -> keras.Model:
-    """The network behind its preprocessing: uint8 images in, logits out."""
+def with_preprocessing(
+    network: keras.Model, preprocessing: keras.layers.Layer | None = None, class_names: Sequence[str] = ()
+) -> keras.Model:
+    """The network behind its preprocessing: uint8 images in, logits out; the names are those of the layer "classes"."""
     preprocessing = preprocessing or PerImageStandardization(name="standardization")
     images = keras.Input(network.input_shape[1:], dtype="uint8", name="images")
-    return keras.Model(images, network(preprocessing(images)), name=f"{network.name}_on_pixels")
+    logits = network(preprocessing(images))
+    if class_names:
+        logits = ClassNames(class_names, name="classes")(logits)
+    return keras.Model(images, logits, name=f"{network.name}_on_pixels")
 
 
 def export(
-    network: keras.Model, folder: str | os.PathLike, preprocessing: keras.layers.Layer | None = None
+    network: keras.Model,
+    folder: str | os.PathLike,
+    preprocessing: keras.layers.Layer | None = None,
+    class_names: Sequence[str] = (),
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes `model.keras` and `saved_model/` into a folder, each entirely or not at all.
 
     The SavedModel's signatures, for uint8 images of shape (batch, rows, cols, channels):
 
-    - `serving_default`: a dict with `logits`, `probabilities` and `label`, the most probable class.
+    - `serving_default`: a dict with `logits`, `probabilities`, `label`, the most probable class, and where the classes
+      have names, its `name`.
     - `logits`: the logits alone.
 
     Args:
         network: a float32 `keras.Model` from preprocessed images to logits.
         folder: an existing folder.
         preprocessing: a layer from raw pixels to the network's inputs; None: each image is standardised by itself.
+        class_names: one for each logit, or none.
 
     Returns:
         The two paths.
     """
     folder = pathlib.Path(folder)
-    model = with_preprocessing(network, preprocessing)
+    model = with_preprocessing(network, preprocessing, class_names)
 
     keras_path = folder / "model.keras"
     with replacing(keras_path) as beside:
@@ -51,37 +64,51 @@ def export(
     specification = [tf.TensorSpec([None, *network.input_shape[1:]], tf.uint8, name="images")]
     archive = keras.export.ExportArchive()
     archive.track(model)
-    archive.add_endpoint("serving_default", lambda images: _answers(model, images), specification)
+    archive.add_endpoint("serving_default", lambda images: _answers(model, images, class_names), specification)
     archive.add_endpoint("logits", lambda images: model(images, training=False), specification)
     with replacing(saved_model_path) as beside:
         archive.write_out(str(beside), verbose=False)  # pyright: ignore[reportAttributeAccessIssue]
     return keras_path, saved_model_path
 
 
-def _answers(model, images):
+def _answers(model, images, class_names):
     logits = model(images, training=False)
-    return {
-        "logits": logits,
-        "probabilities": tf.nn.softmax(logits),
-        "label": tf.argmax(logits, axis=1, output_type=tf.int32),
-    }
+    label = tf.argmax(logits, axis=1, output_type=tf.int32)
+    answers = {"logits": logits, "probabilities": tf.nn.softmax(logits), "label": label}
+    return {**answers, "name": tf.gather(tf.constant(class_names), label)} if class_names else answers
 
 
-def export_run(task: Task, run: Run, model: keras.Model) -> None:
-    """Exports the network of a run to its folder, and says how to load it.
+def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | os.PathLike | None = None) -> None:
+    """Exports the network of a run, and says how to load it; where its best weights are others, these as well.
+
+    Args:
+        task, run: the training.
+        model: the network as it was trained.
+        step: the number of updates made.
+        out: a folder; None: that of the run. The best weights are exported to its folder `best`.
 
     Raises:
         RunError: it could not be written.
     """
+    folder, described = pathlib.Path(out or run.path), run.data()
     # Rebuilt in float32 and for one device: what is served should not depend on how it was trained.
     network = build_network(task, model.input_shape[1:], model.output_shape[-1], "float32")
     network.set_weights(model.get_weights())
     preprocessing = fitted.load(run.path) if task.has_preprocessing else None
+    # Outputs beyond the classes of the data.
+    extra = range(len(described.class_names), described.classes)
+    names = (*described.class_names, *(f"class {number}" for number in extra)) if described.class_names else ()
+    best = saved_steps(run.checkpoints_path / BEST)
     try:
-        print(how_to_load(*export(network, run.path, preprocessing)))
+        folder.mkdir(parents=True, exist_ok=True)
+        print(how_to_load(*export(network, folder, preprocessing, names)))
+        if best and best != [step] and restore_weights(run.checkpoints_path / BEST, network, say) is not None:
+            (folder / "best").mkdir(exist_ok=True)
+            export(network, folder / "best", preprocessing, names)
+            print(f"the same of step {best[-1]}, with the lowest test error: {folder / 'best'}")
     except OSError as error:
         raise RunError(
-            f"the export to {run.path} failed: {error}. Make room, then use --export-only {run.path}"
+            f"the export to {folder} failed: {error}. Make room, then use --export-only {run.path}"
         ) from error
 
 

@@ -1,10 +1,10 @@
 """The command line of a training program: whether to train, to evaluate or to export, and with which settings."""
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from trainers.cli.arguments import Parser
+from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, as_dict, make, options, parse, with_defaults
 from trainers.run.folder import Run
 from trainers.training.settings import Command
@@ -31,11 +31,11 @@ def run_task(task: type[Task], parser: Parser, argv: Sequence[str] | None = None
         from trainers.training.evaluate import export_again
 
         run = Run(command.export_only)
-        return export_again(task(saved_settings(task, run, typed)), run)
+        return export_again(task(saved_settings(task, run, typed)), run, command.out)
     from trainers.training.train import train
 
     folder, settings = settings_to_train(task, command, typed)
-    return train(task(settings), folder)
+    return train(task(settings), folder, command.overwrite)
 
 
 def split(task: type[Task], typed: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -48,35 +48,51 @@ def split(task: type[Task], typed: Mapping[str, Any]) -> tuple[Any, dict[str, An
 def settings_to_train(task: type[Task], command: Command, typed: Mapping[str, Any]) -> tuple[pathlib.Path, Any]:
     """(the run's folder, the settings): those of a new run, or of one that is to be resumed.
 
-    The same command resumes a run as `--resume` does: both refuse settings that differ from the saved ones.
+    The same command resumes a run as `--resume` does: both refuse settings that differ from the saved ones, but
+    `--resume` takes more steps.
     """
     preset = getattr(command, "preset", "")
     if command.resume and command.out is not None:
         run = Run(command.out)
-        return run.path, saved_settings(task, run, typed)
+        return run.path, saved_settings(task, run, typed, may_extend=True)
     settings = task.resolve(task.presets.get(preset, {}), typed)
     run = Run(command.out or task.default_out(settings, preset))
     if command.resume:
-        return run.path, saved_settings(task, run, typed)
-    if run.exists():
+        return run.path, saved_settings(task, run, typed, may_extend=True)
+    if run.exists() and command.overwrite:
+        run.config(task.program)
+    elif run.exists():
         check_same(task, run, settings)
     run.check_usable()
     return run.path, settings
 
 
-def saved_settings(task: type[Task], run: Run, typed: Mapping[str, Any]) -> Any:
-    """The settings of a run, with those typed that may differ; refuses others that do."""
+def saved_settings(task: type[Task], run: Run, typed: Mapping[str, Any], may_extend: bool = False) -> Any:
+    """The settings of a run, with those typed that may differ; refuses others that do.
+
+    Args:
+        task: the program's.
+        run: an existing one.
+        typed: by the settings' names.
+        may_extend: whether there may be more steps than the run was to have.
+    """
     values = run.config(task.program)["settings"]
     saved = make(task.settings_type, values, run.config_path)
     settings = make(task.settings_type, {**as_dict(saved), **typed})
-    check_same(task, run, settings)
+    extends = may_extend and settings.recipe.steps > saved.recipe.steps
+    if extends and getattr(settings.recipe, "schedule", None) == "linear":
+        raise UsageError(
+            f"{run.path} cannot be extended: with --schedule linear every step's learning rate depends on --steps. "
+            f"Start a new run, with --init-from {run.path} from its weights."
+        )
+    check_same(task, run, settings, {"steps"} if extends else ())
     return settings
 
 
-def check_same(task: type[Task], run: Run, settings: Any) -> None:
+def check_same(task: type[Task], run: Run, settings: Any, free: Collection[str] = ()) -> None:
     """Raises UsageError, naming them, where settings differ from those of a run that may not."""
     saved = make(task.settings_type, run.config(task.program)["settings"], run.config_path)
-    run.check_same(as_dict(settings), as_dict(saved), free_on_resume(task))
+    run.check_same(as_dict(settings), as_dict(saved), free_on_resume(task).union(free))
 
 
 def free_on_resume(task: type[Task]) -> set[str]:

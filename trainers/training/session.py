@@ -1,5 +1,6 @@
 """What happens around the updates of a run, however they are made: records, evaluations, checkpoints, resuming."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -10,9 +11,10 @@ import tensorflow as tf
 from idmatters_tf.data.protocols import EvaluationBatchSource
 from trainers.cli.arguments import RunError
 from trainers.cluster.join import Alone, Cluster
-from trainers.run.events import Events
+from trainers.run.events import BEST, Events
 from trainers.run.folder import Run
 from trainers.run.progress import Progress
+from trainers.run.signals import SignalHandler
 from trainers.training.checkpoints import Checkpoints
 from trainers.training.learner import Learner
 from trainers.training.settings import Intervals
@@ -26,7 +28,13 @@ class Trainer(Protocol):
 
     learner: Learner
 
-    def evaluate(self, batches: EvaluationBatchSource, progress: bool = True) -> dict[str, float]: ...
+    def evaluate(
+        self, batches: EvaluationBatchSource, progress: bool = True, *, between: Callable[[], object] = ...
+    ) -> dict[str, float]: ...
+
+
+class _Interrupted(Exception):
+    """A signal came during an evaluation."""
 
 
 class Session:
@@ -122,18 +130,49 @@ class Session:
             "images_per_second": images_per_second,
         }
         self.run.record(kind="train", step=step, seconds=self.seconds(), **record)
-        self.events.scalars(step, {f"train/{name}": value for name, value in record.items()})
+        self.events.record(step, "train", record)
         self.progress.show(f"loss {loss:.4f} error {100 * error:.1f} % {images_per_second:.0f} images/s")
         self._pending, self._window_seconds = [], 0.0
 
-    def evaluate(self, step: int) -> None:
-        """Evaluates the network on the test images, and records the result and the norms of the blocks."""
-        measured = self.trainer.evaluate(self.test, progress=self.run.writes)
-        norms = self.events.norms(self.trainer.learner.model)
+    def evaluation_is_due(self, step: int) -> bool:
+        """Whether a run that goes on from a step has to be evaluated first: at the start, or after an interruption."""
+        due = step in (0, self.steps) or step % self.intervals.evaluate_every == 0
+        return due and all((record["kind"], record["step"]) != ("test", step) for record in self.run.records)
+
+    def evaluate(self, step: int, handler: SignalHandler | None = None) -> bool:
+        """Evaluates the network on the test images, and records the result and the norms of the blocks.
+
+        The weights with the lowest error so far are kept.
+
+        Args:
+            step: the number of updates made.
+            handler: a signal that it receives ends the evaluation; not in a cluster, where tasks wait for one another.
+
+        Returns:
+            Whether the evaluation was completed.
+        """
+
+        def between():
+            if handler is not None and handler.received is not None and self.cluster.alone:
+                raise _Interrupted
+
+        model = self.trainer.learner.model
+        try:
+            measured = self.trainer.evaluate(self.test, progress=self.run.writes, between=between)
+        except _Interrupted:
+            return False
+        norms = self.events.norms(model)
+        before = [record["error"] for record in self.run.records if record["kind"] == "test" and record["step"]]
         self.run.record(kind="test", step=step, seconds=self.seconds(), **measured, norms=norms)
-        self.events.scalars(step, {f"test/{name}": value for name, value in measured.items() if name != "count"})
+        self.events.record(step, "test", measured)
+        self.events.scalars(step, {BEST: min([*before, measured["error"]])})
         self.events.write_norms(step, norms)
+        if self.intervals.histograms:
+            self.events.histograms(step, model)
+        if step and self.run.writes and measured["error"] < min(before, default=math.inf):
+            self.checkpoints.save_best(step)
         self.progress.say(f"step {step}: test error {100 * measured['error']:.2f} %, test loss {measured['loss']:.4f}")
+        return True
 
     def save(self, step: int) -> None:
         """Saves a checkpoint, once all tasks of a synchronous cluster have found that their weights are the same."""

@@ -72,6 +72,9 @@ class Recipe:
         at_least=0,
         at_most=2**31 - 1,
     )
+    init_from: str | None = setting(
+        None, help="start from the weights of the newest checkpoint of this run", metavar="RUN", added_later=True
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +179,18 @@ class Intervals:
         500, help="number of steps between checkpoints", metavar="N", at_least=1, free_on_resume=True
     )
     keep_checkpoints: int = setting(
-        3, help="how many checkpoints to keep", metavar="N", at_least=1, free_on_resume=True, free_per_task=True
+        3,
+        help="how many of the last checkpoints to keep; the one with the lowest test error is kept as well",
+        metavar="N",
+        at_least=1,
+        free_on_resume=True,
+        free_per_task=True,
+    )
+    histograms: bool = setting(
+        False,
+        help="write histograms of all weights for TensorBoard at each evaluation",
+        free_on_resume=True,
+        added_later=True,
     )
 
 
@@ -185,7 +199,10 @@ class Command:
     """What to do: options that are no settings of a run. Programs add their `--preset`."""
 
     out: str | None = setting(None, help="the run's folder (default: in runs/)", metavar="DIR")
-    resume: bool = setting(False, help="resume the run in --out with the settings saved there")
+    resume: bool = setting(
+        False, help="resume the run in --out with the settings saved there; with more --steps, extend it"
+    )
+    overwrite: bool = setting(False, help="discard the run in --out, if there is one, and begin anew")
     evaluate: str | None = setting(
         None, help="evaluate the newest checkpoint of this run instead of training", metavar="RUN"
     )
@@ -193,13 +210,18 @@ class Command:
         False, help="with --evaluate: also the error of the mean over each image and its mirror image"
     )
     export_only: str | None = setting(
-        None, help="export the newest checkpoint of this run instead of training", metavar="RUN"
+        None,
+        help="export the newest checkpoint of this run, and the best one, instead of training (to --out, by default to "
+        "the run's folder)",
+        metavar="RUN",
     )
     debug: bool = setting(False, help="show tracebacks and TensorFlow's own messages")
 
     def __post_init__(self) -> None:
         if sum((self.resume, self.evaluate is not None, self.export_only is not None)) > 1:
             raise UsageError("--evaluate, --export-only and --resume exclude one another: give one of them.")
+        if self.overwrite and (self.resume or self.evaluate is not None or self.export_only is not None):
+            raise UsageError("--overwrite is for a new run: leave out --evaluate, --export-only and --resume.")
         if self.mirror and self.evaluate is None:
             raise UsageError("--mirror needs --evaluate RUN: what a run trains on and is tested on stays plain.")
 

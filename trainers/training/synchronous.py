@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,15 +61,24 @@ class SynchronousTrainer:
         sums = self.learner.strategy.run(self.learner.evaluation_sums, args=(*next(batches), mirror))
         return self.learner.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
 
-    def evaluate(self, batches: EvaluationBatchSource, progress: bool = True, mirror: bool = False) -> dict[str, float]:
+    def evaluate(
+        self,
+        batches: EvaluationBatchSource,
+        progress: bool = True,
+        mirror: bool = False,
+        *,
+        between: Callable[[], object] = lambda: None,
+    ) -> dict[str, float]:
         """Evaluates the network on every image, once; see `Learner.evaluation`.
 
-        With `mirror`, the logits of each image are the mean of its own and of its mirror image's.
+        With `mirror`, the logits of each image are the mean of its own and of its mirror image's. `between` is called
+        before each batch; what it raises ends the evaluation.
         """
         iterator = iter(distribute(self.learner.strategy, batches.dataset))
         sums = np.zeros(4)
         with Progress(batches.steps, "evaluating", progress, unit="batches", leave=False) as bar:
             for _ in range(batches.steps):
+                between()
                 sums += self._evaluate_batch(iterator, mirror).numpy()
                 bar.advance()
                 bar.show(f"error {100 * sums[1] / max(sums[2], 1):.2f} %")
@@ -86,11 +95,14 @@ class SynchronousTrainer:
             callbacks: called after each step, such as `trainers.training.curvature.CurvatureCallback`.
         """
         first, steps, intervals = session.begin(), session.steps, session.intervals
-        if first >= steps:
+        due = session.evaluation_is_due(first)
+        if first >= steps and not due:
             return None
-        batches = iter(distribute(self.learner.strategy, lambda share: train.dataset(first, steps - first, share)))
         stop = _CommonStop(session.cluster.alone)
         with SignalHandler() as handler, session.progress:
+            if due and not session.evaluate(first, handler):
+                return handler.received
+            batches = iter(distribute(self.learner.strategy, lambda share: train.dataset(first, steps - first, share)))
             for step in range(first + 1, steps + 1):
                 started = time.monotonic()
                 result = self.update(batches, *stop.request(handler))
@@ -101,14 +113,17 @@ class SynchronousTrainer:
                 saves = step % intervals.checkpoint_every == 0 or step == steps or stopped_by is not None
                 if step % intervals.log_every == 0 or saves:
                     session.log(step)
-                if step % intervals.evaluate_every == 0 or step == steps:
-                    session.evaluate(step)
+                finished = step == steps
+                if (step % intervals.evaluate_every == 0 or finished) and not session.evaluate(step, handler):
+                    # What is left of it is done when the run is resumed.
+                    stopped_by, saves, finished = handler.received, True, False
+                    session.log(step)
                 for callback in callbacks:
                     callback(step, session.seconds())
                 if saves:
                     session.save(step)
                 if stopped_by is not None:
-                    return stopped_by if step < steps else None
+                    return None if finished else stopped_by
         return None
 
 

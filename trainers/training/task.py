@@ -58,6 +58,11 @@ class Task(abc.ABC, Generic[Data]):
     def load(self) -> Data:
         """See `data`."""
 
+    @property
+    @abc.abstractmethod
+    def training_images(self) -> int:
+        """How many images there are to train on."""
+
     @abc.abstractmethod
     def summary(self) -> str:
         """The size of the data in words."""

@@ -5,8 +5,8 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from idmatters_tf.checkpointing import remove_unfinished
-from trainers.cli.arguments import RunError
+from idmatters_tf.checkpointing import remove_unfinished, saved_steps
+from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict, options
 from trainers.cli.startup import import_tensorflow, say, say_nothing
 from trainers.cluster.client import ClusterClient
@@ -21,16 +21,28 @@ from trainers.training.task import Task
 RESULT = ("steps", "best_error", "best_step", "last_error", "parameters", "seconds")
 
 
-def train(task: Task, folder: pathlib.Path) -> int:
+def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     """Trains in a new folder, or goes on where a run was left.
+
+    Args:
+        task: what to train.
+        folder: of the run.
+        overwrite: whether a run that is there is discarded.
 
     Returns:
         The exit code: 0, or 128 + N after signal N, when a checkpoint has been saved.
     """
-    result = Run(folder).result(RESULT)
-    if result is not None:
-        print(f"{folder} is finished. {in_words(result)} Give another --out for a new run.")
+    result = None if overwrite else Run(folder).result(RESULT)
+    if result is not None and result["steps"] >= task.settings.recipe.steps:
+        print(
+            f"{folder} is finished. {in_words(result)} Give another --out for a new run, --overwrite, or --resume with "
+            f"more --steps."
+        )
         return 0
+    source = task.settings.recipe.init_from
+    if source is not None and (overwrite or not Run(folder).checkpoints_path.is_dir()):
+        # Before anything is discarded.
+        _check_source(Run(source), folder)
     devices = task.settings.devices
     description = find(devices.control_port, devices.parameter_servers)
     strategy_name = resolve_strategy(devices.strategy, description)
@@ -47,7 +59,7 @@ def train(task: Task, folder: pathlib.Path) -> int:
             from trainers.training.asynchronous import serve
 
             return serve(cluster, say)
-        return _train(task, Run(folder, writes=cluster.is_chief), cluster, strategy_name)
+        return _train(task, Run(folder, cluster.is_chief, overwrite), cluster, strategy_name)
 
 
 def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
@@ -58,14 +70,14 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     # Devices. Several workers or logical CPUs have to be set up before TensorFlow computes anything; else the data
     # come first, before TensorFlow is imported: what is missing is said at once.
     if cluster.alone and settings.devices.logical_cpus == 1:
-        task.data  # noqa: B018 - loaded here
+        _loaded(task)
     import_tensorflow()
     from trainers.cluster.strategy import make
 
     strategy = make(strategy_name, settings.devices.logical_cpus, cluster.description)
 
     # Data.
-    data = task.data
+    data = _loaded(task)
     say_once(f"{data.name}: {task.summary()} ({data.origin})")
     cluster.agree("the data", data.digest())
 
@@ -84,22 +96,31 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
 
     # Run.
     from idmatters_tf.environment import numerics
-    from trainers.run.events import Events
+    from trainers.run.events import IMAGES, Events
     from trainers.training import preprocessing
     from trainers.training.session import Session
 
-    described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest())
+    described = DataDescription(
+        data.origin, tuple(data.image_shape), data.classes, data.digest(), tuple(data.class_names)
+    )
     run.start(as_dict(settings), as_dict(described), task.program, numerics())
     if run.writes:
         remove_unfinished(run.path)
+        if run.config()["settings"]["steps"] < settings.recipe.steps:
+            run.extend(as_dict(settings))
     if run.writes and task.preprocessing is not None:
         preprocessing.save(task.preprocessing, data.image_shape, run.path)
     say_once(
         f"{learner.parameters:,} trainable parameters on {_devices(learner, cluster)}, {settings.recipe.precision}; "
         f"results in {run.path}"
     )
-    events, train_batches = Events(run.path / "events", run.writes), task.train_batches()
-    session = Session(run, trainer, task.test_batches(), events, settings.recipe.steps, settings.run, cluster)
+    steps = settings.recipe.steps
+    late = [drop for drop in learner.schedule.drop_steps if drop >= steps]
+    if late:
+        say_once(f"the learning rate will not drop at {' '.join(map(str, late))}: --steps is {steps}")
+    events = Events(run.path / "events", run.writes, run.path.resolve().name)
+    train_batches = task.train_batches()
+    session = Session(run, trainer, task.test_batches(), events, steps, settings.run, cluster)
     first = session.resume(say)
 
     # Loop.
@@ -107,8 +128,11 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         if first:
             say_once(f"going on from step {first}")
         else:
+            if settings.recipe.init_from is not None:
+                begun = initialize(learner.model, Run(settings.recipe.init_from))
+                say_once(f"starting from the weights of {settings.recipe.init_from} at step {begun}")
             events.settings(as_dict(settings))
-            events.images(train_batches.batch(0, stop=min(8, settings.recipe.batch_size))[0])
+            events.images(train_batches.batch(0, stop=min(IMAGES, settings.recipe.batch_size))[0])
         callbacks = task.callbacks(learner, run)
         say_once("compiling the training step ...")
         signal = trainer.fit(session, train_batches, callbacks)
@@ -124,11 +148,10 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     from trainers.training.export import export_run
 
     records = run.records
-    result = summarize(records, settings.recipe.steps, learner.parameters)
+    result = summarize(records, steps, learner.parameters)
     title, drops = task.title(learner.parameters), learner.schedule.drop_steps
     convergence(records, run.path / "convergence.png", title, drops)
-    export_run(task, run, learner.model)
-    events.settings(as_dict(settings), result)
+    export_run(task, run, learner.model, steps)
     run.finish(result)
     print(in_words(result))
     print(f"convergence plot:      {run.path / 'convergence.png'}")
@@ -147,6 +170,41 @@ def explained(task: Task, learner: Any) -> Iterator[None]:
         raise RunError(sentence) from error
 
 
+def initialize(model: Any, source: Run) -> int:
+    """Gives a network the weights of the newest checkpoint of another run. Returns its step.
+
+    Raises:
+        UsageError: there is no such checkpoint, or its network is another one.
+    """
+    from trainers.training.checkpoints import restore_weights
+
+    try:
+        step = restore_weights(source.checkpoints_path, model, say)
+    except UsageError as error:
+        raise UsageError(f"--init-from {source.path}: its network is not the one that is to be trained.") from error
+    if step is None:
+        raise UsageError(f"--init-from {source.path} has no intact checkpoint. Name the folder of a run that has one.")
+    return step
+
+
+def _check_source(source, folder):
+    if not saved_steps(source.checkpoints_path):
+        raise UsageError(f"--init-from {source.path} has no checkpoint. Name the folder of a run that has one.")
+    if source.path.resolve() == folder.resolve():
+        raise UsageError(f"--init-from {source.path} is --out itself. Name another --out.")
+
+
+def _loaded(task):
+    """The data, once it is clear that a batch can be made of them."""
+    data, batch_size = task.data, task.settings.recipe.batch_size
+    # More would be the same images several times; and at 2^31 numbers a batch, TensorFlow's kernels crash.
+    if batch_size > task.training_images:
+        raise UsageError(
+            f"--batch-size must be at most the {task.training_images:,} training images. Received: {batch_size}"
+        )
+    return data
+
+
 def shared(settings: Any) -> dict[str, Any]:
     """The settings that all tasks of a cluster must have in common."""
     known, values = options(type(settings)), as_dict(settings)
@@ -155,7 +213,8 @@ def shared(settings: Any) -> dict[str, Any]:
 
 def summarize(records: list[dict[str, Any]], steps: int, parameters: int) -> dict[str, Any]:
     """The content of result.json. Raises RunError where the records hold no evaluation."""
-    tests = [record for record in records if record["kind"] == "test"]
+    # What the weights at the start achieve is no result.
+    tests = [record for record in records if record["kind"] == "test" and record["step"]]
     if not tests:
         raise RunError(
             "metrics.jsonl has lost every evaluation: there is no result to write. --evaluate measures again."

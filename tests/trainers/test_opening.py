@@ -1,0 +1,62 @@
+"""How the programs of experiments open their runs."""
+
+import dataclasses
+
+import pytest
+
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import setting
+from trainers.experiments.opening import open_run, settings_to_save
+
+DATA = {"origin": "", "digest": "1"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    depth: int = setting(3, help="depth")
+    out: str = setting("runs/x", help="folder")
+    overwrite: bool = setting(False, help="overwrite")
+
+
+def started(folder, depth):
+    run = open_run(folder, {"depth": depth})
+    assert run is not None
+    run.start({"depth": depth}, DATA)
+    return run
+
+
+def test_what_is_saved_decides_the_results():
+    assert settings_to_save(Settings()) == {"depth": 3}
+
+
+def test_a_run_that_was_stopped_before_it_had_results_is_started_anew(tmp_path):
+    started(tmp_path, 3)
+    run = started(tmp_path, 4)
+    assert run.config()["settings"] == {"depth": 4}
+    (tmp_path / "table.csv").write_text("depth\n4\n")
+    with pytest.raises(UsageError, match="other settings: depth was 4, now 5"):
+        open_run(tmp_path, {"depth": 5})
+    assert open_run(tmp_path, {"depth": 4}) is not None
+
+
+def test_a_finished_run_is_left_alone_or_overwritten(tmp_path, capsys):
+    started(tmp_path, 3).finish({"verdicts": ["SEEN."]})
+    (tmp_path / "table.csv").write_text("depth\n3\n")
+    assert open_run(tmp_path, {"depth": 3}) is None
+    assert "is finished. SEEN. Give another --out" in capsys.readouterr().out
+    run = open_run(tmp_path, {"depth": 5}, overwrite=True)
+    assert run is not None
+    # Nothing is lost before the new run begins.
+    assert run.result() is not None
+    run.start({"depth": 5}, DATA)
+    assert run.result() is None
+    assert run.config()["settings"] == {"depth": 5}
+    assert (tmp_path / "table.csv").exists()
+
+
+def test_a_run_of_a_training_program_is_not_overwritten(tmp_path):
+    run = open_run(tmp_path, {})
+    assert run is not None
+    run.start({}, DATA, "trainers.cifar")
+    with pytest.raises(UsageError, match=r"is a run of trainers.cifar"):
+        open_run(tmp_path, {}, overwrite=True)
