@@ -15,6 +15,7 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
     determinism    all switches for reproducible training in one call
     surgery        blocks added to trained models as the identity, and taken out of them where they are near it
     curvature      Hessians, Gauss-Newton and Fisher matrices of any Keras model; their spectra
+    isometry       how near the identity each block is: Jacobians, convolutions and kernels, their singular values
     data           CIFAR-10, CIFAR-100, MNIST and the built-in `shapes`, as batches that are a function of (seed, step)
 """
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         determinism,
         expressivity,
         initializers,
+        isometry,
         layers,
         linear,
         muon,
@@ -50,6 +52,7 @@ __all__ = [
     "determinism",
     "expressivity",
     "initializers",
+    "isometry",
     "layers",
     "linear",
     "muon",

@@ -3,13 +3,13 @@
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 from keras.src import backend
 from keras.src.backend.common import global_state
-from keras.src.models.functional import Functional, functional_like_constructor
+from keras.src.models.functional import Functional, functional_like_constructor, operation_fn
 from keras.src.ops import numpy as numpy_operations
 from keras.src.random import seed_generator
 from keras.src.saving.serialization_lib import SafeModeScope
@@ -231,3 +231,55 @@ def variable_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable
 def optimized_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """The variables that an optimizer was built for; empty before."""
     return list(optimizer._trainable_variables) if optimizer.built else []
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of a layer, or of an operation, in a model's graph.
+
+    Attributes:
+        operation: what is called.
+        inputs, outputs: the symbolic tensors that it takes and returns.
+        node: Keras' own record.
+    """
+
+    operation: Any
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    node: Any
+
+
+def graph_calls(model: keras.Model) -> list[Call] | None:
+    """The calls of a functional or Sequential model in the order of their execution; None for other models."""
+    graph = graph_of(model)
+    if graph is None:
+        return None
+    by_depth: Any = graph._nodes_by_depth
+    return [
+        Call(node.operation, tuple(node.input_tensors), tuple(node.outputs), node)
+        for depth in sorted(by_depth, reverse=True)
+        for node in by_depth[depth]
+        if node.operation is not None and not node.is_input
+    ]
+
+
+def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
+    """The inputs of a functional or Sequential model as it takes them, by the identity of their symbolic tensors."""
+    graph = graph_of(model)
+    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)
+    values = keras.tree.flatten(standardized_inputs(graph, tensors))
+    return {id(symbolic): value for symbolic, value in zip(graph.inputs, values, strict=True)}
+
+
+def run_calls(calls: Iterable[Call], values: dict[int, Tensor], training: bool) -> None:
+    """Executes calls one after the other.
+
+    Args:
+        calls: in the order of their execution.
+        values: by the identity of their symbolic tensors, what has been computed; the calls' outputs are added.
+        training: how layers are called that have such an argument.
+    """
+    for call in calls:
+        arguments, options = call.node.arguments.fill_in(values)
+        outputs = operation_fn(call.operation, training=training)(*arguments, **options)
+        values.update(zip(map(id, call.outputs), keras.tree.flatten(outputs), strict=True))

@@ -4,6 +4,10 @@ The theorems of both papers speak of the norms of residual layers: |||A||| is th
 (Hardt & Ma, section 2), the mean Frobenius norm falls with depth (Li et al., Figures 2 and 3).
 """
 
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import keras
 import numpy as np
 import scipy.sparse.linalg
@@ -11,7 +15,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf.keras_types import Tensor
-from idmatters_tf.layers import BasicBlock2D, ResidualConv2D
+from idmatters_tf.layers import BasicBlock2D, LinearResidual, ResidualConv2D, ResidualDense, ShortcutUnit
 
 
 def frobenius_norm(kernel: Tensor) -> float:
@@ -82,29 +86,98 @@ def _same_padding(size: int, kernel_size: int, strides: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
-def block_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, dict[str, float]]:
-    """Norms of the kernels of every `ResidualConv2D` and `BasicBlock2D` of a built model.
+@dataclasses.dataclass(frozen=True)
+class KernelNorms:
+    """Norms of one kernel.
+
+    Attributes:
+        frobenius: the root of the sum of squares.
+        spectral: the largest singular value of the linear map, see `spectral_norm`.
+    """
+
+    frobenius: float
+    spectral: float
+
+
+def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[KernelNorms]]:
+    """Norms of the kernels of each residual block of a built model, in the order of their application.
 
     Args:
-        model: a `keras.Model` of known image size, channels last.
-        tolerance: of the spectral norms.
+        model: a `keras.Model`; with convolutional blocks of known image size, channels last.
+        tolerance: of the spectral norms of convolutions.
+
+    Returns:
+        By the names of the layers `ResidualConv2D`, `BasicBlock2D`, `LinearResidual`, `ResidualDense` and
+        `ShortcutUnit`. Empty without such blocks.
+    """
+    norms = {}
+    for layer in model.layers:
+        if isinstance(layer, (ResidualConv2D, BasicBlock2D)):
+            inputs: Tensor = layer.input
+            outputs: Tensor = layer.output
+            first, second = layer.conv1.kernel, layer.conv2.kernel
+            norms[layer.name] = [
+                KernelNorms(frobenius_norm(first), spectral_norm(first, inputs.shape[1:3], layer.strides, tolerance)),
+                KernelNorms(frobenius_norm(second), spectral_norm(second, outputs.shape[1:3], 1, tolerance)),
+            ]
+        elif isinstance(layer, (LinearResidual, ResidualDense, ShortcutUnit)):
+            norms[layer.name] = [
+                KernelNorms(frobenius_norm(kernel), spectral_norm(kernel)) for kernel in _dense_kernels(layer)
+            ]
+    return norms
+
+
+def block_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, dict[str, float]]:
+    """Norms of the kernels of each residual block of a built model.
+
+    Args:
+        model, tolerance: see `kernel_norms`.
 
     Returns:
         A dict from the block's name to a dict with `frobenius`, the mean Frobenius norm of its kernels, and
         `spectral`, their largest spectral norm as convolutions of the block's image size. Empty without such blocks.
     """
-    norms = {}
-    for layer in model.layers:
-        if not isinstance(layer, (ResidualConv2D, BasicBlock2D)):
-            continue
-        inputs: Tensor = layer.input
-        outputs: Tensor = layer.output
-        kernels = [layer.conv1.kernel, layer.conv2.kernel]
-        norms[layer.name] = {
-            "frobenius": float(np.mean([frobenius_norm(kernel) for kernel in kernels])),
-            "spectral": max(
-                spectral_norm(layer.conv1.kernel, inputs.shape[1:3], layer.strides, tolerance),
-                spectral_norm(layer.conv2.kernel, outputs.shape[1:3], 1, tolerance),
-            ),
-        }
-    return norms
+    return {name: summary(norms) for name, norms in kernel_norms(model, tolerance).items()}
+
+
+def summary(norms: Sequence[KernelNorms]) -> dict[str, float]:
+    """What `block_norms` says of one block."""
+    return {
+        "frobenius": float(np.mean([kernel.frobenius for kernel in norms])),
+        "spectral": max(kernel.spectral for kernel in norms),
+    }
+
+
+def branch_bounds(model: keras.Model, norms: Mapping[str, Sequence[KernelNorms]]) -> dict[str, float]:
+    """By block, a bound on how fast its residual branch can vary: the product of its kernels' spectral norms.
+
+    A Lipschitz constant of the branch for activations of slope 1 at most, such as ReLU and tanh. For `LinearResidual`
+    it is ||A|| itself. The largest one is tau = |||A||| of Hardt & Ma's section 2 for linear residual networks; for
+    others a value below 1 says that each block x + f(x) is invertible.
+
+    Args:
+        model: whose blocks these are.
+        norms: what `kernel_norms` returned.
+
+    Returns:
+        By the block's name; NaN with batch normalisation, whose scale is not the kernels', and without a skip.
+    """
+    return {name: _bound(model.get_layer(name), kernels) for name, kernels in norms.items()}
+
+
+def _bound(layer: Any, norms: Sequence[KernelNorms]) -> float:
+    if getattr(layer, "norm", None) is not None or not _has_skip(layer):
+        return float("nan")
+    scale = getattr(layer, "scale", None)
+    factor = 1.0 if scale is None else abs(float(np.asarray(ops.convert_to_numpy(scale))))
+    return factor * float(np.prod([kernel.spectral for kernel in norms]))
+
+
+def _has_skip(layer: Any) -> bool:
+    return getattr(layer, "shortcut", True) not in (False, "none") and getattr(layer, "skip", True) is not False
+
+
+def _dense_kernels(layer: LinearResidual | ResidualDense | ShortcutUnit) -> list[Any]:
+    if isinstance(layer, LinearResidual):
+        return [layer.kernel]
+    return [layer.U, layer.V] if isinstance(layer, ResidualDense) else list(layer.kernels)

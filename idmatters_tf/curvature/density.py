@@ -99,6 +99,16 @@ def spectral_density(
             diagonals, off_diagonals = _lanczos(operator, signs, steps, bar)
             for probe in range(count):
                 nodes[first + probe], weights[first + probe] = _quadrature(diagonals[probe], off_diagonals[probe])
+    return smoothed(nodes, weights, points, bandwidth)
+
+
+def smoothed(nodes: Floats, weights: Floats, points: int = 400, bandwidth: float | None = None) -> SpectralDensity:
+    """The density of quadrature rules, each node spread to a Gaussian.
+
+    Args:
+        nodes, weights: (probes, steps), each row of weights sums to 1.
+        points, bandwidth: see `spectral_density`.
+    """
     low, high = nodes.min(), nodes.max()
     width = float(0.01 * max(high - low, 1e-12 * max(abs(high), abs(low), 1.0)) if bandwidth is None else bandwidth)
     if not width > 0:

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from idmatters_tf.curvature import tapes
 from idmatters_tf.curvature.batches import length
 from idmatters_tf.curvature.objective import Objective, penalty_share
 from idmatters_tf.curvature.products import Array, Kind, Products, fisher_scales
@@ -85,7 +86,7 @@ class TensorFlowProducts(Products):
         with tf.GradientTape() as tape:
             tape.watch(theta)
             value = self.objective.value(theta, batch, scales, draw)
-        return value, self.objective.flatten(_gradient(tape, value, theta))
+        return value, self.objective.flatten(tapes.gradient(tape, value, theta))
 
     def _on_hessian_products(self, theta: Any, batch: Any, scales: Any, vectors: Any) -> Any:
         return self._mapped(self._hessian(theta, batch, scales), vectors)
@@ -110,8 +111,8 @@ class TensorFlowProducts(Products):
             with tf.GradientTape() as inner:
                 inner.watch(theta)
                 value = self.objective.value(theta, batch, scales)
-            gradient = _gradient(inner, value, theta)
-        return lambda vector: _gradient(outer, gradient, theta, vector)
+            gradient = tapes.gradient(inner, value, theta)
+        return lambda vector: tapes.gradient(outer, gradient, theta, vector)
 
     def _gauss_newton(self, theta: Any, batch: Any, scales: Any) -> Callable[[list[Any]], list[Any]]:
         with tf.GradientTape(persistent=True) as second:
@@ -120,8 +121,8 @@ class TensorFlowProducts(Products):
                 first.watch(theta)
                 structure, penalties = self.objective.forward(theta, batch)
                 outputs = tf.nest.flatten(structure)
-            penalty_gradient = None if penalties is None else _gradient(first, penalties, theta)
-        jvp = _jvp(first, theta, outputs)
+            penalty_gradient = None if penalties is None else tapes.gradient(first, penalties, theta)
+        jvp = tapes.jvp(first, theta, outputs)
         # The Hessian at the outputs, as a function of them alone.
         points = [_like(output) for output in outputs]
         with tf.GradientTape() as outer:
@@ -129,13 +130,13 @@ class TensorFlowProducts(Products):
             with tf.GradientTape() as inner:
                 inner.watch(points)
                 value = self.objective.data_loss(batch, tf.nest.pack_sequence_as(structure, points), scales[:-1])
-            slope = _gradient(inner, value, points)
+            slope = tapes.gradient(inner, value, points)
 
         def product(vector: list[Any]) -> list[Any]:
-            vjp = _gradient(first, outputs, theta, _gradient(outer, slope, points, jvp(vector)))
+            vjp = tapes.gradient(first, outputs, theta, tapes.gradient(outer, slope, points, jvp(vector)))
             if penalty_gradient is None:
                 return vjp
-            added = _gradient(second, penalty_gradient, theta, vector)
+            added = tapes.gradient(second, penalty_gradient, theta, vector)
             return [part + scales[-1] * other for part, other in zip(vjp, added, strict=True)]
 
         return product
@@ -146,9 +147,9 @@ class TensorFlowProducts(Products):
             tape.watch(theta)
             outputs, _ = self.objective.forward(theta, batch)
             losses, weights = self.objective.example_losses(batch, outputs, scales[:-1])
-        jvp = _jvp(tape, theta, [losses])
+        jvp = tapes.jvp(tape, theta, [losses])
         factor = scales[-1] if weights is None else scales[-1] * weights
-        return lambda vector: _gradient(tape, losses, theta, factor * jvp(vector)[0])
+        return lambda vector: tapes.gradient(tape, losses, theta, factor * jvp(vector)[0])
 
     # What follows goes through the data.
 
@@ -211,21 +212,6 @@ class TensorFlowProducts(Products):
         return self._strategy.experimental_distribute_values_from_function(
             lambda context: values[context.replica_id_in_sync_group]
         )
-
-
-def _gradient(tape: Any, target: Any, sources: Any, output_gradients: Any = None) -> list[Any]:
-    """The gradient with zeros where there is none, and dense: nested tapes cannot take an embedding's IndexedSlices."""
-    gradients = tape.gradient(target, sources, output_gradients=output_gradients, unconnected_gradients="zero")
-    return [tf.convert_to_tensor(gradient) for gradient in gradients]
-
-
-def _jvp(tape: Any, theta: Any, outputs: list[Any]) -> Callable[[list[Any]], list[Any]]:
-    """The product of the outputs' Jacobian with tensors like theta: J v is the derivative of J^T u by u."""
-    directions = [tf.zeros_like(output) for output in outputs]
-    with tf.GradientTape() as transposed:
-        transposed.watch(directions)
-        vjp = _gradient(tape, outputs, theta, directions)
-    return lambda vector: _gradient(transposed, vjp, directions, vector)
 
 
 def _like(output: Any) -> Any:

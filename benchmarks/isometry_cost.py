@@ -1,0 +1,76 @@
+"""Claim: one measurement of how near the identity all blocks of the 55-convolution network are takes under a minute.
+
+    python benchmarks/isometry_cost.py [--points N] [--rounds N]
+
+The network of Hardt & Ma's Table 1, 13,538,736 parameters, float32, at its initialisation, random images:
+`block_distances` of its 27 blocks and `measure`, which adds singular values and the Jacobian from input to output.
+Compared with the gradient of the loss on as many images by a plain `tf.function`. Peak memory is that of the process
+above what it was before the first measurement, network included.
+"""
+
+import os
+import resource
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from harness import results
+from harness.timing import in_turn, ratio, timed
+from idmatters_tf.isometry import block_distances, measure
+from models.cifar import identity_resnet
+
+
+def peak():
+    """The process' largest resident memory so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def plain_gradient(model, x, y):
+    """A function that computes the gradient of the loss and waits for it."""
+    x, y = tf.constant(x), tf.constant(y)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def gradient():
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=False))
+        return tape.gradient(value, [variable.value for variable in model.trainable_variables])
+
+    return lambda: [part.numpy() for part in gradient()]
+
+
+def main():
+    parser = results.parser(__doc__, rounds=3)
+    parser.add_argument("--points", type=int, default=1, help="images (default: %(default)s)")
+    parser.add_argument("--blocks", type=int, default=9, help="per stage (default: %(default)s)")
+    options = parser.parse_args()
+    report = results.Report(__file__, options, ["tensorflow", "keras"])
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(options.points, 32, 32, 3)).astype(np.float32)
+    y = rng.integers(0, 10, options.points)
+    model = identity_resnet(blocks=options.blocks)
+    gradient = plain_gradient(model, x, y)
+    gradient()
+
+    before, grown = peak(), {}
+    ways = {
+        "block_distances": lambda: block_distances(model, x),
+        "measure": lambda: measure(model, x),
+    }
+    for name, way in ways.items():
+        way()
+        grown[name] = peak() - before
+    times = in_turn({"gradient": timed(gradient)} | {n: timed(way) for n, way in ways.items()}, options.rounds)
+    report.add("gradient", times["gradient"], "s")
+    for name in ways:
+        report.add(name, times[name], "s", ratio=ratio(times[name], times["gradient"]))
+        report.add(f"{name}: memory above the start", [grown[name]], "MB")
+    report.finish(f"{3 * options.blocks} blocks, {options.points} image{'s' if options.points > 1 else ''}.")
+
+
+if __name__ == "__main__":
+    main()

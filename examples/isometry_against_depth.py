@@ -1,0 +1,135 @@
+"""Block number against ||J - I|| at the start and after training, for four kinds of networks, 1 to 18 blocks a stage.
+
+    python examples/isometry_against_depth.py [--data-dir DIR] [--depths N ...] [--steps N] [--out DIR]
+
+The networks of Hardt & Ma's Table 1, narrow, on the first images of CIFAR-10 (the built-in shapes without --data-dir):
+with identity initialisation, standard initialisation, Fixup, and batch normalisation. Each result is kept in a file of
+its own under --out, so that a run that was stopped goes on where it was; with --steps 0 nothing is trained. The
+batch-normalised networks are measured on a batch of 8 images as one point, with the statistics of that batch, the
+others on two images.
+"""
+
+import argparse
+import json
+import pathlib
+
+import keras
+import numpy as np
+from matplotlib.figure import Figure
+
+from idmatters_tf.data import shapes
+from idmatters_tf.isometry import block_distances
+from idmatters_tf.isometry.measurement import plot_distances
+from idmatters_tf.optimizers import Momentum
+from models.cifar import identity_resnet
+
+KINDS = {
+    "identity": {},
+    "standard": {"initializer": "standard"},
+    "fixup": {"initializer": "fixup", "branch_scale": 1.0, "bias": True, "head": "trained"},
+    "batch": {"initializer": "standard", "norm": "batch"},
+}
+TITLES = {
+    "identity": "identity initialisation",
+    "standard": "standard initialisation",
+    "fixup": "Fixup",
+    "batch": "batch normalisation",
+}
+
+
+def load(options):
+    """Standardised images and labels."""
+    if options.data_dir:
+        from idmatters_tf.data import cifar
+
+        data = cifar.load("cifar10", options.data_dir)
+    else:
+        data = shapes.load(options.images, 10)
+    images = data.train_images[: options.images].astype("float32")
+    return (images - images.mean()) / images.std(), np.asarray(data.train_labels[: options.images])
+
+
+def distances(model, kind, images):
+    """By block, ||J - I|| as a list."""
+    batch = kind == "batch"
+    found = block_distances(model, images[: 8 if batch else 2], training=batch)
+    return {name: values.tolist() for name, values in found.items()}
+
+
+def trained(model, images, labels, options):
+    """Trains, and returns the loss of the last epoch."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(Momentum(options.rate, 0.9, global_clipnorm=1.0), loss)
+    needed = options.steps * options.batch_size
+    order = np.resize(np.random.default_rng(0).permutation(len(images)), needed)
+    history = model.fit(images[order], labels[order], batch_size=options.batch_size, shuffle=False, verbose=0)
+    return history.history["loss"][-1]
+
+
+def result(kind, depth, data, options):
+    """(at the start, after training or None), from the file if it is there."""
+    path = options.out / f"{kind}-{depth}.json"
+    saved = json.loads(path.read_text()) if path.exists() else {}
+    settings = {"widths": options.widths, "data": options.data_dir or "shapes", "images": options.images}
+    recipe = {"steps": options.steps, "rate": options.rate, "batch_size": options.batch_size}
+    if saved.get("settings") != settings:
+        saved = {"settings": settings}
+    wanted = options.steps > 0 and saved.get("recipe") != recipe
+    if "start" in saved and not wanted:
+        return saved
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(0)
+    images, labels = data
+    model = identity_resnet(blocks=depth, widths=options.widths, stem=options.widths[0], **KINDS[kind])
+    saved.setdefault("start", distances(model, kind, images))
+    if wanted:
+        saved |= {"loss": trained(model, images, labels, options), "recipe": recipe}
+        saved["after"] = distances(model, kind, images)
+    path.write_text(json.dumps(saved))
+    return saved
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", help="folder of CIFAR-10's binary files (default: the built-in shapes)")
+    parser.add_argument("--depths", type=int, nargs="+", default=[1, 2, 3, 6, 9, 18], help="(default: 1 2 3 6 9 18)")
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS, help="(default: all)")
+    parser.add_argument("--widths", type=int, nargs=3, default=[4, 8, 16], help="(default: 4 8 16)")
+    parser.add_argument("--images", type=int, default=5000, help="(default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="0 for the start alone (default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=0.05, help="(default: %(default)s)")
+    parser.add_argument("--out", type=pathlib.Path, default="runs/isometry", help="(default: %(default)s)")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    data = load(options)
+
+    moments = {"start": "at the start"} | ({"after": f"after {options.steps} steps"} if options.steps else {})
+    figure = Figure(figsize=(3.2 * len(options.kinds), 3.0 * len(moments)), layout="constrained")
+    axes = figure.subplots(len(moments), len(options.kinds), sharey=True, squeeze=False)
+    for column, kind in enumerate(options.kinds):
+        curves = {moment: {} for moment in moments}
+        for depth in options.depths:
+            saved = result(kind, depth, data, options)
+            for moment in moments:
+                curves[moment][f"{depth} a stage"] = {name: np.array(v) for name, v in saved[moment].items()}
+                means = [np.mean(values) for values in saved[moment].values()]
+                loss = f", loss {saved['loss']:.3f}" if moment == "after" else ""
+                print(
+                    f"{kind:8} {depth:3} blocks a stage, {moment:5}: ||J - I|| {min(means):.2e} to {max(means):.2e}, "
+                    f"mean {np.mean(means):.2e}{loss}",
+                    flush=True,
+                )
+        for row, moment in enumerate(moments):
+            plot_distances(axes[row, column], curves[moment])
+            axes[row, column].set_title(f"{TITLES[kind]}, {moments[moment]}", fontsize=9)
+            axes[row, column].set_xscale("log")
+    for place in axes.flat[1:]:
+        if place.get_legend() is not None:
+            place.get_legend().remove()
+    figure.savefig(options.out / "isometry-blocks.png", dpi=100)
+    print(f"figure: {options.out / 'isometry-blocks.png'}")
+
+
+if __name__ == "__main__":
+    main()

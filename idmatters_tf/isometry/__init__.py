@@ -1,0 +1,57 @@
+"""How near the identity each block of a Keras model is, on data: Jacobians, convolutions and kernels.
+
+The operators are SciPy's; what is computed of singular values takes any SciPy operator. docs/isometry.md shows it all.
+"""
+
+# ruff: noqa: I001 - grouped by subject, a table of contents
+
+# Of each block and of the whole model.
+from idmatters_tf.isometry.measurement import BlockIsometry, Isometry, block_distances, draw_distances, measure
+from idmatters_tf.isometry.blocks import Block, find_blocks
+
+# Linear maps, exact and never formed: products from both sides.
+from idmatters_tf.isometry.jacobian import JacobianOperator, jacobian
+from idmatters_tf.isometry.convolution import ConvolutionOperator
+
+# Their singular values: all, at the ends, and the density.
+from idmatters_tf.isometry.spectra import (
+    ExtremeSingularValues,
+    extreme_singular_values,
+    singular_value_density,
+    singular_values,
+)
+
+# Kernels.
+from idmatters_tf.isometry.kernels import (
+    KernelDistance,
+    delta_orthogonal_kernel,
+    identity_kernel,
+    kernel_distance,
+    kernel_distances,
+)
+
+# During training.
+from idmatters_tf.isometry.callbacks import IsometryMonitor
+
+__all__ = [
+    "Block",
+    "BlockIsometry",
+    "ConvolutionOperator",
+    "ExtremeSingularValues",
+    "Isometry",
+    "IsometryMonitor",
+    "JacobianOperator",
+    "KernelDistance",
+    "block_distances",
+    "delta_orthogonal_kernel",
+    "draw_distances",
+    "extreme_singular_values",
+    "find_blocks",
+    "identity_kernel",
+    "jacobian",
+    "kernel_distance",
+    "kernel_distances",
+    "measure",
+    "singular_value_density",
+    "singular_values",
+]

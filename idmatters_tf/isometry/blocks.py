@@ -1,0 +1,179 @@
+"""The blocks of a model: found by themselves, or named by the user."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from idmatters_tf.keras_internals import Call, graph_calls
+from idmatters_tf.layers import (
+    BasicBlock2D,
+    LinearResidual,
+    ResidualConv2D,
+    ResidualDense,
+    ScaledResidualConv2D,
+    ShortcutUnit,
+)
+
+RESIDUAL_LAYERS = (BasicBlock2D, LinearResidual, ResidualConv2D, ResidualDense, ScaledResidualConv2D, ShortcutUnit)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A part of a model with one input and one output.
+
+    Attributes:
+        name: of the layer, or "FROM to TO".
+        start, end: the symbolic tensors at its two ends.
+        calls: what is executed between them, in order.
+    """
+
+    name: str
+    start: Any
+    end: Any
+    calls: tuple[Call, ...]
+
+    @property
+    def layer(self) -> Any:
+        """The layer, where the block is a single one; else None."""
+        return self.calls[0].operation if len(self.calls) == 1 else None
+
+
+def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
+    """The blocks of a model, in the order of execution.
+
+    Args:
+        model: functional or Sequential, built.
+        blocks: None for all residual layers of this package and all sums x + f(x), in which one term is computed from
+            the other; or a list of names of layers (from the layer's input to its output) and of pairs of names (from
+            the output of the first layer to that of the second); or a dict of these by a name of your own.
+
+    Raises:
+        ValueError: for a model without a graph, names that it does not have, none found, and blocks whose output
+            depends on more than their one input.
+    """
+    calls = graph_calls(model)
+    if calls is None:
+        raise ValueError(
+            f"Argument `model` must be functional or Sequential and built, so that its blocks can be told apart. "
+            f"Received: {type(model).__name__} {model.name!r}. Build it on an input shape, or make a functional model "
+            f"of its layers."
+        )
+    if blocks is None:
+        found = [between(name, start, end, calls) for name, (start, end) in zip(*_residual_ends(calls), strict=True)]
+        if not found:
+            raise ValueError(
+                f"The model {model.name!r} has no residual layers of this package and no sums x + f(x). Name its "
+                f"blocks: blocks=[layer, ...] or blocks=[(from, to), ...], with the names of layers. It has: "
+                f"{_names(calls)}"
+            )
+        return found
+    if isinstance(blocks, str) or not isinstance(blocks, Iterable):
+        raise ValueError(
+            f"Argument `blocks` must be a list of names of layers or of pairs of names, or a dict of them. Received: "
+            f"{blocks!r}"
+        )
+    if isinstance(blocks, Mapping):
+        return [_named(entry, calls, str(name)) for name, entry in blocks.items()]
+    return [_named(entry, calls) for entry in blocks]
+
+
+def between(name: str, start: Any, end: Any, calls: Sequence[Call]) -> Block:
+    """The block from one symbolic tensor to another.
+
+    Raises:
+        ValueError: where the second cannot be computed from the first alone.
+    """
+    needed, used = {id(end)}, []
+    for call in reversed(calls):
+        if any(id(tensor) in needed for tensor in call.outputs) and id(start) not in map(id, call.outputs):
+            used.append(call)
+            needed |= {id(tensor) for tensor in call.inputs}
+    made = {id(start)} | {id(tensor) for call in used for tensor in call.outputs}
+    if not used or id(start) not in needed or not needed <= made:
+        makers = {id(tensor): call.operation.name for call in calls for tensor in call.outputs}
+        missing = {id(tensor): tensor for call in used for tensor in call.inputs if id(tensor) not in made}
+        others = ", ".join(makers.get(place, tensor.name) for place, tensor in missing.items())
+        reason = f"it also needs {others}" if others else "its output is not computed from its input"
+        raise ValueError(
+            f"The block {name!r} is no function of its input alone: {reason}. Let it begin where its paths part."
+        )
+    return Block(name, start, end, tuple(reversed(used)))
+
+
+def _residual_ends(calls: Sequence[Call]) -> tuple[list[str], list[tuple[Any, Any]]]:
+    """Names and ends of the residual layers and sums."""
+    ancestors: dict[int, set[int]] = {}
+    names: list[str] = []
+    ends: list[tuple[Any, Any]] = []
+    for call in calls:
+        above = {id(tensor) for tensor in call.inputs}.union(*(ancestors.get(id(t), set()) for t in call.inputs))
+        ancestors |= {id(output): above for output in call.outputs}
+        start = None
+        if isinstance(call.operation, RESIDUAL_LAYERS):
+            start = call.inputs[0]
+        # The layer, and the operation that x + y makes of two symbolic tensors.
+        elif type(call.operation).__name__ == "Add" and len(call.inputs) == 2:
+            for skip, branch in (call.inputs, call.inputs[::-1]):
+                if id(skip) in ancestors.get(id(branch), set()):
+                    start = skip
+        if start is not None:
+            names.append(_unused(call.operation.name, names))
+            ends.append((start, call.outputs[0]))
+    return names, ends
+
+
+def _named(entry: Any, calls: Sequence[Call], name: str | None = None) -> Block:
+    if isinstance(entry, str):
+        call = _call_of(entry, calls)
+        if len(call.inputs) != 1 or len(call.outputs) != 1:
+            raise ValueError(
+                f"Argument `blocks` must name layers with one input and one output. Received: {entry!r} with "
+                f"{len(call.inputs)} and {len(call.outputs)}. Name a pair of layers around it."
+            )
+        return between(name or entry, call.inputs[0], call.outputs[0], calls)
+    if not isinstance(entry, Sequence) or len(entry) != 2 or not all(isinstance(part, str) for part in entry):
+        raise ValueError(
+            f"Argument `blocks` must hold names of layers or pairs of names (from, to). Received: {entry!r}"
+        )
+    first, last = entry
+    starts = [tensor for tensor in _input_tensors(calls) if tensor.name == first]
+    start = starts[0] if starts else _call_of(first, calls).outputs[0]
+    return between(name or f"{first} to {last}", start, _call_of(last, calls).outputs[0], calls)
+
+
+def _input_tensors(calls: Sequence[Call]) -> list[Any]:
+    """What is used and computed by no call: the model's inputs, known by the names of their `keras.Input`."""
+    made = {id(tensor) for call in calls for tensor in call.outputs}
+    return [tensor for call in calls for tensor in call.inputs if id(tensor) not in made]
+
+
+def _call_of(name: str, calls: Sequence[Call]) -> Call:
+    found = [call for call in calls if call.operation.name == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(
+            f"The layer {name!r} is called {len(found)} times, so that its name does not say which call is meant. Name "
+            f"blocks by layers that are called once."
+        )
+    raise ValueError(
+        f"Argument `blocks` names {name!r}, which is no layer of the model (layers inside of another layer or model "
+        f"cannot be named). It has: {_names(calls)}"
+    )
+
+
+def _unused(name: str, names: Sequence[str]) -> str:
+    """The name; with a number from the second call of a shared layer on."""
+    if name not in names:
+        return name
+    number = 2
+    while f"{name}:{number}" in names:
+        number += 1
+    return f"{name}:{number}"
+
+
+def _names(calls: Sequence[Call], most: int = 20) -> str:
+    names = list(dict.fromkeys(call.operation.name for call in calls))
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,188 @@
+"""Convolutions as linear maps between images, and all of their singular values."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import scipy.sparse.linalg
+from numpy.typing import ArrayLike, NDArray
+
+from idmatters_tf.arguments import one_of, positive_integer
+
+Floats = NDArray[np.float64]
+
+PADDINGS = ("same", "valid", "periodic")
+
+
+class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
+    """The linear map of a 2-D convolution (without its bias) between whole images, in float64.
+
+    y[p, q] = sum_ij K[i, j]^T x[p s - b + i, q s - b + j], the cross-correlation that every framework calls a
+    convolution. Images are flattened with the channels last.
+
+    Args:
+        kernel: (rows, cols, input channels, output channels), as Keras keeps it.
+        size: the image's (rows, cols).
+        strides: one for both directions, or one for each.
+        padding: "same" (zeros, as TensorFlow places them), "valid", or "periodic" (the image is continued by itself).
+
+    Raises:
+        ValueError: for other shapes; a kernel larger than the image with "valid"; a stride that does not divide the
+            image's size with "periodic".
+
+    Shape `(output entries, input entries)`; `@`, `matmat` and `rmatmat` as in SciPy.
+
+    Example:
+
+    >>> shift = np.zeros((3, 3, 1, 1))
+    >>> shift[0, 1] = 1.0  # each pixel is replaced by the one above it
+    >>> values = ConvolutionOperator(shift, (4, 4), padding="periodic").singular_values()
+    >>> bool(np.allclose(values, 1))
+    True
+    >>> round(ConvolutionOperator(shift, (4, 4)).singular_values()[-1], 6)  # with zeros a row is lost
+    0.0
+    """
+
+    if TYPE_CHECKING:
+        # SciPy's own is annotated with the arguments of operators made from functions.
+        def __new__(cls, *args: Any, **options: Any) -> Self: ...
+
+    def __init__(
+        self,
+        kernel: ArrayLike,
+        size: Sequence[int],
+        strides: int | Sequence[int] = 1,
+        padding: str = "same",
+    ):
+        self.kernel: Floats = np.asarray(kernel, np.float64)
+        if self.kernel.ndim != 4 or not self.kernel.size:
+            raise ValueError(
+                "Argument `kernel` must have shape (rows, cols, input channels, output channels). Received: shape "
+                f"{self.kernel.shape}"
+            )
+        if len(tuple(size)) != 2:
+            raise ValueError(f"Argument `size` must be the image's (rows, cols). Received: size={size!r}")
+        self.size = tuple(positive_integer("size", length) for length in size)
+        both = (strides, strides) if isinstance(strides, int) else tuple(strides)
+        if len(both) != 2:
+            raise ValueError(f"Argument `strides` must be an integer or two of them. Received: strides={strides!r}")
+        self.strides = tuple(positive_integer("strides", stride) for stride in both)
+        self.padding = one_of("padding", padding, PADDINGS)
+        axes = zip(self.size, self.kernel.shape[:2], self.strides, strict=True)
+        placed = [_padding(n, k, stride, padding) for n, k, stride in axes]
+        self.output_size = tuple(length for length, _, _ in placed)
+        self._pads = [(before, after) for _, before, after in placed]
+        inputs, outputs = self.kernel.shape[2:]
+        self.input_shape, self.output_shape = (*self.size, inputs), (*self.output_size, outputs)
+        shape = int(np.prod(self.output_shape)), int(np.prod(self.input_shape))
+        super().__init__(np.dtype(np.float64), shape)  # pyright: ignore[reportCallIssue]
+
+    def singular_values(self) -> Floats:
+        """All singular values, in descending order.
+
+        For periodic padding by Fourier transforms: the singular values are those of one small matrix for each
+        frequency, (output channels, input channels), and with strides one that takes the frequencies together which
+        subsampling cannot tell apart, (output channels, strides * strides * input channels). For zero padding from the
+        dense matrix.
+        Source: Sedghi, Gupta & Long, *The Singular Values of Convolutional Layers* (arXiv 1805.10408), Theorem 6, for
+        stride 1; with strides the same holds for the folded spectrum.
+
+        Returns:
+            (min(shape),) float64.
+
+        Raises:
+            ValueError: for zero padding where the matrix is too large, see `idmatters_tf.isometry.singular_values`.
+        """
+        if self.padding != "periodic":
+            from idmatters_tf.isometry.spectra import dense_singular_values
+
+            return dense_singular_values(
+                self, "or use padding='periodic', whose singular values differ at the image's border alone"
+            )
+        (rows, cols), (down, right) = self.size, self.strides
+        inputs, outputs = self.kernel.shape[2:]
+        # A kernel larger than the image wraps around it, more than once if need be.
+        wrapped = np.zeros((rows, cols, inputs, outputs))
+        places = np.arange(self.kernel.shape[0])[:, None] % rows, np.arange(self.kernel.shape[1]) % cols
+        np.add.at(wrapped, places, self.kernel)
+        transfer = np.fft.fft2(wrapped, axes=(0, 1))
+        folded = transfer.reshape(down, rows // down, right, cols // right, inputs, outputs)
+        folded = folded.transpose(1, 3, 0, 2, 4, 5).reshape(-1, down * right * inputs, outputs)
+        values = np.linalg.svd(folded, compute_uv=False) / np.sqrt(down * right)
+        return np.sort(values.ravel())[::-1]
+
+    def to_dense(self) -> Floats:
+        """The matrix, by products with unit vectors."""
+        return self @ np.eye(self.shape[1])
+
+    def _matmat(self, matrix: ArrayLike) -> Floats:
+        vectors = np.asarray(matrix, np.float64).T
+        images = self._padded(vectors.reshape(-1, *self.input_shape))
+        outputs = np.zeros((len(images), *self.output_shape))
+        for i, j, window in self._windows():
+            outputs += images[window] @ self.kernel[i, j]
+        return outputs.reshape(len(images), -1).T
+
+    def _rmatmat(self, matrix: ArrayLike) -> Floats:
+        images = np.asarray(matrix, np.float64).T.reshape(-1, *self.output_shape)
+        (top, bottom), (left, right) = self._pads
+        rows, cols = self.size
+        padded = np.zeros((len(images), top + rows + bottom, left + cols + right, self.input_shape[2]))
+        for i, j, window in self._windows():
+            padded[window] += images @ self.kernel[i, j].T
+        if self.padding == "periodic":
+            inputs = np.zeros((len(images), *self.input_shape))
+            places = (np.arange(padded.shape[1]) - top) % rows, (np.arange(padded.shape[2]) - left) % cols
+            np.add.at(inputs, (slice(None), places[0][:, None], places[1]), padded)
+        else:
+            inputs = padded[:, top : top + rows, left : left + cols]
+        return inputs.reshape(len(images), -1).T
+
+    def _matvec(self, vector: ArrayLike) -> Floats:
+        return self._matmat(np.reshape(vector, (-1, 1)))[:, 0]
+
+    def _rmatvec(self, vector: ArrayLike) -> Floats:
+        return self._rmatmat(np.reshape(vector, (-1, 1)))[:, 0]
+
+    def _padded(self, images: Floats) -> Floats:
+        return np.pad(images, [(0, 0), *self._pads, (0, 0)], mode="wrap" if self.padding == "periodic" else "constant")
+
+    def _windows(self) -> list[tuple[int, int, Any]]:
+        """By entry (i, j) of the kernel, the pixels of the padded images that it meets."""
+        return [
+            (
+                i,
+                j,
+                np.s_[
+                    :,
+                    i : i + self.strides[0] * (self.output_size[0] - 1) + 1 : self.strides[0],
+                    j : j + self.strides[1] * (self.output_size[1] - 1) + 1 : self.strides[1],
+                ],
+            )
+            for i in range(self.kernel.shape[0])
+            for j in range(self.kernel.shape[1])
+        ]
+
+
+def _padding(size: int, kernel: int, stride: int, padding: str) -> tuple[int, int, int]:
+    """(outputs, pixels added before, pixels added after) in one direction."""
+    if padding == "valid":
+        if kernel > size:
+            raise ValueError(
+                f"Argument `kernel` must not be larger than the image with padding='valid'. Received: {kernel} entries "
+                f"on {size} pixels"
+            )
+        return (size - kernel) // stride + 1, 0, 0
+    if padding == "periodic":
+        if size % stride:
+            raise ValueError(
+                f"Argument `strides` must divide the image's size with padding='periodic': otherwise the steps do not "
+                f"meet where the image is closed. Received: a stride of {stride} on {size} pixels. Use "
+                f"padding='same', or another size."
+            )
+        before = (kernel - 1) // 2
+        return size // stride, before, kernel - 1 - before
+    outputs = -(-size // stride)
+    total = max((outputs - 1) * stride + kernel - size, 0)
+    # A stride larger than the kernel leaves pixels at the end that no window meets.
+    return outputs, total // 2, total - total // 2

@@ -1,0 +1,213 @@
+"""Jacobians of blocks and whole models at given inputs, as SciPy operators."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import keras
+import numpy as np
+import scipy.sparse.linalg
+from keras import ops
+from numpy.typing import ArrayLike
+
+from idmatters_tf.arguments import positive_integer
+from idmatters_tf.isometry.blocks import Block, find_blocks
+from idmatters_tf.isometry.linearization import Array, Linearization, linearize
+from idmatters_tf.keras_internals import graph_calls, graph_inputs, mask_of, run_calls
+from idmatters_tf.keras_types import Tensor
+
+DEFAULT_CHUNK = 16
+
+
+class JacobianOperator(scipy.sparse.linalg.LinearOperator):
+    """The Jacobian of a function at a point, never formed: products from both sides.
+
+    The function is evaluated once, when the operator is made, and stays linearised there: unlike a `HessianOperator` it
+    does not follow a model in training. A product costs about as much as one evaluation, J^T u one more half.
+
+    Args:
+        function: of one tensor, made of Keras operations and layers, to one tensor.
+        point: a floating-point tensor, (examples, ...).
+        separable: whether the function treats the examples of a batch one by one. Then several products are computed at
+            once, on copies of the point.
+        chunk: copies at once; memory grows with it.
+
+    Shape `(output entries, input entries)`, both flattened by rows; for several examples the Jacobian of the whole
+    batch, which for a separable function is block-diagonal. float64 for functions of float64, else float32.
+
+    Example:
+
+    >>> jacobian = JacobianOperator(keras.ops.square, np.array([[1.0, 2.0, 3.0]], "float32"))
+    >>> jacobian @ np.ones(3)
+    array([2., 4., 6.], dtype=float32)
+    """
+
+    if TYPE_CHECKING:
+        # SciPy's own is annotated with the arguments of operators made from functions.
+        def __new__(cls, *args: Any, **options: Any) -> Self: ...
+
+    def __init__(
+        self, function: Callable[[Any], Any], point: Tensor, separable: bool = True, chunk: int = DEFAULT_CHUNK
+    ):
+        self._function, self._point = function, ops.convert_to_tensor(point)
+        self._separable, self._chunk = separable, positive_integer("chunk", chunk)
+        self._single = linearize(function, self._point)
+        self._copies: Linearization | None = None
+        self.input_shape, self.output_shape = self._single.input_shape, self._single.output_shape
+        shape = int(np.prod(self.output_shape)), int(np.prod(self.input_shape))
+        super().__init__(np.dtype(self._single.dtype), shape)  # pyright: ignore[reportCallIssue]
+
+    def _matvec(self, vector: ArrayLike) -> Array:
+        return self._single.jvp(np.asarray(vector, self.dtype).reshape(self.input_shape)).ravel()
+
+    def _rmatvec(self, vector: ArrayLike) -> Array:
+        return self._single.vjp(np.asarray(vector, self.dtype).reshape(self.output_shape)).ravel()
+
+    def _matmat(self, matrix: ArrayLike) -> Array:
+        return self._products("jvp", np.asarray(matrix, self.dtype).T, self.input_shape)
+
+    def _rmatmat(self, matrix: ArrayLike) -> Array:
+        return self._products("vjp", np.asarray(matrix, self.dtype).T, self.output_shape)
+
+    def _products(self, kind: str, vectors: Array, shape: tuple[int, ...]) -> Array:
+        """The products with rows, as columns."""
+        vectors = vectors.reshape(len(vectors), *shape)
+        if not self._separable or len(vectors) < self._chunk // 2:
+            return np.stack([getattr(self._single, kind)(vector).ravel() for vector in vectors], axis=1)
+        if self._copies is None:
+            self._copies = linearize(self._function, ops.concatenate([self._point] * self._chunk))
+        columns = []
+        for start in range(0, len(vectors), self._chunk):
+            part = vectors[start : start + self._chunk]
+            missing = [(0, self._chunk - len(part)), *[(0, 0)] * len(shape)]
+            stacked = np.pad(part, missing).reshape(-1, *shape[1:])
+            products = getattr(self._copies, kind)(stacked).reshape(self._chunk, -1)
+            columns.append(products[: len(part)])
+        return np.concatenate(columns).T
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockAtInputs:
+    """A block with what its input is at given inputs of the model.
+
+    Attributes:
+        block: see `Block`; None for the whole model.
+        function: from the block's input to its output, with the model's current weights.
+        points: the inputs, (1, ...) each; with `training` all of them as one batch.
+        separable: whether examples are treated one by one.
+    """
+
+    block: Block | None
+    function: Callable[[Any], Any]
+    points: Sequence[Tensor]
+    separable: bool
+
+    def jacobians(self) -> Iterator[JacobianOperator]:
+        """The Jacobian at each point, one after the other."""
+        for point in self.points:
+            yield JacobianOperator(self.function, point, self.separable)
+
+
+def jacobian(
+    model: keras.Model, inputs: Any, block: Any = None, training: bool = False, chunk: int = DEFAULT_CHUNK
+) -> JacobianOperator:
+    """The Jacobian of a model, or of one block of it, at given inputs of the model.
+
+    Args:
+        model: built; for a block functional or Sequential.
+        inputs: a batch for the model; the Jacobian is that of the whole batch. One example is (1, ...).
+        block: the name of a layer or a pair of names (from, to), see `find_blocks`; from the model's input to its
+            output if None.
+        training: how the model is called. With True, batch normalisation uses the statistics of the batch, and the
+            examples' Jacobians are not independent of each other.
+        chunk: see `JacobianOperator`.
+    """
+    found = whole_at_inputs(model, inputs, training) if block is None else None
+    if found is None:
+        (found,) = blocks_at_inputs(model, inputs, [block], training)
+    point: Tensor = ops.concatenate(list(found.points))
+    return JacobianOperator(found.function, point, found.separable, chunk)
+
+
+def whole_at_inputs(model: keras.Model, inputs: Any, training: bool = False) -> BlockAtInputs:
+    """A model as one block, from its input to its output.
+
+    Raises:
+        ValueError: for an input of whole numbers, and for several inputs or outputs.
+    """
+    _check_model(model)
+    symbolic = keras.tree.flatten(getattr(model, "inputs", None) or [])
+    if len(symbolic) > 1 or len(keras.tree.flatten(inputs)) > 1:
+        raise ValueError(
+            f"The model {model.name!r} has {max(len(symbolic), 2)} inputs: name the block whose Jacobian is wanted."
+        )
+    batch: Tensor = ops.convert_to_tensor(keras.tree.flatten(inputs)[0], dtype=symbolic[0].dtype if symbolic else None)
+    _check_float(batch.dtype, f"The input of the model {model.name!r}")
+
+    def function(tensor: Tensor) -> Tensor:
+        with keras.StatelessScope(collect_losses=True):
+            outputs = keras.tree.flatten(model(tensor, training=training))
+        if len(outputs) != 1:
+            raise ValueError(
+                f"The model {model.name!r} has {len(outputs)} outputs: name the block whose Jacobian is wanted."
+            )
+        return outputs[0]
+
+    return BlockAtInputs(None, function, _points(batch, training), not training)
+
+
+def blocks_at_inputs(
+    model: keras.Model, inputs: Any, blocks: Any = None, training: bool = False
+) -> Iterator[BlockAtInputs]:
+    """The blocks of a model, each with what its input is at given inputs of the model.
+
+    Args:
+        model: functional or Sequential.
+        inputs: a batch for the model, NumPy arrays or tensors.
+        blocks: see `find_blocks`.
+        training: how the layers are called. Nothing of the model is changed: neither moving averages nor the states of
+            random generators, so that dropout draws the same numbers each time.
+    """
+    _check_model(model)
+    found = find_blocks(model, blocks)
+    values = graph_inputs(model, inputs)
+    with keras.StatelessScope(collect_losses=True):
+        run_calls(graph_calls(model) or [], values, training)
+    for block in found:
+        batch = values[id(block.start)]
+        _check_float(batch.dtype, f"The input of the block {block.name!r}")
+        if mask_of(batch) is not None:
+            raise ValueError(
+                f"The input of the block {block.name!r} carries a Keras mask, which a Jacobian cannot take along. Use "
+                f"inputs of full length and a model without masks."
+            )
+        yield BlockAtInputs(block, _function(block, training), _points(batch, training), not training)
+
+
+def _function(block: Block, training: bool) -> Callable[[Any], Any]:
+    def function(tensor: Tensor) -> Tensor:
+        values = {id(block.start): tensor}
+        with keras.StatelessScope(collect_losses=True):
+            run_calls(block.calls, values, training)
+        return values[id(block.end)]
+
+    return function
+
+
+def _points(batch: Tensor, training: bool) -> list[Tensor]:
+    return [batch] if training else [batch[place : place + 1] for place in range(len(batch))]
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, keras.Model) or not model.built:
+        received = f"{model.name!r}, not built" if isinstance(model, keras.Model) else type(model).__name__
+        raise ValueError(f"Argument `model` must be a built keras.Model. Received: {received}")
+
+
+def _check_float(dtype: Any, what: str) -> None:
+    name = keras.backend.standardize_dtype(dtype)
+    if not keras.backend.is_float_dtype(name):
+        raise ValueError(
+            f"{what} holds whole numbers ({name}), by which nothing can be differentiated. Name a block that begins "
+            f"behind the layer that makes them real, e.g. blocks=[(layer, last layer)]."
+        )

@@ -1,0 +1,297 @@
+"""How near the identity the blocks of a model are, and how near to an isometry all of it is."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import keras
+import numpy as np
+import scipy.sparse
+import scipy.sparse.linalg
+from numpy.typing import ArrayLike, NDArray
+
+from idmatters_tf.curvature.estimators import trace
+from idmatters_tf.isometry.blocks import Block, find_blocks
+from idmatters_tf.isometry.jacobian import BlockAtInputs, JacobianOperator, blocks_at_inputs, whole_at_inputs
+from idmatters_tf.isometry.spectra import (
+    SMALL,
+    GramOperator,
+    dense,
+    dense_singular_values,
+    extreme_singular_values,
+    spectral_norm,
+)
+from idmatters_tf.layers import PadShortcut2D
+from idmatters_tf.progress import Bar
+
+Floats = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockIsometry:
+    """A block's Jacobian J at each of the inputs, (points,) each.
+
+    I is the identity; for a block that changes the shape of images the parameter-free shortcut, average pooling and
+    zero channels (`PadShortcut2D`; the block's own where it has one).
+
+    Attributes:
+        distance: ||J - I||, the largest singular value; NaN where the block's input and output have shapes between
+            which there is no such shortcut.
+        relative: ||J - I||_F / ||I||_F, the root mean square over directions; NaN likewise.
+        largest, smallest: of the min(rows, columns) singular values of J.
+        exact: whether they come from the dense matrix; see `measure` for their accuracy otherwise.
+    """
+
+    distance: Floats
+    relative: Floats
+    largest: Floats
+    smallest: Floats
+    exact: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Isometry:
+    """What is measured at one moment.
+
+    Attributes:
+        blocks: by name, `BlockIsometry`, in the order of execution.
+        end_to_end: (points, k), the singular values of the Jacobian from the model's input to its output, in descending
+            order; with training=True one point. None where it was not asked for, or does not exist because the input
+            holds whole numbers.
+    """
+
+    blocks: dict[str, BlockIsometry]
+    end_to_end: Floats | None
+
+    def distances(self) -> dict[str, Floats]:
+        """By block, ||J - I|| at each point."""
+        return {name: block.distance for name, block in self.blocks.items()}
+
+    def summary(self) -> dict[str, float]:
+        """The mean over the points; over the blocks mean and largest distance, extreme singular values."""
+        distances = np.array([np.mean(block.distance) for block in self.blocks.values()])
+        numbers = {
+            "largest_singular_value": max(float(np.max(block.largest)) for block in self.blocks.values()),
+            "smallest_singular_value": min(float(np.min(block.smallest)) for block in self.blocks.values()),
+        }
+        if np.isfinite(distances).any():
+            numbers["mean_distance"] = float(np.nanmean(distances))
+            numbers["largest_distance"] = float(np.nanmax(distances))
+        if self.end_to_end is not None:
+            numbers["end_to_end_largest"] = float(np.mean(self.end_to_end[:, 0]))
+            numbers["end_to_end_smallest"] = float(np.mean(self.end_to_end[:, -1]))
+        return numbers
+
+
+def block_distances(
+    model: keras.Model,
+    inputs: Any,
+    blocks: Any = None,
+    training: bool = False,
+    tolerance: float = 1e-2,
+    seed: int = 0,
+    progress: bool = False,
+) -> dict[str, Floats]:
+    """||J - I|| of each block of a model, J its Jacobian at what the inputs are by then.
+
+    For linear residual layers h + A h this is ||A||, whose largest is Hardt & Ma's tau. A block whose ||J - I|| is at
+    most some c below 1 everywhere, not only at the inputs measured, is invertible and changes no distance by more than
+    the share c (Behrmann et al., *Invertible Residual Networks*, arXiv 1811.00995, Theorem 1).
+
+    Args:
+        model: functional or Sequential, built, on Keras' TensorFlow or JAX backend.
+        inputs: a batch for the model, a handful of examples: each is measured.
+        blocks: the residual blocks of the model if None; or names, see `find_blocks`.
+        training: how the model is called. With True the batch is measured as one point: batch normalisation couples
+            its examples.
+        tolerance: of ||J - I||^2 where the matrix is larger than 256 on both sides, see `extreme_singular_values`.
+        seed: of random vectors.
+        progress: whether a bar on standard error counts the Jacobians.
+
+    Returns:
+        By block, (points,) float64; NaN where the shapes have no identity between them, see `BlockIsometry`.
+
+    Raises:
+        ValueError: see `find_blocks`; and inputs of whole numbers.
+    """
+    found = {}
+    with Bar(len(find_blocks(model, blocks)), "distances, blocks", progress) as bar:
+        for at in blocks_at_inputs(model, inputs, blocks, training):
+            found[_name(at)] = np.array([_distance(at.block, jacobian, tolerance, seed) for jacobian in at.jacobians()])
+            bar.advance()
+    return found
+
+
+def measure(
+    model: keras.Model,
+    inputs: Any,
+    blocks: Any = None,
+    training: bool = False,
+    end_to_end: bool = True,
+    tolerance: float = 1e-2,
+    products: int = 12,
+    seed: int = 0,
+    progress: bool = False,
+) -> Isometry:
+    """Distances from the identity and singular values of all blocks, and of the whole model.
+
+    Where a Jacobian has at most 256 rows or columns it is computed as a whole and everything is exact. Else ||J - I||
+    and the extreme singular values come from Lanczos iterations, accurate to half of `tolerance` or better, the
+    smallest one down to 3e-4 of the largest (float32); and ||J - I||_F from Hutch++, unbiased for its square.
+
+    Args:
+        model, inputs, blocks, training, seed, progress: see `block_distances`.
+        end_to_end: whether the Jacobian from the model's input to its output is measured, too; it takes as many
+            products as there are outputs.
+        tolerance: of the squares of ||J - I|| and of the extreme singular values.
+        products: for ||J - I||_F.
+    """
+    found: dict[str, BlockIsometry] = {}
+    count = len(find_blocks(model, blocks))
+    with Bar(count + bool(end_to_end), "isometry, blocks", progress) as bar:
+        for at in blocks_at_inputs(model, inputs, blocks, training):
+            rows = [_measured(at.block, jacobian, tolerance, products, seed) for jacobian in at.jacobians()]
+            distance, relative, largest, smallest, exact = (np.array(column) for column in zip(*rows, strict=True))
+            found[_name(at)] = BlockIsometry(distance, relative, largest, smallest, bool(exact.all()))
+            bar.advance()
+        values = _end_to_end(model, inputs, training) if end_to_end else None
+    return Isometry(found, values)
+
+
+def draw_distances(curves: Mapping[str, Mapping[str, Floats]], title: str = "") -> NDArray[np.uint8]:
+    """An image of block number against ||J - I||, one curve each.
+
+    The curves are means over the points, the shades reach from the smallest to the largest. On a logarithmic scale,
+    with a line at 1, below which a block is invertible; distances below 1e-6 are drawn at 1e-6.
+
+    Args:
+        curves: by label, what `block_distances` or `Isometry.distances` returned.
+        title: above the plot.
+
+    Returns:
+        uint8, (rows, columns, 4).
+    """
+    from idmatters_tf.curvature.rendering import new_figure, pixels
+
+    figure, axes = new_figure(6.4, 4.0)
+    plot_distances(axes, curves)
+    axes.set_title(title, fontsize=10)
+    return pixels(figure, 80)
+
+
+def plot_distances(axes: Any, curves: Mapping[str, Mapping[str, Floats]], floor: float = 1e-6) -> None:
+    """The curves of `draw_distances` on axes of matplotlib's."""
+    for number, (label, distances) in enumerate(curves.items()):
+        places = np.arange(1, len(distances) + 1)
+        values = np.maximum(np.stack(list(distances.values())), floor)
+        axes.semilogy(places, values.mean(axis=1), color=f"C{number % 10}", marker="o", markersize=3, label=label)
+        axes.fill_between(places, values.min(axis=1), values.max(axis=1), color=f"C{number % 10}", alpha=0.2)
+    axes.axhline(1, color="grey", linestyle="dashed", linewidth=0.8)
+    axes.set_xlabel("block")
+    axes.set_ylabel("||J - I||")
+    axes.grid(alpha=0.3)
+    if len(curves) > 1:
+        axes.legend(fontsize=8)
+
+
+def _name(at: BlockAtInputs) -> str:
+    return "" if at.block is None else at.block.name
+
+
+def _distance(block: Block | None, jacobian: JacobianOperator, tolerance: float, seed: int) -> float:
+    identity = _identity(block, jacobian)
+    return np.nan if identity is None else spectral_norm(_Difference(jacobian, identity), tolerance, seed)
+
+
+def _measured(
+    block: Block | None, jacobian: JacobianOperator, tolerance: float, products: int, seed: int
+) -> tuple[float, float, float, float, bool]:
+    """(distance, relative, largest, smallest, exact)."""
+    identity = _identity(block, jacobian)
+    distance = relative = np.nan
+    if min(jacobian.shape) <= SMALL:
+        matrix = dense(jacobian)
+        values = np.linalg.svd(matrix, compute_uv=False)
+        if identity is not None:
+            of_identity = dense(identity)
+            distance = float(np.linalg.norm(matrix - of_identity, 2))
+            relative = float(np.linalg.norm(matrix - of_identity) / np.linalg.norm(of_identity))
+        return distance, relative, float(values[0]), float(values[-1]), True
+    if identity is not None:
+        difference = _Difference(jacobian, identity)
+        distance = spectral_norm(difference, tolerance, seed)
+        squares = trace(GramOperator(difference), products, seed).value if distance else 0.0
+        # Average pooling shrinks norms, so that the shortcut's norm is not the root of its rank.
+        size = trace(GramOperator(identity), products, seed).value if _resizes(jacobian) else jacobian.shape[0]
+        relative = float(np.sqrt(max(squares, 0.0) / size))
+    ends = extreme_singular_values(jacobian, 1, tolerance, seed)
+    return distance, relative, float(ends.largest[0]), float(ends.smallest[0]), False
+
+
+def _resizes(jacobian: JacobianOperator) -> bool:
+    return jacobian.input_shape != jacobian.output_shape
+
+
+class _Difference(scipy.sparse.linalg.LinearOperator):
+    """A - B in the dtype of A: SciPy's own makes it float64, and the difference of equal maps would be rounding."""
+
+    if TYPE_CHECKING:
+
+        def __new__(cls, *args: Any, **options: Any) -> Self: ...
+
+    def __init__(self, first: Any, second: Any):
+        self._first, self._second = first, second
+        super().__init__(first.dtype, first.shape)  # pyright: ignore[reportCallIssue]
+
+    def _matvec(self, vector: ArrayLike) -> NDArray[Any]:
+        vector = np.asarray(vector, self.dtype)
+        return self._first.matvec(vector) - self._second.matvec(vector)
+
+    def _rmatvec(self, vector: ArrayLike) -> NDArray[Any]:
+        vector = np.asarray(vector, self.dtype)
+        return self._first.rmatvec(vector) - self._second.rmatvec(vector)
+
+    def _matmat(self, matrix: ArrayLike) -> NDArray[Any]:
+        matrix = np.asarray(matrix, self.dtype)
+        return self._first.matmat(matrix) - self._second.matmat(matrix)
+
+    def _rmatmat(self, matrix: ArrayLike) -> NDArray[Any]:
+        matrix = np.asarray(matrix, self.dtype)
+        return self._first.rmatmat(matrix) - self._second.rmatmat(matrix)
+
+
+def _identity(block: Block | None, jacobian: JacobianOperator) -> Any:
+    """The identity between the two ends of a block as an operator; None where there is none."""
+    if not _resizes(jacobian):
+        return scipy.sparse.linalg.aslinearoperator(scipy.sparse.eye_array(jacobian.shape[0], dtype=jacobian.dtype))
+    shortcut = _shortcut(block, jacobian.input_shape, jacobian.output_shape, str(jacobian.dtype))
+    if shortcut is None:
+        return None
+    return JacobianOperator(shortcut, np.zeros(jacobian.input_shape, jacobian.dtype))
+
+
+def _shortcut(block: Block | None, inputs: Sequence[int], outputs: Sequence[int], dtype: str) -> Any:
+    own = getattr(None if block is None else block.layer, "skip", None)
+    if isinstance(own, PadShortcut2D):
+        return own
+    if len(inputs) != 4 or len(outputs) != 4:
+        return None
+    axis = 1 if getattr(None if block is None else block.layer, "data_format", None) == "channels_first" else 3
+    sides = [place for place in (1, 2, 3) if place != axis]
+    strides = {round(inputs[place] / outputs[place]) for place in sides}
+    stride = strides.pop() if len(strides) == 1 else 0
+    fits = stride >= 1 and all(-(-inputs[place] // stride) == outputs[place] for place in sides)
+    if not fits or inputs[axis] > outputs[axis]:
+        return None
+    data_format = "channels_first" if axis == 1 else "channels_last"
+    return PadShortcut2D(outputs[axis], stride, data_format=data_format, dtype=dtype)
+
+
+def _end_to_end(model: keras.Model, inputs: Any, training: bool) -> Floats | None:
+    symbolic = keras.tree.flatten(model.inputs)
+    if len(symbolic) != 1 or not keras.backend.is_float_dtype(symbolic[0].dtype) or len(model.outputs) != 1:
+        return None
+    found = whole_at_inputs(model, inputs, training)
+    return np.stack(
+        [dense_singular_values(jacobian, "or leave it out with end_to_end=False") for jacobian in found.jacobians()]
+    )

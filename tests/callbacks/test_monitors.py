@@ -1,0 +1,119 @@
+"""The family of callbacks that measure every so many epochs: what they write, and what the numbers are."""
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf import callbacks, linear
+from idmatters_tf.callbacks import BlockNorms, CurvatureMonitor, IsometryMonitor
+from idmatters_tf.layers import ResidualConv2D, ResidualDense, ShortcutUnit
+from idmatters_tf.norms import branch_bounds, kernel_norms
+from models.linear import assign_weights, linear_residual, weights_of
+from models.resnet import resnet
+from tests.curvature.test_monitor import tags
+
+rng = np.random.default_rng(0)
+
+
+def linear_network(size=0.3, depth=3):
+    model = linear_residual(4, depth)
+    A = rng.normal(size=(depth, 4, 4))
+    assign_weights(model, size * A / np.linalg.norm(A, 2, axis=(1, 2), keepdims=True))
+    return model
+
+
+def test_all_of_them_in_one_fit(tmp_path):
+    model = linear_network()
+    x = rng.normal(size=(20, 4)).astype("float32")
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    few = {"probes": 1, "steps": 3, "products": 6}
+    options = {"every": 2, "log_dir": tmp_path}
+    monitors = [
+        BlockNorms(**options),
+        IsometryMonitor(x[:2], **options),
+        CurvatureMonitor((x, x), measure_options=few, check=False, **options),
+    ]
+    history = model.fit(x, -x, initial_epoch=1, epochs=4, verbose=0, callbacks=monitors)
+    norms, isometry, curvature = (monitor.measurements for monitor in monitors)
+    # The first one where training begins, then after every second epoch.
+    assert list(norms) == list(isometry) == list(curvature) == [1, 2, 4]
+    A = weights_of(model)[:, 0]
+    assert norms[4].tau == pytest.approx(linear.tensor_norm(A), rel=1e-5)
+    # For linear residual layers ||J - I|| is ||A||.
+    for name, block in isometry[4].blocks.items():
+        assert block.distance[0] == pytest.approx(norms[4].blocks[name]["spectral"], rel=1e-4)
+    assert history.history["norms_tau"] == [pytest.approx(norms[epoch].tau) for epoch in (2, 4)]
+    assert history.history["isometry_largest_distance"] == pytest.approx(history.history["norms_tau"], rel=1e-4)
+    written = tags(tmp_path)
+    for tag in ("norms/tau", "norms_spectral/unit2", "isometry/mean_distance", "isometry_smallest/unit3"):
+        assert written[tag] == [1, 2, 4]
+    assert written["isometry/distances"] == written["curvature/density"] == [1, 2, 4]
+
+
+def test_leaving_the_ball_is_seen():
+    model = linear_network(0.9, 1)
+    x = np.eye(4, dtype="float32")
+    # Towards -3 I, for which A = -4 I: outside.
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    monitor = BlockNorms()
+    model.fit(x, -3 * x, batch_size=4, epochs=4, verbose=0, callbacks=[monitor])
+    left = monitor.left_ball
+    assert left is not None
+    assert monitor.measurements[0].inside
+    for epoch, measured in monitor.measurements.items():
+        assert measured.inside == (measured.tau < 1)
+        if epoch < left:
+            assert measured.tau < 1
+    assert monitor.measurements[left].tau >= 1
+
+
+def test_bounds_of_branches():
+    inputs = keras.Input((5,))
+    hidden = ShortcutUnit(3, name="unit")(ResidualDense(7, name="dense")(inputs))
+    dense = keras.Model(inputs, ShortcutUnit(1, shortcut=False, name="plain")(hidden))
+    for variable in dense.trainable_variables:
+        variable.assign(rng.normal(size=variable.shape))
+    norms = kernel_norms(dense)
+    bounds = branch_bounds(dense, norms)
+    kernels = [np.array(kernel) for kernel in dense.get_layer("unit").kernels]
+    assert bounds["unit"] == pytest.approx(np.prod([np.linalg.norm(kernel, 2) for kernel in kernels]), rel=1e-5)
+    assert norms["unit"][1].frobenius == pytest.approx(np.linalg.norm(kernels[1]))
+    assert np.isnan(bounds["plain"])
+    # Of the branch V relu(U h + s), along any step.
+    h, step = rng.normal(size=(2, 100, 5)).astype("float32")
+    layer = dense.get_layer("dense")
+    moved = np.linalg.norm(np.array(layer(h + step) - layer(h)) - step, axis=1)
+    assert (moved <= bounds["dense"] * np.linalg.norm(step, axis=1)).all()
+
+    images = keras.Input((4, 4, 2))
+    hidden = ResidualConv2D(2, branch_scale=-0.5, name="scaled")(images)
+    scaled = keras.Model(images, ResidualConv2D(2, norm="batch", name="normalised")(hidden))
+    norms = kernel_norms(scaled)
+    bounds = branch_bounds(scaled, norms)
+    assert bounds["scaled"] == pytest.approx(0.5 * norms["scaled"][0].spectral * norms["scaled"][1].spectral)
+    assert np.isnan(bounds["normalised"])
+
+
+def test_what_is_unknown_of_batch_normalisation_is_left_out(tmp_path):
+    model = resnet(8, (8, 8, 3))
+    model.compile("sgd", "mse")
+    monitor = BlockNorms(log_dir=tmp_path)
+    history = model.fit(np.zeros((2, 8, 8, 3)), np.zeros((2, 10)), verbose=0, callbacks=[monitor])
+    assert not monitor.measurements[0].inside
+    assert monitor.left_ball is None
+    assert "norms_tau" not in history.history
+    written = tags(tmp_path)
+    assert "norms/tau" not in written
+    assert written["norms_frobenius/stage1_block1"] == [0, 1]
+
+
+def test_refused():
+    for make in (BlockNorms, lambda every: IsometryMonitor(np.zeros((1, 4)), every=every)):
+        with pytest.raises(ValueError, match="`every` must be a positive"):
+            make(every=0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="BlockNorms needs a model with ResidualConv2D"):
+        model.fit(np.zeros((2, 4)), np.zeros(2), verbose=0, callbacks=[BlockNorms()])
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = callbacks.nothing

@@ -1,0 +1,128 @@
+"""Which blocks are found, what can be named, and what is refused."""
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf import layers
+from idmatters_tf.isometry import block_distances, find_blocks, jacobian, measure
+from models.resnet import preresnet
+
+
+def names(model, blocks=None):
+    return [block.name for block in find_blocks(model, blocks)]
+
+
+def residual():
+    """x + f(x) in its three spellings, one layer called twice, and a head."""
+    inputs = keras.Input((4,), name="vectors")
+    hidden = inputs + keras.layers.Dense(4, "tanh", name="branch")(inputs)
+    hidden = keras.layers.Add(name="sum")([keras.layers.Dense(4, name="second")(hidden), hidden])
+    shared = layers.LinearResidual(name="shared")
+    hidden = shared(shared(hidden))
+    return keras.Model(inputs, keras.layers.Dense(2, name="head")(hidden), name="residual")
+
+
+def test_blocks_are_found():
+    sum_of_tensors, *others = names(residual())
+    assert sum_of_tensors.startswith("add")
+    assert others == ["sum", "shared", "shared:2"]
+    model = keras.Sequential([keras.Input((3,)), layers.ResidualDense(2), layers.ShortcutUnit(2, name="unit")])
+    assert names(model) == [model.layers[0].name, "unit"]
+    assert names(preresnet(8, (8, 8, 3))) == [f"stage{stage}_block1" for stage in (1, 2, 3)]
+    assert names(layers_of_a_transformer()) == ["attended", "transformed"]
+
+
+def layers_of_a_transformer():
+    inputs = keras.Input((5, 4))
+    normalised = keras.layers.LayerNormalization()(inputs)
+    hidden = keras.layers.Add(name="attended")([inputs, keras.layers.MultiHeadAttention(2, 2)(normalised, normalised)])
+    branch = keras.layers.Dense(4)(keras.layers.Dense(8, "gelu")(keras.layers.LayerNormalization()(hidden)))
+    return keras.Model(inputs, keras.layers.Add(name="transformed")([hidden, branch]))
+
+
+def test_a_transformer_is_measured():
+    model = layers_of_a_transformer()
+    tokens = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
+    for distances in block_distances(model, tokens).values():
+        assert distances.shape == (2,)
+        assert (distances > 0.01).all()
+    with pytest.raises(ValueError, match="block 'x' is no function of its input alone: it also needs attended"):
+        find_blocks(model, {"x": (model.layers[-2].name, "transformed")})
+
+
+def test_blocks_are_named():
+    model = residual()
+    assert names(model, ["branch", ("branch", "sum")][:1]) == ["branch"]
+    assert names(model, [("vectors", "sum"), ("sum", "head")]) == ["vectors to sum", "sum to head"]
+    assert names(model, {"all": ("vectors", "head"), "last": "head"}) == ["all", "last"]
+    x = np.ones((1, 4), "float32")
+    whole = jacobian(model, x) @ np.eye(4)
+    np.testing.assert_allclose(jacobian(model, x, ("vectors", "head")) @ np.eye(4), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        (["missing"], "names 'missing', which is no layer of the model.*It has: .*branch, .*sum"),
+        (["shared"], "'shared' is called 2 times"),
+        (["sum"], "layers with one input and one output. Received: 'sum' with 2 and 1"),
+        ([("sum", "branch")], "no function of its input alone: it also needs vectors"),
+        ([("head", "head")], "its output is not computed from its input"),
+        ([("branch", "sum")], "it also needs vectors"),
+        ("sum", "`blocks` must be a list of names.*Received: 'sum'"),
+        ([3], r"names of layers or pairs of names \(from, to\). Received: 3"),
+    ],
+)
+def test_blocks_that_are_none(blocks, message):
+    with pytest.raises(ValueError, match=message):
+        find_blocks(residual(), blocks)
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3, use_bias=False)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+
+def test_models_that_have_no_blocks():
+    plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="only")])
+    with pytest.raises(ValueError, match="no residual layers of this package and no sums.*It has: only"):
+        find_blocks(plain)
+    model = Subclassed()
+    with pytest.raises(ValueError, match="`model` must be a built keras.Model. Received: 'subclassed', not built"):
+        jacobian(model, np.ones((1, 4)))
+    model(np.ones((1, 4)))
+    with pytest.raises(ValueError, match="must be functional or Sequential"):
+        find_blocks(model)
+    # The whole of it can be differentiated all the same.
+    matrix = jacobian(model, np.ones((1, 4), "float32")) @ np.eye(4)
+    np.testing.assert_allclose(matrix, np.transpose(model.dense.kernel), atol=1e-6)
+
+
+def test_inputs_that_cannot_be_differentiated():
+    pixels = keras.Input((4, 4, 3), dtype="uint8", name="pixels")
+    hidden = layers.PerImageStandardization(name="standardised")(pixels)
+    model = keras.Model(pixels, layers.ResidualConv2D(3, name="block")(hidden))
+    images = np.random.default_rng(0).integers(0, 255, (1, 4, 4, 3)).astype("uint8")
+    with pytest.raises(ValueError, match=r"holds whole numbers \(uint8\).*Name a block that begins behind"):
+        jacobian(model, images)
+    # Blocks behind the pixels are measured; what there is not is left out.
+    assert measure(model, images).end_to_end is None
+    assert block_distances(model, images)["block"][0] < 0.1
+    two = [keras.Input((2,)), keras.Input((2,))]
+    both = keras.Model(two, [keras.layers.Add()(two), two[0] * 2])
+    with pytest.raises(ValueError, match="has 2 inputs: name the block"):
+        jacobian(both, [np.ones((1, 2))] * 2)
+    masked = keras.Sequential(
+        [
+            keras.Input((3, 2)),
+            keras.layers.Masking(name="masking"),
+            keras.layers.GRU(2, return_sequences=True, name="gru"),
+        ]
+    )
+    with pytest.raises(ValueError, match="'gru' carries a Keras mask"):
+        block_distances(masked, np.ones((1, 3, 2), "float32"), ["gru"])

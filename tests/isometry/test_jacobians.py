@@ -1,0 +1,187 @@
+"""Jacobians of blocks and models against dense ones by automatic differentiation, and against closed forms."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from idmatters_tf import linear
+from idmatters_tf.isometry import block_distances, delta_orthogonal_kernel, draw_distances, jacobian, measure
+from idmatters_tf.layers import BasicBlock2D, PadShortcut2D, ResidualConv2D
+from models.cifar import identity_resnet
+from models.linear import assign_weights, linear_residual, plain
+
+rng = np.random.default_rng(0)
+
+
+def dense_by_tape(function, point):
+    """(output entries, input entries), by TensorFlow's own Jacobian."""
+    point = tf.constant(point)
+    with tf.GradientTape() as tape:
+        tape.watch(point)
+        outputs = function(point)
+    matrix = tape.jacobian(outputs, point, experimental_use_pfor=False)
+    return np.reshape(matrix, (np.size(outputs), np.size(point))).astype(np.float64)
+
+
+@pytest.fixture(scope="module")
+def network():
+    """A small network whose blocks change the shape, with branches as large as after training; and two images."""
+    model = identity_resnet((6, 6, 3), blocks=1, widths=(3, 5), stem=3)
+    draw = np.random.default_rng(1)
+    for variable in model.trainable_variables:
+        variable.assign(variable + 0.1 * draw.normal(size=variable.shape))
+    return model, draw.normal(size=(2, 6, 6, 3)).astype("float32")
+
+
+def features(model, name, images):
+    """What a layer returns."""
+    return np.array(keras.Model(model.inputs, model.get_layer(name).output)(images))
+
+
+def test_blocks_against_dense_jacobians(network):
+    model, images = network
+    measured = measure(model, images)
+    assert list(measured.blocks) == ["stage1_block1", "stage2_block1"]
+    before = {"stage1_block1": "stem", "stage2_block1": "stage1_block1"}
+    distances = block_distances(model, images)
+    for name, block in measured.blocks.items():
+        layer = model.get_layer(name)
+        assert block.exact
+        for place in range(2):
+            point = features(model, before[name], images[place : place + 1])
+            matrix = dense_by_tape(layer, point)
+            identity = np.eye(len(matrix)) if layer.strides == 1 else dense_by_tape(layer.skip, point)
+            values = np.linalg.svd(matrix, compute_uv=False)
+            assert block.distance[place] == pytest.approx(np.linalg.norm(matrix - identity, 2), rel=1e-4)
+            relative = np.linalg.norm(matrix - identity) / np.linalg.norm(identity)
+            assert block.relative[place] == pytest.approx(relative, rel=1e-4)
+            assert block.largest[place] == pytest.approx(values[0], rel=1e-4)
+            assert block.smallest[place] == pytest.approx(values[-1], abs=1e-5)
+        np.testing.assert_allclose(distances[name], block.distance, rtol=1e-4)
+    for place in range(2):
+        whole = dense_by_tape(model, images[place : place + 1])
+        values = np.linalg.svd(whole, compute_uv=False)
+        np.testing.assert_allclose(measured.end_to_end[place], values, atol=1e-5 * values[0])
+    summary = measured.summary()
+    largest = max(np.mean(each) for each in distances.values())
+    assert summary["largest_distance"] == pytest.approx(largest, rel=1e-4)
+    assert summary["end_to_end_largest"] == pytest.approx(np.mean(measured.end_to_end[:, 0]))
+
+
+def test_the_large_ones_by_lanczos():
+    # 16 x 16 x 2 = 512 entries: more than are decomposed as a whole.
+    inputs = keras.Input((16, 16, 2))
+    model = keras.Model(inputs, ResidualConv2D(2, kernel_initializer="he_normal", name="block")(inputs))
+    image = rng.normal(size=(1, 16, 16, 2)).astype("float32")
+    matrix = dense_by_tape(model, image)
+    values = np.linalg.svd(matrix, compute_uv=False)
+    block = measure(model, image, end_to_end=False, tolerance=1e-4).blocks["block"]
+    assert not block.exact
+    difference = matrix - np.eye(512)
+    assert block.distance[0] == pytest.approx(np.linalg.norm(difference, 2), rel=1e-3)
+    assert block.largest[0] == pytest.approx(values[0], rel=1e-3)
+    assert block.smallest[0] == pytest.approx(values[-1], rel=0.05, abs=1e-3)
+    assert block.relative[0] == pytest.approx(np.linalg.norm(difference) / np.sqrt(512), rel=0.05)
+
+
+def test_products_from_both_sides(network):
+    model, images = network
+    operator = jacobian(model, images, ("stem", "stage2_block1"), chunk=8)
+    assert operator.shape == (2 * 45, 2 * 108)
+    matrix = operator @ np.eye(216, dtype="float32")
+    np.testing.assert_allclose(operator.rmatmat(np.eye(90, dtype="float32")), matrix.T, atol=1e-6)
+    np.testing.assert_allclose(operator @ np.ones(216), matrix.sum(axis=1), atol=1e-5)
+    # Examples do not meet.
+    assert np.abs(matrix[:45, 108:]).max() == 0
+    point = features(model, "stem", images[:1])
+    blocks = [model.get_layer(name) for name in ("stage1_block1", "stage2_block1")]
+    np.testing.assert_allclose(matrix[:45, :108], dense_by_tape(lambda x: blocks[1](blocks[0](x)), point), atol=1e-5)
+
+
+@settings(max_examples=10)
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 99))
+def test_linear_residual_layers_in_closed_form(dim, depth, seed):
+    draw = np.random.default_rng(seed)
+    A = draw.normal(size=(depth, dim, dim))
+    keras.config.set_dtype_policy("float64")
+    model = linear_residual(dim, depth)
+    assign_weights(model, A)
+    measured = measure(model, draw.normal(size=(1, dim)))
+    found = np.array([block.distance[0] for block in measured.blocks.values()])
+    np.testing.assert_allclose(found, np.linalg.norm(A, 2, axis=(1, 2)), rtol=1e-12)
+    smallest = [block.smallest[0] for block in measured.blocks.values()]
+    np.testing.assert_allclose(smallest, np.linalg.norm(np.eye(dim) + A, -2, axis=(1, 2)), atol=1e-12)
+    expected = np.linalg.svd(linear.compose(A), compute_uv=False)
+    np.testing.assert_allclose(measured.end_to_end[0], expected, atol=1e-12 * max(1, expected[0]))
+
+
+def test_delta_orthogonal_networks_are_isometries():
+    inputs = outputs = keras.Input((5, 6, 3))
+    for number in range(4):
+        outputs = keras.layers.Conv2D(3, 3, padding="same", use_bias=False, name=f"conv{number}")(outputs)
+    model = keras.Model(inputs, outputs)
+    for number, variable in enumerate(model.trainable_variables):
+        variable.assign(delta_orthogonal_kernel(variable.shape, number))
+    names = [f"conv{number}" for number in range(4)]
+    measured = measure(model, rng.normal(size=(1, 5, 6, 3)).astype("float32"), names)
+    for block in measured.blocks.values():
+        assert block.largest[0] == pytest.approx(1, abs=1e-5)
+        assert block.smallest[0] == pytest.approx(1, abs=1e-5)
+    np.testing.assert_allclose(measured.end_to_end, 1, atol=1e-5)
+    # Not so the usual orthogonal matrices on the reshaped kernels.
+    model.get_layer("conv0").kernel.assign(keras.initializers.Orthogonal(seed=0)((3, 3, 3, 3)))
+    assert (
+        measure(model, np.zeros((1, 5, 6, 3)), ["conv0"], end_to_end=False).summary()["smallest_singular_value"] < 0.9
+    )
+
+
+def test_fixups_blocks_start_as_the_identity():
+    model = identity_resnet((32, 32, 3), blocks=1, widths=(4, 6), stem=4, initializer="fixup")
+    distances = block_distances(model, rng.normal(size=(1, 32, 32, 3)))
+    assert [float(each[0]) for each in distances.values()] == [0, 0]
+
+
+def test_batch_normalisation_with_the_statistics_of_the_batch():
+    inputs = keras.Input((3, 3, 2))
+    model = keras.Model(inputs, ResidualConv2D(2, norm="batch", kernel_initializer="he_normal", name="block")(inputs))
+    images = (1 + 5 * rng.normal(size=(4, 3, 3, 2))).astype("float32")
+    before = [np.array(variable) for variable in model.variables]
+    measured = measure(model, images, training=True)
+    matrix = dense_by_tape(lambda x: model(x, training=True), images)
+    for variable, value in zip(model.variables, before, strict=True):
+        variable.assign(value)
+    assert measured.blocks["block"].distance.shape == (1,)
+    assert measured.blocks["block"].distance[0] == pytest.approx(np.linalg.norm(matrix - np.eye(72), 2), rel=1e-3)
+    assert measured.end_to_end.shape == (1, 72)
+    # Nothing of the model has changed, and examples meet: the matrix is not that of inference.
+    measure(model, images, training=True)
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    assert abs(measure(model, images).blocks["block"].distance[0] - measured.blocks["block"].distance[0]) > 0.1
+
+
+def test_shapes_without_an_identity_are_not_a_number():
+    model = plain(4, 1)
+    wide = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="wide")])
+    block = measure(wide, np.ones((1, 4)), ["wide"]).blocks["wide"]
+    assert np.isnan(block.distance[0])
+    assert block.largest[0] == pytest.approx(np.linalg.norm(wide.get_layer("wide").kernel, 2), rel=1e-5)
+    assert "mean_distance" not in measure(wide, np.ones((1, 4)), ["wide"]).summary()
+    assert np.isfinite(block_distances(model, np.ones((1, 4)), ["unit1"])["unit1"]).all()
+    # Any block that halves images: pooling and zero channels stand for the identity.
+    pool = keras.Sequential([keras.Input((4, 4, 2)), PadShortcut2D(4, 2, name="pool")])
+    assert block_distances(pool, np.ones((1, 4, 4, 2)), ["pool"])["pool"] == [0]
+    own = keras.Input((4, 4, 2))
+    subsampled = keras.Model(own, BasicBlock2D(4, 2, preactivation="branch", kernel_initializer="zeros")(own))
+    assert list(block_distances(subsampled, np.ones((1, 4, 4, 2))).values()) == [[0]]
+
+
+def test_drawing():
+    first, second = {"a": np.array([0.1, 0.2]), "b": np.array([0.0, 0.0])}, {"a": np.array([2.0]), "b": np.array([3.0])}
+    image = draw_distances({"at the start": first, "after training": second}, "a network")
+    assert image.dtype == np.uint8
+    assert image.shape[2] == 4
+    assert image[..., :3].min() < 128
