@@ -81,3 +81,24 @@ def test_first_steps_notebook(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_watch_training(tmp_path):
+    command = [sys.executable, "examples/watch_training.py", "--out", tmp_path, "--epochs", "1", "--images", "128"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[2].startswith("    1 ")
+    assert (tmp_path / "distances.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_isometry_against_depth(tmp_path):
+    options = ["--out", tmp_path, "--depths", "1", "--kinds", "fixup", "--widths", "2", "2", "2", "--images", "64"]
+    command = [sys.executable, "examples/isometry_against_depth.py", *options, "--steps", "2"]
+    for _ in range(2):
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+        assert result.returncode == 0, result.stderr
+        lines = result.stdout.splitlines()
+        assert "start: ||J - I|| 0.00e+00 to 0.00e+00" in lines[0]
+        assert "after: ||J - I||" in lines[1]
+    # The second time everything is there.
+    assert {path.name for path in tmp_path.iterdir()} == {"fixup-1.json", "isometry-blocks.png"}

@@ -92,10 +92,11 @@ def between(name: str, start: Any, end: Any, calls: Sequence[Call]) -> Block:
             needed |= {id(tensor) for tensor in call.inputs}
     made = {id(start)} | {id(tensor) for call in used for tensor in call.outputs}
     if not used or id(start) not in needed or not needed <= made:
-        makers = {id(tensor): call.operation.name for call in calls for tensor in call.outputs}
-        missing = {id(tensor): tensor for call in used for tensor in call.inputs if id(tensor) not in made}
-        others = ", ".join(makers.get(place, tensor.name) for place, tensor in missing.items())
-        reason = f"it also needs {others}" if others else "its output is not computed from its input"
+        reason = (
+            "it also depends on the model's input by a path around its beginning"
+            if used and id(start) in needed
+            else "its output is not computed from its input"
+        )
         raise ValueError(
             f"The block {name!r} is no function of its input alone: {reason}. Let it begin where its paths part."
         )

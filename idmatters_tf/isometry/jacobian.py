@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.isometry.blocks import Block, find_blocks
 from idmatters_tf.isometry.linearization import Array, Linearization, linearize
-from idmatters_tf.keras_internals import graph_calls, graph_inputs, mask_of, run_calls
+from idmatters_tf.keras_internals import graph_calls, graph_inputs, run_calls
 from idmatters_tf.keras_types import Tensor
 
 DEFAULT_CHUNK = 16
@@ -176,11 +176,6 @@ def blocks_at_inputs(
     for block in found:
         batch = values[id(block.start)]
         _check_float(batch.dtype, f"The input of the block {block.name!r}")
-        if mask_of(batch) is not None:
-            raise ValueError(
-                f"The input of the block {block.name!r} carries a Keras mask, which a Jacobian cannot take along. Use "
-                f"inputs of full length and a model without masks."
-            )
         yield BlockAtInputs(block, _function(block, training), _points(batch, training), not training)
 
 

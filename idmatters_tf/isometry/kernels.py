@@ -98,14 +98,15 @@ def kernel_distance(kernel: Tensor, size: Sequence[int] | None = None) -> Kernel
     centre = weights[_centre(weights.shape)]
     # The nearest matrix with orthonormal rows or columns has the same singular vectors (polar factor).
     values = np.linalg.svd(centre, compute_uv=False)
-    outside = max(float(np.sum(weights**2) - np.sum(centre**2)), 0.0)
+    outside = weights.copy()
+    outside[_centre(weights.shape)] = 0.0
     if weights.ndim == 2:
         spectral = float(np.linalg.norm(difference, 2))
     else:
         spectral = None if size is None else _largest_periodic(difference, size)
     return KernelDistance(
         float(np.linalg.norm(difference)) / norm,
-        float(np.sqrt(outside + np.sum((values - 1) ** 2))) / norm,
+        float(np.sqrt(np.sum(outside**2) + np.sum((values - 1) ** 2))) / norm,
         spectral,
     )
 

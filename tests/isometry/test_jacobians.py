@@ -19,7 +19,7 @@ rng = np.random.default_rng(0)
 def dense_by_tape(function, point):
     """(output entries, input entries), by TensorFlow's own Jacobian."""
     point = tf.constant(point)
-    with tf.GradientTape() as tape:
+    with tf.GradientTape(persistent=True) as tape:
         tape.watch(point)
         outputs = function(point)
     matrix = tape.jacobian(outputs, point, experimental_use_pfor=False)
@@ -38,7 +38,7 @@ def network():
 
 def features(model, name, images):
     """What a layer returns."""
-    return np.array(keras.Model(model.inputs, model.get_layer(name).output)(images))
+    return np.array(keras.Model(model.inputs[0], model.get_layer(name).output)(images))
 
 
 def test_blocks_against_dense_jacobians(network):
