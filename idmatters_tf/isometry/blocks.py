@@ -1,5 +1,6 @@
 """The blocks of a model: found by themselves, or named by the user."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -61,7 +62,11 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
             f"of its layers."
         )
     if blocks is None:
-        found = [between(name, start, end, calls) for name, (start, end) in zip(*_residual_ends(calls), strict=True)]
+        found = []
+        for name, (start, end) in zip(*_residual_ends(calls), strict=True):
+            # A sum whose branch also takes what was computed before x is no block.
+            with contextlib.suppress(ValueError):
+                found.append(between(name, start, end, calls))
         if not found:
             raise ValueError(
                 f"The model {model.name!r} has no residual layers of this package and no sums x + f(x). Name its "

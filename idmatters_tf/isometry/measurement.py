@@ -136,8 +136,9 @@ def measure(
     """Distances from the identity and singular values of all blocks, and of the whole model.
 
     Where a Jacobian has at most 256 rows or columns it is computed as a whole and everything is exact. Else ||J - I||
-    and the extreme singular values come from Lanczos iterations, accurate to half of `tolerance` or better, the
-    smallest one down to 3e-4 of the largest (float32); and ||J - I||_F from Hutch++, unbiased for its square.
+    and the extreme singular values come from Lanczos iterations, whose residuals bound the error of their squares by
+    `tolerance` times the largest square: half of `tolerance` relative for ||J - I|| and the largest singular value,
+    a coarser bound for the smallest one. ||J - I||_F is from Hutch++, unbiased for its square.
 
     Args:
         model, inputs, blocks, training, seed, progress: see `block_distances`.

@@ -127,9 +127,10 @@ def extreme_singular_values(
     Args:
         operator: a matrix or SciPy operator with products from both sides.
         k: how many at each end.
-        tolerance: of the residuals of A^T A, relative to the largest eigenvalue; half of it bounds the relative error
-            of the largest singular values, which are usually far more accurate. The smallest ones of a badly
-            conditioned map take many products.
+        tolerance: of the residuals of A^T A, relative to its largest eigenvalue. It bounds the error of the squares of
+            all singular values, so that half of it bounds the relative error of the largest ones; where eigenvalues are
+            well separated all are far more accurate. The smallest ones of a badly conditioned map need a small
+            tolerance and many products.
         seed: of the starting vectors.
         progress: whether a bar on standard error counts the products.
 

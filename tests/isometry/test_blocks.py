@@ -31,6 +31,13 @@ def test_blocks_are_found():
     assert names(model) == [model.layers[0].name, "unit"]
     assert names(preresnet(8, (8, 8, 3))) == [f"stage{stage}_block1" for stage in (1, 2, 3)]
     assert names(layers_of_a_transformer()) == ["attended", "transformed"]
+    # The branch of the second sum goes around the first: no block of its own.
+    inputs = keras.Input((4,))
+    first = keras.layers.Add(name="first")([inputs, keras.layers.Dense(4)(inputs)])
+    second = keras.layers.Add(name="second")(
+        [first, keras.layers.Dense(4)(keras.layers.Concatenate()([inputs, first]))]
+    )
+    assert names(keras.Model(inputs, second)) == ["first"]
 
 
 def layers_of_a_transformer():
@@ -69,7 +76,7 @@ def test_blocks_are_named():
         (["missing"], "names 'missing', which is no layer of the model.*It has: .*branch, .*sum"),
         (["shared"], "'shared' is called 2 times"),
         (["sum"], "layers with one input and one output. Received: 'sum' with 2 and 1"),
-        ([("sum", "branch")], "no function of its input alone: it also depends on the model's input"),
+        ([("sum", "branch")], "no function of its input alone: its output is not computed from its input"),
         ([("head", "head")], "its output is not computed from its input"),
         ([("branch", "sum")], "it also depends on the model's input"),
         ("sum", "`blocks` must be a list of names.*Received: 'sum'"),
