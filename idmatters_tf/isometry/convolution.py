@@ -132,8 +132,9 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
             padded[window] += images @ self.kernel[i, j].T
         if self.padding == "periodic":
             inputs = np.zeros((len(images), *self.input_shape))
-            places = (np.arange(padded.shape[1]) - top) % rows, (np.arange(padded.shape[2]) - left) % cols
-            np.add.at(inputs, (slice(None), places[0][:, None], places[1]), padded)
+            down, right = ((np.arange(padded.shape[1]) - top) % rows, (np.arange(padded.shape[2]) - left) % cols)
+            places: Any = (slice(None), down[:, None], right)
+            np.add.at(inputs, places, padded)
         else:
             inputs = padded[:, top : top + rows, left : left + cols]
         return inputs.reshape(len(images), -1).T

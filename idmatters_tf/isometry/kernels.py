@@ -129,7 +129,8 @@ def kernel_distances(model: keras.Model) -> dict[str, KernelDistance]:
     for layer in layers:
         convolution = isinstance(layer, keras.layers.Conv2D) and layer.groups == 1
         if convolution or isinstance(layer, keras.layers.Dense):
-            found[layer.kernel.path] = kernel_distance(layer.kernel)
+            kernel: Any = layer.kernel
+            found[kernel.path] = kernel_distance(kernel)
     return found
 
 

@@ -84,7 +84,7 @@ def singular_values(operator: Any) -> Floats:
     >>> singular_values(np.diag([3.0, -4.0]))
     array([4., 3.])
     """
-    if not scipy.sparse.issparse(operator) and hasattr(operator, "singular_values"):
+    if hasattr(operator, "singular_values"):
         return operator.singular_values()
     return dense_singular_values(scipy.sparse.linalg.aslinearoperator(operator))
 
@@ -103,7 +103,7 @@ def dense_singular_values(operator: Any, instead: str = "") -> Floats:
             f"need its dense matrix; at most {LARGEST_DENSE:,} of either are allowed. Use extreme_singular_values or "
             f"singular_value_density, which need products alone{', ' + instead if instead else ''}."
         )
-    return np.linalg.svd(dense(operator), compute_uv=False)
+    return np.asarray(np.linalg.svd(dense(operator), compute_uv=False), np.float64)
 
 
 def dense(operator: Any) -> Floats:
@@ -142,7 +142,7 @@ def extreme_singular_values(
     if positive_integer("k", k) > least:
         raise ValueError(f"Argument `k` must ask for 1 to {least} singular values. Received: k={k}")
     if least <= max(SMALL, 2 * k):
-        values = np.linalg.svd(dense(operator), compute_uv=False)
+        values = dense_singular_values(operator)
         return ExtremeSingularValues(values[:k], values[::-1][:k], True, least)
     pairs = top_eigenpairs(GramOperator(operator), k, "both", tolerance, seed=seed, progress=progress)
     values = np.sqrt(np.maximum(pairs.values, 0))

@@ -78,13 +78,13 @@ def test_the_large_ones_by_lanczos():
     image = rng.normal(size=(1, 16, 16, 2)).astype("float32")
     matrix = dense_by_tape(model, image)
     values = np.linalg.svd(matrix, compute_uv=False)
-    block = measure(model, image, end_to_end=False, tolerance=1e-4).blocks["block"]
+    block = measure(model, image, end_to_end=False, tolerance=1e-4, products=60).blocks["block"]
     assert not block.exact
     difference = matrix - np.eye(512)
     assert block.distance[0] == pytest.approx(np.linalg.norm(difference, 2), rel=1e-3)
     assert block.largest[0] == pytest.approx(values[0], rel=1e-3)
     assert block.smallest[0] == pytest.approx(values[-1], rel=0.05, abs=1e-3)
-    assert block.relative[0] == pytest.approx(np.linalg.norm(difference) / np.sqrt(512), rel=0.05)
+    assert block.relative[0] == pytest.approx(np.linalg.norm(difference) / np.sqrt(512), rel=0.1)
 
 
 def test_products_from_both_sides(network):
