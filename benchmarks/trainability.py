@@ -17,7 +17,7 @@ and rate; a cross marks runs whose loss was no longer finite, or rose above 100,
 batches of 64, weight decay 1e-4, pad by 2, crop, flip, standardise, constant rate.
 
 Each finished run is a line of results.jsonl: a run that was stopped goes on with the same command. The order is such
-that the whole picture is there coarsely before it is there in full.
+that the whole map is there coarsely before it is there in full.
 """
 
 import argparse
