@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from idmatters_tf.keras_internals import Call, graph_calls
+from idmatters_tf.keras_internals import Call, graph_calls, is_addition
 from idmatters_tf.layers import (
     BasicBlock2D,
     LinearResidual,
@@ -119,8 +119,7 @@ def _residual_ends(calls: Sequence[Call]) -> tuple[list[str], list[tuple[Any, An
         start = None
         if isinstance(call.operation, RESIDUAL_LAYERS):
             start = call.inputs[0]
-        # The layer, and the operation that x + y makes of two symbolic tensors.
-        elif type(call.operation).__name__ == "Add" and len(call.inputs) == 2:
+        elif is_addition(call.operation) and len(call.inputs) == 2:
             for skip, branch in (call.inputs, call.inputs[::-1]):
                 if id(skip) in ancestors.get(id(branch), set()):
                     start = skip
