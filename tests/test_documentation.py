@@ -19,7 +19,7 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "CONTRIBUTI
 PAGES += sorted(ROOT.glob("docs/ledger/*.md"))
 PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "examples")]
 PROGRAMS = ("cifar", "imagenet", "launch", "plan", "report", "sweep", "landscape.__main__", "shortcuts.__main__")
-PROGRAMS += ("expressivity.__main__", "reproduce.__main__")
+PROGRAMS += ("expressivity.__main__", "reproduce.__main__", "card.__main__")
 # NAME, COMMAND, N and ... stand for something else, $ for a variable of the shell.
 PLACEHOLDER = re.compile(r"\bNAME|\bCOMMAND|\bN\b|\.\.\.|\$")
 # The networks of the papers' size are only parsed.

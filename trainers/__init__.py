@@ -6,6 +6,7 @@ trainers.launch         starts either of them as a cluster of processes on this 
 trainers.plan           computes how long ImageNet takes on which machines, and what the bottleneck is
 trainers.sweep          trains one run for each seed and combination of options, and compares them
 trainers.report         compares runs: a plot and a table
+trainers.card           makes a folder with weights and model card of a finished run
 trainers.reproduce      runs rows of the ledger again and compares their numbers
 trainers.landscape      the landscape theory of deep linear networks
 trainers.shortcuts      the experiments of Demystifying ResNet

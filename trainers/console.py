@@ -14,6 +14,11 @@ def _run(module: str) -> NoReturn:
     run_program(importlib.import_module(module).main)
 
 
+def card() -> NoReturn:
+    """`idmatters-card`"""
+    _run("trainers.card.__main__")
+
+
 def cifar() -> NoReturn:
     """`idmatters-cifar`"""
     _run("trainers.cifar")

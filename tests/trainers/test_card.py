@@ -1,0 +1,135 @@
+"""Folders with weights and a model card."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.data import shapes
+from trainers import cifar
+from trainers.card.__main__ import main
+from trainers.card.text import header
+from trainers.card.weights import rounded
+from trainers.cli.arguments import RunError, UsageError
+
+TINY = "--dataset shapes --train-images 64 --test-images 48 --batch-size 8 --steps 6 --drop-steps 4 --evaluate-every 6 "
+TINY += "--checkpoint-every 6 --blocks 1 --stem 8 --widths 8 16 32 --learning-rate 0.1 --clip-norm 1 --no-download"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    assert cifar.main([*TINY.split(), "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def card(run):
+    """A folder made from it, its weights rounded to bfloat16."""
+    out = run.parent / "cards" / "tiny"
+    assert main([str(run), "--out", str(out), "--round", "bfloat16", "--repository", "me/tiny"]) == 0
+    return out
+
+
+def test_keras_loads_the_rounded_weights_and_the_error_is_theirs(run, card):
+    assert {path.name for path in card.iterdir()} >= {
+        "README.md", "config.json", "metadata.json", "model.weights.h5", "training.json", "convergence.png",
+    }  # fmt: skip
+    loaded, trained = (keras.saving.load_model(path) for path in (card, run / "model.keras"))
+    kernels = [weight for weight in trained.get_weights() if weight.ndim == 4]
+    for before, after in zip(kernels, [w for w in loaded.get_weights() if w.ndim == 4], strict=True):
+        assert after.dtype == np.float32
+        assert not (after.view(np.uint32) & 0xFFFF).any()
+        np.testing.assert_allclose(after, before, rtol=2**-8)
+    assert any(
+        (before != after).any() for before, after in zip(trained.get_weights(), loaded.get_weights(), strict=True)
+    )
+    data = shapes.load(64, 48)
+    wrong = float(np.mean(np.argmax(loaded(data.test_images), 1) != data.test_labels))
+    errors = json.loads((card / "training.json").read_text())["error"]
+    assert errors["these, rounded to bfloat16, computed in float32"] == pytest.approx(wrong, abs=1e-7)
+    assert errors["the run's own, as trained"] == json.loads((run / "result.json").read_text())["last_error"]
+
+
+def test_the_card_says_what_hubs_and_people_need(run, card):
+    text = (card / "README.md").read_text()
+    for part in (
+        'load_model("hf://me/tiny")',
+        "6 steps",
+        "| `widths` | 8 16 32 |",
+        "rounded to bfloat16",
+        "| `steps` | 6 |",
+    ):
+        assert part in text
+    # Nothing of the machine that it was trained on.
+    for path in (card / "README.md", card / "training.json"):
+        assert str(run.parent) not in path.read_text()
+    yaml = pytest.importorskip("yaml")
+    front = yaml.safe_load(text.split("---\n")[1])
+    (result,) = front["model-index"][0]["results"]
+    errors = json.loads((card / "training.json").read_text())["error"]
+    assert result["metrics"][0]["value"] == pytest.approx(1 - list(errors.values())[-1], abs=1e-6)
+    assert (front["license"], front["library_name"]) == ("apache-2.0", "keras")
+    assert "datasets" not in front
+    front = yaml.safe_load(header('a "name": x', "mit", "cifar10", {"top-1 accuracy": 0.9}).split("---\n")[1])
+    assert front["datasets"] == ["uoft-cs/cifar10"]
+    assert front["model-index"][0]["name"] == 'a "name": x'
+
+
+def test_rounding_makes_the_file_smaller_and_may_be_left_out(run, card, capsys):
+    out = run.parent / "exact"
+    # Again: a folder of this program is replaced.
+    for _ in range(2):
+        assert main([str(run), "--out", str(out), "--no-measure"]) == 0
+    said = capsys.readouterr().out
+    assert "nothing has been uploaded" in said
+    assert f"hf upload USER/exact {out} ." in said
+    for before, after in zip(
+        keras.saving.load_model(run / "model.keras").get_weights(),
+        keras.saving.load_model(out).get_weights(),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(before, after)
+    sizes = [(folder / "model.weights.h5").stat().st_size for folder in (card, out)]
+    assert sizes[0] < 0.8 * sizes[1]
+    assert list(json.loads((out / "training.json").read_text())["error"]) == ["the run's own, as trained"]
+
+
+def test_weights_are_rounded_to_the_nearest_value():
+    values = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    bits = values.view(np.uint32).astype(np.uint64)
+    # To nearest, ties to even, on the bits themselves.
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    count = np.arange(3)
+    found, same = rounded([values, count], "bfloat16")
+    np.testing.assert_array_equal(found, bits.astype(np.uint32).view(np.float32))
+    assert same is count
+    (near,) = rounded([values], "float16")
+    assert np.abs(near - values).max() < np.abs(found - values).max() / 4
+    np.testing.assert_array_equal(near, near.astype(np.float16))
+    assert rounded([values], "none")[0] is values
+    with pytest.raises(RunError, match="7e\\+04 is beyond float16. Use --round bfloat16"):
+        rounded([np.array([7e4], np.float32)], "float16")
+
+
+def test_bad_input_is_one_sentence(run, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "README.md").write_text("mine")
+    unfinished, other = tmp_path / "unfinished", tmp_path / "other"
+    for folder, program in ((unfinished, "trainers.cifar"), (other, "trainers.landscape")):
+        folder.mkdir()
+        config = json.loads((run / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "program": program}))
+    for arguments, message in (
+        ([run, "--out", tmp_path / "thesis"], "exists and is not a folder of this program"),
+        ([unfinished], "is not finished. Finish it: python -m trainers.cifar --resume --out"),
+        ([other], "is not a run of trainers.cifar or trainers.imagenet"),
+        ([tmp_path], "is not a run"),
+        ([run, "--repository", "name"], "--repository must be USER/NAME. Received: name"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(message)):
+            main(list(map(str, arguments)))
+    assert (tmp_path / "thesis" / "README.md").read_text() == "mine"

@@ -1,0 +1,1 @@
+"""Model cards: a finished run as a folder that can be published."""

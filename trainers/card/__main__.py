@@ -1,0 +1,213 @@
+"""Makes a folder with weights and model card of a finished run, ready to be published; uploads nothing."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from idmatters_tf.checkpointing import replacing
+from trainers.cifar import Cifar
+from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.settings import add_options, as_dict, parse, replaced, setting, with_defaults
+from trainers.cli.startup import import_tensorflow, run_program, say
+from trainers.imagenet import ImageNet
+from trainers.run.folder import Run
+from trainers.training.program import free_on_resume, saved_settings
+from trainers.training.task import Task
+
+if TYPE_CHECKING:
+    import keras
+
+EXAMPLES = """
+examples:
+  python -m trainers.card runs/small                           into model_cards/small, weights in float32
+  python -m trainers.card runs/small --round bfloat16 --repository me/small --data-dir DATA
+
+The folder has README.md, the weights in the form that keras.saving.load_model reads from a path and from
+hf://USER/NAME, training.json with all settings, and the convergence plot. The test error is measured with the weights
+as they are written, in float32.
+
+exit codes: 0 done; 1 failed while running; 2 bad input
+"""
+
+TASKS: dict[str, type[Task]] = {"trainers.cifar": Cifar, "trainers.imagenet": ImageNet}
+TRAINING = "training.json"
+# What hubs and repositories take without further ado.
+SMALL_MB = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Which run, and how it is published."""
+
+    run: str = setting(
+        help="folder of a finished run of trainers.cifar or trainers.imagenet", metavar="RUN", positional=True
+    )
+    out: str | None = setting(None, help="the new folder (default: model_cards/ and the run's name)", metavar="DIR")
+    round: Literal["none", "float16", "bfloat16"] = setting(
+        "none", help="round the weights to this type's values, which makes the file smaller"
+    )
+    repository: str | None = setting(
+        None, help="where it will be on the hub (default: USER/ and the folder's name)", metavar="USER/NAME"
+    )
+    license: str = setting("apache-2.0", help="license of the weights", metavar="NAME")
+    measure: bool = setting(True, help="do not measure the test error, for which the data are needed")
+    data_dir: str | None = setting(None, help="folder of the data, where it is no longer the run's", metavar="DIR")
+    debug: bool = setting(False, help="show tracebacks")
+
+    def __post_init__(self) -> None:
+        if self.repository is not None and self.repository.count("/") != 1:
+            raise UsageError(f"--repository must be USER/NAME. Received: {self.repository}")
+
+
+def parser() -> Parser:
+    """The command line of this program."""
+    parser = Parser(prog="python -m trainers.card", description=__doc__, epilog=EXAMPLES)
+    add_options(parser, Settings)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the program; returns its exit code."""
+    settings = with_defaults(Settings, parse(parser(), argv))
+    run = Run(settings.run)
+    config, result = run.config(), run.result(("steps", "last_error", "parameters", "seconds"))
+    task_type = TASKS.get(str(config.get("program")))
+    if task_type is None:
+        raise UsageError(f"{run.path} is not a run of {' or '.join(TASKS)}: there is no model card for others.")
+    if result is None:
+        raise UsageError(
+            f"{run.path} is not finished. Finish it: python -m {task_type.program} --resume --out {run.path}"
+        )
+    out = pathlib.Path(settings.out or pathlib.Path("model_cards") / run.path.resolve().name)
+    if out.exists() and not (out / TRAINING).is_file():
+        raise UsageError(f"--out {out} exists and is not a folder of this program. Name another one.")
+    typed = {} if settings.data_dir is None else {"data_dir": settings.data_dir}
+    # What is published should not depend on how it was trained.
+    task = task_type(replaced(saved_settings(task_type, run, typed), precision="float32"))
+    if settings.measure:
+        task.data  # noqa: B018 - loaded before TensorFlow is imported: what is missing is said at once
+
+    import_tensorflow()
+    network = _network(task, run, settings.round)
+    errors = {"the run's own, as trained": result["last_error"]}
+    if settings.measure:
+        rounding = "float32" if settings.round == "none" else f"rounded to {settings.round}, computed in float32"
+        errors[f"these, {rounding}"] = _test_error(task, network)
+    repository = settings.repository or f"USER/{out.name}"
+    _write(out, settings, task, run, network, errors, repository)
+    size = (out / "model.weights.h5").stat().st_size / 1e6
+    fits = "below" if size <= SMALL_MB else "more than"
+    print(f"{out}: weights of {size:.1f} MB, {fits} {SMALL_MB} MB; nothing has been uploaded")
+    for what, error in errors.items():
+        print(f"error of the weights, {what}: {100 * error:.2f} %")
+    print(f"load it:    import idmatters_tf, keras; model = keras.saving.load_model('{out}')")
+    print(f"publish it: hf upload {repository} {out} .     (pip install huggingface_hub; hf auth login)")
+    print(f"then:       model = keras.saving.load_model('hf://{repository}')")
+    return 0
+
+
+def _network(task: Task, run: Run, rounding: Any) -> "keras.Model":
+    """The network of the newest checkpoint, in float32, its weights rounded."""
+    from trainers.card.weights import rounded
+    from trainers.training.build import build_network
+    from trainers.training.checkpoints import restore_weights
+
+    described = run.data()
+    network = build_network(task, described.image_shape, described.classes, "float32")
+    if restore_weights(run.checkpoints_path, network, say) is None:
+        raise UsageError(f"{run.path} has no intact checkpoint. Train it again with another --out.")
+    network.set_weights(rounded(network.get_weights(), rounding))
+    return network
+
+
+def _test_error(task: Task, network: "keras.Model") -> float:
+    """The error of the network on what the run was tested on."""
+    from trainers.cluster import strategy
+    from trainers.training.build import build_learner
+    from trainers.training.synchronous import SynchronousTrainer
+
+    learner = build_learner(task, task.data, strategy.make("auto", 1))
+    learner.model.set_weights(network.get_weights())
+    return SynchronousTrainer(learner).evaluate(task.test_batches())["error"]
+
+
+def _write(
+    out: pathlib.Path,
+    settings: Settings,
+    task: Task,
+    run: Run,
+    network: "keras.Model",
+    errors: dict[str, float],
+    repository: str,
+) -> None:
+    """Writes the folder, entirely or not at all."""
+    from trainers.card import weights
+    from trainers.card.text import readme
+    from trainers.reproduce.weights import weights_digest
+    from trainers.training import preprocessing
+    from trainers.training.export import with_preprocessing
+
+    config, result, saved = run.config(), run.result() or {}, as_dict(task.settings)
+    usual = as_dict(type(task).resolve({}, {}))
+    recorded = config["settings"]
+    left_out = free_on_resume(type(task))
+    facts = {
+        **{name: result[name] for name in ("steps", "parameters")},
+        **{name: (config["data"])[name] for name in ("image_shape", "classes")},
+        "dataset": saved.get("dataset") or "imagefolder",
+        "held_out": saved.get("held_out"),
+        "minutes": result["seconds"] / 60,
+        "seed": saved["seed"],
+        "versions": config.get("versions") or {},
+        "rounding": settings.round,
+        "measured": settings.measure,
+        "digest": weights_digest(run.path),
+    }
+    # What the network has no such option for is None.
+    differing = {
+        name: value
+        for name, value in recorded.items()
+        if name not in left_out and value is not None and value != usual.get(name)
+    }
+    words = [str(word) for word in config.get("command") or ()][1:]
+    text = readme(
+        out.name,
+        settings.license,
+        repository,
+        facts,
+        errors,
+        " ".join(["python -m", task.program, *_without_folders(words)]),
+        differing,
+    )
+    training = {**config, "result": result, "error": errors, "rounding": settings.round}
+    # Where the data and the run lay is nobody's business.
+    training["settings"] = {name: value for name, value in recorded.items() if name not in ("data_dir", "download")}
+    training["data"] = {name: value for name, value in config["data"].items() if name != "origin"}
+    training.pop("command", None)
+    fitted = preprocessing.load(run.path) if task.has_preprocessing else None
+    model = with_preprocessing(network, fitted)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as beside:
+        beside.mkdir()
+        weights.save(model, beside)
+        (beside / "README.md").write_text(text, encoding="utf-8")
+        (beside / TRAINING).write_text(json.dumps(training, indent=2) + "\n", encoding="utf-8")
+        if (run.path / "convergence.png").is_file():
+            shutil.copy(run.path / "convergence.png", beside / "convergence.png")
+
+
+def _without_folders(words: Sequence[str]) -> list[str]:
+    """The words of a command, without where its data and results were."""
+    kept, skip = [], False
+    for word in words:
+        if not skip and word not in ("--data-dir", "--out") and not word.startswith(("--data-dir=", "--out=")):
+            kept.append(word)
+        skip = word in ("--data-dir", "--out")
+    return kept
+
+
+if __name__ == "__main__":
+    run_program(main)
