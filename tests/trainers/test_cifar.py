@@ -27,6 +27,13 @@ TINY = ["--dataset", "shapes", "--train-images", 500, "--test-images", 100, "--b
 TINY += ["--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--steps", STEPS, "--drop-steps", 200]
 TINY += ["--log-every", 5, "--evaluate-every", 100, "--checkpoint-every", 10]
 
+SEVERAL_TRAININGS = """
+import json, sys
+from trainers.cifar import main
+for arguments in json.loads(sys.argv[1]):
+    assert main(arguments) == 0
+"""
+
 
 def start(*arguments, **kwargs):
     return processes.start("trainers.cifar", *arguments, **kwargs)
@@ -206,33 +213,31 @@ def test_evaluate_and_export_again(whole, program, tmp_path):
     assert not (copy / "model.keras").exists()
 
 
-def test_a_finished_run_is_extended(whole, program, tmp_path):
-    run = tmp_path / "extended"
-    shutil.copytree(whole[0], run)
-    result = program("trainers.cifar", "--resume", "--steps", STEPS + 10, "--out", run)
+def test_a_run_is_extended_and_another_overwritten_with_its_weights(whole, program, tmp_path):
+    extended, over = tmp_path / "extended", tmp_path / "over"
+    for run in (extended, over):
+        shutil.copytree(whole[0], run)
+    (over / "notes.txt").write_text("mine")
+    words = [*TINY, "--steps", 2, "--seed", 3, "--init-from", whole[0], "--overwrite", "--histograms", "--out", over]
+    more = ["--resume", "--steps", STEPS + 10, "--out", extended]
+    (tmp_path / "script.py").write_text(SEVERAL_TRAININGS)
+    commands = [list(map(str, command)) for command in (more, words)]
+    result = program("script", json.dumps(commands), env={"PYTHONPATH": str(tmp_path)})
     assert result.returncode == 0, result.stderr
+
     assert f"going on from step {STEPS}" in result.stderr
-    assert json.loads((run / "result.json").read_text())["steps"] == STEPS + 10
-    config = json.loads((run / "config.json").read_text())
+    assert json.loads((extended / "result.json").read_text())["steps"] == STEPS + 10
+    config = json.loads((extended / "config.json").read_text())
     assert (config["settings"]["steps"], config["extended"][0]["steps"]) == (STEPS + 10, STEPS)
-    assert [r["step"] for r in records(run) if r["kind"] == "test"] == [0, 100, 200, 300, 310]
+    assert [r["step"] for r in records(extended) if r["kind"] == "test"] == [0, 100, 200, 300, 310]
 
-
-def test_another_run_s_weights_in_a_folder_that_is_overwritten(whole, program, tmp_path):
-    run = tmp_path / "over"
-    shutil.copytree(whole[0], run)
-    (run / "notes.txt").write_text("mine")
-    words = [*TINY, "--steps", 2, "--seed", 3, "--init-from", whole[0], "--out", run]
-    assert "other settings" in program("trainers.cifar", *words).stderr
-    result = program("trainers.cifar", *words, "--overwrite", "--histograms")
-    assert result.returncode == 0, result.stderr
-    assert f"starting from the weights of {whole[0]} at step 300" in result.stderr
+    assert f"starting from the weights of {whole[0]} at step {STEPS}" in result.stderr
     assert "the learning rate will not drop at 200: --steps is 2" in result.stderr
-    assert saved_steps(run / "checkpoints") == [2]
-    assert (run / "notes.txt").read_text() == "mine"
-    first, last = (next(r for r in records(each) if r["kind"] == "test" and r["step"] == step) for each, step in
-                   ((run, 0), (whole[0], STEPS)))  # fmt: skip
-    assert (first["error"], first["loss"]) == (last["error"], last["loss"])
+    assert saved_steps(over / "checkpoints") == [2]
+    assert (over / "notes.txt").read_text() == "mine"
+    last = [r for r in records(whole[0]) if r["kind"] == "test"][-1]
+    first = records(over)[0]
+    assert (first["step"], first["error"], first["loss"]) == (0, last["error"], last["loss"])
 
 
 def test_killed_after_the_last_checkpoint_it_only_finishes(whole, program, tmp_path):
@@ -316,13 +321,7 @@ def test_bfloat16_and_normalisation_train(program, tmp_path):
 
 
 def test_a_second_training_in_one_process_is_independent_of_the_first(program, tmp_path):
-    code = """
-import json, sys
-from trainers.cifar import main
-for arguments in json.loads(sys.argv[1]):
-    assert main(arguments) == 0
-"""
-    (tmp_path / "script.py").write_text(code)
+    (tmp_path / "script.py").write_text(SEVERAL_TRAININGS)
     short = [*TINY, "--steps", 4, "--drop-steps", 2, "--preprocess", "channels"]
     first = [*short, "--seed", 5, "--train-images", 30, "--out", tmp_path / "first"]
     commands = [list(map(str, command)) for command in (first, [*short, "--out", tmp_path / "second"])]

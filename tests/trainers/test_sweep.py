@@ -1,11 +1,16 @@
 """Sweeps over seeds and options."""
 
+import json
 import shlex
 
 import pytest
 
+from trainers import cifar
+from trainers.cifar import Cifar
 from trainers.cli.arguments import UsageError
+from trainers.cli.settings import as_dict, parse
 from trainers.sweep import Settings, main, runs_of
+from trainers.training.program import split
 
 
 def test_a_run_for_each_seed_and_combination():
@@ -38,18 +43,31 @@ def test_what_cannot_be_run_is_said_before_anything_starts(vary, arguments, mess
         runs_of("cifar", arguments, Settings(vary=vary))
 
 
-def test_a_sweep_trains_and_reports(tmp_path, capfd):
-    small = (
-        "--dataset shapes --train-images 32 --test-images 16 --batch-size 8 --steps 2 --blocks 1 --stem 4 --widths 4"
-    )
-    words = ["--seeds", "7", "--out", str(tmp_path), "--", "cifar", *small.split()]
+def finished_run(folder, words, error):
+    """A folder as a run with these options leaves it."""
+    _, typed = split(Cifar, parse(cifar.parser(), words))
+    folder.mkdir()
+    config = {"program": "trainers.cifar", "settings": as_dict(Cifar.resolve({}, typed)), "data": {}}
+    (folder / "config.json").write_text(json.dumps(config))
+    record = {"kind": "test", "step": 10, "seconds": 60.0, "loss": 1.0, "error": error}
+    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    numbers = {"steps": 60_000, "best_error": error, "best_step": 10, "last_error": error, "parameters": 7}
+    (folder / "result.json").write_text(json.dumps({**numbers, "seconds": 60.0}))
+
+
+def test_a_sweep_starts_its_runs_and_reports(tmp_path, capfd):
+    words = ["--seeds", "7", "8", "--out", str(tmp_path), "--", "cifar", "--dataset", "shapes"]
     assert main(["--dry-run", *words]) == 0
     assert list(tmp_path.iterdir()) == []
-    assert capfd.readouterr().out.count("python -m trainers.cifar") == 1
+    assert capfd.readouterr().out.count("python -m trainers.cifar") == 2
+    for seed in (7, 8):
+        finished_run(tmp_path / f"seed-{seed}", ["--dataset", "shapes", "--seed", str(seed)], seed / 100)
     assert main(words) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"seed-7", "report"}
-    assert "| seed-7 |" in (tmp_path / "report" / "comparison.md").read_text()
-    # A finished run is left as it is.
-    before = (tmp_path / "seed-7" / "metrics.jsonl").stat().st_mtime_ns
-    assert main(words) == 0
-    assert (tmp_path / "seed-7" / "metrics.jsonl").stat().st_mtime_ns == before
+    said = capfd.readouterr().out
+    assert "[seed-8] " in said
+    assert said.count("is finished. test error: best") == 2
+    assert "7.50 ± 0.71" in (tmp_path / "report" / "comparison.md").read_text()
+    # Bad input to one run is bad input to the sweep.
+    (tmp_path / "seed-8" / "config.json").unlink()
+    assert main(words) == 2
+    assert "holds something other than a run" in capfd.readouterr().out

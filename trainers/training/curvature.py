@@ -88,7 +88,7 @@ class CurvatureCallback:
             threshold=optimizer_threshold(self._learner.optimizer),
         )
         self._last = measured
-        write_summary(self._writer, step, measured)
+        write_summary(self._writer, step, measured, prefix="spectrum")
         self._run.record(kind="curvature", step=step, seconds=seconds, **measured.scalars())
         print(
             f"step {step}: eigenvalues {measured.smallest[0]:.3g} to {measured.largest[0]:.3g}, index "
