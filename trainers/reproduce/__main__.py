@@ -7,12 +7,13 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
+from idmatters_tf import environment
 from idmatters_tf.checkpointing import write_atomically
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import run_program
 from trainers.reproduce.numbers import HEADER, Comparison, compare
-from trainers.reproduce.rows import Row, load
+from trainers.reproduce.rows import Row, data_sets, load
 from trainers.reproduce.running import Stopped, log_of, run_again
 from trainers.run.folder import Run
 
@@ -181,8 +182,6 @@ def _summary(row: Row, comparisons: Sequence[Comparison]) -> str:
 
 def _circumstances(row: Row, folder: pathlib.Path) -> list[str]:
     """In what a run differs from the recorded one: versions, data, bits of the weights."""
-    from trainers.reproduce.rows import data_sets
-    from trainers.run import environment
 
     run, lines = Run(folder), []
     config = run.config() if run.exists() else {}
