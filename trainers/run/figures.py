@@ -122,7 +122,9 @@ def _mean(curves):
     first, last = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
     # Without a step in common, the curves are as good as constant there.
     steps = sorted({step for curve in curves for step, _ in curve if first <= step <= last}) or [last]
-    values = np.array([np.interp(steps, *zip(*curve, strict=True)) for curve in curves])
+    values = np.array(
+        [np.interp(steps, [step for step, _ in curve], [value for _, value in curve]) for curve in curves]
+    )
     return steps, values.mean(axis=0), values.std(axis=0, ddof=1 if len(curves) > 1 else 0)
 
 
