@@ -87,15 +87,16 @@ def list_classes(folder: Path) -> ImageFiles:
         DataError: nothing there, an empty class, or a folder that cannot be read.
     """
     folder = pathlib.Path(folder)
-    classes = sorted(entry.name for entry in _entries(folder) if entry.is_dir() and not entry.name.startswith("."))
+    inside = [entry for entry in _entries(folder) if not entry.name.startswith(".")]
+    classes = sorted(entry.name for entry in inside if entry.is_dir())
     if not classes:
         raise DataError(f"{folder} holds no class folders. Expected {folder}/CLASS/*.JPEG, one folder for each class.")
     names: list[str] = []
     labels: list[int] = []
-    ignored = _others(folder, classes)
+    ignored = sorted(entry.name for entry in inside if not entry.is_dir())
     for label, name in enumerate(classes):
-        images = _images(folder / name)
-        ignored += [f"{name}/{other}" for other in _others(folder / name, images)]
+        images, others = _images_and_others(folder / name)
+        ignored += [f"{name}/{other}" for other in others]
         if not images:
             raise DataError(
                 f"class folder {folder / name} holds no images ({', '.join(SUFFIXES)}). Fill it or remove it."
@@ -118,7 +119,7 @@ def list_flat(folder: Path, class_names: Sequence[str], labels_file: Path | None
         DataError: no labels, an image without a label, or a class that is not a training class.
     """
     folder = pathlib.Path(folder)
-    images = _images(folder)
+    images, others = _images_and_others(folder)
     if labels_file is None:
         candidates = [above / name for above in (folder, folder.parent) for name in LABEL_FILES]
         labels_file = next((path for path in candidates if path.is_file()), None)
@@ -135,7 +136,8 @@ def list_flat(folder: Path, class_names: Sequence[str], labels_file: Path | None
         if name not in places:
             raise DataError(f"{labels_file}: {image} is of class {name!r}, which has no training folder.")
     labels = [places[name] for name in classes]
-    return ImageFiles(folder, images, labels, tuple(class_names), tuple(_others(folder, [*images, labels_file.name])))
+    ignored = tuple(other for other in others if other != labels_file.name)
+    return ImageFiles(folder, images, labels, tuple(class_names), ignored)
 
 
 def _read_labels(path, images):
@@ -172,7 +174,7 @@ def check_same_classes(train: ImageFiles, test: ImageFiles) -> None:
 
 def holds_images(folder: Path) -> bool:
     """Whether there are images directly in a folder."""
-    return bool(_images(pathlib.Path(folder)))
+    return any(_is_image(entry) for entry in _entries(folder))
 
 
 def holds_classes(folder: Path) -> bool:
@@ -184,16 +186,15 @@ def _checksum(name):
     return hashlib.sha256(name.encode(errors="surrogateescape")).digest()
 
 
-def _others(folder, wanted):
-    """What lies in a folder besides the wanted names, but for hidden files."""
-    known = set(wanted)
-    return sorted(
-        entry.name for entry in _entries(folder) if entry.name not in known and not entry.name.startswith(".")
-    )
+def _is_image(entry):
+    return entry.name.lower().endswith(SUFFIXES)
 
 
-def _images(folder):
-    return sorted(entry.name for entry in _entries(folder) if entry.name.lower().endswith(SUFFIXES))
+def _images_and_others(folder):
+    """The names of the images in a folder, and of all else but hidden files, each sorted."""
+    entries = _entries(folder)
+    others = [entry.name for entry in entries if not _is_image(entry) and not entry.name.startswith(".")]
+    return sorted(entry.name for entry in entries if _is_image(entry)), sorted(others)
 
 
 def _entries(folder):

@@ -100,9 +100,9 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     from trainers.training import preprocessing
     from trainers.training.session import Session
 
-    described = DataDescription(
-        data.origin, tuple(data.image_shape), data.classes, data.digest(), tuple(data.class_names)
-    )
+    # A folder's name may be any bytes.
+    names = tuple(name.encode(errors="surrogateescape").decode(errors="replace") for name in data.class_names)
+    described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest(), names)
     run.start(as_dict(settings), as_dict(described), task.program, numerics())
     if run.writes:
         remove_unfinished(run.path)
