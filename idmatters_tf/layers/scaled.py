@@ -91,6 +91,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
     Args:
         filters: output channels of both convolutions, at least as many as the input has.
         kernel_size: the kernels' side.
+        last_kernel_size: the second kernel's side where it differs; as the first if None.
         strides: the stride of the first convolution. The skip is average-pooled over windows of this size.
         activation: between the two convolutions.
         branch_gain: where the gains of the second kernel start.
@@ -119,6 +120,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
         activation: Activation = "relu",
         branch_gain: float = 0.2,
         standardize: bool = False,
+        last_kernel_size: int | None = None,
         kernel_initializer: Initializer = None,
         seed: int | None = None,
         **kwargs: Any,
@@ -126,6 +128,9 @@ class ScaledResidualConv2D(keras.layers.Layer):
         super().__init__(**kwargs)
         self.filters = positive_integer("filters", filters, self)
         self.kernel_size = positive_integer("kernel_size", kernel_size, self)
+        self.last_kernel_size = last_kernel_size
+        if last_kernel_size is not None:
+            positive_integer("last_kernel_size", last_kernel_size, self)
         self.strides = positive_integer("strides", strides, self)
         self.activation = keras.activations.get(activation)
         self.branch_gain = float(branch_gain)
@@ -133,13 +138,13 @@ class ScaledResidualConv2D(keras.layers.Layer):
         self.kernel_initializer: Any = keras.initializers.get(kernel_initializer) or keras.initializers.HeNormal(seed)
         self.seed = seed
         self.data_format = "channels_last"
-        self.conv1 = self._convolution("conv1", 0, 1.0, self.strides)
-        self.conv2 = self._convolution("conv2", 1, self.branch_gain)
+        self.conv1 = self._convolution("conv1", 0, self.kernel_size, 1.0, self.strides)
+        self.conv2 = self._convolution("conv2", 1, self.last_kernel_size or self.kernel_size, self.branch_gain)
 
-    def _convolution(self, name: str, number: int, gain: float, strides: int = 1) -> ScaledConv2D:
+    def _convolution(self, name: str, number: int, size: int, gain: float, strides: int = 1) -> ScaledConv2D:
         return ScaledConv2D(
             self.filters,
-            self.kernel_size,
+            size,
             gain=gain,
             standardize=self.standardize,
             strides=strides,
@@ -169,6 +174,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
         config = {
             "filters": self.filters,
             "kernel_size": self.kernel_size,
+            "last_kernel_size": self.last_kernel_size,
             "strides": self.strides,
             "activation": keras.activations.serialize(self.activation),
             "branch_gain": self.branch_gain,

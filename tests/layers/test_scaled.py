@@ -48,9 +48,9 @@ def test_the_gain_keeps_the_variance_of_rectified_normal_numbers():
     assert RELU_GAIN**2 * rectified.var() == pytest.approx(1, rel=5e-3)
 
 
-@pytest.mark.parametrize(("filters", "strides"), [(3, 1), (3, 2), (8, 1), (8, 2)])
-def test_the_block_is_its_formula(filters, strides):
-    layer = ScaledResidualConv2D(filters, strides=strides, name="block")
+@pytest.mark.parametrize(("filters", "strides", "last_kernel_size"), [(3, 1, None), (3, 2, 1), (8, 1, 1), (8, 2, None)])
+def test_the_block_is_its_formula(filters, strides, last_kernel_size):
+    layer = ScaledResidualConv2D(filters, strides=strides, last_kernel_size=last_kernel_size, name="block")
     images = rng.normal(size=(2, 7, 9, 3)).astype("float32")
     weights = set_random(layer, images.shape)
     scaled = {name: weights[f"{name}/kernel"] * weights[f"{name}/gains"] for name in ("conv1", "conv2")}
@@ -79,7 +79,7 @@ def test_narrowing_is_refused():
 
 
 def test_the_network_starts_at_the_logarithm_of_the_classes_and_saves(tmp_path):
-    model = normalizer_free_resnet(blocks=1, widths=(8, 16), stem=4, classes=7)
+    model = normalizer_free_resnet(blocks=1, widths=(8, 16), stem=4, classes=7, last_kernel_size=1)
     images = rng.normal(size=(5, 32, 32, 3)).astype("float32")
     assert not np.array(model(images)).any()
     model.layers[-1].set_weights([rng.normal(size=(16, 7)), rng.normal(size=7)])
@@ -96,7 +96,13 @@ def test_logits_are_float32_under_bfloat16():
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
-    [({"widths": ()}, "widths"), ({"widths": (8, 4)}, "widths"), ({"stem": 99}, "stem"), ({"blocks": 0}, "blocks")],
+    [
+        ({"widths": ()}, "widths"),
+        ({"widths": (8, 4)}, "widths"),
+        ({"stem": 99}, "stem"),
+        ({"blocks": 0}, "blocks"),
+        ({"last_kernel_size": 0}, "last_kernel_size"),
+    ],
 )
 def test_bad_arguments(arguments, named):
     with pytest.raises(ValueError, match=named):

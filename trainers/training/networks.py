@@ -57,6 +57,14 @@ class Network:
         metavar="X",
         at_least=0,
     )
+    last_kernel_size: int | None = setting(
+        None,
+        help="rows and columns of each block's second kernel, in normalizer-free (default: 3)",
+        metavar="N",
+        at_least=1,
+        at_most=99,
+        added_later=True,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +101,8 @@ def _normalizer_free(network, ablations, common, replicas):
     from models.normalizer_free import normalizer_free_resnet
 
     own = {"blocks": network.blocks, "widths": network.widths, "stem": network.stem}
-    return normalizer_free_resnet(**own, branch_gain=network.branch_gain, **common)
+    own |= {"last_kernel_size": network.last_kernel_size or 3, "branch_gain": network.branch_gain}
+    return normalizer_free_resnet(**own, **common)
 
 
 def _resnet(network, ablations, common, replicas):
@@ -159,7 +168,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         _identity,
     ),
     # This package's own, see docs/fast.md.
-    "normalizer-free": Architecture(("blocks", "widths", "stem", "branch_gain"), NORMALIZER_FREE, _normalizer_free),
+    "normalizer-free": Architecture(
+        ("blocks", "widths", "stem", "branch_gain", "last_kernel_size"), NORMALIZER_FREE, _normalizer_free
+    ),
     "resnet": Architecture(("depth", "shortcut"), _RESNET_RECIPE, _resnet),
     "preresnet": Architecture(("depth", "shortcut"), _RESNET_RECIPE, _resnet),
     # Huang et al. (2016), section 4.2: 300 epochs with batches of 64.
@@ -196,7 +207,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 _OWN_OPTIONS = tuple(dict.fromkeys(option for each in ARCHITECTURES.values() for option in each.options))
-_MAY_BE_NONE = ("branch_scale", "norm_momentum", "negative_slope")
+_MAY_BE_NONE = ("branch_scale", "norm_momentum", "negative_slope", "last_kernel_size")
 
 
 def recipe_of(model: str, depth: int | None = None) -> dict[str, Any]:
