@@ -164,7 +164,8 @@ def _text_of(logger):
     if logger.csv_file is None or logger.csv_file.closed:
         return None
     logger.csv_file.flush()
-    return pathlib.Path(logger.filename).read_text()
+    # As bytes, since its lines end with \r\n.
+    return pathlib.Path(logger.filename).read_bytes().decode()
 
 
 def _write_again(logger, text):
@@ -172,6 +173,6 @@ def _write_again(logger, text):
     if text is None:
         return
     logger.csv_file.close()
-    pathlib.Path(logger.filename).write_text(text)
+    pathlib.Path(logger.filename).write_bytes(text.encode())
     logger.csv_file = open(logger.filename, "a")  # noqa: SIM115 - closed by the logger
     logger.append_header = not text

@@ -231,6 +231,6 @@ def test_stopped_and_started_anew(name, tmp_path):
     assert_same(whole, last)
     for path in sorted((tmp_path / "whole").glob("*.*")):
         if path.suffix == ".csv":
-            assert path.read_text() == (tmp_path / "stopped" / path.name).read_text()
+            assert path.read_bytes() == (tmp_path / "stopped" / path.name).read_bytes()
         else:
             assert (tmp_path / "stopped" / path.name).exists()

@@ -1,8 +1,14 @@
 """SIGKILL at any moment: the run that goes on ends with the same bits as one that was never disturbed."""
 
+import os
 import signal
+import subprocess
+import sys
 import time
 
+import pytest
+
+from tests.conftest import ROOT
 from tests.faults.conftest import STEPS, TINY
 from tests.support.processes import assert_same_run, records, start, wait_until
 
@@ -42,3 +48,15 @@ def test_random_kills(whole, tmp_path, chance, amount, count_faults):
             failures.append(error)
     count_faults("SIGKILL at a random moment, then the same command", kills, kills - bad)
     assert not failures, failures[0]
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_random_kills_of_fit(backend, tmp_path, chance, amount, count_faults):
+    command = [sys.executable, "-m", "tests.support.killed_fit", tmp_path, amount, chance.random()]
+    env = {**os.environ, "KERAS_BACKEND": backend}
+    done = subprocess.run([*map(str, command)], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    tried, survived = map(int, done.stdout.split())
+    count_faults(f"`model.fit` with `ExactResume` on {backend}: SIGKILL, then the same script", tried, survived)
+    assert tried
+    assert survived == tried

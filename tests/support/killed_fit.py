@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+import traceback
 
 import keras
 import numpy as np
@@ -45,7 +46,9 @@ def train(folder, progress=None):
         keras.callbacks.CSVLogger(folder / "log.csv"),
     ]
     if progress is not None:
-        callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: os.write(progress, b".")))
+        callbacks.append(
+            keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: os.write(progress, b"."))
+        )
     batches = ArrayBatches(x, y, batch_size=8, seed=1)
     history = model.fit(batches, epochs=EPOCHS, callbacks=callbacks, validation_data=(x, y), verbose=0)
     found = hashlib.sha256(json.dumps(history.history).encode() + (folder / "log.csv").read_bytes())
@@ -71,6 +74,8 @@ def in_a_process(folder, after=None, delay=0.0):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "result").write_text(train(folder, writes))
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(status)
