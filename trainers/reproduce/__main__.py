@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 from idmatters_tf import environment
 from idmatters_tf.checkpointing import write_atomically
-from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.arguments import Parser, RunError, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
-from trainers.cli.startup import run_program
+from trainers.cli.startup import explained, run_program, say
 from trainers.reproduce.numbers import HEADER, Comparison, compare
 from trainers.reproduce.rows import Row, data_sets, load
-from trainers.reproduce.running import Stopped, log_of, run_again
+from trainers.reproduce.running import Stopped, log_of, other_files, run_again
 from trainers.run.folder import Run
 
 EXAMPLES = """
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if settings.budget is not None:
             return _within_budget(rows, minutes(settings.budget), out, settings.data_dir)
-        codes = [reproduce(row, rows, out, settings.data_dir) for row in chosen(rows, settings.rows)]
+        codes = [_attempt(row, rows, out, settings.data_dir) for row in chosen(rows, settings.rows)]
     except Stopped as stopped:
         print("stopped; the same command goes on")
         return stopped.code
@@ -134,6 +134,9 @@ def reproduce(row: Row, rows: Mapping[str, Row], out: pathlib.Path, data_dir: st
         code = max([reproduce(rows[name], rows, out, data_dir) for name in row.rests_on])
         return max(code, _report(row, out / row.rests_on[0], out)) if row.numbers else code
     print(f"== {row.name}: {row.item}; {row.cost_in_words()}", flush=True)
+    if row.data is not None and data_dir is not None:
+        for line in other_files(data_sets()[row.data], pathlib.Path(data_dir)):
+            print(line)
     run_again(row, out / row.name, data_dir)
     return _report(row, out / row.name, out)
 
@@ -147,8 +150,18 @@ def _within_budget(rows: Mapping[str, Row], budget: float, out: pathlib.Path, da
         if spent + (row.cost_in_minutes or 0) > budget:
             print(f"{row.name} and what costs more is left: {spent:.1f} of {budget:g} minutes are spent")
             break
-        codes.append(reproduce(row, rows, out, data_dir))
+        codes.append(_attempt(row, rows, out, data_dir))
     return max(codes)
+
+
+def _attempt(row: Row, rows: Mapping[str, Row], out: pathlib.Path, data_dir: str | None) -> int:
+    """`reproduce`, but what fails is said, so that the other rows have their turn. Returns the exit code."""
+    try:
+        return reproduce(row, rows, out, data_dir)
+    except (RunError, UsageError) as error:
+        sentence, code = explained(error)
+        say(f"error: {sentence}")
+        return code
 
 
 def _report(row: Row, folder: pathlib.Path, out: pathlib.Path | None = None) -> int:
@@ -182,7 +195,6 @@ def _summary(row: Row, comparisons: Sequence[Comparison]) -> str:
 
 def _circumstances(row: Row, folder: pathlib.Path) -> list[str]:
     """In what a run differs from the recorded one: versions, data, bits of the weights."""
-
     run, lines = Run(folder), []
     config = run.config() if run.exists() else {}
     now = config.get("versions") or environment.versions()

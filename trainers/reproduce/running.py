@@ -1,6 +1,7 @@
 """Runs the commands of a row again, each as a process of its own whose output is shown and kept."""
 
 import contextlib
+import hashlib
 import os
 import pathlib
 import shlex
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from trainers.cli.arguments import RunError, UsageError
-from trainers.reproduce.rows import Row
+from trainers.reproduce.rows import DataSet, Row
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -92,6 +93,25 @@ def run_again(row: Row, folder: pathlib.Path, data_dir: str | None) -> None:
         if code == 2:
             raise UsageError(f"{row.name}: the command was refused, for the reason above.")
         raise RunError(f"{row.name}: the command ended with exit code {code}, not {expected}. Its output is in {log}.")
+
+
+def other_files(data: DataSet, folder: pathlib.Path) -> list[str]:
+    """Which of the files in a folder, or one level below it, are not the official ones, in words.
+
+    Args:
+        data: names the official files and their checksums.
+        folder: of the data sets.
+    """
+    lines = []
+    folders = [folder, *(path for path in folder.glob("*") if path.is_dir())]
+    # Other data sets may have single files of the same names.
+    for holding in (each for each in folders if all((each / name).is_file() for name in data.files)):
+        for name, expected in data.files.items():
+            with open(holding / name, "rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            if found != expected:
+                lines.append(f"{holding / name} is not the official file: its SHA-256 is {found}, not {expected}")
+    return lines
 
 
 def _process(words: Sequence[str], row: Row) -> list[str]:
