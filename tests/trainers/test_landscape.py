@@ -12,6 +12,7 @@ from idmatters_tf import linear
 from tests.support.programs import run_in_process
 from trainers.landscape import (
     augmentation,
+    block_norms,
     certified,
     depth_laws,
     descent,
@@ -20,6 +21,8 @@ from trainers.landscape import (
     projected,
     promises,
     regularization,
+    targets,
+    update_laws,
     zero_asymmetric,
 )
 from trainers.landscape.__main__ import main
@@ -259,6 +262,62 @@ def test_the_largest_stable_rate_falls_with_depth_for_layers_and_not_for_units_o
     assert kinds["2-shortcut"].slope == pytest.approx(0, abs=0.35)
     for row in rows:
         assert row.low <= row.slope <= row.high
+
+
+def test_the_first_steps_change_is_that_of_a_small_step():
+    rng = np.random.default_rng(0)
+    W = update_laws.start("xavier", 5, 6, rng)
+    rate = update_laws.constant_update_rate(W, np.random.default_rng(1), 1)
+    x, error = np.random.default_rng(1).normal(size=(2, 6, 1))
+    x, error = x / np.linalg.norm(x) * 6**0.5, error / np.linalg.norm(error)
+    # One gradient step of <error, z> per input, done to all layers at once, with a step far below the rate.
+    eta, hidden, changes = 1e-7, [x], []
+    for layer in W:
+        hidden.append(layer @ hidden[-1])
+    updated = []
+    for k in range(5):
+        delta = error
+        for layer in W[:k:-1]:
+            delta = layer.T @ delta
+        updated.append(W[k] - eta * delta @ hidden[k].T / 6)
+    z = x
+    for k, layer in enumerate(updated):
+        z = layer @ z
+        changes.append(np.sum((z - hidden[k + 1]) ** 2))
+    assert rate * np.sqrt(np.mean(changes)) / eta == pytest.approx(1, rel=1e-5)
+
+
+def test_orthogonal_layers_have_the_law_minus_one_exactly_and_gaussian_ones_fall_faster():
+    rows = update_laws.measure((4, 8, 16), 48, 2, 2)
+    for row in rows:
+        if row.kind in ("orthogonal", "identity"):
+            squares = np.arange(1, row.depth + 1) ** 2
+            assert row.rate == pytest.approx(np.mean(squares) ** -0.5, rel=1e-10)
+            assert row.rate == pytest.approx(update_laws.wide_rate(row.kind, row.depth), rel=1e-10)
+    # The sums of the argument, term by term.
+    total = sum(min(m, k) + 1 for last in range(1, 6) for m in range(last) for k in range(last))
+    assert update_laws.wide_rate("xavier", 5) == pytest.approx((5 / total) ** 0.5)
+    slopes = {row.kind: row.slope for row in rows}
+    assert slopes["xavier"] < slopes["orthogonal"] - 0.1
+    assert update_laws.verdict([dataclasses.replace(row, slope=0.0) for row in rows]).seen is False
+
+
+def test_branches_scale_with_depth_as_their_starts_allow():
+    rows = block_norms.measure(3, 2.0, (8, 32), 2, 150)
+    trained, rough = (block_norms.exponents(rows, quantity) for quantity in ("trained", "roughness"))
+    for start in ("zero", "smooth / l", "independent / l"):
+        assert trained[start][0] == pytest.approx(-1, abs=0.25)
+    assert trained["independent / sqrt(l)"][0] == pytest.approx(-0.5, abs=0.3)
+    assert rough["smooth / l"][0] < rough["independent / l"][0] - 0.5 < rough["independent / sqrt(l)"][0] - 0.5
+    # The way of the branches, in a plain loop.
+    row = rows[0]
+    R = random_target(3, 2.0, 1, row.seed)
+    A = np.zeros((row.depth, 3, 3))
+    for _ in range(150):
+        A = A - targets.learning_rate(R, row.depth) * linear.risk_gradient(A, R) / 2
+    assert row.trained == row.moved == pytest.approx(np.median([np.linalg.norm(one, 2) for one in A]), rel=1e-9)
+    differences = [np.sum((A[i + 1] - A[i]) ** 2) for i in range(row.depth - 1)]
+    assert row.roughness == pytest.approx(np.sqrt(sum(differences)), rel=1e-6)
 
 
 def test_an_exponent_and_its_interval():

@@ -24,6 +24,8 @@ experiments, each with a table (CSV), a figure and TensorBoard scalars in --out:
   projected        balanced layers, and the end-to-end map kept positive, where that helps
   flow             gradient descent beside gradient flow: conserved quantities, sharpness, where they part
   depth_laws       the largest stable learning rate against depth, for each kind of network and start
+  update_laws      the rate of a first step of constant size against depth
+  block_norms      norms of branches against depth, at the start and after training
 
 examples:
   python -m trainers.landscape                                          under two minutes on two CPU cores

@@ -186,6 +186,9 @@ def draw(rows: Sequence[DepthLawRow]) -> Figure:
         )
         if row.law is not None:
             slopes.plot(row.law, number, "k|", markersize=16, label="expected" if number == 0 else None)
+    # The law of the rate of a first step of constant size, arXiv 2602.07494: see `trainers.landscape.update_laws`.
+    reference = max(row.rate for row in rows) * (depths / depths[0]) ** -1.5
+    rates.loglog(depths, reference, "k:", linewidth=1, label="depth^(-3/2)")
     all_depths = sorted(by_column(rows, "depth"))
     rates.set_xticks(all_depths, [f"{depth:g}" for depth in all_depths])
     rates.minorticks_off()

@@ -3,6 +3,7 @@
 from trainers.experiments.registry import AnyExperiment
 from trainers.landscape import (
     augmentation,
+    block_norms,
     certified,
     depth_laws,
     descent,
@@ -11,6 +12,7 @@ from trainers.landscape import (
     projected,
     promises,
     regularization,
+    update_laws,
     zero_asymmetric,
 )
 
@@ -25,4 +27,6 @@ EXPERIMENTS: tuple[AnyExperiment, ...] = (
     projected.EXPERIMENT,
     flow.EXPERIMENT,
     depth_laws.EXPERIMENT,
+    update_laws.EXPERIMENT,
+    block_norms.EXPERIMENT,
 )

@@ -1,0 +1,178 @@
+"""How the norms of residual branches scale with the depth, at the start and after training, by the kind of start."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from idmatters_tf import linear
+from trainers.experiments.panels import add_legend, by_column, panels
+from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
+from trainers.landscape.depth_laws import exponent
+from trainers.landscape.settings import Settings
+from trainers.landscape.targets import Targets, learning_rate, random_target
+
+DEPTHS = (8, 16, 32, 64)
+SEEDS = 3
+
+# By quantity: its exponent in the depth for each start, see `measure`.
+EXPECTED = {
+    "trained": {"zero": -1.0, "independent / l": -1.0, "smooth / l": -1.0, "independent / sqrt(l)": -0.5},
+    "moved": {"zero": -1.0, "independent / l": -1.0, "smooth / l": -1.0, "independent / sqrt(l)": -1.0},
+    "roughness": {"zero": -1.5, "independent / l": -0.5, "smooth / l": -1.5, "independent / sqrt(l)": 0.0},
+}
+TITLES = {
+    "map_at_start": "||f - I|| at the start",
+    "trained": "median norm of a branch after training",
+    "moved": "median way of a branch",
+    "roughness": "(sum of squared differences of neighbours)^(1/2)",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockNormRow:
+    """One network.
+
+    Attributes:
+        start: of `EXPECTED`.
+        depth: l.
+        seed: of target and start.
+        risk: f - C after training.
+        map_at_start: ||f - I||_F / sqrt(d) of the end-to-end map at the start.
+        trained: the median spectral norm of the branches A_i after training.
+        moved: the median spectral norm of the difference between a branch after training and at the start.
+        roughness: (sum_i ||A_(i+1) - A_i||_F^2)^(1/2) after training.
+    """
+
+    start: str
+    depth: int
+    seed: int
+    risk: float
+    map_at_start: float
+    trained: float
+    moved: float
+    roughness: float
+
+
+Start = Callable[[int, int, np.random.Generator], NDArray[np.float64]]
+
+
+def _smooth(depth: int, dim: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """A random function of i / l, three terms of a Fourier series, over l."""
+    t = (np.arange(depth) + 0.5) / depth
+    terms = np.stack([np.ones(depth), np.cos(np.pi * t), np.cos(2 * np.pi * t)])
+    return np.einsum("kl,kij->lij", terms, rng.normal(scale=dim**-0.5 / 3**0.5, size=(3, dim, dim))) / depth
+
+
+STARTS: dict[str, Start] = {
+    "zero": lambda depth, dim, rng: np.zeros((depth, dim, dim)),
+    "independent / l": lambda depth, dim, rng: rng.normal(scale=dim**-0.5, size=(depth, dim, dim)) / depth,
+    "smooth / l": _smooth,
+    "independent / sqrt(l)": lambda depth, dim, rng: rng.normal(scale=dim**-0.5, size=(depth, dim, dim)) / depth**0.5,
+}
+
+
+def measure(
+    dim: int, condition: float, depths: Sequence[int], seeds: int, steps: int, progress: ProgressCallback = silent
+) -> list[BlockNormRow]:
+    """Gradient descent of residual networks of all depths from each start.
+
+    Marion, Fermanian, Biau & Vert (*Scaling ResNets in the Large-depth Regime*, arXiv 2206.06929): with independent
+    random branches the scale 1 / sqrt(l) alone gives a map that is neither the identity nor infinite in the limit, a
+    stochastic differential equation; with branches that are a smooth function of i / l it is 1 / l, an ordinary one.
+    Cohen, Cont, Rossier & Xu (*Scaling Properties of Deep Residual Networks*, ICML 2021) tell the two apart in trained
+    networks by the exponent of the branches' norms and by the sum of squared differences of neighbours.
+
+    What to expect: training moves each of l branches by its share of the way, l^(-1), and smoothly in i. So the norm
+    after training is l^(-1), or l^(-1/2) from the start of that size; and the differences add up to (l l^(-4))^(1/2)
+    = l^(-3/2) where the start is smooth, and remain those of an independent start: l^(-1/2) at 1 / l, constant at
+    1 / sqrt(l). Training does not make a rough network smooth.
+
+    Args:
+        dim, condition: of the random targets, which have positive determinants.
+        depths: l.
+        seeds: how many targets and starts.
+        steps: of gradient descent.
+        progress: is told of each piece of work done.
+    """
+    rows, counter = [], Counter(progress, "block norms", len(STARTS) * len(depths))
+    for name, start in STARTS.items():
+        for depth in depths:
+            for seed in range(seeds):
+                R = random_target(dim, condition, 1, seed)
+                A = start(depth, dim, np.random.default_rng([seed, depth]))
+                found = linear.gradient_descent(
+                    A[None, :, None], np.eye(dim), R, learning_rate(R, depth), steps, record_every=steps
+                )
+                trained = found.weights[0, :, 0]
+                rows.append(
+                    BlockNormRow(
+                        start=name,
+                        depth=depth,
+                        seed=seed,
+                        risk=2 * float(found.excess_risk[0, -1]),
+                        map_at_start=float(np.linalg.norm(linear.compose(A) - np.eye(dim))) / dim**0.5,
+                        trained=float(np.median(linear.layer_norms(trained))),
+                        moved=float(np.median(linear.layer_norms(trained - A))),
+                        roughness=float(np.linalg.norm(np.diff(trained, axis=0))),
+                    )
+                )
+            counter.advance()
+    return rows
+
+
+def exponents(rows: Sequence[BlockNormRow], quantity: str) -> dict[str, tuple[float, float, float]]:
+    """For each start the exponent of a quantity in the depth, with its interval over the seeds."""
+    found = {}
+    for start, of_start in by_column(rows, "start").items():
+        depths, by_seed = sorted(by_column(of_start, "depth")), by_column(of_start, "seed").values()
+        values = np.array([[getattr(row, quantity) for row in sorted(one, key=lambda r: r.depth)] for one in by_seed])
+        found[start] = exponent(depths, values)
+    return found
+
+
+def verdict(rows: Sequence[BlockNormRow]) -> Verdict:
+    """The claim: the exponents are those of the argument in `measure`, within 0.25."""
+    kept, numbers = True, []
+    for quantity, expected in EXPECTED.items():
+        for start, (slope, low, high) in exponents(rows, quantity).items():
+            kept &= abs(slope - expected[start]) < 0.25
+            numbers.append(f"{quantity}, {start} {slope:.2f} ({low:.2f} to {high:.2f}, expected {expected[start]:g})")
+    return Verdict(kept, "exponents in the depth: " + "; ".join(numbers))
+
+
+def draw(rows: Sequence[BlockNormRow]) -> Figure:
+    """Each quantity against depth, with the slopes that are expected as dotted lines through the first depth."""
+    figure, axes = panels(len(TITLES))
+    for each, (quantity, title) in zip(axes, TITLES.items(), strict=True):
+        for number, (start, of_start) in enumerate(by_column(rows, "start").items()):
+            by_depth = by_column(of_start, "depth")
+            depths = np.array(sorted(by_depth), float)
+            means = np.array([np.mean([getattr(row, quantity) for row in by_depth[depth]]) for depth in depths])
+            if not means.all():
+                continue
+            # A little to the side, so that no curve hides another.
+            shifted = depths * 1.03 ** (number - 1.5)
+            each.loglog(shifted, means, "o-", color=f"C{number}", markersize=4, label=start)
+            if quantity in EXPECTED:
+                law = means[0] * (depths / depths[0]) ** EXPECTED[quantity][start]
+                each.loglog(shifted, law, color=f"C{number}", linestyle=":")
+        each.set_title(title, fontsize=9)
+        all_depths = sorted(by_column(rows, "depth"))
+        each.set_xticks(all_depths, [f"{depth:g}" for depth in all_depths])
+        each.minorticks_off()
+        each.set_xlabel("depth l", fontsize=9)
+    add_legend(figure)
+    return figure
+
+
+def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[BlockNormRow]:
+    chosen = settings.targets
+    if chosen.target or not targets.positive or chosen.dim == 1:
+        return []
+    return measure(chosen.dim, min(chosen.condition), DEPTHS, SEEDS, max(1, settings.networks.steps // 5), progress)
+
+
+EXPERIMENT = Experiment("block_norms", BlockNormRow, _run, {"block_norms": draw}, verdicts=lambda rows: [verdict(rows)])
