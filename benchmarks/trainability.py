@@ -175,7 +175,7 @@ def draw(rows, options, path):
     if image is not None:
         bar = figure.colorbar(image, ax=axes[: len(starts)], shrink=0.8, extend="both")
         bar.set_label(f"training loss after {options.steps} steps; cross: diverged", fontsize=8)
-    save_figure(figure, path, dpi=150)
+    save_figure(figure, path)
 
 
 def main():

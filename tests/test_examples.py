@@ -57,6 +57,17 @@ def test_curvature_of_your_model(tmp_path):
     assert (tmp_path / "density.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_deepen_a_trained_model(tmp_path):
+    options = ["--out", str(tmp_path), "--epochs", "1", "--images", "100"]
+    command = [sys.executable, "examples/deepen_a_trained_model.py", *options]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert result.returncode == 0, result.stderr
+    trained, deepened, *_ = result.stdout.splitlines()
+    assert trained.split(",")[-2:] == deepened.split(",")[-2:]
+    assert "without " in result.stdout
+    assert (tmp_path / "deeper.keras").exists()
+
+
 def test_edge_of_stability(tmp_path):
     options = ["--out", str(tmp_path), "--images", "40", "--steps", "4", "--every", "2"]
     command = [sys.executable, "examples/edge_of_stability.py", *options]
