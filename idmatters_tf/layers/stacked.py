@@ -129,5 +129,6 @@ def _unless_silent(h: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, None]:
     U, s, _ = weights
     wide = ops.reshape(ops.transpose(U, (1, 0, 2)), (U.shape[1], -1))
     hidden: Tensor = ops.matmul(h, wide)
-    fires = ops.any(hidden + ops.reshape(s, (-1,)) > 0)
+    # Compared, not added: one array of batch times units fewer. A sum rounds to 0 only where it is 0.
+    fires = ops.any(hidden > -ops.reshape(s, (-1,)))
     return ops.cond(fires, lambda: _chain(h, weights), lambda: h), None

@@ -1,0 +1,40 @@
+"""Claim: float64 ends the constructions on a line at a number of rows that falls as one over the root of the dimension.
+
+    python benchmarks/memorize_limits.py [--dims D ...] [--rows N] [--classes R]
+
+Normal points and random labels. On a line the smallest gap of n points is about their range over n^2, and rounding may
+move a sum of d products by about d times the unit roundoff; a construction refuses where the second is too large for
+the first. Each is built for n rows, and the share of the rounding allowed that is taken there, times (m / n)^2, is 1 at
+m: the number of rows that is reported.
+"""
+
+import argparse
+
+import numpy as np
+
+from harness import results
+from idmatters_tf.expressivity import construct_lookup, construct_three_layers
+
+
+def main():
+    parser = results.parser(__doc__, rounds=1)
+    parser.add_argument("--dims", type=int, nargs="+", default=[2, 64, 3072], help="d (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=4000, help="n (default: %(default)s)")
+    parser.add_argument("--classes", type=int, default=10, help="r (default: %(default)s)")
+    options: argparse.Namespace = parser.parse_args()
+    report = results.Report(__file__, options, ["numpy"])
+    n, classes = options.rows, options.classes
+    for d in options.dims:
+        found = {"lookup, bit-extraction": [], "yun": []}
+        for seed in range(5):
+            rng = np.random.default_rng(seed)
+            x, labels = rng.standard_normal((n, d)), rng.integers(0, classes, n)
+            found["lookup, bit-extraction"].append(construct_lookup(x, labels, classes, False, seed).rounding)
+            found["yun"].append(construct_three_layers(x, labels, classes, seed).rounding)
+        for name, shares in found.items():
+            report.add(f"{name}, d = {d}", [n / share**0.5 for share in shares], "rows at most")
+    report.finish(f"Extrapolated from n = {n:,}, five draws, r = {classes}.")
+
+
+if __name__ == "__main__":
+    main()

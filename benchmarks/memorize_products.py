@@ -1,0 +1,98 @@
+"""Claim: what keeps the memoriser from the rate of large matrix products is that its own products are thin.
+
+    python benchmarks/memorize_products.py [--width K] [--rounds N]
+
+Every point meets every unit in an inner product of k numbers: 2 k operations for each number that is written and
+looked at once, by `max` when building, by a comparison when checking. Measured, each as a share of the rate of square
+matrices of the same dtype in the same run: the thin products alone, the most that any arrangement of the search can
+reach, and the same with what is done to the results, for several sizes of tiles (building, NumPy, float32) and of
+groups of blocks (checking, TensorFlow, float64). Half the machine's rate is possible where the first column is above
+one half; the best tile is the one to write into `TILE` of construction.py and `LOOKAHEAD_UNITS` of memorizer.py.
+"""
+
+import os
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+
+from harness import results
+
+POINTS, PANEL, BATCH = 16384, 256, 4096
+TILES = (512, 1024, 2048, 4096, 8192)
+GROUPS = (128, 256, 512, 1024, 2048)
+
+
+def seconds(run, repeats=5):
+    run()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - start) / repeats
+
+
+def square_rate(dtype, size=3000):
+    a = np.random.default_rng(0).standard_normal((size, size)).astype(dtype)
+    return 2 * size**3 / seconds(lambda: a @ a, 2)
+
+
+def building(width, tile, rng):
+    """Seconds of all products of a panel's units with the points, without and with the maxima."""
+    units = rng.standard_normal((PANEL, width)).astype(np.float32)
+    points = rng.standard_normal((POINTS, width)).astype(np.float32)
+    buffer, highest = np.empty((PANEL, tile), np.float32), np.empty(PANEL, np.float32)
+
+    def products():
+        for start in range(0, POINTS, tile):
+            np.matmul(units, points[start : start + tile].T, out=buffer)
+
+    def with_maxima():
+        highest.fill(-np.inf)
+        for start in range(0, POINTS, tile):
+            np.maximum(highest, np.matmul(units, points[start : start + tile].T, out=buffer).max(axis=1), out=highest)
+
+    return seconds(products), seconds(with_maxima)
+
+
+def checking(width, group, rng):
+    """The same for a batch of rows and groups of units, and whether any fires."""
+    rows = tf.constant(rng.standard_normal((BATCH, width)))
+    units, thresholds = tf.constant(rng.standard_normal((width, group))), tf.constant(np.full(group, 1e9))
+
+    @tf.function
+    def products():
+        return tf.matmul(rows, units)[0, 0]
+
+    @tf.function
+    def with_comparison():
+        return tf.reduce_any(tf.matmul(rows, units) > thresholds)
+
+    return seconds(lambda: products().numpy()), seconds(lambda: with_comparison().numpy())
+
+
+def main():
+    parser = results.parser(__doc__, rounds=3)
+    parser.add_argument("--width", type=int, default=32, help="k (default: %(default)s)")
+    options = parser.parse_args()
+    report = results.Report(__file__, options, ["numpy", "tensorflow"])
+    shares = {}
+    for _ in range(options.rounds):
+        rng = np.random.default_rng(0)
+        single, double = square_rate(np.float32), square_rate(np.float64)
+        for tile in TILES:
+            work = 2 * PANEL * POINTS * options.width / single
+            for name, taken in zip(("", ", maxima"), building(options.width, tile, rng), strict=True):
+                shares.setdefault(f"building, tiles of {tile}{name}", []).append(work / taken)
+        for group in GROUPS:
+            work = 2 * BATCH * group * options.width / double
+            for name, taken in zip(("", ", comparison"), checking(options.width, group, rng), strict=True):
+                shares.setdefault(f"checking, {group} units{name}", []).append(work / taken)
+    for name, values in shares.items():
+        report.add(name, values, "of the machine's rate")
+    report.finish(f"k = {options.width}.")
+
+
+if __name__ == "__main__":
+    main()
