@@ -74,9 +74,8 @@ class AsynchronousTrainer:
     ) -> signal.Signals | None:
         """See `SynchronousTrainer.fit`; the callbacks are called before each checkpoint."""
         done, steps, intervals = session.begin(), session.steps, session.intervals
-        if session.evaluation_is_due(done):
-            session.evaluate(done)
-        if done >= steps:
+        due = session.evaluation_is_due(done)
+        if done >= steps and not due:
             return None
         batches = self._worker_batches(train)
         with SignalHandler() as handler, session.progress:
@@ -84,6 +83,8 @@ class AsynchronousTrainer:
             def stops():
                 return handler.received is not None or session.cluster.stop_requested
 
+            if due:
+                session.evaluate(done)
             while done < steps and not stops():
                 # All workers wait for one another only where something has to be evaluated or saved.
                 every = (intervals.evaluate_every, intervals.checkpoint_every)
