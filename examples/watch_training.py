@@ -62,7 +62,7 @@ def main():
         print(f"{epoch:5} {numbers} {ends:>24} {of_loss.largest[0]:10.2f}")
     left = norms.left_ball
     print(f"tau reached 1 {'never' if left is None else f'within {left} epochs'}")
-    curves = {f"after {epoch} epochs": measured.distances() for epoch, measured in isometry.measurements.items()}
+    curves = {f"epoch {epoch}": measured.distances() for epoch, measured in isometry.measurements.items()}
     image.imsave(options.out / "distances.png", draw_distances(curves, "how far each block is from the identity"))
     print(f"image: {options.out / 'distances.png'}")
 

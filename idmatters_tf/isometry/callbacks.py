@@ -62,5 +62,5 @@ class IsometryMonitor(Monitor[Isometry]):
 
     def images(self, measured: Isometry, epoch: int) -> dict[str, NDArray[np.uint8]]:
         first = min(self.measurements)
-        curves = {f"after {done} epochs": self.measurements[done].distances() for done in sorted({first, epoch})}
+        curves = {f"epoch {done}": self.measurements[done].distances() for done in sorted({first, epoch})}
         return {f"{self.prefix}/distances": draw_distances(curves)}

@@ -187,6 +187,7 @@ def plot_distances(axes: Any, curves: Mapping[str, Mapping[str, Floats]], floor:
         values = np.maximum(np.stack(list(distances.values())), floor)
         axes.semilogy(places, values.mean(axis=1), color=f"C{number % 10}", marker="o", markersize=3, label=label)
         axes.fill_between(places, values.min(axis=1), values.max(axis=1), color=f"C{number % 10}", alpha=0.2)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.axhline(1, color="grey", linestyle="dashed", linewidth=0.8)
     axes.set_xlabel("block")
     axes.set_ylabel("||J - I||")
