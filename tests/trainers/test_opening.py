@@ -1,6 +1,7 @@
 """How the programs of experiments open their runs."""
 
 import dataclasses
+import os
 
 import pytest
 
@@ -19,10 +20,10 @@ class Settings:
 
 
 def started(folder, depth):
-    run = open_run(folder, {"depth": depth})
-    assert run is not None
-    run.start({"depth": depth}, DATA)
-    return run
+    with open_run(folder, {"depth": depth}) as run:
+        assert run is not None
+        run.start({"depth": depth}, DATA)
+        return run
 
 
 def test_what_is_saved_decides_the_results():
@@ -34,29 +35,38 @@ def test_a_run_that_was_stopped_before_it_had_results_is_started_anew(tmp_path):
     run = started(tmp_path, 4)
     assert run.config()["settings"] == {"depth": 4}
     (tmp_path / "table.csv").write_text("depth\n4\n")
-    with pytest.raises(UsageError, match="other settings: depth was 4, now 5"):
-        open_run(tmp_path, {"depth": 5})
-    assert open_run(tmp_path, {"depth": 4}) is not None
+    with pytest.raises(UsageError, match="other settings: depth was 4, now 5"), open_run(tmp_path, {"depth": 5}):
+        pass
+    with open_run(tmp_path, {"depth": 4}) as run:
+        assert run is not None
+
+
+def test_a_run_is_open_once(tmp_path):
+    with open_run(tmp_path, {}), pytest.raises(UsageError, match=f"is in use by process {os.getpid()}"):
+        open_run(tmp_path, {}).__enter__()
+    with open_run(tmp_path, {}) as run:
+        assert run is not None
 
 
 def test_a_finished_run_is_left_alone_or_overwritten(tmp_path, capsys):
     started(tmp_path, 3).finish({"verdicts": ["SEEN."]})
     (tmp_path / "table.csv").write_text("depth\n3\n")
-    assert open_run(tmp_path, {"depth": 3}) is None
+    with open_run(tmp_path, {"depth": 3}) as run:
+        assert run is None
     assert "is finished. SEEN. Give another --out" in capsys.readouterr().out
-    run = open_run(tmp_path, {"depth": 5}, overwrite=True)
-    assert run is not None
-    # Nothing is lost before the new run begins.
-    assert run.result() is not None
-    run.start({"depth": 5}, DATA)
+    with open_run(tmp_path, {"depth": 5}, overwrite=True) as run:
+        assert run is not None
+        # Nothing is lost before the new run begins.
+        assert run.result() is not None
+        run.start({"depth": 5}, DATA)
     assert run.result() is None
     assert run.config()["settings"] == {"depth": 5}
     assert (tmp_path / "table.csv").exists()
 
 
 def test_a_run_of_a_training_program_is_not_overwritten(tmp_path):
-    run = open_run(tmp_path, {})
-    assert run is not None
-    run.start({}, DATA, "trainers.cifar")
-    with pytest.raises(UsageError, match=r"is a run of trainers.cifar"):
-        open_run(tmp_path, {}, overwrite=True)
+    with open_run(tmp_path, {}) as run:
+        assert run is not None
+        run.start({}, DATA, "trainers.cifar")
+    with pytest.raises(UsageError, match=r"is a run of trainers.cifar"), open_run(tmp_path, {}, overwrite=True):
+        pass

@@ -1,12 +1,15 @@
 """How a program of experiments opens its run."""
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict
+from trainers.cli.startup import say
 from trainers.run.folder import Run
+from trainers.run.lock import locked
 
 # Say where results go and how they look, not what they are.
 _NOT_SAVED = ("out", "overwrite", "format", "debug")
@@ -23,10 +26,12 @@ def settings_to_save(settings: Any, *not_saved: str) -> dict[str, Any]:
     return {name: value for name, value in as_dict(settings).items() if name not in left_out}
 
 
-def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: bool = False) -> Run | None:
-    """The run of a folder, new or begun with the same settings; None, once that is said, where it is finished.
+@contextlib.contextmanager
+def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: bool = False) -> Iterator[Run | None]:
+    """Yields the run of a folder, new or begun with the same settings; None, once that is said, where it is finished.
 
-    One that was stopped before it had any results counts as new.
+    For the length of the block no other process can open it. A run that was stopped before it had any results counts as
+    new.
 
     Args:
         folder: of the run.
@@ -34,10 +39,16 @@ def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: boo
         overwrite: whether a run that is there is to be discarded.
 
     Raises:
-        UsageError: the folder holds something else or a run with other settings, or cannot be written to.
+        UsageError: the folder holds something else or a run with other settings, cannot be written to, or another
+            process has it open.
     """
     run = Run(folder, overwrites=overwrite)
     run.check_usable()
+    with locked(run.path, say):
+        yield None if _is_finished(run, saved, overwrite) else run
+
+
+def _is_finished(run: Run, saved: Mapping[str, Any], overwrite: bool) -> bool:
     if run.exists() and overwrite:
         program = run.config().get("program")
         if program is not None:
@@ -52,5 +63,5 @@ def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: boo
             print(
                 " ".join([f"{run.path} is finished.", *verdicts, "Give another --out for a new run, or --overwrite."])
             )
-            return None
-    return run
+            return True
+    return False

@@ -44,9 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check_together(typed, settings)
     saved = settings_to_save(settings, "compare")
     out = settings.run.out or f"runs/memorize-{settings.data.dataset}-{settings.data.labels}"
-    run = open_run(out, saved, settings.run.overwrite)
-    if run is None:
-        return 0
+    with open_run(out, saved, settings.run.overwrite) as run:
+        if run is not None:
+            _memorize(run, saved, settings)
+    return 0
+
+
+def _memorize(run: Run, saved: dict[str, Any], settings: Settings) -> None:
     trained = None if settings.run.compare is None else _trained(settings.run.compare, settings.data.dataset)
     sample = _load(settings)
     print(f"{len(sample.x):,} rows of {sample.x.shape[1]:,} numbers ({sample.origin})", file=sys.stderr)
@@ -57,7 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         result["trained"] = trained
     run.finish(result)
     _print(run, result)
-    return 0
 
 
 def _check_together(typed: Mapping[str, Any], settings: Settings) -> None:

@@ -52,12 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             "--target takes the place of --dim, --condition, --determinant and --seeds: give one or the other."
         )
     saved = settings_to_save(settings)
-    run = open_run(settings.run.out, saved, settings.run.overwrite)
-    if run is None:
-        return 0
-    targets = _targets(settings)
-    run.start(saved, {"origin": targets.origin, "digest": targets.digest()})
-    run.finish(_experiments(run, settings, targets))
+    with open_run(settings.run.out, saved, settings.run.overwrite) as run:
+        if run is not None:
+            targets = _targets(settings)
+            run.start(saved, {"origin": targets.origin, "digest": targets.digest()})
+            run.finish(_experiments(run, settings, targets))
     return 0
 
 

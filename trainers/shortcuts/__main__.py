@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, with_defaults
-from trainers.cli.startup import import_tensorflow, run_program
+from trainers.cli.startup import import_tensorflow, run_program, say
 from trainers.experiments.opening import open_run, settings_to_save
 from trainers.run.folder import Run
+from trainers.run.lock import locked
 from trainers.shortcuts.settings import COMMANDS, DataSettings, NormsSettings, Settings, Theorem1Settings, summary
 
 if TYPE_CHECKING:
@@ -58,10 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(settings, NormsSettings) and settings.norms.runs:
         return _training_norms(Run(out), settings)
     saved = settings_to_save(settings) | {"command": command}
-    run = open_run(out, saved, settings.run.overwrite)
-    if run is None:
-        return 0
+    with open_run(out, saved, settings.run.overwrite) as run:
+        return 0 if run is None else _run(run, command, saved, settings)
 
+
+def _run(run: Run, command: str, saved: dict[str, Any], settings: Settings) -> int:
     import threadpoolctl
 
     # Only a BLAS that is loaded can be limited.
@@ -134,10 +136,10 @@ def _training_norms(run: Run, settings: NormsSettings) -> int:
     from trainers.shortcuts.training_norms import EXPERIMENT
 
     run.check_usable()
-    with Bars(unit="runs") as progress:
+    with locked(run.path, say), Bars(unit="runs") as progress:
         rows = EXPERIMENT.run(settings.norms.runs or (), settings, progress)
-    run.path.mkdir(parents=True, exist_ok=True)
-    print(", ".join(map(str, write_results(EXPERIMENT, rows, run.path, settings.run.format))))
+        paths = write_results(EXPERIMENT, rows, run.path, settings.run.format)
+    print(", ".join(map(str, paths)))
     for network, of_run in by_column(rows, "network").items():
         print(
             f"{network}: mean Frobenius norm {of_run[0].mean_frobenius:.3f} to {of_run[-1].mean_frobenius:.3f}, "
