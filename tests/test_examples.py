@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -113,3 +114,13 @@ def test_isometry_against_depth(tmp_path):
         assert "after: ||J - I||" in lines[1]
     # The second time everything is there.
     assert {path.name for path in tmp_path.iterdir()} == {"fixup-1.json", "isometry-blocks.png"}
+
+
+def test_resume_your_fit(tmp_path):
+    options = ["--out", str(tmp_path), "--epochs", "2", "--images", "1500"]
+    command = [sys.executable, "examples/resume_your_fit.py", *options]
+    killed = subprocess.run([*command, "--kill-after", "30"], cwd=ROOT, capture_output=True, timeout=240, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "began at batch 20; weights, optimizer and history: " in result.stdout

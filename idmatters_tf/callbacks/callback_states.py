@@ -71,10 +71,12 @@ class CallbackState:
                 "ExactResume and BackupAndRestore both decide where training goes on. Remove BackupAndRestore from the "
                 "callbacks."
             )
-        self._known = next((kind for kind in type(callback).__mro__ if kind in _REMEMBERED), None)
+        known = next((kind for kind in type(callback).__mro__ if kind in _REMEMBERED), None)
+        self._remembered = () if known is None else _REMEMBERED[known]
+        self._is_keras_own = type(callback) is known
         self._asks = all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
         self._before: dict[str, str] = {}
-        if not self._asks and type(callback) is not self._known:
+        if not self._asks and not self._is_keras_own:
             self._before = self._fingerprints()
 
     def get(self) -> Any:
@@ -86,10 +88,10 @@ class CallbackState:
         callback: Any = self.callback
         if self._asks:
             return self._checked(callback.get_state())
-        state = {name: getattr(callback, name) for name in _REMEMBERED.get(self._known, ()) if hasattr(callback, name)}
+        state = {name: getattr(callback, name) for name in self._remembered if hasattr(callback, name)}
         if isinstance(callback, keras.callbacks.CSVLogger):
             state[_TEXT] = _text_of(callback)
-        if type(callback) is not self._known:
+        if not self._is_keras_own:
             now = self._fingerprints()
             state |= {name: getattr(callback, name) for name in now if now[name] != self._before.get(name)}
         return self._checked(state) if state else None
@@ -116,7 +118,7 @@ class CallbackState:
     def _fingerprints(self):
         """A checksum of each attribute that is plain data."""
         found = {}
-        known = {*_DERIVED, *_REMEMBERED.get(self._known, ())}
+        known = {*_DERIVED, *self._remembered}
         for name, value in vars(self.callback).items():
             if name in known or self._is_setting(value):
                 continue

@@ -93,6 +93,8 @@ class _Last(keras.callbacks.Callback):
 
     def __init__(self, resume: ExactResume, fit: RunningFit):
         super().__init__()
+        # Unlike `model`, this does not have JAX's trainer copy its values into the variables.
+        self._model: Any = None
         self._resume, self._fit = resume, fit
         self._batches: Batches = fit.data
         self._states: dict[str, CallbackState] = {}
@@ -160,7 +162,7 @@ class _Last(keras.callbacks.Callback):
     def _due(self, before):
         """Whether a checkpoint is due at one of the steps since `before`."""
         every = self._resume.every
-        return every != "epoch" and self._step // every > before // every
+        return isinstance(every, int) and self._step // every > before // every
 
     def _identify(self, model):
         """What must be the same for the run to be the same one."""
@@ -270,7 +272,7 @@ class _Last(keras.callbacks.Callback):
         self._restore(saved)
 
     def _restore(self, saved):
-        training_state.assign(self.model, saved["state"])
+        training_state.assign(self._model, saved["state"])
         for name, state in saved["callbacks"].items():
             if state is not None:
                 self._states[name].set(state)
@@ -298,6 +300,8 @@ def _check(model, fit):
             "ExactResume cannot restore training that is distributed over several devices: metrics have a part on each "
             "of them."
         )
+    if fit.validation_data is fit.data:
+        raise ValueError("The validation data are the training data's own batches. Give `fit` another object for them.")
     check_repeatable(fit.validation_data)
 
 

@@ -4,6 +4,9 @@ These run on the backend that KERAS_BACKEND names; `test_on_jax` runs them all o
 """
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
+from tests.conftest import ROOT
 
 EXAMPLES, BATCH = 44, 6
 STEPS = 8  # in an epoch, the last one of 2 examples
@@ -234,3 +238,37 @@ def test_stopped_and_started_anew(name, tmp_path):
             assert path.read_bytes() == (tmp_path / "stopped" / path.name).read_bytes()
         else:
             assert (tmp_path / "stopped" / path.name).exists()
+
+
+def test_nothing_else_changes(tmp_path):
+    """The history is that of a `fit` without the callback, to which the same batches are given by hand."""
+    batches = ArrayBatches(*data(), batch_size=BATCH, seed=3)
+    histories = []
+    for resumes in (True, False):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((6, 6, 1)), *dense(keras.layers.Dropout(0.5))])
+        model.compile(**with_loss(keras.optimizers.Adam(0.01), metrics=["accuracy"]), run_eagerly=True)
+        if resumes:
+            found = model.fit(batches, epochs=2, callbacks=[ExactResume(tmp_path, every=3)], verbose=0)
+            histories.append(found.history)
+        else:
+            found = []
+            for epoch in range(2):
+                steps = [batches.arrays(epoch * STEPS + step) for step in range(STEPS)]
+                found.append(
+                    model.fit((step for step in steps), epochs=1, steps_per_epoch=STEPS, verbose=0, shuffle=False)
+                )
+            histories.append({name: [each.history[name][0] for each in found] for name in histories[0]})
+    assert histories[0] == histories[1]
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="runs there already")
+def test_on_jax(request):
+    pytest.importorskip("jax")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
+    if request.config.getoption("--faults") == 1:
+        command += ["-k", "several or moving or model"]
+    env = {**os.environ, "KERAS_BACKEND": "jax"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout

@@ -1,11 +1,13 @@
 """The family of callbacks that measure every so many epochs: what they write, and what the numbers are."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 
 from idmatters_tf import callbacks, linear
-from idmatters_tf.callbacks import BlockNorms, CurvatureMonitor, IsometryMonitor
+from idmatters_tf.callbacks import BlockNorms, CurvatureMonitor, IsometryMonitor, encoding
 from idmatters_tf.layers import ResidualConv2D, ResidualDense, ShortcutUnit
 from idmatters_tf.norms import branch_bounds, kernel_norms
 from models.linear import assign_weights, linear_residual, weights_of
@@ -48,6 +50,14 @@ def test_all_of_them_in_one_fit(tmp_path):
     for tag in ("norms/tau", "norms_spectral/unit2", "isometry/mean_distance", "isometry_smallest/unit3"):
         assert written[tag] == [1, 2, 4]
     assert written["isometry/distances"] == written["curvature/density"] == [1, 2, 4]
+    # What `ExactResume` saves of them comes back.
+    for monitor in monitors:
+        encoding.write(tmp_path, monitor.get_state())
+        before, measured = monitor.measurements, encoding.read(tmp_path)
+        monitor.set_state(measured)
+        assert list(before) == list(monitor.measurements)
+        for epoch, values in before.items():
+            np.testing.assert_equal(dataclasses.asdict(monitor.measurements[epoch]), dataclasses.asdict(values))
 
 
 def test_leaving_the_ball_is_seen():

@@ -44,6 +44,9 @@ def noise(step):
     return rng.normal(size=(2, 3)), Y[:2]
 
 
+SHARED = arrays()
+
+
 @pytest.mark.parametrize(
     ("callbacks", "options", "message"),
     [
@@ -54,6 +57,7 @@ def noise(step):
         ([ExactResume("unused")], {}, "more than one ExactResume"),
         ([Keeper(np.random.default_rng(0))], {}, r"callback Keeper.*keeps numpy.random._generator.Generator in `kept`"),
         ([Keeper(0, later=object)], {}, "callback Keeper cannot be restored: it keeps builtins.object in `kept`"),
+        ([], {"data": SHARED, "validation_data": SHARED}, "training data's own batches"),
         ([], {"validation_data": generator(), "validation_steps": 1}, "validation data are a generator"),
         ([], {"data": FunctionBatches(noise, 4)}, "batch 0 differs from one call to the next"),
         (
