@@ -159,7 +159,7 @@ class Run:
         if differing:
             raise UsageError(
                 f"{self.path} holds a run with other settings: {'; '.join(differing)}. Use the same settings to go on "
-                f"with it, or another --out for a new run."
+                f"with it, another --out for a new run, or --overwrite to discard this one."
             )
 
     def start(
