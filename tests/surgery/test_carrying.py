@@ -163,6 +163,15 @@ def test_state_of_an_unknown_kind_is_refused():
         deepen(model, "hidden", optimizer=optimizer)
 
 
+def test_several_optimizers_in_one_are_refused():
+    model = network()
+    choices = keras.optimizers.OptimizerMap(keras.optimizers.Adam(0.1), {".*bias": keras.optimizers.SGD(0.1)})
+    optimizer = keras.optimizers.MultiOptimizer(choices)
+    optimizer.build(model.trainable_variables)
+    with pytest.raises(ValueError, match="The state of MultiOptimizer cannot be carried over"):
+        deepen(model, "hidden", optimizer=optimizer)
+
+
 def test_two_layers_that_share_a_variable_are_refused():
     class Tied(layers.Layer):
         def __init__(self, source=None, **kwargs):
