@@ -4,9 +4,9 @@
 
 The networks of Hardt & Ma's Table 1, narrow, on the first images of CIFAR-10 (the built-in shapes without --data-dir):
 with identity initialisation, standard initialisation, Fixup, and batch normalisation. Each result is kept in a file of
-its own under --out, so that a run that was stopped goes on where it was; with --steps 0 nothing is trained. The
-batch-normalised networks are measured on a batch of 8 images as one point, with the statistics of that batch, the
-others on two images.
+its own under --out: a run that was stopped goes on where it was, and --draw shows what is there. With --steps 0 nothing
+is trained. The batch-normalised networks are measured on a batch of 8 images as one point, with the statistics of that
+batch, the others on two images.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def trained(model, images, labels, options):
 
 
 def result(kind, depth, data, options):
-    """(at the start, after training or None), from the file if it is there."""
+    """What is kept of a network: its distances at the start and after training, computed where they are not there."""
     path = options.out / f"{kind}-{depth}.json"
     saved = json.loads(path.read_text()) if path.exists() else {}
     settings = {"widths": options.widths, "data": options.data_dir or "shapes", "images": options.images}
@@ -75,7 +75,7 @@ def result(kind, depth, data, options):
     if saved.get("settings") != settings:
         saved = {"settings": settings}
     wanted = options.steps > 0 and saved.get("recipe") != recipe
-    if "start" in saved and not wanted:
+    if options.draw or ("start" in saved and not wanted):
         return saved
     keras.backend.clear_session()
     keras.utils.set_random_seed(0)
@@ -99,6 +99,7 @@ def main():
     parser.add_argument("--steps", type=int, default=300, help="0 for the start alone (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
     parser.add_argument("--rate", type=float, default=0.05, help="(default: %(default)s)")
+    parser.add_argument("--draw", action="store_true", help="draw the results that are there")
     parser.add_argument("--out", type=pathlib.Path, default="runs/isometry", help="(default: %(default)s)")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -112,6 +113,8 @@ def main():
         for depth in options.depths:
             saved = result(kind, depth, data, options)
             for moment in moments:
+                if moment not in saved:
+                    continue
                 curves[moment][f"{depth} a stage"] = {name: np.array(v) for name, v in saved[moment].items()}
                 means = [np.mean(values) for values in saved[moment].values()]
                 loss = f", loss {saved['loss']:.3f}" if moment == "after" else ""
@@ -124,6 +127,8 @@ def main():
             plot_distances(axes[row, column], curves[moment])
             axes[row, column].set_title(f"{TITLES[kind]}, {moments[moment]}", fontsize=9)
             axes[row, column].set_xscale("log")
+            if column:
+                axes[row, column].set_ylabel("")
     for place in axes.flat[1:]:
         if place.get_legend() is not None:
             place.get_legend().remove()
