@@ -4,11 +4,13 @@
 
 Trains a small identity network, without and with batch normalisation, by full-batch gradient descent at a constant
 rate on the first images of CIFAR-10 (the built-in shapes without --data-dir), and measures the largest eigenvalue of
-the Hessian on the way (Cohen et al., 2021). Prints sharpness over 2 (1 + m) / rate, and saves the curves and the table
-of the Hessian's block norms between layers before and after training.
+the Hessian on the way (Cohen et al., 2021). Prints sharpness over 2 (1 + m) / rate, and saves the curves, their table
+and images of the Hessian's block norms between layers before and after training. Stopped at any moment, the same
+command goes on at the last measurement; with more --steps a finished run is continued.
 """
 
 import argparse
+import os
 import pathlib
 
 import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
@@ -44,25 +46,30 @@ def load(options):
     return images, np.asarray(data.train_labels[: options.images])
 
 
-def descend(norm, images, labels, options):
-    """[(step, loss, sharpness)], and the couplings before and after."""
+def descend(norm, images, labels, options, out):
+    """[(step, loss, sharpness)] of one network; its couplings are drawn into the folder."""
+    keras.utils.set_random_seed(0)
     model = identity_resnet(blocks=1, widths=(8, 16), stem=8, norm=norm, head="trained", weight_decay=0.0)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = Momentum(options.rate, momentum=options.momentum)
     optimizer.build(model.trainable_variables)
+    variables = [*model.trainable_variables, *optimizer.variables]
     # With batch normalisation the loss that is descended on is the one in training mode, of all images as one batch.
     operator = HessianOperator(
         model, loss, (images, labels), training=norm is not None, batch_size=len(images), check=False
     )
     splits = np.cumsum([int(np.prod(variable.shape)) for variable in model.trainable_variables])[:-1]
-    before, found, start = layer_coupling(operator), [], None
-    for step in range(options.steps + 1):
+    name = norm or "none"
+    first, found, start = restore(out / f"state-{name}.npz", variables, options)
+    if first == 0:
+        couple(operator, name, "start", out)
+    for step in range(first, options.steps + 1):
         if step % options.every == 0:
             pairs = top_eigenpairs(operator, tolerance=1e-2, start=start)
             start = pairs.vectors
             found.append((step, operator.loss(), float(pairs.values[-1])))
             print(
-                f"{norm or 'no norm':8} step {step:5}: loss {found[-1][1]:.4f}, sharpness {found[-1][2]:9.2f}, over "
+                f"{name:8} step {step:5}: loss {found[-1][1]:.4f}, sharpness {found[-1][2]:9.2f}, over "
                 f"the threshold {found[-1][2] / options.threshold:.2f}, {pairs.products} products",
                 flush=True,
             )
@@ -72,7 +79,44 @@ def descend(norm, images, labels, options):
             for part, variable in zip(parts, model.trainable_variables, strict=True)
         ]
         optimizer.apply(gradients, model.trainable_variables)
-    return found, before, layer_coupling(operator)
+        if step % options.every == 0:
+            save(out / f"state-{name}.npz", step + 1, found, start, variables, options)
+    couple(operator, name, "end", out)
+    return found
+
+
+def couple(operator, name, moment, out):
+    """Draws the norms of the Hessian's blocks between layers."""
+    coupling, path = layer_coupling(operator), out / f"coupling-{name}-{moment}.png"
+    image.imsave(path, draw_coupling(coupling, f"norm: {name}, {moment}"))
+    print(f"{name}, {moment}: {100 * coupling.off_diagonal_share:.0f} % of ||H||^2 between layers, {path}", flush=True)
+
+
+def save(path, step, found, vectors, variables, options):
+    """Keeps a run at the step that comes next; a run that is killed while writing keeps the file before."""
+    beside = path.with_suffix(".part.npz")
+    arrays = {f"variable_{number}": np.asarray(variable) for number, variable in enumerate(variables)}
+    np.savez(beside, step=step, found=np.array(found), vectors=vectors, settings=settings(options), **arrays)
+    os.replace(beside, path)
+
+
+def restore(path, variables, options):
+    """The next step, the measurements so far and the last eigenvectors; sets the variables."""
+    if not path.exists():
+        return 0, [], None
+    with np.load(path) as kept:
+        if str(kept["settings"]) != settings(options):
+            raise SystemExit(f"error: {path} is of other settings: {kept['settings']}. Give another --out.")
+        for number, variable in enumerate(variables):
+            variable.assign(kept[f"variable_{number}"])
+        found = [(int(step), loss, sharpness) for step, loss, sharpness in kept["found"].tolist()]
+        return int(kept["step"]), found, kept["vectors"]
+
+
+def settings(options):
+    """What a run that goes on must have in common with the one that was stopped."""
+    names = ("data_dir", "images", "every", "rate", "momentum")
+    return ", ".join(f"--{name.replace('_', '-')} {getattr(options, name)}" for name in names)
 
 
 def main():
@@ -88,19 +132,18 @@ def main():
     options.threshold = stability_threshold(options.rate, options.momentum)
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    keras.utils.set_random_seed(0)
     images, labels = load(options)
 
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     for norm in (None, "batch"):
-        found, before, after = descend(norm, images, labels, options)
-        name = "identity network" if norm is None else "with batch normalisation"
-        axes.semilogy([step for step, _, _ in found], [sharpness for _, _, sharpness in found], label=name)
-        for coupling, moment in ((before, "start"), (after, "end")):
-            path = out / f"coupling-{norm or 'none'}-{moment}.png"
-            image.imsave(path, draw_coupling(coupling, f"{name}, {moment}"))
-            print(f"{name}, {moment}: {100 * coupling.off_diagonal_share:.0f} % of ||H||^2 between layers, {path}")
+        found = descend(norm, images, labels, options, out)
+        label = "identity network" if norm is None else "with batch normalisation"
+        axes.semilogy([step for step, _, _ in found], [sharpness for _, _, sharpness in found], label=label)
+        table = np.array(found)
+        np.savetxt(
+            out / f"sharpness-{norm or 'none'}.csv", table, "%.8g", ",", header="step,loss,sharpness", comments=""
+        )
     axes.axhline(options.threshold, color="grey", linestyle="dashed", label="stability threshold")
     axes.set_xlabel("step")
     axes.set_ylabel("largest eigenvalue of the Hessian")

@@ -70,16 +70,21 @@ def test_deepen_a_trained_model(tmp_path):
 
 
 def test_edge_of_stability(tmp_path):
-    options = ["--out", str(tmp_path), "--images", "40", "--steps", "4", "--every", "2"]
-    command = [sys.executable, "examples/edge_of_stability.py", *options]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    def run(*options):
+        command = [sys.executable, "examples/edge_of_stability.py", "--out", str(tmp_path), "--images", "40", *options]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+
+    assert run("--steps", "2", "--every", "2").returncode == 0
+    # The same command with more steps goes on where that one ended.
+    result = run("--steps", "4", "--every", "2")
     assert result.returncode == 0, result.stderr
     assert "batch    step     4: loss" in result.stdout
-    assert "identity network, end: " in result.stdout
+    assert "step     2: loss" not in result.stdout
+    assert "none, end: " in result.stdout
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {f"coupling-{norm}-{end}.png" for norm in ("none", "batch") for end in ("start", "end")} | {
-        "sharpness.png"
-    }
+    assert names >= {f"coupling-{norm}-{end}.png" for norm in ("none", "batch") for end in ("start", "end")}
+    table = (tmp_path / "sharpness-batch.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in table] == ["step", "0", "2", "4"]
 
 
 def test_first_steps_notebook(tmp_path):

@@ -166,7 +166,7 @@ def construct_lookup(
     names_of = np.empty((len(starts), slots), object)
     lowest = np.empty(len(names))
     for row, (first, last) in enumerate(zip(starts, [*starts[1:], len(names)], strict=True)):
-        own = np.ceil(before[first:last] - boundaries[row] + BELOW)
+        own = _thresholds(before[first:last] - boundaries[row], behind[first:last] - boundaries[row], threshold_bits)
         own[0] = 0.0
         lowest[first:last] = own + boundaries[row]
         lowest[first] = boundaries[row]
@@ -188,8 +188,14 @@ def construct_lookup(
         label_bits,
         per_word,
         margin,
-        rounding=2 * error / ROUNDING,
+        rounding=float(2 * error / ROUNDING),
     )
+
+
+def _thresholds(before: NDArray[np.float64], behind: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
+    """For each gap the whole number nearest to its middle that leaves room at both ends and has so many bits."""
+    low, high = np.ceil(before + BELOW), np.floor(behind - ABOVE)
+    return np.minimum(np.clip(np.round((before + behind) / 2), low, np.maximum(low, high)), 2.0**bits - 1)
 
 
 def line(

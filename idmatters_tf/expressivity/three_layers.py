@@ -153,7 +153,7 @@ def _rounding(
     # At a point only its own group's unit is not saturated: how far rounding moves that one, times what it is worth.
     first = EPS * (np.abs(slopes) * np.abs(t).max() + np.abs(offsets))[::2]
     summed = size * (len(slopes) + 2) * EPS + 2 * float((np.abs(weights[::2]).max(axis=1) * first).max())
-    return 2 * error * float(steep.max()) + summed
+    return float(2 * error * steep.max() + summed)
 
 
 def evaluate_three_layers_exactly(network: ThreeLayers, row: ArrayLike) -> Fraction:

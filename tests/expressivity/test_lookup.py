@@ -105,6 +105,21 @@ def test_the_radius_is_certified_and_not_far_from_true(construction):
     assert beyond >= len(x) - 2
 
 
+@pytest.mark.parametrize("construction", CONSTRUCTIONS)
+def test_thresholds_lie_in_the_middle_of_the_gaps(construction):
+    x, labels = sample(400, 4, 5, seed=6)
+    lookup = construct_lookup(x, labels, 5, construction == "bit-extraction", seed=0)
+    t = x @ lookup.kernel
+    order = np.argsort(t)
+    t, names, margin = t[order], labels[order], lookup.margin[order]
+    # The points in front of and behind a change of the label, beside one that a neighbouring gap limits.
+    changes = np.flatnonzero(names[1:] != names[:-1])
+    gaps = t[changes + 1] - t[changes]
+    reached = np.minimum(margin[changes], margin[changes + 1])
+    inner = np.minimum.reduce([gaps, np.append(np.inf, gaps[:-1]), np.append(gaps[1:], np.inf)])
+    assert (reached >= inner / 2 - 0.76).all()
+
+
 def test_lower_bound_counts_functions():
     assert lower_bound(8, 2, bits=4) == 2
     assert lower_bound(50_000, 10) * 53 == pytest.approx(166_096, rel=1e-5)

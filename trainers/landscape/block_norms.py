@@ -26,7 +26,7 @@ EXPECTED = {
 TITLES = {
     "map_at_start": "||f - I|| at the start",
     "trained": "median norm of a branch after training",
-    "moved": "median way of a branch",
+    "moved": "median distance moved by a branch",
     "roughness": "(sum of squared differences of neighbours)^(1/2)",
 }
 
