@@ -24,7 +24,7 @@ class ExactResume(keras.callbacks.Callback):
 
     A run that is killed at any moment, by SIGKILL or a power cut, and started again ends with the same weights,
     optimizer state and history, bit for bit, as one that was not disturbed. That takes training data that are a
-    function of the step, `Batches`: see `ArrayBatches` and `FunctionBatches`. For example
+    function of the step, `Batches`: see `ArrayBatches` and `FunctionBatches`. For example::
 
         batches = ArrayBatches(x, y, batch_size=64, seed=0)
         resume = ExactResume("runs/mine", every=100)
