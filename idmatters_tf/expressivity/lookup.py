@@ -154,7 +154,9 @@ def construct_lookup(
     order = np.argsort(t, kind="stable")
     t, labels = t[order], labels[order].astype(np.int64)
     changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1
-    before = np.concatenate([[t[0] - 2.0], t[changes - 1]])
+    # The first chunk starts as far in front of the first point as half the gap behind its label.
+    room = float(t[changes[0]] - t[changes[0] - 1]) if len(changes) else 2.0
+    before = np.concatenate([[t[0] - max(room, 2.0)], t[changes - 1]])
     behind = t[np.concatenate([[0], changes])]
     names = labels[np.concatenate([[0], changes])]
     label_bits = max(1, int(classes - 1).bit_length())
@@ -176,7 +178,7 @@ def construct_lookup(
     # Up to an eighth of a cell below the next threshold a point still counts as not having passed it.
     upper = np.append(lowest[1:] - 1 / STEEP, np.inf)[segment]
     margin = np.empty(len(t))
-    margin[order] = np.minimum(t - np.concatenate([[-np.inf], lowest[1:]])[segment], upper - t)
+    margin[order] = np.minimum(t - lowest[segment], upper - t)
     return Lookup(
         kernel,
         bias,
