@@ -130,5 +130,6 @@ def _unless_silent(h: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, None]:
     wide = ops.reshape(ops.transpose(U, (1, 0, 2)), (U.shape[1], -1))
     hidden: Tensor = ops.matmul(h, wide)
     # Compared, not added: one array of batch times units fewer. A sum rounds to 0 only where it is 0.
-    fires = ops.any(hidden > -ops.reshape(s, (-1,)))
+    thresholds: Tensor = ops.negative(ops.reshape(s, (-1,)))
+    fires = ops.any(hidden > thresholds)
     return ops.cond(fires, lambda: _chain(h, weights), lambda: h), None

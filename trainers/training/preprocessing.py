@@ -48,7 +48,7 @@ def fit(name: Preprocessing, images: NDArray[np.uint8]) -> keras.layers.Layer:
     return _normalization(-1, means, variances)
 
 
-def _normalization(axis: int | tuple[int, ...], mean: Any, variance: Any) -> keras.layers.Layer:
+def _normalization(axis: Any, mean: Any, variance: Any) -> keras.layers.Layer:
     return keras.layers.Normalization(axis=axis, mean=mean, variance=variance, name="normalization", dtype="float32")
 
 
