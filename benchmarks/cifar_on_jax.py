@@ -59,13 +59,15 @@ NETWORKS = {
 }
 
 SHARED = ("optimizer", "steps", "batch_size", "learning_rate", "schedule", "warm_up_steps", "label_smoothing")
-SHARED += ("padding_mode", "cutout")
+SHARED += ("other_rate", "padding_mode", "cutout")
+OF_THE_NETWORK = ("blocks", "widths", "stem", "branch_gain", "last_kernel_size", "weight_decay")
 PRESETS = {
     "paper": {},
     # The recipe of `trainers.cifar`, as far as this script has its options, and what these are called here.
     "fast": {
         **{name: NORMALIZER_FREE[name] for name in SHARED},
         "network": "normalizer-free",
+        "arguments": {name: NORMALIZER_FREE[name] for name in OF_THE_NETWORK},
         "padding": 4,
         "precision": "bfloat16",
     },
@@ -107,6 +109,7 @@ def parser():
     parser.add_argument("--schedule", choices=("drops", "linear"), default="drops", help="how the rate changes")
     parser.add_argument("--warm-up-steps", type=int, default=0, help="steps up to the rate, with --schedule linear")
     parser.add_argument("--optimizer", choices=("momentum", "muon"), default="momentum", help="the optimizer")
+    parser.add_argument("--other-rate", type=float, default=0.5, help="with muon: factor on all other rates")
     parser.add_argument("--label-smoothing", type=float, default=0.0, help="share spread over all classes")
     parser.add_argument("--momentum", type=float, default=0.9, help="momentum")
     parser.add_argument("--clip-norm", type=float, default=math.inf, help="bound on the gradient's global norm")
@@ -191,8 +194,10 @@ class Training:
         schedule = keras.optimizers.schedules.PiecewiseConstantDecay(boundaries, rates) if boundaries else rates[0]
         if options.schedule == "linear":
             schedule = Linear(options.learning_rate, options.steps, options.warm_up_steps)
-        optimizer = Muon if options.optimizer == "muon" else Momentum
-        self.optimizer = optimizer(schedule, options.momentum)
+        if options.optimizer == "muon":
+            self.optimizer = Muon(schedule, options.momentum, other_rate=options.other_rate)
+        else:
+            self.optimizer = Momentum(schedule, options.momentum)
         self.optimizer.build(self.model.trainable_variables)
         self.augmentation = Augmentation(data.image_shape, options)
         self.data = self.augmentation.padded(data.train_images), jnp.asarray(data.train_labels)
@@ -298,6 +303,10 @@ def main(argv=None):
     arguments = parser()
     arguments.set_defaults(**PRESETS[arguments.parse_args(argv).preset])
     options = arguments.parse_args(argv)
+    preset = PRESETS[options.preset]
+    if options.network == preset.get("network"):
+        # As JSON, which is what an earlier run's are compared with.
+        options.arguments = json.loads(json.dumps({**preset["arguments"], **options.arguments}))
     on_cpu = jax.default_backend() == "cpu"
     options.steps_per_dispatch = options.steps_per_dispatch or (1 if on_cpu else 100)
     settings = {**vars(options), "out": str(options.out), "clip_norm": str(options.clip_norm), "minutes": None}

@@ -13,11 +13,11 @@ from idmatters_tf.layers.arguments import decay_regularizer
 def normalizer_free_resnet(
     input_shape: Sequence[int | None] = (32, 32, 3),
     classes: int = 10,
-    blocks: int = 2,
+    blocks: int = 3,
     widths: Sequence[int] = (96, 192, 384),
     stem: int = 48,
     branch_gain: float = 0.2,
-    last_kernel_size: int = 3,
+    last_kernel_size: int = 1,
     standardize: bool = False,
     weight_decay: float = 0.0,
     seed: int = 0,

@@ -59,7 +59,7 @@ class Network:
     )
     last_kernel_size: int | None = setting(
         None,
-        help="rows and columns of each block's second kernel, in normalizer-free (default: 3)",
+        help="rows and columns of each block's second kernel, in normalizer-free (default: 1)",
         metavar="N",
         at_least=1,
         at_most=99,
@@ -139,23 +139,25 @@ _RESNET_RECIPE = {
 }
 
 NORMALIZER_FREE = {
-    "blocks": 2,
+    "blocks": 3,
     "widths": (96, 192, 384),
     "stem": 48,
     "branch_gain": 0.2,
+    "last_kernel_size": 1,
     "weight_decay": 0.0,
-    "steps": 4687,
+    "steps": 4300,
     "batch_size": 256,
     "optimizer": "muon",
-    "learning_rate": 0.1,
+    "learning_rate": 0.03,
+    "other_rate": 1.5,
     "nesterov": True,
     "schedule": "linear",
-    "warm_up_steps": 468,
+    "warm_up_steps": 430,
     "label_smoothing": 0.1,
     "augment": "standard",
     "padding_mode": "reflect",
     "flips": "alternate",
-    "cutout": 8,
+    "cutout": 12,
 }
 
 ARCHITECTURES: Mapping[str, Architecture] = {
