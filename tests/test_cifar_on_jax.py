@@ -62,8 +62,17 @@ def test_a_run_that_was_cut_off_ends_as_one_that_was_not(tmp_path):
 
 
 def test_the_fast_preset_learns_and_goes_on_as_if_it_had_not_been_cut_off(tmp_path):
-    fast = ["--preset", "fast", "--batch-size", "32", "--arguments", '{"blocks": 1, "widths": [8, 8], "stem": 4}']
+    fast = [
+        "--preset",
+        "fast",
+        "--batch-size",
+        "32",
+        "--arguments",
+        '{"blocks": 1, "widths": [8, 8], "stem": 4, "last_kernel_size": 3}',
+    ]
     fast += ["--steps", "30", "--warm-up-steps", "3", "--precision", "float32", "--evaluate-every", "30"]
+    # So few steps have to be longer ones.
+    fast += ["--learning-rate", "0.1", "--other-rate", "0.5", "--cutout", "8"]
     train(tmp_path / "whole", *fast)
     losses = [json.loads(line)["loss"] for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert np.mean(losses[-6:-1]) < 0.98 * np.mean(losses[:3])

@@ -39,7 +39,7 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
     >>> values = ConvolutionOperator(shift, (4, 4), padding="periodic").singular_values()
     >>> bool(np.allclose(values, 1))
     True
-    >>> round(ConvolutionOperator(shift, (4, 4)).singular_values()[-1], 6)  # with zeros a row is lost
+    >>> round(float(ConvolutionOperator(shift, (4, 4)).singular_values()[-1]), 6)  # with zeros a row is lost
     0.0
     """
 

@@ -263,7 +263,8 @@ images = np.load('images.npy')
 answers = loaded.signatures['serving_default'](images=tf.constant(images))
 logits = loaded.signatures['logits'](images=tf.constant(images))
 assert not [name for name in sys.modules if name.startswith(('idmatters_tf', 'models'))]
-np.savez('served.npz', other=list(logits.values())[0], **answers)
+names = answers.pop('name').numpy().astype('S')
+np.savez('served.npz', other=list(logits.values())[0], name=names, **answers)
 """
     with_keras = f"""
 import numpy as np, keras, idmatters_tf.layers
@@ -278,7 +279,7 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
     np.testing.assert_allclose(served["other"], from_keras, atol=1e-5)
     np.testing.assert_allclose(served["probabilities"].sum(axis=1), 1, rtol=1e-5)
     np.testing.assert_array_equal(served["label"], from_keras.argmax(axis=1))
-    assert [name.decode() for name in served["name"]] == [shapes.CLASSES[label] for label in served["label"]]
+    assert [name.decode() for name in served["name"]] == [list(shapes.CLASSES)[label] for label in served["label"]]
     assert keras.saving.load_model(run / "model.keras").get_layer("classes").class_names == tuple(shapes.CLASSES)
     # And with the trained network itself, standardised by TensorFlow's own function.
     from trainers.training.checkpoints import restore_weights

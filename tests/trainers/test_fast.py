@@ -9,6 +9,8 @@ from tests.support.processes import assert_same_run, records, start, wait_until
 SMALL = ["--preset", "fast", "--dataset", "shapes", "--train-images", 600, "--held-out", 100, "--blocks", 1]
 SMALL += ["--stem", 8, "--widths", 16, 16, "--batch-size", 50, "--steps", 60, "--warm-up-steps", 6]
 SMALL += ["--log-every", 5, "--evaluate-every", 30, "--checkpoint-every", 5, "--cutout", 4]
+# So few steps have to be longer ones.
+SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
 
 
 def run_to_the_end(out):
