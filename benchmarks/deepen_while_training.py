@@ -35,10 +35,9 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
-from idmatters_tf.data import cifar, shapes
+from harness import sittings
 from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
-from idmatters_tf.data.images import DataError
 from idmatters_tf.initializers import StandardNormal
 from idmatters_tf.layers import ResidualConv2D
 from idmatters_tf.surgery import deepen
@@ -148,14 +147,6 @@ def train(way, seed, data, options, told):
     return {"way": way, "seed": seed, "steps": step, "points": points, "error": points[-1][2], "seconds": seconds}
 
 
-def read(path, settings):
-    """The finished runs of an earlier sitting."""
-    rows = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
-    if rows and rows[0]["settings"] != settings:
-        sys.exit(f"error: {path} holds runs with other settings: {rows[0]['settings']}. Give another --out.")
-    return rows
-
-
 def table(rows):
     """The results in Markdown."""
     text = "| network | updates | multiply-adds | test error: mean | by seed | seconds a run |\n"
@@ -193,15 +184,12 @@ def main():
     # TensorFlow takes a new network for an old one that is traced too often.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     options = parser().parse_args()
-    try:
-        data = cifar.load("cifar10", options.data_dir) if options.dataset == "cifar10" else shapes.load()
-    except DataError as error:
-        sys.exit(f"error: {error}")
+    data = sittings.load(options)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "results.jsonl"
     names = ("dataset", "images", "widths", "steps", "batch_size", "learning_rate", "evaluations")
     settings = {name: getattr(options, name) for name in names}
-    rows = read(path, settings)
+    rows = sittings.finished(path, settings)
     done = {(row["way"], row["seed"]) for row in rows}
     # All ways of one seed before the next seed, so that a comparison is there early.
     wanted = [(way, seed) for seed in options.seeds for way in options.ways]

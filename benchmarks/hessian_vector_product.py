@@ -13,25 +13,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from harness import results
+from harness.gradient import plain_gradient
 from harness.timing import in_turn, ratio, timed
 from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator
 from models.cifar import identity_resnet
-
-
-def plain_gradient(model, loss, x, y):
-    """A function that computes the gradient and waits for it."""
-    x, y = tf.constant(x), tf.constant(y)
-
-    @tf.function
-    def gradient():
-        with tf.GradientTape() as tape:
-            value = loss(y, model(x, training=False))
-        return tape.gradient(value, [variable.value for variable in model.trainable_variables])
-
-    return lambda: [part.numpy() for part in gradient()]
 
 
 def main():

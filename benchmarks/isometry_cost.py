@@ -15,9 +15,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from harness import results
+from harness.gradient import plain_gradient
 from harness.timing import in_turn, ratio, timed
 from idmatters_tf.isometry import block_distances, measure
 from models.cifar import identity_resnet
@@ -26,20 +26,6 @@ from models.cifar import identity_resnet
 def peak():
     """The process' largest resident memory so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def plain_gradient(model, x, y):
-    """A function that computes the gradient of the loss and waits for it."""
-    x, y = tf.constant(x), tf.constant(y)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-    @tf.function
-    def gradient():
-        with tf.GradientTape() as tape:
-            value = loss(y, model(x, training=False))
-        return tape.gradient(value, [variable.value for variable in model.trainable_variables])
-
-    return lambda: [part.numpy() for part in gradient()]
 
 
 def main():
@@ -53,7 +39,7 @@ def main():
     x = rng.normal(size=(options.points, 32, 32, 3)).astype(np.float32)
     y = rng.integers(0, 10, options.points)
     model = identity_resnet(blocks=options.blocks)
-    gradient = plain_gradient(model, x, y)
+    gradient = plain_gradient(model, keras.losses.SparseCategoricalCrossentropy(from_logits=True), x, y)
     gradient()
 
     before, grown = peak(), {}

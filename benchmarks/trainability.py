@@ -37,10 +37,9 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from idmatters_tf.data import cifar, shapes
+from harness import sittings
 from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import TrainBatches
-from idmatters_tf.data.images import DataError
 from idmatters_tf.optimizers import Momentum
 from models.cifar import identity_resnet
 from trainers.run.figures import save_figure
@@ -130,16 +129,6 @@ def key(row):
     return (row["start"], row["blocks"], row["rate"], row["seed"])
 
 
-def read(path, settings):
-    """The finished runs of an earlier sitting."""
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-    if rows and rows[0]["settings"] != settings:
-        sys.exit(f"error: {path} holds runs with other settings: {rows[0]['settings']}. Give another --out.")
-    return rows
-
-
 def draw(rows, options, path):
     from matplotlib.figure import Figure
 
@@ -180,14 +169,11 @@ def draw(rows, options, path):
 
 def main():
     options = parser().parse_args()
-    try:
-        data = cifar.load("cifar10", options.data_dir) if options.dataset == "cifar10" else shapes.load()
-    except DataError as error:
-        sys.exit(f"error: {error}")
+    data = sittings.load(options)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "results.jsonl"
     settings = {name: getattr(options, name) for name in ("dataset", "widths", "steps", "batch_size")}
-    rows = read(path, settings)
+    rows = sittings.finished(path, settings)
     done = {key(row) for row in rows}
     wanted = planned(options)
     open_runs = [each for each in wanted if each not in done]
