@@ -56,24 +56,38 @@ def parser() -> Parser:
     """The command line of this program."""
     parser = Parser(prog="python -m trainers.launch", description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
+    add_command(parser)
+    return parser
+
+
+def add_command(parser: Parser) -> None:
+    """Adds `-- PROGRAM ...`, the command of a training program, to the command line of one that starts it."""
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="cifar or imagenet, and its options"
     )
-    return parser
+
+
+def command_of(words: Sequence[str]) -> list[str]:
+    """The name of the training program and its options, from the words of `-- PROGRAM ...`; may be empty."""
+    return list(words[1:] if words[:1] == ["--"] else words)
+
+
+def check_program(name: str) -> None:
+    """Raises UsageError where a name is that of no training program."""
+    if name not in PROGRAMS:
+        raise UsageError(
+            f"expected the name of a training program after --: {' or '.join(PROGRAMS)}. Received: {name!r}"
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
     typed = parse(parser(), argv)
-    words = typed.pop("command")
+    command = command_of(typed.pop("command"))
     settings = with_defaults(Settings, typed)
-    command = [word for i, word in enumerate(words) if (i, word) != (0, "--")]
     if not command:
         raise UsageError("no program to start. Name one after --, for example: -- cifar --preset quick")
-    if command[0] not in PROGRAMS:
-        raise UsageError(
-            f"expected the name of a training program after --: {' or '.join(PROGRAMS)}. Received: {command[0]!r}"
-        )
+    check_program(command[0])
     jobs, control_port = local_cluster(settings.workers, settings.ps)
     secret = {token.VARIABLE: os.environ.get(token.VARIABLE) or token.new()}
     processes = Processes()

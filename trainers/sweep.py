@@ -1,6 +1,5 @@
 """Trains one run for each seed and each combination of options, one after the other, and compares them."""
 
-import argparse
 import dataclasses
 import importlib
 import itertools
@@ -16,7 +15,7 @@ from typing import Any
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import Option, add_options, options, parse, setting, with_defaults
 from trainers.cli.startup import run_program, say
-from trainers.launch import PACKAGES, PROGRAMS, Processes
+from trainers.launch import PACKAGES, Processes, add_command, check_program, command_of
 from trainers.run.folder import Run
 from trainers.training.program import split
 from trainers.training.task import Task
@@ -65,23 +64,16 @@ def parser() -> Parser:
     """The command line of this program."""
     parser = Parser(prog="python -m trainers.sweep", description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="cifar or imagenet, and its options"
-    )
+    add_command(parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
     typed = parse(parser(), argv)
-    words = typed.pop("command")
+    command = command_of(typed.pop("command"))
     settings = with_defaults(Settings, typed)
-    command = words[1:] if words[:1] == ["--"] else words
-    if not command or command[0] not in PROGRAMS:
-        raise UsageError(
-            f"expected the name of a training program after --: {' or '.join(PROGRAMS)}. Received: "
-            f"{command[0] if command else 'nothing'!r}"
-        )
+    check_program(command[0] if command else "nothing")
     runs = runs_of(command[0], command[1:], settings)
     if settings.dry_run:
         for arguments in runs.values():
