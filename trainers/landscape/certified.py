@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from idmatters_tf import linear
 from trainers.experiments.panels import add_legend, by_column, by_columns, line, note, panels, sample_of
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
+from trainers.landscape.panels import compare_steps
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
 
@@ -226,11 +227,7 @@ def draw_steps(rows: Sequence[CertifiedRow]) -> Figure:
         if first.promised_steps is not None and first.measured_steps:
             axes.loglog(first.measured_steps, first.promised_steps, markers[run], color=COLORS[theorem], markersize=8)
             shown += [first.measured_steps, first.promised_steps]
-    if shown:
-        ends = [min(shown) / 2, max(shown) * 2]
-        axes.loglog(ends, ends, "k:", linewidth=1)
-    axes.set_xlabel("steps measured", fontsize=9)
-    axes.set_ylabel("steps that suffice, promised", fontsize=9)
+    compare_steps(axes, shown)
     handles = [sample_of(theorem, color=color, marker="o", linestyle="") for theorem, color in COLORS.items()]
     handles += [sample_of(run, marker=marker, linestyle="") for run, marker in markers.items()]
     add_legend(figure, handles, columns=2)

@@ -35,3 +35,17 @@ def panels_by_target(
 def color_by_depth(rows: Sequence[Any]) -> dict[int, str]:
     """A color for each depth, the shallowest first."""
     return {depth: f"C{number}" for number, depth in enumerate(sorted({row.depth for row in rows}))}
+
+
+def compare_steps(axes: Axes, shown: Sequence[float]) -> None:
+    """Labels axes of promised against measured steps, and draws the line on which they are equal.
+
+    Args:
+        axes: with logarithmic axes, everything drawn.
+        shown: all numbers of steps drawn; without any there is no line.
+    """
+    if shown:
+        ends = [min(shown) / 2, max(shown) * 2]
+        axes.loglog(ends, ends, "k:", linewidth=1)
+    axes.set_xlabel("steps measured", fontsize=9)
+    axes.set_ylabel("steps that suffice, promised", fontsize=9)

@@ -11,6 +11,7 @@ from idmatters_tf import linear
 from trainers.experiments.panels import add_legend, by_column, panels, sample_of
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
 from trainers.landscape.certified import COLORS
+from trainers.landscape.panels import compare_steps
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, random_target
 
@@ -148,11 +149,7 @@ def draw(rows: Sequence[PromiseRow]) -> Figure:
                 row.measured, row.promised, markers[row.depth], color=COLORS[row.theorem], markersize=8, alpha=0.7
             )
             shown += [row.measured, row.promised]
-    if shown:
-        ends = [min(shown) / 2, max(shown) * 2]
-        axes.loglog(ends, ends, "k:", linewidth=1)
-    axes.set_xlabel("steps measured", fontsize=9)
-    axes.set_ylabel("steps that suffice, promised", fontsize=9)
+    compare_steps(axes, shown)
     names = by_column(rows, "theorem")
     handles = [sample_of(theorem, color=COLORS[theorem], marker="o", linestyle="") for theorem in names]
     handles += [sample_of(f"depth {depth}", marker=markers[depth], linestyle="") for depth in depths]
