@@ -14,6 +14,7 @@ from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import run_program
 from trainers.imagenet import ImageNet
+from trainers.reporting.page import differing_settings, page
 from trainers.run.folder import Run
 from trainers.training.program import free_on_resume
 
@@ -104,7 +105,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _write_html(settings: Settings, file: str) -> int:
     """Writes the page about all runs, whichever program they are of."""
-    from trainers.reporting.page import page
 
     names = settings.names or _short_names(settings.runs)
     runs = {name: Run(path) for name, path in zip(names, settings.runs, strict=True)}
@@ -130,7 +130,7 @@ def rows_of(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
         Dicts with the same keys: errors in percent, sizes, speed, and the settings in which the runs differ.
     """
     settings = _settings_that_matter(runs)
-    differing = _differing(settings)
+    differing = differing_settings(settings)
     rows = []
     for name, run in runs.items():
         records, result = run.metrics(), run.result() or {}
@@ -172,7 +172,7 @@ def seed_groups(runs: Mapping[str, Run]) -> dict[str, list[str]]:
 def rows_of_seeds(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     """A row for each group of `seed_groups`: means and standard deviations over the runs that have not diverged."""
     settings = _settings_that_matter(runs)
-    differing = [key for key in _differing(settings) if key != "seed"]
+    differing = [key for key in differing_settings(settings) if key != "seed"]
     rows = []
     for name, members in groups.items():
         good = [_errors(runs[member]) for member in members if not _state(runs[member]).startswith("diverged")]
@@ -225,12 +225,6 @@ def _settings_that_matter(runs):
         name: {key: value for key, value in run.config()["settings"].items() if key not in uninteresting}
         for name, run in runs.items()
     }
-
-
-def _differing(settings):
-    """The names of the settings in which the runs differ."""
-    keys = dict.fromkeys(key for each in settings.values() for key in each)
-    return [key for key in keys if len({repr(each.get(key)) for each in settings.values()}) > 1]
 
 
 def _errors(run):

@@ -4,6 +4,8 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 
+from trainers.run import figures
+
 Point = tuple[float, float]
 
 # As matplotlib's cycle, which the other figures have.
@@ -114,8 +116,7 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
     return kept if kept[-1] == points[-1] else [*kept, points[-1]]
 
 
-def running_mean(points: Sequence[Point], share: int = 40) -> list[Point]:
+def running_mean(points: Sequence[Point]) -> list[Point]:
     """Each value as the mean over the last fortieth of the points."""
-    width = max(1, len(points) // share)
-    values = [y for _, y in points]
-    return [(x, sum(values[max(0, i - width + 1) : i + 1]) / min(width, i + 1)) for i, (x, _) in enumerate(points)]
+    steps = [x for x, _ in points]
+    return list(zip(steps, figures.running_mean([y for _, y in points]), strict=True))

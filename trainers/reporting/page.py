@@ -107,10 +107,20 @@ def _points(records: Sequence[Mapping[str, Any]], kind: str, path: str, factor: 
     return points
 
 
+def differing_settings(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The names of the settings in which runs differ.
+
+    Args:
+        settings: of each run, by name.
+    """
+    keys = dict.fromkeys(key for each in settings.values() for key in each)
+    return [key for key in keys if len({repr(each.get(key)) for each in settings.values()}) > 1]
+
+
 def _settings(settings: Mapping[str, Mapping[str, Any]]) -> str:
     """A column for each run; first the settings in which they differ, the others behind a click."""
     keys = dict.fromkeys(key for each in settings.values() for key in each)
-    differing = [key for key in keys if len({repr(each.get(key)) for each in settings.values()}) > 1]
+    differing = differing_settings(settings)
     lines = {key: [key, *(_text(each.get(key)) for each in settings.values())] for key in keys}
     header = ["setting", *settings]
     same = _table(header[:2] if len(settings) > 1 else header, [lines[key][:2] for key in keys if key not in differing])

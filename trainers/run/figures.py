@@ -36,7 +36,7 @@ def convergence(records: Records, path: str | os.PathLike, title: str, drop_step
     if train:
         steps, errors = zip(*train, strict=True)
         axes.plot(steps, errors, color="tab:blue", alpha=0.25, linewidth=1)
-        smoothed, marker = _smoothed(errors), _marker(train, 1)
+        smoothed, marker = running_mean(errors), _marker(train, 1)
         axes.plot(steps, smoothed, color="tab:blue", marker=marker, linewidth=1.5, label="training error (augmented)")
     if test:
         steps, errors = zip(*test, strict=True)
@@ -94,7 +94,7 @@ def comparison(
             train = _errors(runs[member], "train")
             if train:
                 steps, errors = zip(*train, strict=True)
-                axes.plot(steps, _smoothed(errors), color=color, alpha=0.3, linewidth=1)
+                axes.plot(steps, running_mean(errors), color=color, alpha=0.3, linewidth=1)
         steps, means, deviations = _mean(tests)
         best = min(means)
         label = f"{name} (best {best:.2f} %)"
@@ -146,7 +146,7 @@ def _errors(records, kind):
     return [(record["step"], 100 * record["error"]) for record in records if record["kind"] == kind]
 
 
-def _smoothed(values, share=40):
-    """A running mean over a fortieth of the values."""
+def running_mean(values: Sequence[float], share: int = 40) -> list[float]:
+    """Each value as the mean over the last fortieth of the values."""
     width = max(1, len(values) // share)
     return [sum(values[max(0, i - width + 1) : i + 1]) / min(width, i + 1) for i in range(len(values))]
