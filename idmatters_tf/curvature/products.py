@@ -69,16 +69,28 @@ def products_for(objective: Objective) -> Products:
     Raises:
         ValueError: for a backend other than TensorFlow and JAX.
     """
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        from idmatters_tf.curvature.tensorflow_products import TensorFlowProducts
-
-        return TensorFlowProducts(objective)
-    if backend == "jax":
+    if backend_of("Curvature needs") == "jax":
         from idmatters_tf.curvature.jax_products import JaxProducts
 
         return JaxProducts(objective)
-    raise ValueError(f"Curvature needs Keras' TensorFlow or JAX backend. Received: {backend!r}. Set KERAS_BACKEND.")
+    from idmatters_tf.curvature.tensorflow_products import TensorFlowProducts
+
+    return TensorFlowProducts(objective)
+
+
+def backend_of(needs: str) -> str:
+    """Keras' current backend, "tensorflow" or "jax".
+
+    Args:
+        needs: how the message begins: what cannot do without one of the two.
+
+    Raises:
+        ValueError: for another backend.
+    """
+    backend = keras.backend.backend()
+    if backend not in ("tensorflow", "jax"):
+        raise ValueError(f"{needs} Keras' TensorFlow or JAX backend. Received: {backend!r}. Set KERAS_BACKEND.")
+    return backend
 
 
 def fisher_scales(objective: Objective, factors: NDArray[np.float64], examples: int, share: float = 1.0) -> list[float]:

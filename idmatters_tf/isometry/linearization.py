@@ -4,9 +4,10 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 from numpy.typing import NDArray
+
+from idmatters_tf.curvature.products import backend_of
 
 Array = NDArray[np.floating[Any]]
 
@@ -44,13 +45,10 @@ def linearize(function: Callable[[Any], Any], point: Any) -> Linearization:
     Raises:
         ValueError: for a backend other than TensorFlow and JAX, and where TensorFlow lacks a derivative.
     """
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        from idmatters_tf.isometry.tensorflow_linearization import TensorFlowLinearization
-
-        return TensorFlowLinearization(function, point)
-    if backend == "jax":
+    if backend_of("Jacobians need") == "jax":
         from idmatters_tf.isometry.jax_linearization import JaxLinearization
 
         return JaxLinearization(function, point)
-    raise ValueError(f"Jacobians need Keras' TensorFlow or JAX backend. Received: {backend!r}. Set KERAS_BACKEND.")
+    from idmatters_tf.isometry.tensorflow_linearization import TensorFlowLinearization
+
+    return TensorFlowLinearization(function, point)

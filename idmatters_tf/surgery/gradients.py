@@ -8,9 +8,8 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
+from idmatters_tf.curvature.products import backend_of
 from idmatters_tf.keras_types import Tensor
-
-BACKENDS = ("tensorflow", "jax")
 
 
 def gradients(
@@ -32,9 +31,7 @@ def gradients(
     Raises:
         ValueError: for a backend other than TensorFlow and JAX.
     """
-    backend = keras.backend.backend()
-    if backend not in BACKENDS:
-        raise ValueError(f"Gradients need Keras' TensorFlow or JAX backend. Received: {backend!r}. Set KERAS_BACKEND.")
+    backend = backend_of("Gradients need")
 
     def value(theta: Sequence[Tensor]) -> Tensor:
         rng, total = np.random.default_rng(seed), ops.zeros(())

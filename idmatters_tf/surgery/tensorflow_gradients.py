@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from idmatters_tf.curvature.tapes import gradient
+
 
 def gradients_of(value: Callable[[Sequence[Any]], Any], theta: Sequence[Any]) -> list[Any]:
     """The gradients of a scalar function at theta; zeros where it does not depend on a tensor."""
@@ -12,5 +14,4 @@ def gradients_of(value: Callable[[Sequence[Any]], Any], theta: Sequence[Any]) ->
     with tf.GradientTape() as tape:
         tape.watch(theta)
         total = value(theta)
-    found = tape.gradient(total, theta, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return [tf.convert_to_tensor(gradient) for gradient in found]
+    return gradient(tape, total, theta)
