@@ -165,6 +165,7 @@ def import_tensorflow() -> None:
             # Looking for devices is what logs that there are none.
             tensorflow.config.list_physical_devices()
             tensorflow.get_logger().setLevel("ERROR")
+            _drop_errors_of_destructors(tensorflow.errors.OpError)
         except Exception:
             # What libraries log of an interrupted import says nothing.
             if not _interrupted:
@@ -175,3 +176,18 @@ def import_tensorflow() -> None:
             os.dup2(kept, 2)
             _visible = 2
             os.close(kept)
+
+
+def _drop_errors_of_destructors(kind: type[Exception]):
+    """Has Python no longer print errors of a kind that a destructor raised.
+
+    TensorFlow's objects wait for their devices when they are destroyed, which fails once a task of the cluster is lost.
+    The program deals with that loss where it was noticed, and has nothing to do with these.
+    """
+    previous = sys.unraisablehook
+
+    def hook(unraisable):
+        if not isinstance(unraisable.exc_value, kind):
+            previous(unraisable)
+
+    sys.unraisablehook = hook
