@@ -1,5 +1,6 @@
 """`fit` that goes on after a kill as if nothing had happened."""
 
+import contextlib
 import os
 import pathlib
 import warnings
@@ -7,7 +8,7 @@ from typing import Any, Literal
 
 import keras
 
-from idmatters_tf import checkpointing, environment
+from idmatters_tf import checkpointing, environment, locking
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.callbacks import encoding, training_state
 from idmatters_tf.callbacks.batches import Batches
@@ -37,7 +38,8 @@ class ExactResume(keras.callbacks.Callback):
     at the latest when the first checkpoint is saved. TensorFlow and JAX, one device.
 
     Once `fit` has ended, the same `fit` ends at once with the same history, and one with more `epochs` goes on. The
-    folder belongs to one `fit`: give another one a folder of its own.
+    folder belongs to one `fit`: give another one a folder of its own. While `fit` runs, no other process can use the
+    folder; after an exception not before this process, or its next `fit` in the same folder, has ended.
 
     Args:
         folder: of the checkpoints; made where there is none.
@@ -51,6 +53,7 @@ class ExactResume(keras.callbacks.Callback):
 
     Raises:
         ValueError: by `fit`, where something cannot be restored; it is named.
+        idmatters_tf.locking.FolderInUse: by `fit`, where another process uses the folder; it is named.
         OSError: by `fit`, where a checkpoint cannot be written; the earlier ones are as they were.
     """
 
@@ -122,10 +125,12 @@ class _Last(keras.callbacks.Callback):
             ) from error
         self._variables = training_state.description(model)
         self._states = {name: CallbackState(each, name) for name, each in named(others).items()}
-        self._pending = self._load()
-        self._step = self._fit.initial_epoch * self._batches.steps_per_epoch
-        if self._pending is not None:
-            self._go_on(model, self._pending)
+        _lock(self._resume.folder)
+        with _unlocking_on_error(self._resume.folder):
+            self._pending = self._load()
+            self._step = self._fit.initial_epoch * self._batches.steps_per_epoch
+            if self._pending is not None:
+                self._go_on(model, self._pending)
         self._resume.resumed_at = 0 if self._pending is None else self._step
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -147,17 +152,20 @@ class _Last(keras.callbacks.Callback):
             return
         self._step = self._epoch * self._batches.steps_per_epoch + done
         if self._due(before):
-            self._save(self._epoch, done)
+            with _unlocking_on_error(self._resume.folder):
+                self._save(self._epoch, done)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         before, self._step = self._step, (epoch + 1) * self._batches.steps_per_epoch
         ends = epoch + 1 >= self._fit.epochs or bool(self._model.stop_training)
         if ends or self._resume.every == "epoch" or self._due(before):
-            self._save(epoch + 1, 0)
+            with _unlocking_on_error(self._resume.folder):
+                self._save(epoch + 1, 0)
 
     def on_train_end(self, logs: Any = None) -> None:
         start_at_epoch(self._model, None)
         self._batches.seek(0)
+        _unlock(self._resume.folder)
 
     def _due(self, before):
         """Whether a checkpoint is due at one of the steps since `before`."""
@@ -276,6 +284,36 @@ class _Last(keras.callbacks.Callback):
         for name, state in saved["callbacks"].items():
             if state is not None:
                 self._states[name].set(state)
+
+
+# By folder. Keras tells no callback that `fit` has ended with an exception: a further `fit` of this process takes over.
+_locks: dict[pathlib.Path, locking.FolderLock] = {}
+
+
+def _lock(folder):
+    held = _locks.get(folder.resolve())
+    if held is not None and held.held:
+        return
+    # The folder may have been removed since.
+    _unlock(folder)
+    _locks[folder.resolve()] = lock = locking.FolderLock(folder)
+    if not lock.protects:
+        warnings.warn(f"{folder} is on a file system without locks: let no other process use it.", stacklevel=2)
+
+
+def _unlock(folder):
+    lock = _locks.pop(folder.resolve(), None)
+    if lock is not None:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _unlocking_on_error(folder):
+    try:
+        yield
+    except BaseException:
+        _unlock(folder)
+        raise
 
 
 def _check(model, fit):

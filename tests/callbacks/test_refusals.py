@@ -1,10 +1,17 @@
 """What cannot be restored is refused with a sentence that names it."""
 
+import os
+import socket
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
+from idmatters_tf.locking import FILE, FolderInUse, FolderLock
+from tests.conftest import ROOT
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -158,6 +165,41 @@ def test_checkpoints_of_another_program_are_left_alone(tmp_path):
     with pytest.raises(ValueError, match="written by another program"):
         fit(tmp_path)
     assert theirs.exists()
+
+
+HOLD = """
+import sys
+from idmatters_tf.locking import FolderLock
+
+FolderLock(sys.argv[1])
+print(1, flush=True)
+input()
+"""
+
+
+def test_a_folder_that_another_process_uses(tmp_path):
+    command = [sys.executable, "-c", HOLD, tmp_path]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "1\n"
+        message = f"{tmp_path} is in use by process {other.pid} on {socket.gethostname()}. Wait until it has ended, or"
+        with pytest.raises(FolderInUse, match=message):
+            fit(tmp_path)
+        other.kill()
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_no_other_process_while_it_trains(tmp_path):
+    def seen(batch, logs):
+        with pytest.raises(FolderInUse, match=f"process {os.getpid()} on"):
+            FolderLock(tmp_path)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, keras.callbacks.LambdaCallback(on_train_batch_end=seen))
+    # The same process may go on, and nobody is kept out once `fit` has ended.
+    fit(tmp_path)
+    FolderLock(tmp_path).release()
 
 
 def test_what_has_ended_ends_at_once_and_more_epochs_go_on(tmp_path):

@@ -52,7 +52,7 @@ def test_random_kills(whole, tmp_path, chance, amount, count_faults):
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_random_kills_of_fit(backend, tmp_path, chance, amount, count_faults):
-    command = [sys.executable, "-m", "tests.support.killed_fit", tmp_path, amount, chance.random()]
+    command = [sys.executable, "-m", "tests.support.killed_fit", tmp_path, KILLS_A_RUN * amount, chance.random()]
     env = {**os.environ, "KERAS_BACKEND": backend}
     done = subprocess.run([*map(str, command)], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

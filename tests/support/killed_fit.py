@@ -1,8 +1,8 @@
 """`fit` in processes that are killed with SIGKILL at random moments and started again.
 
-As a program: `python -m tests.support.killed_fit FOLDER RUNS SEED` prints how many kills were tried, and after how many
-the run ended with the same bits as one that was not disturbed. The processes are forked behind the imports, before
-anything is computed, so that a kill costs a second and not ten.
+As a program: `python -m tests.support.killed_fit FOLDER KILLS SEED` prints how many kills were tried, and how many of
+them belong to runs that ended with the same bits as one that was not disturbed. The processes are forked behind the
+imports, before anything is computed, so that a kill costs a second and not ten; a run is killed until it has ended.
 """
 
 import hashlib
@@ -21,8 +21,9 @@ import numpy as np
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume
 
-KILLS_A_RUN = 3
-EPOCHS, STEPS = 3, 10
+EPOCHS, STEPS = 5, 12
+# Batches between one kill and the next.
+MOST = 20
 
 
 def train(folder, progress=None):
@@ -101,22 +102,27 @@ def in_a_process(folder, after=None, delay=0.0):
     return status == -signal.SIGKILL
 
 
-def main(folder, runs, seed):
-    """Tries `runs` runs, each killed several times. Returns how many kills there were and how many were survived."""
+def main(folder, kills, seed):
+    """Tries so many kills, several in each run. Returns how many there were and how many of them were survived."""
     chance, folder = random.Random(seed), pathlib.Path(folder)
     in_a_process(folder / "whole")
     expected = (folder / "whole" / "result").read_text()
     tried = survived = 0
-    for number in range(runs):
-        run, kills = folder / f"run-{number}", 0
-        for _ in range(KILLS_A_RUN):
-            # Now and then while it builds or restores; else at any batch, in the middle of a checkpoint as well.
-            after = 0 if chance.random() < 0.2 else chance.randrange(1, EPOCHS * STEPS // 2)
-            kills += in_a_process(run, after, (3 if after == 0 else 0.05) * chance.random())
-        in_a_process(run)
-        tried += kills
+    while tried < kills:
+        run, here = folder / f"run-{tried}", 0
+        killed = True
+        while killed:
+            if tried + here == kills:
+                killed = in_a_process(run)
+            else:
+                # Now and then while it builds or restores; else at any batch, in the middle of a checkpoint as well.
+                after = 0 if chance.random() < 0.2 else chance.randrange(1, MOST)
+                killed = in_a_process(run, after, (3 if after == 0 else 0.05) * chance.random())
+            here += killed
+        tried += here
         intact = not list(run.rglob(".writing-*")) and not list(run.rglob("damaged-*"))
-        survived += kills * (intact and (run / "result").read_text() == expected)
+        survived += here * (intact and (run / "result").read_text() == expected)
+        print(f"{survived} of {tried} kills survived", file=sys.stderr, flush=True)
     return tried, survived
 
 

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
+from idmatters_tf.locking import FILE, FolderInUse, FolderLock
 from tests.conftest import ROOT
 from trainers.cli.arguments import UsageError
-from trainers.run.lock import FILE, locked
+from trainers.run.lock import locked
 
 HOLD = """
 import sys
@@ -74,3 +75,29 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
         locked(tmp_path / "file" / "x", print),
     ):
         pass
+
+
+FORK = """
+import os, sys, time
+from idmatters_tf.locking import FolderLock
+
+lock = FolderLock(sys.argv[1])
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_child_of_a_killed_process_holds_nothing(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", FORK, tmp_path], cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        with pytest.raises(FolderInUse, match=str(process.pid)):
+            FolderLock(tmp_path)
+        process.kill()
+        process.wait()
+        try:
+            FolderLock(tmp_path).release()
+        finally:
+            os.kill(child, signal.SIGKILL)

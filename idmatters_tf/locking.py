@@ -1,0 +1,124 @@
+"""One process at a time for a folder."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import pathlib
+import socket
+
+FILE = ".lock"
+
+
+class FolderInUse(RuntimeError):
+    """Another process holds the lock of a folder.
+
+    Attributes:
+        folder: the folder.
+        holder: the process and its host, in words.
+    """
+
+    def __init__(self, folder: pathlib.Path, holder: str):
+        super().__init__(f"{folder} is in use by {holder}. Wait until it has ended, or name another folder.")
+        self.folder, self.holder = folder, holder
+
+
+class FolderLock:
+    """The lock of a folder, held from the construction on until `release`; the folder is made where there is none.
+
+    The kernel releases the lock when the process ends, however it ends: a lock file that a killed process has left
+    means nothing. A process that is forked off does not hold it.
+
+    Args:
+        folder: what only one process at a time may write to.
+
+    Attributes:
+        protects: False where the file system has no locks, so that a second process would not be noticed.
+
+    Raises:
+        FolderInUse: another process holds it, or this one does by another `FolderLock`.
+        OSError: the folder cannot be written to.
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        self._folder = pathlib.Path(folder)
+        self._made = [each for each in (self._folder, *self._folder.parents) if not each.exists()]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.protects = True
+        self._descriptor = self._acquire()
+        _held.add(self)
+
+    @property
+    def held(self) -> bool:
+        """Whether this process still holds the lock, of a folder that is still there."""
+        return self in _held and self._is_the_file(self._descriptor)
+
+    def release(self) -> None:
+        """Releases the lock and removes its file, and the folders made for it as far as they hold nothing else."""
+        if self not in _held:
+            return
+        # While it is still held: whoever opened the file in the meantime finds that it is no longer there.
+        if self._is_the_file(self._descriptor):
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+        self._close()
+        for each in self._made:
+            with contextlib.suppress(OSError):
+                each.rmdir()
+
+    @property
+    def _path(self):
+        return self._folder / FILE
+
+    def _close(self):
+        _held.discard(self)
+        os.close(self._descriptor)
+
+    def _acquire(self):
+        while True:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    self.protects = False
+                    return descriptor
+                holder = _holder(descriptor)
+                os.close(descriptor)
+                raise FolderInUse(self._folder, holder) from None
+            # The holder before may have removed the file after it was opened here.
+            if self._is_the_file(descriptor):
+                _sign(descriptor)
+                return descriptor
+            os.close(descriptor)
+
+    def _is_the_file(self, descriptor):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return os.path.samestat(os.fstat(descriptor), os.stat(self._path))
+        return False
+
+
+# A child that is forked off shares the open file, and with it the lock: it would hold it beyond the end of its parent.
+_held: set[FolderLock] = set()
+
+
+def _forget():
+    for lock in [*_held]:
+        lock._close()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _sign(descriptor):
+    os.truncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode(), 0)
+
+
+def _holder(descriptor):
+    try:
+        signature = json.loads(os.pread(descriptor, 1000, 0))
+        return f"process {int(signature['pid'])} on {signature['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"
