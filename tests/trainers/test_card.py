@@ -47,6 +47,7 @@ def test_keras_loads_the_rounded_weights_and_the_error_is_theirs(run, card):
     assert any(
         (before != after).any() for before, after in zip(trained.get_weights(), loaded.get_weights(), strict=True)
     )
+    assert loaded.get_layer("classes").class_names == trained.get_layer("classes").class_names
     data = shapes.load(64, 48)
     wrong = float(np.mean(np.argmax(loaded(data.test_images), 1) != data.test_labels))
     errors = json.loads((card / "training.json").read_text())["error"]
@@ -58,6 +59,8 @@ def test_the_card_says_what_hubs_and_people_need(run, card):
     text = (card / "README.md").read_text()
     for part in (
         'load_model("hf://me/tiny")',
+        f"10 classes ({', '.join(shapes.load(1, 1).class_names)});",
+        "hf upload me/tiny . .",
         "6 steps",
         "| `widths` | 8 16 32 |",
         "rounded to bfloat16",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from idmatters_tf.checkpointing import replacing
 from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import add_options, as_dict, parse, replaced, setting, with_defaults
+from trainers.cli.settings import add_options, as_dict, make, parse, setting, with_defaults
 from trainers.cli.startup import import_tensorflow, run_program, say
 from trainers.imagenet import ImageNet
-from trainers.run.folder import Run
-from trainers.training.program import free_on_resume, saved_settings
+from trainers.run.folder import DataDescription, Run
+from trainers.training.program import free_on_resume
 from trainers.training.task import Task
 
 if TYPE_CHECKING:
@@ -69,10 +69,32 @@ def parser() -> Parser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
-    settings = with_defaults(Settings, parse(parser(), argv))
-    run = Run(settings.run)
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A finished run and what its folder says of it, each file read once.
+
+    Attributes:
+        run: the folder.
+        task: the training, with its settings in float32: what is published should not depend on how it was trained.
+        config: the content of config.json.
+        described: what it says of the data.
+        result: the content of result.json.
+    """
+
+    run: Run
+    task: Task
+    config: dict[str, Any]
+    described: DataDescription
+    result: dict[str, Any]
+
+
+def read(folder: str, data_dir: str | None = None) -> Finished:
+    """A finished run of a training program.
+
+    Raises:
+        UsageError: it is not finished, or the run of another program.
+    """
+    run = Run(folder)
     config, result = run.config(), run.result(("steps", "last_error", "parameters", "seconds"))
     task_type = TASKS.get(str(config.get("program")))
     if task_type is None:
@@ -81,23 +103,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UsageError(
             f"{run.path} is not finished. Finish it: python -m {task_type.program} --resume --out {run.path}"
         )
-    out = pathlib.Path(settings.out or pathlib.Path("model_cards") / run.path.resolve().name)
+    changes = {"precision": "float32"} if data_dir is None else {"precision": "float32", "data_dir": data_dir}
+    settings = make(task_type.settings_type, {**config["settings"], **changes}, run.config_path)
+    return Finished(run, task_type(settings), config, run.data(config), result)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the program; returns its exit code."""
+    settings = with_defaults(Settings, parse(parser(), argv))
+    finished = read(settings.run, settings.data_dir)
+    out = pathlib.Path(settings.out or pathlib.Path("model_cards") / finished.run.path.resolve().name)
     if out.exists() and not (out / TRAINING).is_file():
         raise UsageError(f"--out {out} exists and is not a folder of this program. Name another one.")
-    typed = {} if settings.data_dir is None else {"data_dir": settings.data_dir}
-    # What is published should not depend on how it was trained.
-    task = task_type(replaced(saved_settings(task_type, run, typed), precision="float32"))
     if settings.measure:
-        task.data  # noqa: B018 - loaded before TensorFlow is imported: what is missing is said at once
+        finished.task.data  # noqa: B018 - loaded before TensorFlow is imported: what is missing is said at once
 
     import_tensorflow()
-    network = _network(task, run, settings.round)
-    errors = {"the run's own, as trained": result["last_error"]}
+    network = _network(finished, settings.round)
+    errors = {"the run's own, as trained": finished.result["last_error"]}
     if settings.measure:
         rounding = "float32" if settings.round == "none" else f"rounded to {settings.round}, computed in float32"
-        errors[f"these, {rounding}"] = _test_error(task, network)
+        errors[f"these, {rounding}"] = _test_error(finished.task, network)
     repository = settings.repository or f"USER/{out.name}"
-    _write(out, settings, task, run, network, errors, repository)
+    _write(out, settings, finished, network, errors, repository)
     size = (out / "model.weights.h5").stat().st_size / 1e6
     fits = "below" if size <= SMALL_MB else "more than"
     print(f"{out}: weights of {size:.1f} MB, {fits} {SMALL_MB} MB; nothing has been uploaded")
@@ -109,14 +137,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _network(task: Task, run: Run, rounding: Any) -> "keras.Model":
+def _network(finished: Finished, rounding: Any) -> "keras.Model":
     """The network of the newest checkpoint, in float32, its weights rounded."""
     from trainers.card.weights import rounded
     from trainers.training.build import build_network
     from trainers.training.checkpoints import restore_weights
 
-    described = run.data()
-    network = build_network(task, described.image_shape, described.classes, "float32")
+    run, described = finished.run, finished.described
+    network = build_network(finished.task, described.image_shape, described.classes, "float32")
     if restore_weights(run.checkpoints_path, network, say) is None:
         raise UsageError(f"{run.path} has no intact checkpoint. Train it again with another --out.")
     network.set_weights(rounded(network.get_weights(), rounding))
@@ -137,8 +165,7 @@ def _test_error(task: Task, network: "keras.Model") -> float:
 def _write(
     out: pathlib.Path,
     settings: Settings,
-    task: Task,
-    run: Run,
+    finished: Finished,
     network: "keras.Model",
     errors: dict[str, float],
     repository: str,
@@ -150,13 +177,15 @@ def _write(
     from trainers.training import preprocessing
     from trainers.training.export import with_preprocessing
 
-    config, result, saved = run.config(), run.result() or {}, as_dict(task.settings)
-    usual = as_dict(type(task).resolve({}, {}))
+    run, task, config, result = finished.run, finished.task, finished.config, finished.result
+    saved, usual = as_dict(task.settings), as_dict(type(task).resolve({}, {}))
     recorded = config["settings"]
     left_out = free_on_resume(type(task))
     facts = {
         **{name: result[name] for name in ("steps", "parameters")},
-        **{name: (config["data"])[name] for name in ("image_shape", "classes")},
+        "image_shape": finished.described.image_shape,
+        "classes": finished.described.classes,
+        "class_names": finished.described.output_names,
         "dataset": saved.get("dataset") or "imagefolder",
         "held_out": saved.get("held_out"),
         "minutes": result["seconds"] / 60,
@@ -174,7 +203,7 @@ def _write(
     }
     words = [str(word) for word in config.get("command") or ()][1:]
     text = readme(
-        out.name,
+        repository.split("/")[1],
         settings.license,
         repository,
         facts,
@@ -188,7 +217,7 @@ def _write(
     training["data"] = {name: value for name, value in config["data"].items() if name != "origin"}
     training.pop("command", None)
     fitted = preprocessing.load(run.path) if task.has_preprocessing else None
-    model = with_preprocessing(network, fitted)
+    model = with_preprocessing(network, fitted, finished.described.output_names)
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as beside:
         beside.mkdir()

@@ -15,6 +15,9 @@ PAPERS = {
     "Identity Matters in Deep Learning": "https://arxiv.org/abs/1611.04231",
     "Demystifying ResNet": "https://arxiv.org/abs/1611.01186",
 }
+# So many classes are listed in the text.
+_FEW = 20
+_NAMED = 'names = [model.get_layer("classes").class_names[label] for label in logits.numpy().argmax(axis=1)]\n'
 
 
 def header(name: str, license: str, dataset: str, accuracies: Mapping[str, float]) -> str:
@@ -57,15 +60,19 @@ def readme(
         name: of the model.
         license: an identifier.
         repository: USER/NAME on the hub.
-        facts: what is known of the run: "dataset", "image_shape", "classes", "parameters", "steps", "minutes", "seed",
-            "versions", "held_out" (None, or how many training images it was tested on), "rounding", "digest" (of the
-            checkpoint), "measured" (whether `errors` has the rounded weights' own).
+        facts: what is known of the run: "dataset", "image_shape", "classes", "class_names" (of the outputs, or none),
+            "parameters", "steps", "minutes", "seed", "versions", "held_out" (None, or how many training images it was
+            tested on), "rounding", "digest" (of the checkpoint), "measured" (whether `errors` has the rounded weights'
+            own).
         errors: by name, fractions, the run's own first.
         command: that trained it.
         settings: those that differ from the program's defaults.
     """
     title, _ = DATA_SETS.get(facts["dataset"], (facts["dataset"], None))
     rows, cols, channels = facts["image_shape"]
+    class_names = facts["class_names"]
+    listed = f" ({', '.join(class_names)})" if 0 < len(class_names) <= _FEW else ""
+    named = _NAMED if class_names else ""
     images = "test images" if facts["held_out"] is None else f"the last {facts['held_out']:,} training images, held out"
     headline = list(errors.values())[-1]
     rounding = {"none": "float32, as trained", "float16": "rounded to float16", "bfloat16": "rounded to bfloat16"}
@@ -85,8 +92,8 @@ def readme(
 
 A residual network for {title} with {facts["parameters"]:,} trainable weights, trained with idmatters_tf, which has
 the networks and experiments of {papers}. The settings below say which network it is. It takes
-raw images, uint8 of shape ({rows}, {cols}, {channels}), and returns the logits of {facts["classes"]:,} classes; the
-preprocessing is part of it.
+raw images, uint8 of shape ({rows}, {cols}, {channels}), and returns the logits of {facts["classes"]:,} classes{listed};
+the preprocessing is part of it.
 
 ## Use
 
@@ -96,7 +103,7 @@ import keras
 
 model = keras.saving.load_model("hf://{repository}")  # or the path of this folder
 logits = model(images)  # images: uint8, (n, {rows}, {cols}, {channels})
-```
+{named}```
 
 ## Error
 
@@ -125,6 +132,18 @@ SHA-256 of the checkpoint's tensors: `{facts["digest"]}`.
 
 It knows the classes and the image size that it was trained on, and nothing else; other images get one of these classes,
 often with a large logit. One run with one seed: another seed gives another error.
+
+## Publish it
+
+The folder is a complete repository for the hub. In it,
+
+```
+pip install huggingface_hub
+hf auth login
+hf upload {repository} . .
+```
+
+uploads it; the program that wrote this folder uploads nothing.
 """
 
 

@@ -21,6 +21,7 @@ TABLES = "reproduction.md"
 FOLDER = "ledger"
 # What the block without a paper is called.
 RUNS = "runs"
+_SECTION = re.MULTILINE | re.DOTALL
 _BLOCK = re.compile(r"(<!-- ledger: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _GENERATED = "<!-- Written by `python -m trainers.reproduce --pages docs` from trainers/reproduce/rows/{}. -->\n"
 _TASKS = {"trainers.cifar": "Cifar", "trainers.imagenet": "ImageNet"}
@@ -125,12 +126,13 @@ def page(row: Row, rows: Mapping[str, Row], docs: pathlib.Path) -> str:
         parts.append(f"{filled(row, row.notes).strip()}\n")
     parts += [*_again(row, rows), *_facts(row), *_numbers(row), *_settings(row), *_data(row)]
     if row.model_card is not None:
-        path = docs.parent / row.model_card / "README.md"
-        parts.append(f"## Model card\n\nThe weights are in [{row.model_card}](../{row.model_card}/README.md).\n")
-        if path.is_file():
-            text = re.sub(r"\A---\n.*?\n---\n", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-            # Its headings become parts of this page.
-            parts.append(re.sub(r"^#", "###", text.strip(), flags=re.MULTILINE) + "\n")
+        card = f"{row.model_card}/README.md"
+        parts.append(
+            f"## Model card\n\nThe weights are in [{row.model_card}](../{card}), ready for `keras.saving.load_model`.\n"
+        )
+        parts += re.findall(
+            r"^## Error\n\n(.*?\n)(?=\n## )", (docs.parent / card).read_text(encoding="utf-8"), _SECTION
+        )
     # Links are relative to docs/.
     text = re.sub(r"\]\((?!row:|https?:|#)", "](../", "\n".join(parts))
     return re.sub(r"\]\(row:([\w.-]+)\)", r"](\1.md)", text).rstrip("\n") + "\n"

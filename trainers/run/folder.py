@@ -52,6 +52,12 @@ class DataDescription:
         (), help="the name of each class", metavar="NAME", may_be_empty=True, added_later=True
     )
 
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """A name for each output of the network, also for those beyond the classes of the data; or none at all."""
+        extra = range(len(self.class_names), self.classes)
+        return (*self.class_names, *(f"class {number}" for number in extra)) if self.class_names else ()
+
 
 class Run:
     """A run's folder.
@@ -131,9 +137,13 @@ class Run:
             )
         return config
 
-    def data(self) -> DataDescription:
-        """What config.json says of the data. Raises UsageError where that is not what it should be."""
-        described = self.config().get("data")
+    def data(self, config: Mapping[str, Any] | None = None) -> DataDescription:
+        """What config.json says of the data. Raises UsageError where that is not what it should be.
+
+        Args:
+            config: its content where that has been read already.
+        """
+        described = (self.config() if config is None else config).get("data")
         values = described if isinstance(described, dict) else {}
         return make(DataDescription, values, f"{self.config_path}, data")
 

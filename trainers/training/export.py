@@ -90,14 +90,11 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
     Raises:
         RunError: it could not be written.
     """
-    folder, described = pathlib.Path(out or run.path), run.data()
+    folder, names = pathlib.Path(out or run.path), run.data().output_names
     # Rebuilt in float32 and for one device: what is served should not depend on how it was trained.
     network = build_network(task, model.input_shape[1:], model.output_shape[-1], "float32")
     network.set_weights(model.get_weights())
     preprocessing = fitted.load(run.path) if task.has_preprocessing else None
-    # Outputs beyond the classes of the data.
-    extra = range(len(described.class_names), described.classes)
-    names = (*described.class_names, *(f"class {number}" for number in extra)) if described.class_names else ()
     best = saved_steps(run.checkpoints_path / BEST)
     try:
         folder.mkdir(parents=True, exist_ok=True)
