@@ -9,6 +9,9 @@ state carried over, and asks which blocks could go. Two minutes on two CPU cores
 import argparse
 import pathlib
 
+import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
+
+# isort: split
 import keras
 import numpy as np
 

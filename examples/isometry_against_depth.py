@@ -13,6 +13,9 @@ import argparse
 import json
 import pathlib
 
+import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
+
+# isort: split
 import keras
 import numpy as np
 from matplotlib.figure import Figure
