@@ -12,7 +12,6 @@ from keras.src.backend.common import global_state
 from keras.src.models.functional import Functional, functional_like_constructor, operation_fn
 from keras.src.ops import numpy as numpy_operations
 from keras.src.random import seed_generator
-from keras.src.saving.serialization_lib import SafeModeScope
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 from idmatters_tf.keras_types import Tensor
@@ -203,10 +202,17 @@ def layers_within(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 
 def copy_of(operation: Any) -> Any:
-    """A new operation made from the configuration of another one, its name kept."""
-    # The configuration comes from an object in memory, not from a file: its lambdas are the user's own.
-    with SafeModeScope(safe_mode=False):
-        copied = type(operation).from_config(operation.get_config())
+    """A new operation made from the configuration of another one, its name kept; a `Lambda` from its function."""
+    if type(operation) is keras.layers.Lambda:
+        # Its configuration holds byte code, which Keras rightly refuses to run, and which has lost its globals.
+        return keras.layers.Lambda(
+            operation.function,
+            operation._output_shape,
+            operation.mask,
+            operation.arguments,
+            **keras.layers.Layer.get_config(operation),
+        )
+    copied = type(operation).from_config(operation.get_config())
     copied.name = operation.name
     return copied
 

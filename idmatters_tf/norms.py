@@ -15,7 +15,14 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf.keras_types import Tensor
-from idmatters_tf.layers import BasicBlock2D, LinearResidual, ResidualConv2D, ResidualDense, ShortcutUnit
+from idmatters_tf.layers import (
+    BasicBlock2D,
+    LinearResidual,
+    ResidualConv2D,
+    ResidualDense,
+    ScaledResidualConv2D,
+    ShortcutUnit,
+)
 
 
 def frobenius_norm(kernel: Tensor) -> float:
@@ -107,15 +114,18 @@ def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[
         tolerance: of the spectral norms of convolutions.
 
     Returns:
-        By the names of the layers `ResidualConv2D`, `BasicBlock2D`, `LinearResidual`, `ResidualDense` and
-        `ShortcutUnit`. Empty without such blocks.
+        By the names of the layers `ResidualConv2D`, `ScaledResidualConv2D` (its kernels times their gains),
+        `BasicBlock2D`, `LinearResidual`, `ResidualDense` and `ShortcutUnit`. Empty without such blocks.
     """
     norms = {}
     for layer in model.layers:
-        if isinstance(layer, (ResidualConv2D, BasicBlock2D)):
+        if isinstance(layer, (ResidualConv2D, ScaledResidualConv2D, BasicBlock2D)):
             inputs: Tensor = layer.input
             outputs: Tensor = layer.output
-            first, second = layer.conv1.kernel, layer.conv2.kernel
+            if isinstance(layer, ScaledResidualConv2D):
+                first, second = layer.conv1.applied_kernel, layer.conv2.applied_kernel
+            else:
+                first, second = layer.conv1.kernel, layer.conv2.kernel
             norms[layer.name] = [
                 KernelNorms(frobenius_norm(first), spectral_norm(first, inputs.shape[1:3], layer.strides, tolerance)),
                 KernelNorms(frobenius_norm(second), spectral_norm(second, outputs.shape[1:3], 1, tolerance)),

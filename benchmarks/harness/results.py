@@ -1,6 +1,7 @@
 """Results: printed as they come and, with --record, kept in benchmarks/results, where the README's table comes from."""
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -134,10 +135,11 @@ class Report:
         self.name, self.options = pathlib.Path(script).stem, options
         self.versions = {}
         for package in packages:
-            try:
-                self.versions[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                continue
+            # TensorFlow's wheel without GPUs has another name.
+            for distribution in (package, f"{package}-cpu"):
+                with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                    self.versions[package] = importlib.metadata.version(distribution)
+                    break
         self.measurements: list[Measurement] = []
 
     def add(

@@ -83,8 +83,8 @@ class BlockNorms(Monitor[NormsMeasurement]):
         norms = kernel_norms(model, self._tolerance)
         if not norms:
             raise ValueError(
-                f"BlockNorms needs a model with ResidualConv2D, BasicBlock2D, LinearResidual, ResidualDense or "
-                f"ShortcutUnit among its layers. Received: {model.name!r}, which has none."
+                f"BlockNorms needs a model with ResidualConv2D, ScaledResidualConv2D, BasicBlock2D, LinearResidual, "
+                f"ResidualDense or ShortcutUnit among its layers. Received: {model.name!r}, which has none."
             )
         blocks = {name: summary(kernels) for name, kernels in norms.items()}
         return NormsMeasurement(blocks, branch_bounds(model, norms))

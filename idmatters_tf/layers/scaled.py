@@ -52,6 +52,12 @@ class ScaledConv2D(keras.layers.Conv2D):
             name="gains", shape=(self.filters,), initializer=keras.initializers.Constant(self.gain)
         )
 
+    @property
+    def applied_kernel(self) -> Tensor:
+        """What the inputs are convolved with: the gains times the kernel, standardised first where asked for."""
+        kernel: Tensor = self._standardized() if self.standardize else self.kernel
+        return self.gains * ops.cast(kernel, self.gains.dtype)
+
     def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
         scaled = self._standardized() if self.standardize else kernel
         gains: Tensor = ops.cast(self.gains, inputs.dtype)

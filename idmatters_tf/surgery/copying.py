@@ -201,7 +201,10 @@ def _from_configuration(operation: Any) -> Any:
     try:
         return keras_internals.copy_of(operation)
     except Exception as error:
-        reason = "implement `get_config`, and register the classes that it holds with Keras."
+        reason = (
+            "implement `get_config`, and register the classes and functions that it holds with Keras. A lambda cannot "
+            "be registered: write a function with `def`, or a `keras.layers.Lambda`."
+        )
         raise ValueError(_not_copied(operation, f"{reason} {error}")) from error
 
 

@@ -117,6 +117,12 @@ def random_batch(step):
     return x, (x.mean((1, 2, 3)) > 0).astype("int32"), rng.random(BATCH).astype("float32")
 
 
+def batch_that_breaks(step):
+    """Infinite in the middle of the second epoch."""
+    x, y, weight = random_batch(step)
+    return (np.inf * x if step == STEPS + 5 else x), y, weight
+
+
 CASES = {
     "random layers, metrics, callbacks that stop and slow down": Case(
         noisy,
@@ -159,6 +165,7 @@ CASES = {
             keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.9 * rate),
             keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
             keras.callbacks.CSVLogger(folder / "log.csv"),
+            keras.callbacks.TensorBoard(folder / "events", write_graph=False, update_freq=1),
             Counter(),
         ],
         batches=lambda: FunctionBatches(random_batch, STEPS),
@@ -172,6 +179,13 @@ CASES = {
         every=5,
         epochs=3,
         moments=(("batch", 1, 6),),
+    ),
+    "terminated on NaN": Case(
+        dense,
+        lambda: with_loss("adam", metrics=["accuracy"]),
+        lambda folder: [keras.callbacks.TerminateOnNaN()],
+        batches=lambda: FunctionBatches(batch_that_breaks, STEPS),
+        moments=(("batch", 1, 2),),
     ),
     "a model with a metric of its own": Case(
         noisy,
@@ -219,8 +233,25 @@ def assert_same(one, other):
         for ours, theirs in zip(found, values(other_model)[name], strict=True):
             assert ours.dtype == theirs.dtype
             np.testing.assert_array_equal(ours.tobytes(), theirs.tobytes(), err_msg=name)
-    assert history.history == other_history.history
+    # Unlike ==, this takes NaN for NaN.
+    np.testing.assert_equal(history.history, other_history.history)
     assert history.epoch == other_history.epoch
+
+
+def scalars(folder):
+    """What TensorBoard shows: by its run and tag, the value of each step."""
+    import tensorflow as tf
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    found = {}
+    for path in sorted(folder.rglob("events.out.tfevents.*")):
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                if value.HasField("tensor"):
+                    points = found.setdefault((path.parent.name, value.tag), {})
+                    number = tf.make_ndarray(value.tensor).tolist()
+                    assert points.setdefault(event.step, number) == number, "a step is shown with two values"
+    return found
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -238,6 +269,14 @@ def test_stopped_and_started_anew(name, tmp_path):
             assert path.read_bytes() == (tmp_path / "stopped" / path.name).read_bytes()
         else:
             assert (tmp_path / "stopped" / path.name).exists()
+    if (tmp_path / "whole" / "events").exists():
+        shown = scalars(tmp_path / "whole" / "events")
+        assert list(shown["train", "batch_loss"]) == list(range(1, case.epochs * STEPS + 1))
+        assert scalars(tmp_path / "stopped" / "events") == shown
+    if "NaN" in name:
+        assert len(last[1].epoch) == 2
+        # It has ended: started once more, it ends at once.
+        assert_same(whole, run(case, tmp_path / "stopped"))
 
 
 def test_nothing_else_changes(tmp_path):

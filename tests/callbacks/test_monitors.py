@@ -8,7 +8,7 @@ import pytest
 
 from idmatters_tf import callbacks, linear
 from idmatters_tf.callbacks import BlockNorms, CurvatureMonitor, IsometryMonitor, encoding
-from idmatters_tf.layers import ResidualConv2D, ResidualDense, ShortcutUnit
+from idmatters_tf.layers import ResidualConv2D, ResidualDense, ScaledResidualConv2D, ShortcutUnit
 from idmatters_tf.norms import branch_bounds, kernel_norms
 from models.linear import assign_weights, linear_residual, weights_of
 from models.resnet import resnet
@@ -102,6 +102,27 @@ def test_bounds_of_branches():
     bounds = branch_bounds(scaled, norms)
     assert bounds["scaled"] == pytest.approx(0.5 * norms["scaled"][0].spectral * norms["scaled"][1].spectral)
     assert np.isnan(bounds["normalised"])
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_gains_are_part_of_the_norms(standardize):
+    images = keras.Input((4, 4, 2))
+    block = ScaledResidualConv2D(3, strides=2, last_kernel_size=1, standardize=standardize, name="block")
+    model = keras.Model(images, block(images))
+    for convolution in (block.conv1, block.conv2):
+        convolution.gains.assign(rng.normal(size=3))
+    model.compile("sgd", "mse")
+    monitor = BlockNorms(tolerance=1e-6)
+    model.fit(np.zeros((1, 4, 4, 2)), np.zeros((1, 2, 2, 3)), verbose=0, callbacks=[monitor])
+    # The dense matrices of the two convolutions, without their biases of zero.
+    units = [np.eye(32).reshape(32, 4, 4, 2), np.eye(12).reshape(12, 2, 2, 3)]
+    spectral = [
+        np.linalg.norm(np.array(convolution(unit)).reshape(len(unit), -1), 2)
+        for convolution, unit in zip((block.conv1, block.conv2), units, strict=True)
+    ]
+    measured = monitor.measurements[0]
+    assert measured.blocks["block"]["spectral"] == pytest.approx(max(spectral), rel=1e-5)
+    assert measured.bounds["block"] == pytest.approx(np.prod(spectral), rel=1e-5)
 
 
 def test_what_is_unknown_of_batch_normalisation_is_left_out(tmp_path):

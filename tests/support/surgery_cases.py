@@ -126,7 +126,7 @@ def several():
 def raw_operations():
     inputs = keras.Input((5,))
     x = layers.Dense(5, name="dense")(inputs)
-    x = ops.concatenate([ops.relu(x) * 2.0, layers.Lambda(lambda t: t[:, :2] + 1, output_shape=(2,))(x)], axis=-1)
+    x = ops.concatenate([ops.relu(x) * 2.0, layers.Lambda(lambda t: ops.abs(t[:, :2]), output_shape=(2,))(x)], axis=-1)
     return keras.Model(inputs, layers.Dense(2)(x)), "dense", None
 
 

@@ -247,6 +247,13 @@ def test_a_layer_whose_configuration_is_not_all_of_it_is_refused():
         deepen(model, "dense")
 
 
+@pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`")
+def test_a_lambda_that_keras_would_have_to_make_from_byte_code_is_refused():
+    inputs = [keras.Input((4,)), layers.Dense(4, activation=lambda t: t * t, name="squared")]
+    with pytest.raises(ValueError, match=r"'squared' \(Dense\) cannot be copied: .*write a function with `def`"):
+        deepen(keras.Sequential(inputs), "squared")
+
+
 def test_small_starts_are_kept_within_the_tolerance():
     keras.utils.set_random_seed(0)
     model, after, _ = CASES["identity_network"]()
