@@ -146,6 +146,7 @@ class TrainBatches:
             )
         size = self.batch_size // share.replicas
 
+        @tf.autograph.experimental.do_not_convert
         def element(number):
             start = (share.first + number % share.count) * size
             images, labels = self.batch(first_step + number // share.count * stride, start, start + size)
@@ -186,6 +187,7 @@ class EvaluationBatches:
         size = self.batch_size // share.replicas
         n = self._images.count
 
+        @tf.autograph.experimental.do_not_convert
         def element(number):
             start = (first + number // share.count) * self.batch_size + (share.first + number % share.count) * size
             positions = tf.ensure_shape(start + tf.range(size, dtype=tf.int64), [size])

@@ -36,7 +36,7 @@ class AsynchronousTrainer:
         self.learner, self._workers = learner, workers
         self._coordinator = tf.distribute.experimental.coordinator.ClusterCoordinator(learner.strategy)
 
-    @tf.function
+    @tf.function(autograph=False)
     def update(self, batches: Any) -> tf.Tensor:
         """One worker's update; returns what that of the synchronous trainer returns."""
         learner = self.learner
@@ -54,7 +54,7 @@ class AsynchronousTrainer:
     ) -> dict[str, float]:
         """Every image once: each batch is computed by one worker, and by another if that one is lost."""
 
-        @tf.function
+        @tf.function(autograph=False)
         def sums_of_batch(number):
             images, labels, weights = batches.dataset(first=number, steps=1).get_single_element()
             return self.learner.evaluation_sums(images, labels, weights)

@@ -26,7 +26,7 @@ class SynchronousTrainer:
     def __init__(self, learner: Learner):
         self.learner = learner
 
-    @tf.function
+    @tf.function(autograph=False)
     def update(self, batches: Any, stop: tuple | tf.Tensor = ()) -> tf.Tensor:
         """One update.
 
@@ -56,7 +56,7 @@ class SynchronousTrainer:
         norm = self.learner.apply(gradients, rate)
         return tf.concat([measured[:3], [norm, rate], measured[3:]], 0)
 
-    @tf.function
+    @tf.function(autograph=False)
     def _evaluate_batch(self, batches, mirror):
         sums = self.learner.strategy.run(self.learner.evaluation_sums, args=(*next(batches), mirror))
         return self.learner.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
