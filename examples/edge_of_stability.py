@@ -127,6 +127,7 @@ def main():
     parser.add_argument("--every", type=int, default=10, help="steps between measurements (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=0.1, help="(default: %(default)s)")
     parser.add_argument("--momentum", type=float, default=0.0, help="(default: %(default)s)")
+    parser.add_argument("--norm", choices=("none", "batch"), help="train this network alone (default: both)")
     parser.add_argument("--out", default="runs/edge-of-stability", help="(default: %(default)s)")
     options = parser.parse_args()
     options.threshold = stability_threshold(options.rate, options.momentum)
@@ -137,6 +138,8 @@ def main():
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     for norm in (None, "batch"):
+        if options.norm not in (None, norm or "none"):
+            continue
         found = descend(norm, images, labels, options, out)
         label = "identity network" if norm is None else "with batch normalisation"
         axes.semilogy([step for step, _, _ in found], [sharpness for _, _, sharpness in found], label=label)

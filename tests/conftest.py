@@ -23,7 +23,13 @@ hypothesis.settings.load_profile("steady")
 
 def pytest_addoption(parser):
     group = parser.getgroup("faults")
-    group.addoption("--faults", type=int, default=1, help="tests/faults: how many times as many faults to try")
+    group.addoption(
+        "--faults",
+        type=int,
+        default=1,
+        help="how many times as many faults to try in tests/faults, and, "
+        "above 1, the long variants of the tests of several processes",
+    )
     group.addoption("--faults-seed", default="0", help="tests/faults: what the faults are drawn from")
 
 
@@ -51,6 +57,12 @@ def default_policy():
     keras.config.set_dtype_policy("float32")
     yield
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture(scope="session")
+def more_faults(request) -> bool:
+    """Whether the long variants of tests with many processes are wanted as well."""
+    return request.config.getoption("--faults") > 1
 
 
 @pytest.fixture

@@ -5,6 +5,9 @@ import subprocess
 import sys
 
 from tests.conftest import ROOT
+from tests.support.programs import run_script
+
+EXAMPLES = ROOT / "examples"
 
 
 def test_draw_shapes(tmp_path):
@@ -14,20 +17,10 @@ def test_draw_shapes(tmp_path):
 
 
 def test_layers_in_your_model(tmp_path):
-    command = [
-        sys.executable,
-        "examples/layers_in_your_model.py",
-        "--out",
-        tmp_path,
-        "--epochs",
-        "1",
-        "--images",
-        "300",
-    ]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert result.returncode == 0, result.stderr
-    assert "the reloaded and the exported model give the same logits" in result.stdout
-    assert "ResidualConv2D" in result.stdout
+    options = ["--out", tmp_path, "--epochs", 1, "--images", 300]
+    said = run_script(EXAMPLES / "layers_in_your_model.py", *options)
+    assert "the reloaded and the exported model give the same logits" in said
+    assert "ResidualConv2D" in said
     assert {path.name for path in tmp_path.iterdir()} >= {"best.keras", "model.keras", "saved_model"}
 
 
@@ -50,37 +43,29 @@ def test_certificate_along_descent():
 
 
 def test_curvature_of_your_model(tmp_path):
-    options = ["--out", str(tmp_path), "--epochs", "1", "--images", "300"]
-    command = [sys.executable, "examples/curvature_of_your_model.py", *options]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert result.returncode == 0, result.stderr
-    assert "exactly: Summary(max_abs=" in result.stdout
+    said = run_script(EXAMPLES / "curvature_of_your_model.py", "--out", tmp_path, "--epochs", 1, "--images", 60)
+    assert "exactly: Summary(max_abs=" in said
     assert (tmp_path / "density.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_deepen_a_trained_model(tmp_path):
-    options = ["--out", str(tmp_path), "--epochs", "1", "--images", "100"]
-    command = [sys.executable, "examples/deepen_a_trained_model.py", *options]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert result.returncode == 0, result.stderr
-    trained, deepened, *_ = result.stdout.splitlines()
+    said = run_script(EXAMPLES / "deepen_a_trained_model.py", "--out", tmp_path, "--epochs", 1, "--images", 100)
+    trained, deepened, *_ = said.splitlines()
     assert trained.split(",")[-2:] == deepened.split(",")[-2:]
-    assert "without " in result.stdout
+    assert "without " in said
     assert (tmp_path / "deeper.keras").exists()
 
 
 def test_edge_of_stability(tmp_path):
-    def run(*options):
-        command = [sys.executable, "examples/edge_of_stability.py", "--out", str(tmp_path), "--images", "40", *options]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
-
-    assert run("--steps", "2", "--every", "2").returncode == 0
+    options = ["--out", tmp_path, "--images", 20, "--every", 2]
+    first = run_script(EXAMPLES / "edge_of_stability.py", *options, "--steps", 2, "--norm", "none")
+    assert "none     step     2: loss" in first
     # The same command with more steps goes on where that one ended.
-    result = run("--steps", "4", "--every", "2")
-    assert result.returncode == 0, result.stderr
-    assert "batch    step     4: loss" in result.stdout
-    assert "step     2: loss" not in result.stdout
-    assert "none, end: " in result.stdout
+    second = run_script(EXAMPLES / "edge_of_stability.py", *options, "--steps", 4)
+    assert "none     step     4: loss" in second
+    assert "none     step     2: loss" not in second
+    assert "batch    step     2: loss" in second
+    assert "none, end: " in second
     names = {path.name for path in tmp_path.iterdir()}
     assert names >= {f"coupling-{norm}-{end}.png" for norm in ("none", "batch") for end in ("start", "end")}
     table = (tmp_path / "sharpness-batch.csv").read_text().splitlines()
@@ -101,20 +86,15 @@ def test_first_steps_notebook(tmp_path):
 
 
 def test_watch_training(tmp_path):
-    command = [sys.executable, "examples/watch_training.py", "--out", tmp_path, "--epochs", "1", "--images", "128"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[2].startswith("    1 ")
+    said = run_script(EXAMPLES / "watch_training.py", "--out", tmp_path, "--epochs", 1, "--images", 128)
+    assert said.splitlines()[2].startswith("    1 ")
     assert (tmp_path / "distances.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_isometry_against_depth(tmp_path):
-    options = ["--out", tmp_path, "--depths", "1", "--kinds", "fixup", "--widths", "2", "2", "2", "--images", "64"]
-    command = [sys.executable, "examples/isometry_against_depth.py", *options, "--steps", "2"]
+    options = ["--out", tmp_path, "--depths", 1, "--kinds", "fixup", "--widths", 2, 2, 2, "--images", 64, "--steps", 2]
     for _ in range(2):
-        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
-        assert result.returncode == 0, result.stderr
-        lines = result.stdout.splitlines()
+        lines = run_script(EXAMPLES / "isometry_against_depth.py", *options).splitlines()
         assert "start: ||J - I|| 0.00e+00 to 0.00e+00" in lines[0]
         assert "after: ||J - I||" in lines[1]
     # The second time everything is there.

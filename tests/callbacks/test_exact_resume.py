@@ -306,7 +306,7 @@ def test_on_jax(request):
     pytest.importorskip("jax")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
     if request.config.getoption("--faults") == 1:
-        command += ["-k", "several or moving or model"]
+        command += ["-k", "several or model"]
     env = {**os.environ, "KERAS_BACKEND": "jax"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from tests.support.processes import start
+from tests.support.programs import run_here
 
 STEPS = 120
 TINY = ["--dataset", "shapes", "--train-images", 500, "--test-images", 100, "--blocks", 1, "--stem", 4]
@@ -44,9 +44,8 @@ def count_faults(record_property):
 def whole(tmp_path_factory) -> pathlib.Path:
     """An undisturbed run, for comparison."""
     run = tmp_path_factory.mktemp("faults") / "whole"
-    process = start("trainers.cifar", *TINY, "--out", run)
-    output, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, output
+    done = run_here("trainers.cifar", *TINY, "--out", run)
+    assert done.returncode == 0, done.stderr
     return run
 
 

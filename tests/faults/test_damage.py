@@ -7,7 +7,7 @@ from tests.support.processes import assert_same_run, records
 from tests.support.programs import run_in_process
 from trainers.cifar import main
 
-TRIALS = 6
+TRIALS = 4
 
 
 def cut(content, chance):

@@ -19,6 +19,13 @@ def metrics(run):
     return [(record["kind"], record["step"], record["loss"], record["error"]) for record in records(run)]
 
 
+@pytest.fixture(scope="session")
+def many_kills(more_faults):
+    if not more_faults:
+        pytest.skip("with --faults 2 only: tests/trainers/test_cifar.py kills a run as well")
+
+
+@pytest.mark.usefixtures("many_kills")
 def test_random_kills(whole, tmp_path, chance, amount, count_faults):
     kills = bad = 0
     failures = []

@@ -1,8 +1,12 @@
 """Programs run inside the test's own process, for what does not need one of their own."""
 
 import contextlib
+import importlib
 import io
+import pathlib
+import runpy
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from unittest import mock
@@ -31,3 +35,27 @@ def run_in_process(main: Callable[[Sequence[str]], int], *arguments: object) -> 
     finally:
         signal.signal(signal.SIGINT, before)
     return int(ended.value.code or 0), stderr.getvalue()
+
+
+def run_script(path: pathlib.Path, *arguments: object) -> str:
+    """Runs a script as `python PATH ARGUMENTS...` would, in this process. Returns its standard output."""
+    stdout = io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", [str(path), *map(str, arguments)]),
+        mock.patch.object(sys, "path", [str(path.parent), *sys.path]),
+        contextlib.redirect_stdout(stdout),
+    ):
+        runpy.run_path(str(path), run_name="__main__")
+    return stdout.getvalue()
+
+
+def run_here(name: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
+    """What the fixture `program` returns, without the five seconds in which a process imports TensorFlow."""
+    try:
+        module = importlib.import_module(f"{name}.__main__")
+    except ModuleNotFoundError:
+        module = importlib.import_module(name)
+    stdout = io.StringIO()
+    with contextlib.redirect_stdout(stdout):
+        code, stderr = run_in_process(module.main, *arguments)
+    return subprocess.CompletedProcess([name, *map(str, arguments)], code, stdout.getvalue(), stderr)

@@ -10,6 +10,7 @@ import pytest
 import idmatters_tf.layers  # noqa: F401 - registers the layers
 from idmatters_tf.data import shapes
 from tests.support.processes import assert_same_run, records
+from tests.support.programs import run_here
 from trainers.cifar import PRESETS, Cifar, parser
 from trainers.cli.settings import as_dict, parse
 from trainers.training import preprocessing
@@ -28,7 +29,7 @@ NETWORKS = {
 def test_a_resumed_run_ends_as_one_that_was_not_stopped(model, program, tmp_path):
     command = ["trainers.cifar", "--model", model, *NETWORKS[model], *SHORT]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    done = program(*command, "--out", whole)
+    done = run_here(*command, "--out", whole)
     assert done.returncode == 0, done.stderr
     shutil.copytree(whole, resumed)
     (resumed / "result.json").unlink()
@@ -94,8 +95,8 @@ def test_a_preset_leaves_out_what_the_model_does_not_have(model):
         (["--model", "densenet", "--bottleneck", "--depth", 13, "--dataset", "shapes"], "--depth must be 6 n + 4"),
     ],
 )
-def test_bad_options(arguments, message, program, tmp_path):
-    done = program("trainers.cifar", *arguments, "--out", tmp_path / "run")
+def test_bad_options(arguments, message, tmp_path):
+    done = run_here("trainers.cifar", *arguments, "--out", tmp_path / "run")
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr

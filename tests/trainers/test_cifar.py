@@ -18,6 +18,7 @@ from idmatters_tf.data import shapes
 from tests.conftest import ROOT
 from tests.support import processes
 from tests.support.processes import assert_same_run, records, tensors, wait_until
+from tests.support.programs import run_here
 from trainers.cifar import Cifar, CifarSettings
 from trainers.cli.settings import make
 from trainers.training.checkpoints import saved_steps
@@ -26,13 +27,6 @@ STEPS = 300
 TINY = ["--dataset", "shapes", "--train-images", 500, "--test-images", 100, "--blocks", 1, "--stem", 4]
 TINY += ["--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--steps", STEPS, "--drop-steps", 200]
 TINY += ["--log-every", 5, "--evaluate-every", 100, "--checkpoint-every", 10]
-
-SEVERAL_TRAININGS = """
-import json, sys
-from trainers.cifar import main
-for arguments in json.loads(sys.argv[1]):
-    assert main(arguments) == 0
-"""
 
 
 def start(*arguments, **kwargs):
@@ -123,7 +117,7 @@ def test_the_same_command_on_a_finished_run_does_nothing(whole, program):
 
 def test_killed_at_random_steps_and_resumed_it_ends_bit_identical(whole, tmp_path):
     run, chance = tmp_path / "killed", random.Random(0)
-    targets = sorted(chance.sample(range(5, STEPS - 30), 3))
+    targets = sorted(chance.sample(range(5, STEPS - 30), 2))
     for kill, target in enumerate(targets):
         process = start(*(TINY if kill % 2 == 0 else ["--resume"]), "--out", run)
         wait_until(process, run, target)
@@ -140,44 +134,40 @@ def test_killed_at_random_steps_and_resumed_it_ends_bit_identical(whole, tmp_pat
     assert kept == [(r["kind"], r["step"], r["loss"], r["error"]) for r in records(whole[0])]
 
 
-def test_a_second_process_on_the_same_folder_is_refused_and_the_first_goes_on(whole, tmp_path):
-    run = tmp_path / "twice"
+def test_signals_save_and_exit_damaged_checkpoints_are_passed_over_and_a_second_process_is_refused(whole, tmp_path):
+    run, step = tmp_path / "stopped", 0
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process = start(*TINY, "--out", run)
+        wait_until(process, run, step + 25)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 128 + number, output
+        assert f"stopped by {number.name}; saved" in output
+        assert "Traceback" not in output
+        if step:
+            assert f"step-{step:08d} is damaged" in output
+        newest = saved_steps(run / "checkpoints")[-1]
+        assert newest >= step + 25
+        step = newest
+        data = run / "checkpoints" / f"step-{step:08d}" / "checkpoint.data-00000-of-00001"
+        data.write_bytes(data.read_bytes()[:100])
     process = start(*TINY, "--out", run)
-    wait_until(process, run, 5)
+    wait_until(process, run, step + 5)
+    # A second process on the same folder is refused, and the first goes on.
     second = start("--resume", "--out", run)
     said, _ = second.communicate(timeout=60)
     assert second.returncode == 2, said
     assert f"is in use by process {process.pid} on " in said
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
+    assert f"step-{step:08d} is damaged" in output
     assert_same_run(run, whole[0])
     assert not (run / ".lock").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_exits_and_a_damaged_checkpoint_is_passed_over(whole, tmp_path, number):
-    run = tmp_path / "stopped"
-    process = start(*TINY, "--out", run)
-    wait_until(process, run, 25)
-    process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, output
-    assert f"stopped by {number.name}; saved" in output
-    assert "Traceback" not in output
-    newest = saved_steps(run / "checkpoints")[-1]
-    assert newest >= 25
-    data = run / "checkpoints" / f"step-{newest:08d}" / "checkpoint.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:100])
-    process = start(*TINY, "--out", run)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
-    assert f"step-{newest:08d} is damaged" in output
-    assert_same_run(run, whole[0])
-
-
-def test_a_diverging_run_says_where_and_what_helps(program, tmp_path):
+def test_a_diverging_run_says_where_and_what_helps(tmp_path):
     arguments = [*TINY, "--out", tmp_path / "run", "--learning-rate", 1e4, "--checkpoint-every", 100]
-    result = program("trainers.cifar", *arguments)
+    result = run_here("trainers.cifar", *arguments)
     assert result.returncode == 1
     assert "no longer finite at step" in result.stderr
     assert "--clip-norm 1" in result.stderr
@@ -191,9 +181,9 @@ def test_other_settings_and_other_data_are_refused(whole, program):
     assert "momentum was 0.9, now 0.5; seed was 0, now 1" in result.stderr
 
 
-def test_evaluate_and_export_again(whole, program, tmp_path):
+def test_evaluate_and_export_again(whole, tmp_path):
     run = whole[0]
-    result = program("trainers.cifar", "--evaluate", run)
+    result = run_here("trainers.cifar", "--evaluate", run)
     last = json.loads((run / "result.json").read_text())["last_error"]
     assert result.returncode == 0, result.stderr
     assert f"step 300: test error {100 * last:.2f} %" in result.stdout
@@ -205,7 +195,7 @@ def test_evaluate_and_export_again(whole, program, tmp_path):
     # As if the lowest error had been that of an earlier step.
     shutil.rmtree(copy / "checkpoints" / "best")
     shutil.copytree(copy / "checkpoints" / "step-00000280", copy / "checkpoints" / "best" / "step-00000280")
-    result = program("trainers.cifar", "--export-only", copy, "--out", tmp_path / "elsewhere")
+    result = run_here("trainers.cifar", "--export-only", copy, "--out", tmp_path / "elsewhere")
     assert result.returncode == 0, result.stderr
     assert f"the same of step 280, with the lowest test error: {tmp_path / 'elsewhere' / 'best'}" in result.stdout
     last, best = (keras.saving.load_model(tmp_path / "elsewhere" / name / "model.keras") for name in (".", "best"))
@@ -213,24 +203,22 @@ def test_evaluate_and_export_again(whole, program, tmp_path):
     assert not (copy / "model.keras").exists()
 
 
-def test_a_run_is_extended_and_another_overwritten_with_its_weights(whole, program, tmp_path):
+def test_a_run_is_extended_and_another_overwritten_with_its_weights(whole, tmp_path):
     extended, over = tmp_path / "extended", tmp_path / "over"
     for run in (extended, over):
         shutil.copytree(whole[0], run)
     (over / "notes.txt").write_text("mine")
     words = [*TINY, "--steps", 2, "--seed", 3, "--init-from", whole[0], "--overwrite", "--histograms", "--out", over]
-    more = ["--resume", "--steps", STEPS + 10, "--out", extended]
-    (tmp_path / "script.py").write_text(SEVERAL_TRAININGS)
-    commands = [list(map(str, command)) for command in (more, words)]
-    result = program("script", json.dumps(commands), env={"PYTHONPATH": str(tmp_path)})
+    result = run_here("trainers.cifar", "--resume", "--steps", STEPS + 10, "--out", extended)
     assert result.returncode == 0, result.stderr
-
     assert f"going on from step {STEPS}" in result.stderr
     assert json.loads((extended / "result.json").read_text())["steps"] == STEPS + 10
     config = json.loads((extended / "config.json").read_text())
     assert (config["settings"]["steps"], config["extended"][0]["steps"]) == (STEPS + 10, STEPS)
     assert [r["step"] for r in records(extended) if r["kind"] == "test"] == [0, 100, 200, 300, 310]
 
+    result = run_here("trainers.cifar", *words)
+    assert result.returncode == 0, result.stderr
     assert f"starting from the weights of {whole[0]} at step {STEPS}" in result.stderr
     assert "the learning rate will not drop at 200: --steps is 2" in result.stderr
     assert saved_steps(over / "checkpoints") == [2]
@@ -240,23 +228,23 @@ def test_a_run_is_extended_and_another_overwritten_with_its_weights(whole, progr
     assert (first["step"], first["error"], first["loss"]) == (0, last["error"], last["loss"])
 
 
-def test_killed_after_the_last_checkpoint_it_only_finishes(whole, program, tmp_path):
+def test_killed_after_the_last_checkpoint_it_only_finishes(whole, tmp_path):
     run = tmp_path / "cut"
     shutil.copytree(whole[0], run)
     for name in ("result.json", "model.keras", "convergence.png"):
         (run / name).unlink()
-    result = program("trainers.cifar", "--resume", "--out", run)
+    result = run_here("trainers.cifar", "--resume", "--out", run)
     assert result.returncode == 0, result.stderr
     assert (run / "result.json").read_text() == (whole[0] / "result.json").read_text()
     assert (run / "model.keras").exists()
     assert (run / "convergence.png").exists()
 
 
-def test_exports_load_in_fresh_processes_and_agree(whole, tmp_path):
+def test_exports_load_in_a_fresh_process_and_agree(whole, tmp_path):
     run = whole[0]
     images = np.random.default_rng(6).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)
-    without_us = f"""
+    code = f"""
 import sys, numpy as np, tensorflow as tf
 loaded = tf.saved_model.load({str(run / "saved_model")!r})
 images = np.load('images.npy')
@@ -265,15 +253,13 @@ logits = loaded.signatures['logits'](images=tf.constant(images))
 assert not [name for name in sys.modules if name.startswith(('idmatters_tf', 'models'))]
 names = answers.pop('name').numpy().astype('S')
 np.savez('served.npz', other=list(logits.values())[0], name=names, **answers)
-"""
-    with_keras = f"""
-import numpy as np, keras, idmatters_tf.layers
+
+import keras, idmatters_tf.layers
 model = keras.saving.load_model({str(run / "model.keras")!r}, safe_mode=True)
 np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for code in (without_us, with_keras):
-        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120, env=env)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120, env=env)
     served, from_keras = np.load(tmp_path / "served.npz"), np.load(tmp_path / "keras.npy")
     np.testing.assert_allclose(served["logits"], from_keras, atol=1e-5)
     np.testing.assert_allclose(served["other"], from_keras, atol=1e-5)
@@ -291,13 +277,13 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
     np.testing.assert_allclose(network.predict(standardized, verbose=0), from_keras, atol=1e-4)
 
 
-@pytest.mark.parametrize("extra", [[], ["--clip-norm", 0.5, "--head", "trained", "--bias"]])
-def test_two_replicas_end_where_one_device_ends(program, tmp_path, extra):
-    runs = []
-    for options in (["--strategy", "one"], ["--strategy", "mirrored", "--logical-cpus", 2]):
+def test_two_replicas_end_where_one_device_ends(program, tmp_path):
+    runs, extra = [], ["--clip-norm", 0.5, "--head", "trained", "--bias"]
+    # The one device is that of this process.
+    for run, options in ((run_here, ["--strategy", "one"]), (program, ["--strategy", "mirrored", "--logical-cpus", 2])):
         runs.append(tmp_path / options[1])
         arguments = [*TINY, "--steps", 20, "--checkpoint-every", 20, *extra, *options, "--out", runs[-1]]
-        result = program("trainers.cifar", *arguments)
+        result = run("trainers.cifar", *arguments)
         assert result.returncode == 0, result.stderr
     assert "2 replicas" in result.stderr
     one, two = map(tensors, runs)
@@ -306,15 +292,15 @@ def test_two_replicas_end_where_one_device_ends(program, tmp_path, extra):
             np.testing.assert_allclose(two[name], value, atol=1e-5, err_msg=name)
     errors = [[r["error"] for r in records(run) if r["kind"] == "test"] for run in runs]
     assert errors[0] == errors[1]
-    result = program("trainers.cifar", *TINY, "--batch-size", 15, "--logical-cpus", 2, "--out", tmp_path / "odd")
+    result = run_here("trainers.cifar", *TINY, "--batch-size", 15, "--logical-cpus", 2, "--out", tmp_path / "odd")
     assert result.returncode == 2
     assert "--batch-size must be a multiple of the 2 replicas" in result.stderr
     assert not (tmp_path / "odd").exists()
 
 
-def test_bfloat16_and_normalisation_train(program, tmp_path):
+def test_bfloat16_and_normalisation_train(tmp_path):
     arguments = [*TINY, "--steps", 30, "--precision", "bfloat16", "--norm", "batch", "--augment", "standard"]
-    result = program("trainers.cifar", *arguments, "--momentum-convention", "keras", "--out", tmp_path / "run")
+    result = run_here("trainers.cifar", *arguments, "--momentum-convention", "keras", "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
     train = [r["loss"] for r in records(tmp_path / "run") if r["kind"] == "train"]
     assert np.isfinite(train).all()
@@ -322,12 +308,11 @@ def test_bfloat16_and_normalisation_train(program, tmp_path):
 
 
 def test_a_second_training_in_one_process_is_independent_of_the_first(program, tmp_path):
-    (tmp_path / "script.py").write_text(SEVERAL_TRAININGS)
     short = [*TINY, "--steps", 4, "--drop-steps", 2, "--preprocess", "channels"]
     first = [*short, "--seed", 5, "--train-images", 30, "--out", tmp_path / "first"]
-    commands = [list(map(str, command)) for command in (first, [*short, "--out", tmp_path / "second"])]
-    result = program("script", json.dumps(commands), env={"PYTHONPATH": str(tmp_path)})
-    assert result.returncode == 0, result.stderr
+    for arguments in (first, [*short, "--out", tmp_path / "second"]):
+        result = run_here("trainers.cifar", *arguments)
+        assert result.returncode == 0, result.stderr
     result = program("trainers.cifar", *short, "--out", tmp_path / "alone")
     assert result.returncode == 0, result.stderr
     assert_same_run(tmp_path / "second", tmp_path / "alone")

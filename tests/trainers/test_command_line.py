@@ -10,6 +10,7 @@ import pytest
 
 import trainers
 from models.cifar import identity_resnet
+from tests.support.programs import run_here
 from trainers.cifar import Cifar, CifarSettings, main, parser
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, parse, with_defaults
@@ -55,10 +56,10 @@ OFFLINE = ("trainers.cifar", "--no-download")
         ),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(program, tmp_path, arguments, message):
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, message):
     out = tmp_path / "run"
     out_option = [] if "--out" in arguments else ["--out", out]
-    result = program(*OFFLINE, *out_option, *arguments)
+    result = run_here(*OFFLINE, *out_option, *arguments)
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
     assert "Traceback" not in result.stderr

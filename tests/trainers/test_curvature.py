@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.support.programs import run_here
+
 SMALL = ("--dataset", "shapes", "--blocks", 1, "--widths", 4, 8, "--stem", 4, "--train-images", 60, "--test-images", 20)
 SMALL += (
     "--batch-size",
@@ -42,9 +44,9 @@ def watched(tmp_path_factory):
     return out
 
 
-def test_measurements_do_not_change_the_training(program, watched, tmp_path):
+def test_measurements_do_not_change_the_training(watched, tmp_path):
     plain = tmp_path / "plain"
-    assert program("trainers.cifar", *SMALL, "--out", plain).returncode == 0
+    assert run_here("trainers.cifar", *SMALL, "--out", plain).returncode == 0
     kinds = {"train", "test"}
     losses = [
         [(record["step"], record["loss"]) for record in records(path) if record["kind"] in kinds]
@@ -59,16 +61,16 @@ def test_measurements_do_not_change_the_training(program, watched, tmp_path):
         assert record["gradient_norm"] > 0
 
 
-def test_bfloat16_is_refused(program, tmp_path):
-    result = program(
+def test_bfloat16_is_refused(tmp_path):
+    result = run_here(
         "trainers.cifar", *SMALL, "--curvature-every", 2, "--precision", "bfloat16", "--out", tmp_path / "run"
     )
     assert result.returncode == 2
     assert "--curvature-every needs --precision float32" in result.stderr
 
 
-def test_figure_2_from_a_run(program, watched, tmp_path):
-    result = program("trainers.shortcuts", "norms", "--runs", watched, "--out", tmp_path / "figure")
+def test_figure_2_from_a_run(watched, tmp_path):
+    result = run_here("trainers.shortcuts", "norms", "--runs", watched, "--out", tmp_path / "figure")
     assert result.returncode == 0, result.stderr
     assert "shapes, 5 convolutions: mean Frobenius norm" in result.stdout
     assert (tmp_path / "figure" / "training-norms.png").is_file()

@@ -12,7 +12,7 @@ import pytest
 import idmatters_tf.expressivity  # noqa: F401 - registers what the loaded model is made of
 from idmatters_tf.data import shapes
 from tests.conftest import ROOT
-from tests.support.programs import run_in_process
+from tests.support.programs import run_here, run_in_process
 from trainers.expressivity.__main__ import main
 
 
@@ -49,7 +49,7 @@ def test_everything_is_written_and_the_loaded_model_is_exact(program, tmp_path):
     assert all(float(row["parameters"]) > float(row["lower_bound"]) for row in rows)
     assert numbers["exact"]["correct"] == numbers["exact"]["rows"] == 10
 
-    again = program("trainers.expressivity", *options, "--out", out)
+    again = run_here("trainers.expressivity", *options, "--out", out)
     assert (again.returncode, "is finished" in again.stdout) == (0, True)
 
 

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from tests.support.processes import assert_same_run, records, start, wait_until
+from tests.support.programs import run_here
 
 SMALL = ["--preset", "fast", "--dataset", "shapes", "--train-images", 600, "--held-out", 100, "--blocks", 1]
 SMALL += ["--stem", 8, "--widths", 16, 16, "--batch-size", 50, "--steps", 60, "--warm-up-steps", 6]
@@ -13,15 +14,10 @@ SMALL += ["--log-every", 5, "--evaluate-every", 30, "--checkpoint-every", 5, "--
 SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
 
 
-def run_to_the_end(out):
-    output, _ = (process := start("trainers.cifar", *SMALL, "--out", out)).communicate(timeout=240)
-    assert process.returncode == 0, output
-    return output
-
-
-def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(tmp_path):
-    output = run_to_the_end(tmp_path / "whole")
-    assert "500 + 100 images" in output
+def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(program, tmp_path):
+    whole = run_here("trainers.cifar", *SMALL, "--out", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    assert "500 + 100 images" in whole.stderr
     train = [record for record in records(tmp_path / "whole") if record["kind"] == "train"]
     assert train[-1]["loss"] < 0.9 * train[0]["loss"]
     assert max(record["learning_rate"] for record in train) <= 0.1
@@ -31,7 +27,8 @@ def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(tmp_path):
     wait_until(process, tmp_path / "killed", 25)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=30)
-    run_to_the_end(tmp_path / "killed")
+    done = program("trainers.cifar", *SMALL, "--out", tmp_path / "killed")
+    assert done.returncode == 0, done.stderr
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
 
@@ -47,8 +44,8 @@ def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(tmp_path):
         (["--dataset", "shapes", "--train-images", "50", "--held-out", "50"], "--held-out must be less than the 50"),
     ],
 )
-def test_bad_input_is_one_sentence(program, tmp_path, arguments, message):
-    result = program("trainers.cifar", "--no-download", "--out", tmp_path / "run", *arguments)
+def test_bad_input_is_one_sentence(tmp_path, arguments, message):
+    result = run_here("trainers.cifar", "--no-download", "--out", tmp_path / "run", *arguments)
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.images import make_tree
 from tests.support.processes import assert_same_run, records, start, tensors, wait_until
+from tests.support.programs import run_here
 from trainers.cli.settings import as_dict, defaults
 from trainers.imagenet import PRESETS, ImageNet, ImageNetSettings, decay_steps
 from trainers.training.checkpoints import saved_steps
@@ -27,10 +28,9 @@ def tree(tmp_path_factory):
 def whole(tree, tmp_path_factory):
     """An uninterrupted run, for comparison."""
     run = tmp_path_factory.mktemp("runs") / "whole"
-    process = start("trainers.imagenet", "--data-dir", tree, *LONG, "--out", run)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
-    assert "60 + 60 images of 60 classes" in output
+    done = run_here("trainers.imagenet", "--data-dir", tree, *LONG, "--out", run)
+    assert done.returncode == 0, done.stderr
+    assert "60 + 60 images of 60 classes" in done.stderr
     return run
 
 
@@ -65,11 +65,11 @@ def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_ou
     extra = tree / "train" / "n07" / "broken.JPEG"
     extra.write_bytes((tree / "train" / "n07" / "7_0.JPEG").read_bytes()[:150])
     try:
-        named = program("trainers.imagenet", *short, "--out", tmp_path / "named")
+        named = run_here("trainers.imagenet", *short, "--out", tmp_path / "named")
         assert named.returncode == 1
         assert f"{extra} cannot be read as an image. Replace it, or leave out" in named.stderr
         assert "Traceback" not in named.stderr
-        one = program("trainers.imagenet", *short, "--skip-broken", "--out", tmp_path / "one")
+        one = run_here("trainers.imagenet", *short, "--skip-broken", "--out", tmp_path / "one")
         assert one.returncode == 0, one.stderr
         assert f"left out: {extra}" in one.stderr
         assert "60 + 60 images of 60 classes, 1 broken ones left out" in one.stderr
@@ -84,7 +84,7 @@ def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_ou
             np.testing.assert_allclose(got[name], value, atol=1e-5, err_msg=name)
 
 
-def test_bad_input_is_one_sentence_and_exit_code_2(program, tree, tmp_path):
+def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):
     for arguments, message in (
         (["--data-dir", tmp_path], "no images were found in"),
         (
@@ -96,7 +96,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(program, tree, tmp_path):
         (["--widths", 64, 32, 16, 8], "must not decrease with --shortcut pad"),
         (["--data-dir", tree, "--strategy", "multi-worker"], "--strategy multi-worker needs a cluster"),
     ):
-        result = program("trainers.imagenet", *arguments, "--out", tmp_path / "run")
+        result = run_here("trainers.imagenet", *arguments, "--out", tmp_path / "run")
         assert result.returncode == 2, result.stderr
         assert message in result.stderr
         assert len(result.stderr.strip().splitlines()) == 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf import linear
-from tests.support.programs import run_in_process
+from tests.support.programs import run_here, run_in_process
 from trainers.landscape import (
     augmentation,
     block_norms,
@@ -46,9 +46,9 @@ def test_everything_is_written(program, tmp_path):
     assert (out / "certificate.png").is_file()
     assert len(list((out / "events").iterdir())) < 30
 
-    again = program("trainers.landscape", *SMALL, "--out", out)
+    again = run_here("trainers.landscape", *SMALL, "--out", out)
     assert (again.returncode, "is finished" in again.stdout) == (0, True)
-    other = program("trainers.landscape", *SMALL, "--steps", 61, "--out", out)
+    other = run_here("trainers.landscape", *SMALL, "--steps", 61, "--out", out)
     assert other.returncode == 2
     assert "steps was 60, now 61" in other.stderr
 

@@ -3,11 +3,31 @@
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.support.processes import start
+
+SLEEPERS = """
+import sys
+from trainers.launch import Processes
+
+sleeper = '''
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("saved") if sys.argv[1] == "0" else sys.exit(7))
+print("sleeps", flush=True)
+time.sleep(60)
+'''
+processes = Processes()
+with processes.passing_signals_on():
+    for number in "01":
+        processes.start(f"worker {number}", [sys.executable, "-c", sleeper, number], {})
+    sys.exit(processes.wait())
+"""
 
 
 def children(pid):
@@ -50,6 +70,17 @@ def test_a_killed_launcher_leaves_no_process_behind(tmp_path):
         for pid in filter(runs, started):
             os.kill(pid, signal.SIGKILL)
         process.communicate(timeout=30)
+
+
+def test_a_signal_is_handed_on_to_all():
+    with subprocess.Popen([sys.executable, "-c", SLEEPERS], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        slept = [process.stdout.readline() for _ in range(2)]
+        assert sorted(slept) == ["[worker 0] sleeps\n", "[worker 1] sleeps\n"]
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode in (1, 7)
+    assert output == "[worker 0] saved\n"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.processes import Cluster, assert_same_run, reached, records, start, tensors, wait_until
+from tests.support.programs import run_here
 from trainers.training.checkpoints import saved_steps
 
 TINY = ["trainers.cifar", "--dataset", "shapes", "--train-images", 300, "--test-images", 101, "--blocks", 1]
@@ -15,12 +16,6 @@ TINY += ["--stem", 4, "--widths", 4, 8, "--batch-size", 16, "--initializer", "st
 TINY += ["--cluster-timeout", 120]
 SHORT = [*TINY, "--steps", 20, "--drop-steps", 10, "--evaluate-every", 20, "--checkpoint-every", 10]
 LONG = [*TINY, "--steps", 300, "--drop-steps", 100, "--evaluate-every", 100, "--checkpoint-every", 10]
-
-
-def trained(program, out, *arguments):
-    result = program(*SHORT, *arguments, "--out", out)
-    assert result.returncode == 0, result.stderr
-    return out
 
 
 def trained_by_workers(out, count, *arguments):
@@ -31,15 +26,22 @@ def trained_by_workers(out, count, *arguments):
     return out
 
 
-@pytest.mark.parametrize("norm", ["none", "batch"])
-def test_replicas_and_workers_end_where_one_device_ends(program, tmp_path, norm):
+@pytest.mark.parametrize("norm", ["batch", "none"])
+def test_replicas_and_workers_end_where_one_device_ends(program, tmp_path, norm, more_faults):
+    if norm == "none" and not more_faults:
+        pytest.skip("with --faults 2 only: batch normalisation exchanges all that is exchanged without it, and more")
     options = ["--norm", norm, "--clip-norm", 1.0]
-    one = trained(program, tmp_path / "one", *options, "--strategy", "one")
+
+    def trained(run, name, *arguments):
+        result = run(*SHORT, *options, *arguments, "--out", tmp_path / name)
+        assert result.returncode == 0, result.stderr
+        return tmp_path / name
+
+    one = trained(run_here, "one", "--strategy", "one")
     others = [trained_by_workers(tmp_path / "2 workers", 2, *options)]
-    if norm == "none":
+    if more_faults:
         others.append(trained_by_workers(tmp_path / "4 workers", 4, *options))
-    for count in (2, 4) if norm == "none" else (2,):
-        others.append(trained(program, tmp_path / f"{count} replicas", *options, "--logical-cpus", count))
+        others += [trained(program, f"{count} replicas", "--logical-cpus", count) for count in (2, 4)]
     expected = tensors(one)
     for other in others:
         got = tensors(other)
@@ -53,7 +55,7 @@ def test_replicas_and_workers_end_where_one_device_ends(program, tmp_path, norm)
         assert json.loads((other / "result.json").read_text())["steps"] == 20
 
 
-def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path):
+def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path, more_faults):
     launch = ["trainers.launch", "--workers", 2, "--", "cifar", *LONG[1:]]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     process = start(*launch, "--out", whole)
@@ -85,11 +87,13 @@ def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path):
         stopped_at = saved_steps(cut / "checkpoints")[-1]
         assert stopped_at >= step + 30
 
-    process = start(*launch, "--out", cut)
-    wait_until(process, cut, stopped_at + 30)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 143, output
+    if more_faults:
+        # The launcher hands a signal on.
+        process = start(*launch, "--out", cut)
+        wait_until(process, cut, stopped_at + 30)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 143, output
     process = start(*launch, "--out", cut)
     output, _ = process.communicate(timeout=150)
     assert process.returncode == 0, output
