@@ -16,7 +16,7 @@ counts as three forward passes; multiply-adds are those of `models.cost` (convol
 
 The budget is that of `--steps` updates of the deep network. Each finished run is a line of results.jsonl: a sitting
 that was stopped goes on with the same command, from the last network that was finished. At the end there are a table
-(results.md) and the test errors against multiply-adds (deepen_while_training.png).
+with verdicts (results.md) and the test errors against multiply-adds (deepen_while_training.png).
 """
 
 import argparse
@@ -161,6 +161,26 @@ def table(rows):
     return text
 
 
+def verdicts(rows):
+    """One sentence for each network beside the deepened one: which has the lower test error, seed by seed."""
+    errors = {(row["way"], row["seed"]): 100 * row["error"] for row in rows}
+    text = ""
+    for way in WAYS:
+        seeds = [seed for kind, seed in sorted(errors) if kind == way and ("deepened", seed) in errors]
+        if way == "deepened" or not seeds:
+            continue
+        found = [errors["deepened", seed] - errors[way, seed] for seed in seeds]
+        each = ", ".join(f"{difference:+.2f}" for difference in found)
+        if all(difference < 0 for difference in found):
+            word = "lower with every seed"
+        elif all(difference > 0 for difference in found):
+            word = "higher with every seed"
+        else:
+            word = "lower with some seeds and not with others"
+        text += f"- deepened against {way}: its test error is {word} (percentage points by seed: {each})\n"
+    return text
+
+
 def draw(rows, path):
     from matplotlib.figure import Figure
 
@@ -203,8 +223,9 @@ def main():
             keras.backend.clear_session()
             progress.update()
     draw(rows, options.out / "deepen_while_training.png")
-    (options.out / "results.md").write_text(table(rows))
-    print(table(rows), options.out / "deepen_while_training.png", sep="")
+    text = f"{table(rows)}\n{verdicts(rows)}"
+    (options.out / "results.md").write_text(text)
+    print(text, options.out / "deepen_while_training.png", sep="")
 
 
 if __name__ == "__main__":

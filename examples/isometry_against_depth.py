@@ -4,9 +4,9 @@
 
 The networks of Hardt & Ma's Table 1, narrow, on the first images of CIFAR-10 (the built-in shapes without --data-dir):
 with identity initialisation, standard initialisation, Fixup, and batch normalisation. Each result is kept in a file of
-its own under --out: a run that was stopped goes on where it was, and --draw shows what is there. With --steps 0 nothing
-is trained. The batch-normalised networks are measured on a batch of 8 images as one point, with the statistics of that
-batch, the others on two images.
+its own under --out: a run that was stopped goes on where it was, and --draw shows what is there. At the end there are a
+figure and a table, results.md. With --steps 0 nothing is trained. The batch-normalised networks are measured on a batch
+of 8 images as one point, with the statistics of that batch, the others on two images.
 """
 
 import argparse
@@ -60,20 +60,21 @@ def distances(model, kind, images):
 
 
 def trained(model, images, labels, options):
-    """Trains, and returns the loss of the last epoch."""
+    """Trains, and returns the mean loss over all steps; None where it became infinite."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(Momentum(options.rate, 0.9, global_clipnorm=1.0), loss)
     needed = options.steps * options.batch_size
     order = np.resize(np.random.default_rng(0).permutation(len(images)), needed)
     history = model.fit(images[order], labels[order], batch_size=options.batch_size, shuffle=False, verbose=0)
-    return history.history["loss"][-1]
+    loss = history.history["loss"][-1]
+    return loss if np.isfinite(loss) else None
 
 
 def result(kind, depth, data, options):
     """What is kept of a network: its distances at the start and after training, computed where they are not there."""
     path = options.out / f"{kind}-{depth}.json"
     saved = json.loads(path.read_text()) if path.exists() else {}
-    settings = {"widths": options.widths, "data": options.data_dir or "shapes", "images": options.images}
+    settings = {"widths": options.widths, "data": "cifar10" if options.data_dir else "shapes", "images": options.images}
     recipe = {"steps": options.steps, "rate": options.rate, "batch_size": options.batch_size}
     if saved.get("settings") != settings:
         saved = {"settings": settings}
@@ -87,9 +88,25 @@ def result(kind, depth, data, options):
     saved.setdefault("start", distances(model, kind, images))
     if wanted:
         saved |= {"loss": trained(model, images, labels, options), "recipe": recipe}
-        saved["after"] = distances(model, kind, images)
+        saved.pop("after", None)
+        if saved["loss"] is not None:
+            saved["after"] = distances(model, kind, images)
     path.write_text(json.dumps(saved))
     return saved
+
+
+def table_row(kind, saved):
+    """The line of results.md about one kind of network, from what is kept of it by depth."""
+    cells = []
+    for moment in ("start", "after"):
+        found = np.array([v for each in saved.values() for points in each.get(moment, {}).values() for v in points])
+        cells += [f"{found.min():.2g} to {found.max():.2g}", f"{np.mean(found < 1):.0%}"] if len(found) else ["", ""]
+    losses = [
+        f"{depth}: {'diverged' if each['loss'] is None else format(each['loss'], '.2f')}"
+        for depth, each in saved.items()
+        if "loss" in each
+    ]
+    return f"| {TITLES[kind]} | {' | '.join(cells)} | {', '.join(losses)} |"
 
 
 def main():
@@ -111,10 +128,13 @@ def main():
     moments = {"start": "at the start"} | ({"after": f"after {options.steps} steps"} if options.steps else {})
     figure = Figure(figsize=(3.2 * len(options.kinds), 3.0 * len(moments)), layout="constrained")
     axes = figure.subplots(len(moments), len(options.kinds), sharey=True, squeeze=False)
+    columns = ["network", "‖J − I‖ at the start", "below 1", f"after {options.steps} steps", "below 1"]
+    columns += ["mean training loss by blocks a stage"]
+    table = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for column, kind in enumerate(options.kinds):
-        curves = {moment: {} for moment in moments}
+        curves, kept = {moment: {} for moment in moments}, {}
         for depth in options.depths:
-            saved = result(kind, depth, data, options)
+            saved = kept[depth] = result(kind, depth, data, options)
             for moment in moments:
                 if moment not in saved:
                     continue
@@ -126,6 +146,9 @@ def main():
                     f"mean {np.mean(means):.2e}{loss}",
                     flush=True,
                 )
+            if "loss" in saved and saved["loss"] is None:
+                print(f"{kind:8} {depth:3} blocks a stage diverged", flush=True)
+        table.append(table_row(kind, kept))
         for row, moment in enumerate(moments):
             plot_distances(axes[row, column], curves[moment])
             axes[row, column].set_title(f"{TITLES[kind]}, {moments[moment]}", fontsize=9)
@@ -136,7 +159,8 @@ def main():
         if place.get_legend() is not None:
             place.get_legend().remove()
     figure.savefig(options.out / "isometry-blocks.png", dpi=100)
-    print(f"figure: {options.out / 'isometry-blocks.png'}")
+    (options.out / "results.md").write_text("\n".join(table) + "\n")
+    print(f"figure and table: {options.out / 'isometry-blocks.png'}, {options.out / 'results.md'}")
 
 
 if __name__ == "__main__":

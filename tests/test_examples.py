@@ -98,7 +98,7 @@ def test_isometry_against_depth(tmp_path):
         assert "start: ||J - I|| 0.00e+00 to 0.00e+00" in lines[0]
         assert "after: ||J - I||" in lines[1]
     # The second time everything is there.
-    assert {path.name for path in tmp_path.iterdir()} == {"fixup-1.json", "isometry-blocks.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"fixup-1.json", "isometry-blocks.png", "results.md"}
 
 
 def test_resume_your_fit(tmp_path):
