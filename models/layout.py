@@ -73,10 +73,12 @@ def cifar_layout(blocks: int, widths: Sequence[int], stem: int, **others: Any) -
     return Layout((blocks,) * len(widths), widths, (1, *(2,) * (len(widths) - 1))[: len(widths)], stem, **others)
 
 
-def imagenet_layout(blocks: Sequence[int], widths: Sequence[int], stem: int, **others: Any) -> Layout:
-    """A 7x7 stem of stride 2, and stride 2 at the start of every stage. `others`: see `Layout`."""
+def imagenet_layout(
+    blocks: Sequence[int], widths: Sequence[int], stem: int, stem_size: int = 7, stem_strides: int = 2, **others: Any
+) -> Layout:
+    """Stride 2 at the start of every stage, behind a stem that is 7x7 with stride 2. `others`: see `Layout`."""
     widths = tuple(widths)
-    return Layout(tuple(blocks), widths, (2,) * len(widths), stem, stem_size=7, stem_strides=2, **others)
+    return Layout(tuple(blocks), widths, (2,) * len(widths), stem, stem_size, stem_strides, **others)
 
 
 CIFAR = cifar_layout(9, (64, 128, 256), 16)

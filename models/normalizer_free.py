@@ -13,9 +13,11 @@ from idmatters_tf.layers.arguments import decay_regularizer
 def normalizer_free_resnet(
     input_shape: Sequence[int | None] = (32, 32, 3),
     classes: int = 10,
-    blocks: int = 3,
+    blocks: int | Sequence[int] = 3,
     widths: Sequence[int] = (96, 192, 384),
     stem: int = 48,
+    stem_size: int = 3,
+    stem_strides: int = 1,
     branch_gain: float = 0.2,
     last_kernel_size: int = 1,
     standardize: bool = False,
@@ -25,7 +27,7 @@ def normalizer_free_resnet(
 ) -> keras.Model:
     """Blocks `x + C2(relu(C1 x))` with trained gains in place of normalisation, down-sampled early.
 
-    A 3x3 stem and an activation, then stages whose first block has stride 2, so that most of the work is done on 16x16
+    A stem and an activation, then stages whose first block has stride 2, so that most of the work is done on 16x16
     pixels and fewer; an activation, the average over space, and a trained last layer that starts at zero, so that the
     loss starts at ln(classes). All convolutions have biases. It differs from `models.cifar.identity_resnet` in the
     gains, the biases, the two activations outside of blocks, the stride of the first stage and the head.
@@ -36,9 +38,9 @@ def normalizer_free_resnet(
     Args:
         input_shape: `(rows, cols, channels)`; rows and cols may be None. Images are expected standardised.
         classes: the number of classes.
-        blocks: residual blocks per stage.
+        blocks: residual blocks of each stage, or one number for all stages.
         widths: channels of each stage, not decreasing.
-        stem: channels of the first convolution.
+        stem, stem_size, stem_strides: channels, kernel size and stride of the first convolution.
         branch_gain: where the gains of each block's second kernel start, see `ScaledResidualConv2D`.
         last_kernel_size: of each block's second kernel. With 1 a block costs little more than half: the same work buys
             almost twice the activations in a row.
@@ -53,11 +55,20 @@ def normalizer_free_resnet(
     """
     for argument, value in {
         "classes": classes,
-        "blocks": blocks,
         "stem": stem,
+        "stem_size": stem_size,
+        "stem_strides": stem_strides,
         "last_kernel_size": last_kernel_size,
     }.items():
         positive_integer(argument, value)
+    counts = [blocks] * len(widths) if isinstance(blocks, int) else list(blocks)
+    if len(counts) != len(widths):
+        raise ValueError(
+            f"Arguments `blocks` and `widths` must name as many stages. Received: blocks={tuple(counts)}, "
+            f"widths={tuple(widths)}"
+        )
+    for count in counts:
+        positive_integer("blocks", count)
     if not widths or list(widths) != sorted(widths) or widths[0] < stem:
         raise ValueError(
             f"Argument `widths` must name at least one stage and must not decrease, from the stem on. Received: "
@@ -66,14 +77,15 @@ def normalizer_free_resnet(
     inputs = keras.Input(input_shape, name="images")
     features = keras.layers.Conv2D(
         stem,
-        3,
+        stem_size,
+        strides=stem_strides,
         padding="same",
         activation="relu",
         kernel_initializer=keras.initializers.HeNormal(mixed_seed(seed, 0)),  # pyright: ignore[reportArgumentType]
         name="stem",
     )(inputs)
-    for stage, width in enumerate(widths, start=1):
-        for block in range(1, blocks + 1):
+    for stage, (count, width) in enumerate(zip(counts, widths, strict=True), start=1):
+        for block in range(1, count + 1):
             features = ScaledResidualConv2D(
                 width,
                 strides=2 if block == 1 else 1,

@@ -27,6 +27,7 @@ LARGE = {
     ("trainers.cifar", "--dataset", "cifar10"),
     ("trainers.cifar", "--preset", "fast", "--dataset", "cifar10"),
     ("trainers.imagenet", "--data-dir", "ILSVRC2012"),
+    ("trainers.imagenet", "--preset", "fast", "--data-dir", "imagenette"),
 }
 SMALL = {
     "trainers.cifar": "--dataset shapes --train-images 64 --test-images 32 --batch-size 8 --steps 4 --drop-steps 2 "

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import group, setting, with_defaults
+from trainers.cli.settings import group, setting
 from trainers.cli.startup import explained, import_tensorflow, run_program
 from trainers.training import networks
-from trainers.training.curvature import Curvature, CurvatureCallback, check_precision
+from trainers.training.curvature import EXAMPLES_AT_ONCE, Curvature, check_precision
 from trainers.training.program import make_parser, run_task
 from trainers.training.settings import Ablations, Command, Devices, Intervals, Recipe
 from trainers.training.task import Task
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from idmatters_tf.data.augment import Pixels
     from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
     from idmatters_tf.data.images import ImageData
-    from trainers.cluster.description import ClusterDescription
-    from trainers.run.folder import Run
-    from trainers.training.learner import Learner
-    from trainers.training.schedule import LinearSchedule, Schedule
-    from trainers.training.session import Callback
 
 EXAMPLES = """
 examples:
@@ -114,46 +109,13 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
-class CifarRecipe(Recipe):
-    """The recipe, with the paper's schedule, where the rate drops at given steps, or a linear one."""
-
-    schedule: Literal["drops", "linear"] = setting(
-        "drops", help="how the learning rate changes: it drops at --drop-steps, or falls linearly to 0"
-    )
-
-    drop_steps: tuple[int, ...] = setting(
-        (30_000, 50_000), help="steps at which the learning rate drops", metavar="N", at_least=0, may_be_empty=True
-    )
-    drop_factor: float = setting(
-        10.0, help="what the learning rate is divided by at each drop", metavar="X", at_least=1
-    )
-    warm_up_steps: int = setting(
-        0,
-        help="number of steps at the beginning with --warm-up-rate, or on the way up to the learning rate with "
-        "--schedule linear",
-        metavar="N",
-        at_least=0,
-    )
-    warm_up_rate: float = setting(0.01, help="learning rate of the warm-up", metavar="X", above=0)
-
-    def __post_init__(self) -> None:
-        if list(self.drop_steps) != sorted(self.drop_steps):
-            raise UsageError(f"--drop-steps must be in ascending order. Received: {list(self.drop_steps)}")
-        if self.schedule == "linear" and self.warm_up_steps >= self.steps:
-            raise UsageError(
-                f"--warm-up-steps must be less than --steps with --schedule linear. Received: {self.warm_up_steps} of "
-                f"{self.steps}"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
 class CifarSettings:
     """All settings of a run."""
 
     data: Data = group(Data, "data")
     network: networks.Network = group(networks.Network, "network")
     ablations: Ablations = group(Ablations, "network")
-    recipe: CifarRecipe = group(CifarRecipe, "recipe")
+    recipe: Recipe = group(Recipe, "recipe")
     curvature: Curvature = group(Curvature, "curvature")
     devices: Devices = group(Devices, "devices and machines")
     run: Intervals = group(Intervals, "run")
@@ -186,12 +148,10 @@ class Cifar(Task["ImageData"]):
 
     @classmethod
     def resolve(cls, preset: Mapping[str, Any], typed: Mapping[str, Any]) -> CifarSettings:
-        """The model brings the recipe of its paper; what the preset says of other models' options is left out."""
+        """The model brings the recipe of its paper."""
         model = typed.get("model", preset.get("model", "identity"))
-        foreign = networks.foreign_options(model)
-        applicable = {name: value for name, value in preset.items() if name not in foreign}
-        depth = typed.get("depth", preset.get("depth"))
-        return with_defaults(CifarSettings, networks.recipe_of(model, depth), applicable, typed)
+        recipe = networks.recipe_of(model, typed.get("depth", preset.get("depth")))
+        return networks.resolve(CifarSettings, model, recipe, preset, typed)
 
     @classmethod
     def default_out(cls, settings: CifarSettings, preset: str) -> str:
@@ -241,16 +201,6 @@ class Cifar(Task["ImageData"]):
             seed=recipe.seed,
         )
 
-    def schedule(self) -> "Schedule | LinearSchedule":
-        from trainers.training.schedule import LinearSchedule, Schedule
-
-        recipe = self.settings.recipe
-        if recipe.schedule == "linear":
-            return LinearSchedule(recipe.learning_rate, recipe.steps, recipe.warm_up_steps)
-        return Schedule(
-            recipe.learning_rate, recipe.drop_steps, recipe.drop_factor, recipe.warm_up_steps, recipe.warm_up_rate
-        )
-
     @property
     def has_preprocessing(self) -> bool:
         return self.settings.data.preprocess != "standardize"
@@ -289,16 +239,11 @@ class Cifar(Task["ImageData"]):
 
         return EvaluationBatches(self.images[1], self.data.test_labels, self.settings.recipe.batch_size)
 
-    def check_cluster(self, cluster: "ClusterDescription | None") -> None:
-        if self.settings.curvature.curvature_every is not None and cluster is not None:
-            raise UsageError("--curvature-every works on one machine, not in a cluster. Leave it out.")
+    def examples(self, count: int) -> "EvaluationBatches":
+        from idmatters_tf.data.batches import EvaluationBatches
 
-    def callbacks(self, learner: "Learner", run: "Run") -> "Sequence[Callback]":
-        every, count = dataclasses.astuple(self.settings.curvature)
-        if every is None:
-            return ()
         images, labels = self.images[0][:count], self.data.train_labels[:count]
-        return [CurvatureCallback(learner, images, labels, run, every)]
+        return EvaluationBatches(images, labels, min(EXAMPLES_AT_ONCE, len(images)))
 
     def title(self, parameters: int) -> str:
         settings = self.settings

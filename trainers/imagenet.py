@@ -4,16 +4,26 @@ or on any folder of labelled images.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from models.layout import IMAGENET, Layout, imagenet_layout
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import group, setting
+from trainers.cli.settings import as_dict, group, setting
 from trainers.cli.startup import import_tensorflow, run_program, say
+from trainers.training import networks
+from trainers.training.curvature import EXAMPLES_AT_ONCE, Curvature, check_precision
 from trainers.training.program import make_parser, run_task
-from trainers.training.settings import Ablations, Command, Devices, Intervals, Recipe, check_widths, layout_options
+from trainers.training.settings import (
+    Ablations,
+    Command,
+    Devices,
+    Intervals,
+    Recipe,
+    check_not_decreasing,
+    check_widths,
+    layout_options,
+)
 from trainers.training.task import Task
 
 if TYPE_CHECKING:
@@ -21,11 +31,34 @@ if TYPE_CHECKING:
 
     from idmatters_tf.data.imagenet import StreamedImageData
     from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches
-    from trainers.training.schedule import Schedule
 
+# What each model changes of the defaults.
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "identity": {},
+    "normalizer-free": {
+        **networks.NORMALIZER_FREE_RECIPE,
+        "blocks": (2, 2, 3, 2),
+        "widths": (64, 128, 256, 512),
+        "stem": 48,
+        "stem_size": 3,
+        "stem_strides": 1,
+    },
+}
 PRESETS = {
     # Section 4.2: these are the defaults of the options themselves.
     "paper": {},
+    # For ten classes of 64x64 pixels (Imagenette) on two CPU cores: 60 epochs. The model brings the rest.
+    "fast": {
+        "model": "normalizer-free",
+        "size": 64,
+        "smallest_crop": 0.35,
+        "batch_size": 128,
+        "steps": 4440,
+        "warm_up_steps": 444,
+        "precision": "bfloat16",
+        "evaluate_every": 370,
+        "checkpoint_every": 185,
+    },
     # He et al.'s widths, normalisation and head, and the usual crops: to compare with.
     "resnet34": {"widths": (64, 128, 256, 512), "norm": "batch", "head": "trained", "augment": "standard"},
 }
@@ -35,6 +68,7 @@ examples:
   python -m trainers.imagenet --data-dir ILSVRC2012            the paper's network and recipe, on this machine's GPUs
   python -m trainers.imagenet --data-dir photos --size 64 --blocks 1 1 1 1 --stem 32 --widths 32 64 128 256 \\
       --clip-norm 1 --batch-size 32 --steps 2000 --out runs/trial   a small network on a folder of your own images
+  python -m trainers.imagenet --preset fast --data-dir imagenette   64x64 pixels on two CPU cores: docs/fast.md
   python -m trainers.launch --workers 2 -- imagenet ...        the same on two processes of this machine
   python -m trainers.imagenet --resume --out runs/trial        go on after a stop (so does the same command again)
   python -m trainers.plan --help                               how long it takes on which machines
@@ -64,7 +98,8 @@ class Data:
     )
     val_fraction: float | None = setting(
         None,
-        help="hold this share of each class's training images out for validation, where there is no folder of them",
+        help="hold this share of each class's training images out for validation, where there is no folder of them; "
+        "with --val train also where there is one, to choose settings without it",
         metavar="X",
         above=0,
         below=1,
@@ -82,6 +117,14 @@ class Data:
         "paper",
         help="resize and flip; or random resized crops and flips, with centre crops in tests; or resize alone",
     )
+    smallest_crop: float = setting(
+        0.08,
+        help="with --augment standard: the smallest share of an image's area that a random crop takes",
+        metavar="X",
+        above=0,
+        at_most=1,
+        added_later=True,
+    )
     skip_broken: bool = setting(
         False, help="decode every image once at the start, and leave out those that cannot be decoded"
     )
@@ -89,8 +132,13 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """The size of the network."""
+    """Which network, and its size. Options that the model does not have are None."""
 
+    model: Literal["identity", "normalizer-free"] = setting(
+        "identity",
+        help="the paper's network, or one with trained gains, which brings a recipe for fast training (docs/fast.md)",
+        added_later=True,
+    )
     blocks: tuple[int, ...] = setting(
         IMAGENET.blocks, help="residual blocks of each stage", metavar="N", at_least=1, at_most=10_000
     )
@@ -100,18 +148,23 @@ class Network:
     stem: int = setting(
         IMAGENET.stem, help="channels of the first convolution", metavar="C", at_least=1, at_most=100_000
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageNetRecipe(Recipe):
-    """The recipe, with the paper's schedule: the rate decays every few epochs."""
-
-    decay_epochs: float = setting(
-        2.0, help="number of epochs between two decays of the learning rate", metavar="X", above=0
+    stem_size: int = setting(
+        IMAGENET.stem_size,
+        help="rows and columns of the first kernel",
+        metavar="N",
+        at_least=1,
+        at_most=99,
+        added_later=True,
     )
-    decay_factor: float = setting(
-        0.94, help="what the learning rate is multiplied by; 1 keeps it constant", metavar="X", above=0, at_most=1
+    stem_strides: int = setting(
+        IMAGENET.stem_strides,
+        help="stride of the first convolution; 1 for small images",
+        metavar="N",
+        at_least=1,
+        at_most=99,
+        added_later=True,
     )
+    normalizer_free: networks.NormalizerFree = group(networks.NormalizerFree, "network")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,32 +174,42 @@ class ImageNetSettings:
     data: Data = group(Data, "data")
     network: Network = group(Network, "network")
     ablations: Ablations = group(Ablations, "network")
-    recipe: ImageNetRecipe = group(ImageNetRecipe, "recipe", steps=700_000, batch_size=256, learning_rate=0.1)
+    recipe: Recipe = group(
+        Recipe, "recipe", steps=700_000, batch_size=256, learning_rate=0.1, schedule="decay", drop_steps=()
+    )
+    curvature: Curvature = group(Curvature, "curvature")
     devices: Devices = group(Devices, "devices and machines")
     run: Intervals = group(Intervals, "run", evaluate_every=5000, checkpoint_every=1000)
 
     def __post_init__(self) -> None:
-        blocks, widths = self.network.blocks, self.network.widths
+        model, blocks, widths = self.network.model, self.network.blocks, self.network.widths
         if len(blocks) != len(widths):
             raise UsageError(
                 f"--blocks and --widths must name as many stages. Received: --blocks {' '.join(map(str, blocks))} "
                 f"--widths {' '.join(map(str, widths))}"
             )
-        check_widths(self.layout())
+        networks.check_options(model, as_dict(self), RECIPES)
+        check_precision(self.curvature, self.recipe.precision)
+        if model == "identity":
+            check_widths(self.layout())
+        else:
+            check_not_decreasing(self.network.stem, widths, f"--model {model}")
 
     def layout(self, replicas: int = 1) -> Layout:
-        """The network's layout."""
+        """The layout of `--model identity`."""
         network = self.network
-        options = layout_options(self.ablations, replicas)
-        return imagenet_layout(network.blocks, network.widths, network.stem, **options)
+        stem = (network.stem, network.stem_size, network.stem_strides)
+        return imagenet_layout(network.blocks, network.widths, *stem, **layout_options(self.ablations, replicas))
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageNetCommand(Command):
     """What to do."""
 
-    preset: Literal["paper", "resnet34"] = setting(
-        "paper", help="defaults of all other options: the paper's recipe, or He et al.'s network to compare with"
+    preset: Literal["paper", "fast", "resnet34"] = setting(
+        "paper",
+        help="defaults of all other options: the paper's recipe; one for small images on two CPU cores "
+        "(docs/fast.md); or He et al.'s network to compare with",
     )
 
 
@@ -161,8 +224,14 @@ class ImageNet(Task["StreamedImageData"]):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     @classmethod
+    def resolve(cls, preset: Mapping[str, Any], typed: Mapping[str, Any]) -> ImageNetSettings:
+        """The model brings its recipe."""
+        model = typed.get("model", preset.get("model", "identity"))
+        return networks.resolve(ImageNetSettings, model, RECIPES[model], preset, typed)
+
+    @classmethod
     def default_out(cls, settings: ImageNetSettings, preset: str) -> str:
-        return "runs/imagenet"
+        return "runs/imagenet-fast" if preset == "fast" else "runs/imagenet"
 
     def load(self) -> "StreamedImageData":
         from idmatters_tf.data import imagenet
@@ -193,31 +262,45 @@ class ImageNet(Task["StreamedImageData"]):
         return f"{len(data.train):,} + {len(data.test):,} images of {len(data.class_names):,} classes{skipped}"
 
     def network(self, image_shape: Sequence[int], classes: int, replicas: int = 1) -> "keras.Model":
+        recipe, network = self.settings.recipe, self.settings.network
+        if network.model == "normalizer-free":
+            from models.normalizer_free import normalizer_free_resnet
+
+            own = networks.normalizer_free_options(network.normalizer_free)
+            sizes = {name: getattr(network, name) for name in ("blocks", "widths", "stem", "stem_size", "stem_strides")}
+            own |= {"weight_decay": recipe.weight_decay, "seed": recipe.seed}
+            return normalizer_free_resnet(tuple(image_shape), classes, **sizes, **own)
         from models.identity import identity_network
 
-        recipe, layout = self.settings.recipe, self.settings.layout(replicas)
+        layout = self.settings.layout(replicas)
         return identity_network(
             layout, tuple(image_shape), classes, recipe.weight_decay, recipe.seed, name="identity_resnet34"
         )
-
-    def schedule(self) -> "Schedule":
-        from trainers.training.schedule import Schedule
-
-        recipe = self.settings.recipe
-        drops = decay_steps(recipe.steps, len(self.data.train), recipe.batch_size, recipe.decay_epochs)
-        return Schedule(recipe.learning_rate, drops, 1 / recipe.decay_factor)
 
     def train_batches(self) -> "StreamTrainBatches":
         from idmatters_tf.data.streams import StreamTrainBatches
 
         recipe, data = self.settings.recipe, self.settings.data
-        return StreamTrainBatches(self.data.train, recipe.batch_size, recipe.seed, data.augment, data.size)
+        return StreamTrainBatches(
+            self.data.train, recipe.batch_size, recipe.seed, data.augment, data.size, data.smallest_crop
+        )
 
     def test_batches(self) -> "StreamEvaluationBatches":
         from idmatters_tf.data.streams import StreamEvaluationBatches
 
         data = self.settings.data
         return StreamEvaluationBatches(self.data.test, self.settings.recipe.batch_size, data.augment, data.size)
+
+    def examples(self, count: int) -> "StreamEvaluationBatches":
+        import tensorflow as tf
+
+        from idmatters_tf.data.streams import StreamEvaluationBatches
+
+        data, images = self.settings.data, self.data.train
+        # Those of the first steps: in their folders they are sorted by class.
+        chosen = self.train_batches().indices(tf.range(min(count, len(images)), dtype=tf.int64)).numpy().tolist()
+        examples = images.without(set(range(len(images))).difference(chosen))
+        return StreamEvaluationBatches(examples, min(EXAMPLES_AT_ONCE, len(examples)), data.augment, data.size)
 
     @property
     def preprocess_on_device(self) -> Callable | None:
@@ -252,12 +335,6 @@ class ImageNet(Task["StreamedImageData"]):
                     f"with --skip-broken and another --out."
                 )
         return ""
-
-
-def decay_steps(steps: int, images: int, batch_size: int, epochs: float) -> tuple[int, ...]:
-    """The steps at which the rate decays: the first ones that have seen each multiple of `epochs` epochs."""
-    every = epochs * images / batch_size
-    return tuple(math.ceil(number * every - 1e-9) for number in range(1, math.ceil(steps / every)))
 
 
 def _without_broken(data: "StreamedImageData") -> "StreamedImageData":

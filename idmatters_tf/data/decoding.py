@@ -6,8 +6,8 @@ to the devices are single bytes, of which decoded parts have fewer than resized 
 
 "paper"     the whole image resized to the square, whatever its shape, and flipped half of the time (Hardt & Ma,
             section 4.2: "Each image is resized to 224x224 pixels")
-"standard"  a random part, of 8 % to 100 % of the area and of aspect 3/4 to 4/3 (Szegedy et al., 2014), resized and
-            flipped; for evaluation the central square, 224/256 of the shorter side
+"standard"  a random part, of 8 % (or another share) to 100 % of the area and of aspect 3/4 to 4/3 (Szegedy et al.,
+            2014), resized and flipped; for evaluation the central square, 224/256 of the shorter side
 "none"      as "paper" without the flip
 
 Resizing is bilinear, as TensorFlow's `resize` did it in 2016, without smoothing beforehand.
@@ -21,7 +21,7 @@ import tensorflow as tf
 from idmatters_tf.data.augment import standardize
 
 AUGMENTATIONS = ("paper", "standard", "none")
-AREA, ASPECT, ATTEMPTS = (0.08, 1.0), (3 / 4, 4 / 3), 10
+SMALLEST_AREA, ASPECT, ATTEMPTS = 0.08, (3 / 4, 4 / 3), 10
 CENTRAL = 224 / 256
 
 # From the shape of an image, int32 `(3,)`, to a part of it, int32 `[top, left, rows, cols]`.
@@ -30,14 +30,15 @@ Window: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 Packed: TypeAlias = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
-def train_window(augmentation: str, key: tf.Tensor) -> Window | None:
+def train_window(augmentation: str, key: tf.Tensor, smallest_area: float = SMALLEST_AREA) -> Window | None:
     """The part of an image to train on, as `decode` takes it.
 
     Args:
         augmentation: one of `AUGMENTATIONS`.
         key: int64, `(2,)`, the seed of its random numbers.
+        smallest_area: see `random_window`.
     """
-    return (lambda shape: random_window(shape, key)) if augmentation == "standard" else None
+    return (lambda shape: random_window(shape, key, smallest_area)) if augmentation == "standard" else None
 
 
 def evaluation_window(augmentation: str) -> Window | None:
@@ -149,15 +150,17 @@ def _neighbours(lengths, size):
     )
 
 
-def random_window(shape: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """A random part of an image of this shape: int32 `[top, left, rows, cols]`."""
+def random_window(shape: tf.Tensor, key: tf.Tensor, smallest_area: float = SMALLEST_AREA) -> tf.Tensor:
+    """A random part of an image of this shape, from a share `smallest_area` of its area up to all of it: int32 `[top,
+    left, rows, cols]`.
+    """
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
         tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
         key,
         min_object_covered=0.0,
         aspect_ratio_range=ASPECT,
-        area_range=AREA,
+        area_range=(smallest_area, 1.0),
         max_attempts=ATTEMPTS,
         use_image_if_no_bounding_boxes=True,
     )

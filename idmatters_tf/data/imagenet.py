@@ -125,7 +125,7 @@ def load(
             `folders.list_flat`.
         size: of the square that images are brought to, in pixels.
         val_fraction: the share of each class's training images that is held out for validation, where there is no
-            folder of validation images.
+            folder of validation images, or where `val` is "train": to choose settings without the validation images.
 
     Returns:
         A `StreamedImageData`.
@@ -170,11 +170,11 @@ def _tree(location, val, val_labels, val_fraction):
                 f"Argument `val_fraction` must lie between 0 and 1. Received: {val_fraction}",
                 arguments=("val_fraction",),
             )
-        if location.kind == "tree" and folder.is_dir():
+        if location.kind == "tree" and folder.is_dir() and val != "train":
             raise DataError(
                 f"there are validation images in {folder}, which `val_fraction` would leave unused. Leave it out, or "
-                f"move the folder away.",
-                arguments=("val_fraction",),
+                f"hold out training images all the same with val='train'.",
+                arguments=("val_fraction", "val"),
             )
         return folders.list_classes(root / "train" if location.kind == "tree" else root).hold_out(val_fraction)
     train = folders.list_classes(root / "train")

@@ -28,6 +28,7 @@ class StreamTrainBatches:
         seed: a non-negative integer below 2^31.
         augmentation: one of `idmatters_tf.data.decoding.AUGMENTATIONS`.
         size: of the square that the network takes, in pixels.
+        smallest_area: with "standard", the smallest share of an image's area that is cropped; in (0, 1].
     """
 
     def __init__(
@@ -37,14 +38,17 @@ class StreamTrainBatches:
         seed: int = 0,
         augmentation: str = "paper",
         size: int = 224,
+        smallest_area: float = decoding.SMALLEST_AREA,
     ):
         if batch_size < 1:
             raise ValueError(f"Argument `batch_size` must be positive. Received: batch_size={batch_size}")
         if augmentation not in decoding.AUGMENTATIONS:
             allowed = ", ".join(map(repr, decoding.AUGMENTATIONS))
             raise ValueError(f"Argument `augmentation` must be one of {allowed}. Received: {augmentation!r}")
+        if not 0 < smallest_area <= 1:
+            raise ValueError(f"Argument `smallest_area` must lie in (0, 1]. Received: smallest_area={smallest_area}")
         self.count, self.batch_size, self.seed = len(images), batch_size, seed
-        self.augmentation, self.size = augmentation, size
+        self.augmentation, self.size, self.smallest_area = augmentation, size, smallest_area
         self._source = source(images)
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:
@@ -87,7 +91,7 @@ class StreamTrainBatches:
 
         def decode(contents, labels, keys, flips):
             def image(number):
-                window = decoding.train_window(self.augmentation, keys[number])
+                window = decoding.train_window(self.augmentation, keys[number], self.smallest_area)
                 return decoding.decode(contents(number), window)
 
             return (*decoding.pack(size, image), flips), labels

@@ -108,6 +108,8 @@ def test_random_windows_cover_the_range_of_areas():
     assert areas.min() < 0.15
     assert areas.max() > 0.9
     assert len({tuple(window) for window in windows}) > 290
+    large = np.array([decoding.random_window(shape, tf.constant([0, i], tf.int64), 0.6) for i in range(100)])
+    assert (large[:, 2] * large[:, 3] / 200_000).min() > 0.59
 
 
 @given(st.data())
@@ -241,6 +243,8 @@ def test_bad_arguments(files):
         StreamTrainBatches(files, 8, augmentation="crop")
     with pytest.raises(ValueError, match="`batch_size`"):
         StreamTrainBatches(files, 0)
+    with pytest.raises(ValueError, match="`smallest_area` must lie in"):
+        StreamTrainBatches(files, 8, augmentation="standard", smallest_area=0.0)
     with pytest.raises(ValueError, match="multiple of 3"):
         StreamTrainBatches(files, 8).dataset(0, 1, Share(3, 0, 3))
 

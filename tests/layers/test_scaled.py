@@ -79,12 +79,14 @@ def test_narrowing_is_refused():
 
 
 def test_the_network_starts_at_the_logarithm_of_the_classes_and_saves(tmp_path):
-    model = normalizer_free_resnet(blocks=1, widths=(8, 16), stem=4, classes=7, last_kernel_size=1)
+    sizes = {"blocks": (1, 2), "stem_size": 5, "stem_strides": 2}
+    model = normalizer_free_resnet(**sizes, widths=(8, 16), stem=4, classes=7, last_kernel_size=1)
+    assert model.get_layer("stem").output.shape == (None, 16, 16, 4)
     images = rng.normal(size=(5, 32, 32, 3)).astype("float32")
     assert not np.array(model(images)).any()
     model.layers[-1].set_weights([rng.normal(size=(16, 7)), rng.normal(size=7)])
     check_saving(model, images, tmp_path / "model.keras")
-    assert sum("gains" in variable.path for variable in model.trainable_variables) == 4
+    assert sum("gains" in variable.path for variable in model.trainable_variables) == 6
 
 
 def test_logits_are_float32_under_bfloat16():
@@ -101,6 +103,7 @@ def test_logits_are_float32_under_bfloat16():
         ({"widths": (8, 4)}, "widths"),
         ({"stem": 99}, "stem"),
         ({"blocks": 0}, "blocks"),
+        ({"blocks": (1, 1, 1)}, "`blocks` and `widths` must name as many stages"),
         ({"last_kernel_size": 0}, "last_kernel_size"),
     ],
 )

@@ -10,8 +10,9 @@ from tests.support.images import make_tree
 from tests.support.processes import assert_same_run, records, start, tensors, wait_until
 from tests.support.programs import run_here
 from trainers.cli.settings import as_dict, defaults
-from trainers.imagenet import PRESETS, ImageNet, ImageNetSettings, decay_steps
+from trainers.imagenet import PRESETS, ImageNet, ImageNetSettings, main
 from trainers.training.checkpoints import saved_steps
+from trainers.training.schedule import decay_steps
 
 SMALL = ["--size", 24, "--blocks", 1, 1, "--widths", 4, 8, "--stem", 4, "--batch-size", 8, "--initializer", "standard"]
 SMALL += ["--learning-rate", 0.05, "--clip-norm", 1, "--log-every", 5, "--augment", "standard"]
@@ -84,6 +85,24 @@ def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_ou
             np.testing.assert_allclose(got[name], value, atol=1e-5, err_msg=name)
 
 
+def test_the_fast_preset_on_held_out_training_images(tmp_path, capsys):
+    tree, run = make_tree(tmp_path / "images", classes=3, each=4), tmp_path / "run"
+    arguments = ["--preset", "fast", "--data-dir", tree, "--val", "train", "--val-fraction", 0.25, "--size", 16]
+    arguments += ["--blocks", 1, "--widths", 4, "--stem", 4, "--batch-size", 4, "--steps", 4, "--log-every", 1]
+    arguments += ["--warm-up-steps", 1, "--evaluate-every", 4, "--checkpoint-every", 4]
+    arguments += ["--precision", "float32", "--curvature-every", 4, "--curvature-examples", 5, "--out", run]
+    assert main(list(map(str, arguments))) == 0
+    assert json.loads((run / "config.json").read_text())["settings"]["optimizer"] == "muon"
+    rates = [record["learning_rate"] for record in records(run) if record["kind"] == "train"]
+    np.testing.assert_allclose(rates, [0.015, 0.03, 0.02, 0.01], rtol=1e-6)
+    kinds = [record["kind"] for record in records(run)]
+    assert kinds.count("curvature") == 1
+    assert main(["--evaluate", str(run), "--mirror"]) == 0
+    said = capsys.readouterr()
+    assert "9 + 3 images of 3 classes" in said.err
+    assert "on 3 images\nwith the mirror image of each image as well: test error" in said.out
+
+
 def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):
     for arguments, message in (
         (["--data-dir", tmp_path], "no images were found in"),
@@ -94,6 +113,12 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):
         (["--data-dir", tree, "--classes", 7], "--classes must be at least the 60 of the data. Received: 7"),
         (["--blocks", 3, 4], "--blocks and --widths must name as many stages"),
         (["--widths", 64, 32, 16, 8], "must not decrease with --shortcut pad"),
+        (["--preset", "fast", "--widths", 64, 32, 16, 8], "must not decrease with --model normalizer-free"),
+        (
+            ["--preset", "fast", "--norm", "batch"],
+            "--norm is not an option of --model normalizer-free, but of --model i",
+        ),
+        (["--data-dir", tree, "--val-fraction", 0.1], "hold out training images all the same with val='train'"),
         (["--data-dir", tree, "--strategy", "multi-worker"], "--strategy multi-worker needs a cluster"),
     ):
         result = run_here("trainers.imagenet", *arguments, "--out", tmp_path / "run")

@@ -389,6 +389,9 @@ def test_commands_with_and_without_a_folder_of_data():
         "trainers.cifar --dataset cifar10 --blocks 1 --out runs/x/a"
     )
     assert words_of(command, "o", "/d d")[3:5] == ["--data-dir", "/d d"]
+    inside = "trainers.imagenet --data-dir DATA/imagenette --size 64"
+    assert words_of(inside, "o", "/d")[1:3] == ["--data-dir", "/d/imagenette"]
+    assert words_of(inside, "o", None) == ["trainers.imagenet", "--size", "64"]
     row = Row("row", 1, "item", commands=(command, "benchmarks/growth.py"), tests=("tests/a.py",))
     assert shown(row, "o", "D") == [
         "python -m trainers.cifar --dataset cifar10 --data-dir D --blocks 1 --out o/a",

@@ -34,18 +34,20 @@ def words_of(command: str, folder: str | os.PathLike, data_dir: str | None) -> l
 
     Args:
         command: as it is in the row.
-        folder: for OUT.
-        data_dir: for DATA; None: the program looks where TensorFlow Datasets keeps its data.
+        folder: for OUT, also in OUT/NAME.
+        data_dir: for DATA, also in DATA/NAME; None: the program looks where TensorFlow Datasets keeps its data.
     """
     words = shlex.split(command)
     if data_dir is None:
-        while "DATA" in words:
-            place = words.index("DATA")
-            del words[place - 1 : place + 1]
-    named = {"DATA": data_dir or "", "OUT": str(folder)}
-    return [
-        named.get(word, str(pathlib.Path(folder) / word[4:]) if word.startswith("OUT/") else word) for word in words
-    ]
+        places = [place for place, word in enumerate(words) if word.split("/")[0] == "DATA"]
+        words = [word for place, word in enumerate(words) if place not in places and place + 1 not in places]
+    named = {"DATA": data_dir or "", "OUT": folder}
+
+    def filled(word: str) -> str:
+        first, *inside = word.split("/")
+        return str(pathlib.Path(named[first], *inside)) if first in named else word
+
+    return [filled(word) for word in words]
 
 
 def shown(row: Row, folder: str = "OUT", data_dir: str | None = "DATA") -> list[str]:

@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
+from idmatters_tf.data.protocols import EvaluationBatchSource
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from trainers.run.folder import Run
     from trainers.training.learner import Learner
 
+EXAMPLES_AT_ONCE = 64
 # About 100 Hessian-vector products a measurement, two probes of 20 steps among them.
 EFFORT: dict[str, Any] = {"eigenvalues": 2, "probes": 2, "steps": 20, "products": 15, "tolerance": 1e-2}
 
@@ -28,9 +30,15 @@ class Curvature:
         metavar="N",
         at_least=1,
         free_on_resume=True,
+        added_later=True,
     )
     curvature_examples: int = setting(
-        256, help="number of training images that it is measured on", metavar="N", at_least=2, free_on_resume=True
+        256,
+        help="number of training images that it is measured on",
+        metavar="N",
+        at_least=2,
+        free_on_resume=True,
+        added_later=True,
     )
 
 
@@ -47,8 +55,7 @@ class CurvatureCallback:
 
     Args:
         learner: a `trainers.training.learner.Learner`.
-        images, labels: training images as `idmatters_tf.data.batches.EvaluationBatches` takes them, used without
-            augmentation.
+        examples: training images without augmentation, as the learner's evaluation takes them.
         run: metrics.jsonl gets a record of kind "curvature".
         every: number of steps between measurements.
 
@@ -56,16 +63,18 @@ class CurvatureCallback:
         UsageError: the loss cannot be measured.
     """
 
-    def __init__(self, learner: "Learner", images: Any, labels: Any, run: "Run", every: int):
+    def __init__(self, learner: "Learner", examples: EvaluationBatchSource, run: "Run", every: int):
         import keras
         import tensorflow as tf
 
         from idmatters_tf.curvature import HessianOperator
-        from idmatters_tf.data.batches import EvaluationBatches
 
         self._run, self._every, self._learner = run, every, learner
         self._last: Measurement | None = None
-        batches = EvaluationBatches(images, labels, min(64, len(images))).dataset()
+        batches = examples.dataset()
+        if learner.preprocess is not None:
+            prepare = learner.preprocess
+            batches = batches.map(lambda images, labels, weights: (prepare(images), labels, weights))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
         try:
             # In the scope: each replica then takes its share of the images.

@@ -78,7 +78,7 @@ class Learner:
         """This replica's part of the gradient, and of `[cross-entropy, weight penalty, error]`."""
         replica = tf.distribute.get_replica_context()
         with tf.GradientTape() as tape:
-            logits = self._logits(images, training=True)
+            logits = self.model(self._prepared(images), training=True)
             cross_entropy = tf.reduce_sum(_cross_entropy(labels, logits)) / self.batch_size
             penalty = tf.add_n(self.model.losses or [tf.zeros(())]) / replica.num_replicas_in_sync
             loss = cross_entropy + penalty
@@ -107,9 +107,10 @@ class Learner:
 
         With `mirror`, of the mean of the logits of each image and its mirror image.
         """
-        logits = self._logits(images, training=False)
+        images = self._prepared(images)
+        logits = self.model(images, training=False)
         if mirror:
-            logits = (logits + self._logits(images[:, :, ::-1], training=False)) / 2
+            logits = (logits + self.model(images[:, :, ::-1], training=False)) / 2
         return tf.stack(
             [
                 tf.reduce_sum(weights * _cross_entropy(labels, logits)),
@@ -138,8 +139,8 @@ class Learner:
             sha.update(np.ascontiguousarray(variable).data)
         return sha.hexdigest()[:16]
 
-    def _logits(self, images, training):
-        return self.model(images if self.preprocess is None else self.preprocess(images), training=training)
+    def _prepared(self, images):
+        return images if self.preprocess is None else self.preprocess(images)
 
 
 def _cross_entropy(labels, logits):

@@ -1,24 +1,46 @@
-"""The networks that `trainers.cifar` trains, each with the recipe of its paper and the options that are its own."""
+"""The networks that the programs train, each with the recipe of its paper and the options that are its own."""
 
 import dataclasses
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, TypeVar
 
 from models.layout import CIFAR, Layout, cifar_layout
 from trainers.cli.arguments import UsageError
-from trainers.cli.settings import setting
+from trainers.cli.settings import as_dict, group, options, setting, with_defaults
 from trainers.training.settings import Ablations, batch_norm, check_not_decreasing, check_widths, layout_options
 
 if typing.TYPE_CHECKING:
     import keras
 
 Model = Literal["identity", "normalizer-free", "resnet", "preresnet", "densenet", "all-cnn"]
+S = TypeVar("S")
+
+
+@dataclasses.dataclass(frozen=True)
+class NormalizerFree:
+    """What `--model normalizer-free` has of its own."""
+
+    branch_gain: float | None = setting(
+        None,
+        help="what the gains of each block's second kernel start at, in normalizer-free (default: 0.2)",
+        metavar="X",
+        at_least=0,
+        added_later=True,
+    )
+    last_kernel_size: int | None = setting(
+        None,
+        help="rows and columns of each block's second kernel, in normalizer-free (default: 1)",
+        metavar="N",
+        at_least=1,
+        at_most=99,
+        added_later=True,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Which network, and its size. Options that the model does not have are None."""
+    """Which network of `trainers.cifar`, and its size. Options that the model does not have are None."""
 
     model: Model = setting(
         "identity",
@@ -51,20 +73,7 @@ class Network:
     stem: int | None = setting(
         CIFAR.stem, help="channels of the first convolution", metavar="C", at_least=1, at_most=100_000
     )
-    branch_gain: float | None = setting(
-        None,
-        help="what the gains of each block's second kernel start at, in normalizer-free (default: 0.2)",
-        metavar="X",
-        at_least=0,
-    )
-    last_kernel_size: int | None = setting(
-        None,
-        help="rows and columns of each block's second kernel, in normalizer-free (default: 1)",
-        metavar="N",
-        at_least=1,
-        at_most=99,
-        added_later=True,
-    )
+    normalizer_free: NormalizerFree = group(NormalizerFree, "network")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +100,11 @@ def layout(network: Network, ablations: Ablations, replicas: int = 1) -> Layout:
     return cifar_layout(blocks, widths, stem, **layout_options(ablations, replicas))
 
 
+def normalizer_free_options(given: NormalizerFree) -> dict[str, Any]:
+    """Arguments of `models.normalizer_free.normalizer_free_resnet`."""
+    return {"last_kernel_size": given.last_kernel_size or 3, "branch_gain": given.branch_gain}
+
+
 def _identity(network, ablations, common, replicas):
     from models.identity import identity_network
 
@@ -101,8 +115,7 @@ def _normalizer_free(network, ablations, common, replicas):
     from models.normalizer_free import normalizer_free_resnet
 
     own = {"blocks": network.blocks, "widths": network.widths, "stem": network.stem}
-    own |= {"last_kernel_size": network.last_kernel_size or 3, "branch_gain": network.branch_gain}
-    return normalizer_free_resnet(**own, **common)
+    return normalizer_free_resnet(**own, **normalizer_free_options(network.normalizer_free), **common)
 
 
 def _resnet(network, ablations, common, replicas):
@@ -138,23 +151,27 @@ _RESNET_RECIPE = {
     "preprocess": "pixels",
 }
 
-NORMALIZER_FREE = {
-    "blocks": 3,
-    "widths": (96, 192, 384),
-    "stem": 48,
+# This package's own, see docs/fast.md: what does not depend on the data, and what was chosen for CIFAR.
+NORMALIZER_FREE_RECIPE = {
     "branch_gain": 0.2,
     "last_kernel_size": 1,
     "weight_decay": 0.0,
-    "steps": 4300,
-    "batch_size": 256,
     "optimizer": "muon",
     "learning_rate": 0.03,
     "other_rate": 1.5,
     "nesterov": True,
     "schedule": "linear",
-    "warm_up_steps": 430,
     "label_smoothing": 0.1,
     "augment": "standard",
+}
+NORMALIZER_FREE = {
+    **NORMALIZER_FREE_RECIPE,
+    "blocks": 3,
+    "widths": (96, 192, 384),
+    "stem": 48,
+    "steps": 4300,
+    "batch_size": 256,
+    "warm_up_steps": 430,
     "padding_mode": "reflect",
     "flips": "alternate",
     "cutout": 12,
@@ -169,7 +186,6 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         {},
         _identity,
     ),
-    # This package's own, see docs/fast.md.
     "normalizer-free": Architecture(
         ("blocks", "widths", "stem", "branch_gain", "last_kernel_size"), NORMALIZER_FREE, _normalizer_free
     ),
@@ -213,13 +229,13 @@ _MAY_BE_NONE = ("branch_scale", "norm_momentum", "negative_slope", "last_kernel_
 
 
 def recipe_of(model: str, depth: int | None = None) -> dict[str, Any]:
-    """What a model changes of the defaults: the recipe of its paper, and None for the options that it lacks.
+    """What a model of `trainers.cifar` changes of the defaults: the recipe of its paper.
 
     Args:
         model: one of `ARCHITECTURES`.
         depth: where it is not the paper's; only residual networks as deep as theirs or deeper are warmed up.
     """
-    recipe = {**dict.fromkeys(foreign_options(model)), **ARCHITECTURES[model].recipe}
+    recipe = dict(ARCHITECTURES[model].recipe)
     if model in ("resnet", "preresnet") and depth is not None and depth < _WARM_UP_DEPTH:
         recipe["warm_up_steps"] = 0
     return recipe
@@ -230,17 +246,46 @@ def foreign_options(model: str) -> list[str]:
     return [option for option in _OWN_OPTIONS if option not in ARCHITECTURES[model].options]
 
 
-def check(network: Network, ablations: Ablations) -> None:
-    """Raises UsageError for options that do not fit the model, or one another."""
-    model, given = network.model, {**vars(network), **vars(ablations)}
+def resolve(
+    settings: type[S], model: str, recipe: Mapping[str, Any], preset: Mapping[str, Any], typed: Mapping[str, Any]
+) -> S:
+    """The settings of a new run: the model's recipe, above it a preset, above it what was typed.
+
+    Options of other models are None; what the preset says of them is left out.
+
+    Args:
+        settings: the program's.
+        model: a key of `ARCHITECTURES`.
+        recipe: what the model changes of the defaults.
+        preset, typed: values by name.
+    """
+    foreign = [option for option in foreign_options(model) if option in options(settings)]
+    applicable = {name: value for name, value in preset.items() if name not in foreign}
+    return with_defaults(settings, dict.fromkeys(foreign), recipe, applicable, typed)
+
+
+def check_options(model: str, given: Mapping[str, Any], models: Collection[str] = tuple(ARCHITECTURES)) -> None:
+    """Raises UsageError for options that the model does not have, and for those of its own that are None.
+
+    Args:
+        model: one of `models`.
+        given: the values of all settings by name.
+        models: those that the program has.
+    """
     for option in foreign_options(model):
-        if given[option] is not None:
-            having = [other for other, each in ARCHITECTURES.items() if option in each.options]
+        if given.get(option) is not None:
+            having = [other for other in models if option in ARCHITECTURES[other].options]
             flag = f"--{option.replace('_', '-')}"
             raise UsageError(f"{flag} is not an option of --model {model}, but of --model {', '.join(having)}.")
     for option in ARCHITECTURES[model].options:
         if given[option] is None and option not in _MAY_BE_NONE:
             raise UsageError(f"--{option.replace('_', '-')} must be given with --model {model}.")
+
+
+def check(network: Network, ablations: Ablations) -> None:
+    """Raises UsageError for options that do not fit the model, or one another."""
+    model = network.model
+    check_options(model, {**as_dict(network), **as_dict(ablations)})
     if model == "identity":
         check_widths(layout(network, ablations))
     elif model == "normalizer-free":

@@ -80,7 +80,7 @@ def saved_settings(task: type[Task], run: Run, typed: Mapping[str, Any], may_ext
     saved = make(task.settings_type, values, run.config_path)
     settings = make(task.settings_type, {**as_dict(saved), **typed})
     extends = may_extend and settings.recipe.steps > saved.recipe.steps
-    if extends and getattr(settings.recipe, "schedule", None) == "linear":
+    if extends and settings.recipe.schedule == "linear":
         raise UsageError(
             f"{run.path} cannot be extended: with --schedule linear every step's learning rate depends on --steps. "
             f"Start a new run, with --init-from {run.path} from its weights."

@@ -1,8 +1,11 @@
 """The learning rate as a function of the step."""
 
 import dataclasses
+import math
 
 import tensorflow as tf
+
+from trainers.training.settings import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,3 +61,25 @@ class LinearSchedule:
         rising = (step + 1) / (self.warm_up_steps + 1)
         falling = (self.steps - step) / (self.steps - self.warm_up_steps)
         return self.learning_rate * tf.minimum(rising, falling)
+
+
+def schedule_of(recipe: Recipe, images: int) -> Schedule | LinearSchedule:
+    """The learning rate that a recipe's settings name.
+
+    Args:
+        recipe: the settings.
+        images: how many there are to train on.
+    """
+    if recipe.schedule == "linear":
+        return LinearSchedule(recipe.learning_rate, recipe.steps, recipe.warm_up_steps)
+    drops, factor = recipe.drop_steps, recipe.drop_factor
+    if recipe.schedule == "decay":
+        drops = decay_steps(recipe.steps, images, recipe.batch_size, recipe.decay_epochs)
+        factor = 1 / recipe.decay_factor
+    return Schedule(recipe.learning_rate, drops, factor, recipe.warm_up_steps, recipe.warm_up_rate)
+
+
+def decay_steps(steps: int, images: int, batch_size: int, epochs: float) -> tuple[int, ...]:
+    """The steps at which the rate decays: the first ones that have seen each multiple of `epochs` epochs."""
+    every = epochs * images / batch_size
+    return tuple(math.ceil(number * every - 1e-9) for number in range(1, math.ceil(steps / every)))

@@ -18,7 +18,7 @@ Strategy = Literal["auto", "one", "mirrored", "multi-worker", "parameter-server"
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a network is trained, but for the schedule of the learning rate, which is each program's own."""
+    """How a network is trained."""
 
     steps: int = setting(60_000, help="number of updates", metavar="N", at_least=1)
     batch_size: int = setting(
@@ -75,6 +75,52 @@ class Recipe:
     init_from: str | None = setting(
         None, help="start from the weights of the newest checkpoint of this run", metavar="RUN", added_later=True
     )
+    schedule: Literal["drops", "linear", "decay"] = setting(
+        "drops",
+        help="how the learning rate changes: it drops at --drop-steps, falls linearly to 0, or decays every "
+        "--decay-epochs",
+        added_later=True,
+    )
+    drop_steps: tuple[int, ...] = setting(
+        (30_000, 50_000),
+        help="steps at which the learning rate drops",
+        metavar="N",
+        at_least=0,
+        may_be_empty=True,
+        added_later=True,
+    )
+    drop_factor: float = setting(
+        10.0, help="what the learning rate is divided by at each drop", metavar="X", at_least=1, added_later=True
+    )
+    warm_up_steps: int = setting(
+        0,
+        help="number of steps at the beginning with --warm-up-rate, or on the way up to the learning rate with "
+        "--schedule linear",
+        metavar="N",
+        at_least=0,
+        added_later=True,
+    )
+    warm_up_rate: float = setting(0.01, help="learning rate of the warm-up", metavar="X", above=0, added_later=True)
+    decay_epochs: float = setting(
+        2.0, help="number of epochs between two decays of the learning rate", metavar="X", above=0, added_later=True
+    )
+    decay_factor: float = setting(
+        0.94,
+        help="what the learning rate is multiplied by at each decay",
+        metavar="X",
+        above=0,
+        at_most=1,
+        added_later=True,
+    )
+
+    def __post_init__(self) -> None:
+        if list(self.drop_steps) != sorted(self.drop_steps):
+            raise UsageError(f"--drop-steps must be in ascending order. Received: {list(self.drop_steps)}")
+        if self.schedule == "linear" and self.warm_up_steps >= self.steps:
+            raise UsageError(
+                f"--warm-up-steps must be less than --steps with --schedule linear. Received: {self.warm_up_steps} of "
+                f"{self.steps}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from idmatters_tf.data.protocols import DataSet, EvaluationBatchSource, TrainBatchSource
+from trainers.cli.arguments import UsageError
 from trainers.cli.settings import with_defaults
 
 if TYPE_CHECKING:
@@ -71,9 +72,11 @@ class Task(abc.ABC, Generic[Data]):
     def network(self, image_shape: Sequence[int], classes: int, replicas: int) -> "keras.Model":
         """The network, under the dtype policy in force."""
 
-    @abc.abstractmethod
     def schedule(self) -> "Schedule | LinearSchedule":
         """The learning rate."""
+        from trainers.training.schedule import schedule_of
+
+        return schedule_of(self.settings.recipe, self.training_images)
 
     @abc.abstractmethod
     def train_batches(self) -> TrainBatchSource:
@@ -82,6 +85,10 @@ class Task(abc.ABC, Generic[Data]):
     @abc.abstractmethod
     def test_batches(self) -> EvaluationBatchSource:
         """What it is evaluated on."""
+
+    @abc.abstractmethod
+    def examples(self, count: int) -> EvaluationBatchSource:
+        """So many of the training images, or all if there are fewer, without augmentation."""
 
     @abc.abstractmethod
     def title(self, parameters: int) -> str:
@@ -104,11 +111,17 @@ class Task(abc.ABC, Generic[Data]):
 
     def check_cluster(self, cluster: "ClusterDescription | None") -> None:
         """Raises UsageError where the settings do not fit the cluster; None: there is none."""
-        return
+        if self.settings.curvature.curvature_every is not None and cluster is not None:
+            raise UsageError("--curvature-every works on one machine, not in a cluster. Leave it out.")
 
     def callbacks(self, learner: "Learner", run: "Run") -> Sequence["Callback"]:
         """What is called after each step, see `trainers.training.session.Session`."""
-        return ()
+        every, count = dataclasses.astuple(self.settings.curvature)
+        if every is None:
+            return ()
+        from trainers.training.curvature import CurvatureCallback
+
+        return [CurvatureCallback(learner, self.examples(count), run, every)]
 
     def explain(self, error: Exception, step: int) -> str:
         """A sentence about data that could not be read at a step; empty where that was not the reason."""
