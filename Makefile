@@ -9,7 +9,7 @@ TEST_PROCESSES ?= 3
 LONGER := tests/trainers/cluster/test_clusters.py tests/test_cifar_on_jax.py tests/callbacks/test_exact_resume.py
 
 .DEFAULT_GOAL := help
-.PHONY: help train test faults lowest lint format docs bench wheel clean
+.PHONY: help train test faults lowest lint format docs gallery user bench wheel clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -47,6 +47,12 @@ format: $(VENV)/installed  ## put the code into the house style
 
 docs: $(VENV)/installed  ## build the site into build/site; a warning is an error
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/site
+
+gallery: $(VENV)/installed  ## run the examples anew and record what they print for the site (EXAMPLES=draw_shapes for a part)
+	$(BIN)/python docs/gallery/record.py $(EXAMPLES)
+
+user: docs  ## play a new user: fresh environments, the wheel, README.md, TensorBoard and the site in Chromium
+	$(PYTHON) .ci/new_user.py --screenshots build/seen
 
 bench: $(VENV)/installed  ## run the benchmarks, each against an alternative (half an hour; PyTorch only if it is installed)
 	$(BIN)/python benchmarks/everything.py

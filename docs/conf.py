@@ -3,6 +3,7 @@
 import inspect
 import os
 import pathlib
+import re
 import sys
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -12,19 +13,25 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import idmatters_tf
 
 project = "idmatters_tf"
-author = "The idmatters_tf contributors"
+author = copyright = "The idmatters_tf contributors"
 release = idmatters_tf.__version__
 html_title = f"{project} {release}"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx_design"]
+extensions += [f"sphinx.ext.{name}" for name in ("autodoc", "napoleon", "mathjax", "viewcode")]
 root_doc = "index"
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["README.md", "_build"]
+# Blocks without a language are commands and what they print.
+highlight_language = "text"
 html_theme = "furo"
 # Served from the site itself, not from a network.
 html_theme_options = {"source_view_link": ""}
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
 # Links to files of the repository outside docs/, which are no pages.
 suppress_warnings = ["myst.xref_missing", "myst.header"]
 
@@ -39,6 +46,27 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_custom_sections = [("Input shape", "notes_style"), ("Output shape", "notes_style")]
+
+
+def _markdown(app, what, name, obj, options, lines):
+    """Of what docstrings borrow from Markdown: fenced code, and a module's table of contents as aligned columns."""
+    found, fenced, in_table = [], False, False
+    for line in lines:
+        row = re.fullmatch(r" {0,4}(\S+(?:,? \S+)*) {2,}(\S.*)", line) if what == "module" else None
+        if line.strip().startswith("```"):
+            fenced = not fenced
+            found += [f".. code-block:: {line.strip()[3:]}", ""] if fenced else [""]
+        elif fenced:
+            found.append(f"    {line}")
+        elif row and not line.lstrip().startswith(">>>"):
+            found.append(f"- `{row[1]}`: {row[2]}")
+            in_table = True
+        elif in_table and line.startswith(" " * 8):
+            found[-1] += f" {line.strip()}"
+        else:
+            found.append(line)
+            in_table = False
+    lines[:] = found
 
 
 def _escape(app, what, name, obj, options, lines):
@@ -61,6 +89,7 @@ def _signature(app, what, name, obj, options, signature, returned):
 
 
 def setup(app):
-    """Connects the escape before napoleon reads the sections."""
+    """Connects what has to happen before napoleon reads the sections."""
+    app.connect("autodoc-process-docstring", _markdown, priority=300)
     app.connect("autodoc-process-docstring", _escape, priority=400)
     app.connect("autodoc-process-signature", _signature)
