@@ -43,7 +43,7 @@ def verify(
     Args:
         model: from `memorize`, or loaded from a file.
         x, labels: as `memorize` takes them.
-        batch_size: rows at a time.
+        batch_size: rows at a time, at most.
         progress: called with (rows done, n).
 
     Returns:
@@ -56,9 +56,12 @@ def verify(
     # Compiled, unless there is a single batch, for which that would take longer than running it. `predict` would round
     # float64 to float32.
     run = model if len(x) <= batch_size else model.predict_on_batch
-    for start in range(0, len(x), batch_size):
-        rows = order[start : start + batch_size]
-        outputs: NDArray[Any] = np.array(keras.ops.convert_to_numpy(run(x[rows].astype(dtype))))
+    # All batches have one shape, the last one filled up: another shape would be compiled anew.
+    size = -(-len(x) // -(-len(x) // batch_size))
+    for start in range(0, len(x), size):
+        rows = order[start : start + size]
+        filled = np.pad(rows, (0, size - len(rows)), mode="edge")
+        outputs: NDArray[Any] = np.array(keras.ops.convert_to_numpy(run(x[filled].astype(dtype))))[: len(rows)]
         right = outputs.argmax(axis=1) == labels[rows]
         correct += int(right.sum())
         wrong.extend(int(row) for row in rows[~right][: 10 - len(wrong)])

@@ -20,8 +20,8 @@ from trainers.landscape.targets import Targets, learning_rate
 GOAL = 1e-4
 # The ratio of successive steps at which certificates are taken.
 SPACING = 1.2
-# Of Wu, Wang & Ma's theorem: with so many layers and so small a target its rate is largest.
-THEOREM_DEPTH, THEOREM_NORM = 9, 0.5
+# Below the largest rate that a theorem allows.
+BELOW = 0.999
 
 COLORS = {
     "jacobians": "tab:blue",
@@ -91,7 +91,7 @@ def paths(R: NDArray[np.float64], depth: int, steps: int) -> list[Path]:
 
     Args:
         R: a target with positive determinant.
-        depth: of the networks, but for the last run.
+        depth: of the networks.
         steps: at most so many with a rate of practice.
     """
     d = len(R)
@@ -99,18 +99,17 @@ def paths(R: NDArray[np.float64], depth: int, steps: int) -> list[Path]:
     asymmetric = linear.initial_weights("zero-asymmetric", depth, 1, d, shortcut=True)
     values, vectors = np.linalg.eigh(R.T @ R)
     definite = vectors * np.sqrt(values) @ vectors.T
-    # The largest rate that the theorem allows, see `linear.certificates`.
-    curvature = (2 * depth - 1) * max(1.0, float(np.sqrt(values[-1]))) ** ((2 * depth - 2) / depth)
-    small = THEOREM_NORM * R / np.linalg.norm(R)
-    first = linear.initial_weights("zero-asymmetric", THEOREM_DEPTH, 1, d, shortcut=True)
-    N, phi = THEOREM_DEPTH, max(2 * THEOREM_NORM, 3 / np.sqrt(THEOREM_DEPTH), 1.0)
-    allowed = min(1 / (4 * N**3 * phi**6), 1 / (144 * N**2 * phi**4))
     return [
-        Path("identity start, positive definite target", identity, definite, 0.999 / curvature, steps),
+        _at_its_own_rate("positive definite", "identity start, positive definite target", identity, definite, steps),
         Path("identity start, det > 0", identity, R, learning_rate(R, depth), steps),
         Path("zero-asymmetric start, a rate of practice", asymmetric, R, learning_rate(R, depth), steps),
-        Path("zero-asymmetric start, the theorem's rate", first, small, float(allowed), 40 * steps),
+        _at_its_own_rate("zero-asymmetric", "zero-asymmetric start, the theorem's rate", asymmetric, R, 40 * steps),
     ]
+
+
+def _at_its_own_rate(theorem: str, name: str, W: NDArray[np.float64], R: NDArray[np.float64], most_steps: int) -> Path:
+    largest = linear.certificates(W, np.eye(len(R)), R, 0.0)[theorem].largest_rate
+    return Path(name, W, R, BELOW * largest, most_steps)
 
 
 def measure(runs: Sequence[Path], progress: ProgressCallback = silent) -> list[CertifiedRow]:

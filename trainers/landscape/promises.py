@@ -65,22 +65,20 @@ def runs() -> Iterator[Run]:
         factor = random_target(3, condition**0.5, 1, 0)
         R = factor @ factor.T
         for depth in (2, 4, 8, 16):
-            largest = float(np.linalg.norm(R, 2))
-            curvature = (2 * depth - 1) * max(1.0, largest) ** ((2 * depth - 2) / depth)
-            W = linear.initial_weights("identity", depth, 1, 3)
-            yield Run("positive definite", W, (R + R.T) / 2, BELOW / curvature)
+            yield _at_its_own_rate("positive definite", linear.initial_weights("identity", depth, 1, 3), (R + R.T) / 2)
     for margin, depth, dim in ((0.95, 1, 1), (0.8, 1, 1), (0.95, 1, 2), (0.95, 2, 1)):
         R = np.eye(dim)
         W = np.eye(dim) + linear.factorize((1 - (1 - margin) / dim**0.5) * R, depth)[:, None]
-        size = float(np.linalg.norm(R))
-        rate = margin ** (4 - 2 / depth) / (6144 * depth**3 * size ** (6 - 4 / depth))
-        yield Run("balanced", W, R, rate * BELOW)
-    for depth in (3, 9):
-        R = random_target(2, 2.0, -1, 0)
-        R *= 0.5 / np.linalg.norm(R)
-        phi = max(2 * float(np.linalg.norm(R)), 3 / depth**0.5, 1.0)
-        rate = min(1 / (4 * depth**3 * phi**6), 1 / (144 * depth**2 * phi**4))
-        yield Run("zero-asymmetric", linear.initial_weights("zero-asymmetric", depth, 1, 2), R, rate * BELOW)
+        yield _at_its_own_rate("balanced", W, R)
+    for sign in (1, -1):
+        R = random_target(3, 2.0, sign, 0)
+        for depth in (3, 9):
+            yield _at_its_own_rate("zero-asymmetric", linear.initial_weights("zero-asymmetric", depth, 1, 3), R)
+
+
+def _at_its_own_rate(theorem: str, W: NDArray[np.float64], R: NDArray[np.float64]) -> Run:
+    largest = linear.certificates(W, np.eye(len(R)), R, 0.0, shortcut=False)[theorem].largest_rate
+    return Run(theorem, W, R, largest * BELOW)
 
 
 def measure(chosen: Sequence[Run], most_steps: int, progress: ProgressCallback = silent) -> list[PromiseRow]:
