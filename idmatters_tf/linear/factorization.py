@@ -57,7 +57,8 @@ def factorize(
     Returns:
         (depth, d, d) float64, or (depth, d+1, d+1) where R was augmented. `compose` gives R back with a relative error
         of about 1e-16 times the depth. For ||R|| far below 1 the factors I + A_i are small differences, and the error
-        is larger by 1 / ||R||^(1/depth): 2.5e-10 for an orthogonal matrix times 1e-150 at depth 40.
+        is larger by about 1 / ||R||^(1/depth): 3e-12 to 8e-10 for orthogonal matrices of 2 to 5 rows times 1e-150 at
+        depth 40.
 
     Raises:
         ValueError: for singular R (every factorisation has norm 1 or more), for det R < 0, and where the method does

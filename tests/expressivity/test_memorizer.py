@@ -161,12 +161,19 @@ def test_a_zero_row_gets_a_bias():
     np.testing.assert_allclose(model(x), np.eye(3)[labels], atol=1e-6)
 
 
-def test_verify_finds_wrong_rows():
+@pytest.mark.parametrize("batch_size", [16, 49, 50])
+def test_verify_finds_wrong_rows_in_batches_of_one_shape(batch_size, monkeypatch):
     x, labels = sample(50, 4, 3)
     model = memorize(x, labels, width=8)
     labels[[3, 17]] = (labels[[3, 17]] + 1) % 3
-    found = verify(model, x, labels, batch_size=16)
-    assert (found.correct, found.wrong_rows, found.largest_error) == (48, (3, 17), pytest.approx(1))
+    run, shapes, done = model.predict_on_batch, set(), []
+    monkeypatch.setattr(model, "predict_on_batch", lambda batch: shapes.add(batch.shape) or run(batch))
+    found = verify(model, x, labels, batch_size, lambda rows, total: done.append((rows, total)))
+    assert (found.rows, found.correct, found.wrong_rows) == (50, 48, (3, 17))
+    assert found.largest_error == pytest.approx(1)
+    # One shape, which is compiled once; a single batch is not compiled at all.
+    assert len(shapes) == (batch_size < 50)
+    assert done[-1] == (50, 50)
 
 
 def test_a_network_that_is_wrong_is_not_returned(monkeypatch):

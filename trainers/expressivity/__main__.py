@@ -22,7 +22,7 @@ result.json, constructions.csv, constructions.png, and for --construction hardt-
 examples:
   python -m trainers.expressivity --dataset shapes --labels random --train-images 2000
   python -m trainers.expressivity --dataset cifar10 --labels random --width 32        all 50,000 images
-  python -m trainers.expressivity --dataset cifar10 --construction bit-extraction     30,089 numbers instead
+  python -m trainers.expressivity --dataset cifar10 --construction bit-extraction     30,107 numbers instead
   python -m trainers.expressivity --dataset cifar10 --compare runs/cifar10            beside a trained network
   python -m trainers.expressivity --dataset random --rows 10000 --dim 32 --classes 10 --width 8
 
