@@ -33,8 +33,8 @@ def main():
     failed = []
     for name in options.names or names:
         print(f"== {name}", flush=True)
-        if name == "curvature_against_torch" and not installed("curvlinops", options.peer_python):
-            print("left out: it needs PyTorch and curvlinops, pip install '.[bench]' or --peer-python")
+        if name == "curvature_against_torch" and not installed("hessian_eigenthings", options.peer_python):
+            print("left out: it needs PyTorch and its libraries, pip install '.[bench]' or --peer-python")
             continue
         command = [sys.executable, str(FOLDER / f"{name}.py"), *(["--record"] if options.record else [])]
         command += ["--peer-python", options.peer_python] if name in WITH_PEERS else []

@@ -1,12 +1,13 @@
 """The edge of stability on CIFAR-10: full-batch descent raises the sharpness to the threshold, and stays there.
 
     python examples/edge_of_stability.py [--data-dir DIR] [--images N] [--steps N] [--rate R] [--momentum M]
+        [--networks NAME ...]
 
-Trains a small identity network, without and with batch normalisation, by full-batch gradient descent at a constant
-rate on the first images of CIFAR-10 (the built-in shapes without --data-dir), and measures the largest eigenvalue of
-the Hessian on the way (Cohen et al., 2021). Prints sharpness over 2 (1 + m) / rate, and saves the curves, their table
-and images of the Hessian's block norms between layers before and after training. Stopped at any moment, the same
-command goes on at the last measurement; with more --steps a finished run is continued.
+Trains a small identity network without and with batch normalisation, and a plain one without skips, by full-batch
+gradient descent at a constant rate on the first images of CIFAR-10 (the built-in shapes without --data-dir), and
+measures the largest eigenvalue of the Hessian on the way (Cohen et al., 2021). Prints sharpness over 2 (1 + m) / rate,
+and saves the curves, their table and images of the Hessian's block norms between layers before and after training.
+Stopped at any moment, the same command goes on at the last measurement; with more --steps a finished run is continued.
 """
 
 import argparse
@@ -32,6 +33,13 @@ from idmatters_tf.data import shapes
 from idmatters_tf.optimizers import Momentum
 from models.cifar import identity_resnet
 
+# By name: what makes it, and how curves are labelled.
+NETWORKS = {
+    "identity": ({}, "identity network"),
+    "identity-batch": ({"norm": "batch"}, "identity network with batch normalisation"),
+    "plain": ({"shortcut": "none", "initializer": "standard"}, "plain network"),
+}
+
 
 def load(options):
     """Standardised images and labels."""
@@ -46,20 +54,20 @@ def load(options):
     return images, np.asarray(data.train_labels[: options.images])
 
 
-def descend(norm, images, labels, options, out):
+def descend(name, images, labels, options, out):
     """[(step, loss, sharpness)] of one network; its couplings are drawn into the folder."""
     keras.utils.set_random_seed(0)
-    model = identity_resnet(blocks=1, widths=(8, 16), stem=8, norm=norm, head="trained", weight_decay=0.0)
+    kind = NETWORKS[name][0]
+    model = identity_resnet(blocks=1, widths=(8, 16), stem=8, head="trained", weight_decay=0.0, **kind)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = Momentum(options.rate, momentum=options.momentum)
     optimizer.build(model.trainable_variables)
     variables = [*model.trainable_variables, *optimizer.variables]
     # With batch normalisation the loss that is descended on is the one in training mode, of all images as one batch.
     operator = HessianOperator(
-        model, loss, (images, labels), training=norm is not None, batch_size=len(images), check=False
+        model, loss, (images, labels), training="norm" in kind, batch_size=len(images), check=False
     )
     splits = np.cumsum([int(np.prod(variable.shape)) for variable in model.trainable_variables])[:-1]
-    name = norm or "none"
     first, found, start = restore(out / f"state-{name}.npz", variables, options)
     if first == 0:
         couple(operator, name, "start", out)
@@ -69,7 +77,7 @@ def descend(norm, images, labels, options, out):
             start = pairs.vectors
             found.append((step, operator.loss(), float(pairs.values[-1])))
             print(
-                f"{name:8} step {step:5}: loss {found[-1][1]:.4f}, sharpness {found[-1][2]:9.2f}, over "
+                f"{name:14} step {step:5}: loss {found[-1][1]:.4f}, sharpness {found[-1][2]:9.2f}, over "
                 f"the threshold {found[-1][2] / options.threshold:.2f}, {pairs.products} products",
                 flush=True,
             )
@@ -88,7 +96,7 @@ def descend(norm, images, labels, options, out):
 def couple(operator, name, moment, out):
     """Draws the norms of the Hessian's blocks between layers."""
     coupling, path = layer_coupling(operator), out / f"coupling-{name}-{moment}.png"
-    image.imsave(path, draw_coupling(coupling, f"norm: {name}, {moment}"))
+    image.imsave(path, draw_coupling(coupling, f"{name}, {moment}"))
     print(f"{name}, {moment}: {100 * coupling.off_diagonal_share:.0f} % of ||H||^2 between layers, {path}", flush=True)
 
 
@@ -127,7 +135,7 @@ def main():
     parser.add_argument("--every", type=int, default=10, help="steps between measurements (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=0.1, help="(default: %(default)s)")
     parser.add_argument("--momentum", type=float, default=0.0, help="(default: %(default)s)")
-    parser.add_argument("--norm", choices=("none", "batch"), help="train this network alone (default: both)")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), help="(default: all three)")
     parser.add_argument("--out", default="runs/edge-of-stability", help="(default: %(default)s)")
     options = parser.parse_args()
     options.threshold = stability_threshold(options.rate, options.momentum)
@@ -137,16 +145,10 @@ def main():
 
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
-    for norm in (None, "batch"):
-        if options.norm not in (None, norm or "none"):
-            continue
-        found = descend(norm, images, labels, options, out)
-        label = "identity network" if norm is None else "with batch normalisation"
-        axes.semilogy([step for step, _, _ in found], [sharpness for _, _, sharpness in found], label=label)
-        table = np.array(found)
-        np.savetxt(
-            out / f"sharpness-{norm or 'none'}.csv", table, "%.8g", ",", header="step,loss,sharpness", comments=""
-        )
+    for name in options.networks:
+        found = np.array(descend(name, images, labels, options, out))
+        axes.semilogy(found[:, 0], found[:, 2], label=NETWORKS[name][1])
+        np.savetxt(out / f"sharpness-{name}.csv", found, "%.8g", ",", header="step,loss,sharpness", comments="")
     axes.axhline(options.threshold, color="grey", linestyle="dashed", label="stability threshold")
     axes.set_xlabel("step")
     axes.set_ylabel("largest eigenvalue of the Hessian")

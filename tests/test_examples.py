@@ -58,18 +58,17 @@ def test_deepen_a_trained_model(tmp_path):
 
 
 def test_edge_of_stability(tmp_path):
-    options = ["--out", tmp_path, "--images", 20, "--every", 2]
-    first = run_script(EXAMPLES / "edge_of_stability.py", *options, "--steps", 2, "--norm", "none")
-    assert "none     step     2: loss" in first
+    options = ["--out", tmp_path, "--images", 20, "--every", 2, "--networks", "identity"]
+    first = run_script(EXAMPLES / "edge_of_stability.py", *options, "--steps", 2)
+    assert "identity       step     2: loss" in first
     # The same command with more steps goes on where that one ended.
     second = run_script(EXAMPLES / "edge_of_stability.py", *options, "--steps", 4)
-    assert "none     step     4: loss" in second
-    assert "none     step     2: loss" not in second
-    assert "batch    step     2: loss" in second
-    assert "none, end: " in second
+    assert "identity       step     4: loss" in second
+    assert "identity       step     2: loss" not in second
+    assert "identity, end: " in second
     names = {path.name for path in tmp_path.iterdir()}
-    assert names >= {f"coupling-{norm}-{end}.png" for norm in ("none", "batch") for end in ("start", "end")}
-    table = (tmp_path / "sharpness-batch.csv").read_text().splitlines()
+    assert names >= {f"coupling-identity-{end}.png" for end in ("start", "end")}
+    table = (tmp_path / "sharpness-identity.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in table] == ["step", "0", "2", "4"]
 
 

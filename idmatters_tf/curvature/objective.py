@@ -3,6 +3,7 @@
 Nothing here is differentiated or compiled; that is what `tensorflow_products` and `jax_products` do, each in its way.
 """
 
+import itertools
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -68,8 +69,10 @@ class Objective:
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """A vector (P,) as tensors of the variables' shapes."""
-        ends = np.cumsum(self.sizes)[:-1].tolist()
-        parts: Tensor = ops.split(flat, ends) if ends else [flat]
+        # Slices, which TensorFlow takes without copying where it can; ops.split always copies.
+        parts: list[Tensor] = [
+            flat[start:stop] for start, stop in itertools.pairwise([0, *np.cumsum(self.sizes).tolist()])
+        ]
         return [
             ops.cast(ops.reshape(part, variable.shape), _dtype_of(variable))
             for part, variable in zip(parts, self.variables, strict=True)

@@ -152,7 +152,7 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
                 yield slice(start, stop), products.T
 
     def _matvec(self, vector: ArrayLike) -> Array:
-        return self._products.product(self.kind, np.ravel(vector)[None].astype(self.dtype))[0]
+        return self._products.product(self.kind, np.asarray(vector, self.dtype).reshape(1, -1))[0]
 
     def _matmat(self, matrix: ArrayLike) -> Array:
         vectors = np.ascontiguousarray(np.asarray(matrix).T, self.dtype)

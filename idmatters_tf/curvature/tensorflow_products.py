@@ -70,11 +70,16 @@ class TensorFlowProducts(Products):
         if len(vectors) > 1 and self._vectorizes:
             try:
                 with _quiet(logging.ERROR):
-                    return self._sum(f"{kind}_products", tf.constant(vectors, dtype)).numpy()
+                    return np.asarray(self._sum(f"{kind}_products", tf.constant(vectors, dtype)))
             except (ValueError, NotImplementedError, tf.errors.OpError):
                 # Where single products fail, too, the error is theirs.
                 self._vectorizes = False
-        return np.stack([self._sum(f"{kind}_products", tf.constant(vector, dtype)).numpy() for vector in vectors])
+        products = np.empty(vectors.shape, dtype)
+        for vector, product in zip(vectors, products, strict=True):
+            parts = self._sum(f"{kind}_products", tf.constant(vector, dtype))
+            # Joined here: numpy() would copy each part, tf.concat all of them.
+            np.concatenate([np.ravel(np.asarray(part)) for part in parts], out=product)
+        return products
 
     # What follows is traced: functions of (theta, batch, scales, *arguments).
 
@@ -98,12 +103,11 @@ class TensorFlowProducts(Products):
         return self._mapped(self._fisher(theta, batch, scales), vectors)
 
     def _mapped(self, linear_map: Callable[[list[Any]], list[Any]], vectors: Any) -> Any:
-        """vectors: (P,) or (k, P)."""
-
-        def product(vector: Any) -> Any:
-            return self.objective.flatten(linear_map(self.objective.split(vector)))
-
-        return product(vectors) if vectors.shape.rank == 1 else tf.vectorized_map(product, vectors)
+        """A list of parts like the variables for a vector (P,); (k, P) for k vectors."""
+        if vectors.shape.rank == 1:
+            return linear_map(self.objective.split(vectors))
+        flat, split = self.objective.flatten, self.objective.split
+        return tf.vectorized_map(lambda vector: flat(linear_map(split(vector))), vectors)
 
     def _hessian(self, theta: Any, batch: Any, scales: Any) -> Callable[[list[Any]], list[Any]]:
         with tf.GradientTape() as outer:
