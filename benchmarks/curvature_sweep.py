@@ -272,8 +272,8 @@ class RefusedError(Exception):
 
 def refusal(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    # Of what goes wrong while a graph is traced, the last line says what it was.
-    line = lines[-1] if lines[0].startswith("in user code") else lines[0]
+    # Of what goes wrong while a graph is traced or run, the last line says what it was.
+    line = lines[-1] if lines[0].startswith(("in user code", "Graph execution error")) else lines[0]
     return f"refused: {line.split('. ')[0][:90]}".replace("|", "/")
 
 
@@ -332,7 +332,9 @@ def of_loss(name: str) -> Result:
         kind = getattr(keras.losses, name)
         x = rng.normal(size=(ROWS, *shape))
         try:
-            return judged(name, f"{activation} outputs", model, kind(), kind(reduction=None), x, y)
+            # Alone, a Keras loss computes in float32.
+            losses = kind(reduction=None, dtype="float64")
+            return judged(name, f"{activation} outputs", model, kind(), losses, x, y)
         except RefusedError as error:
             refused = str(error)
     return Result(name, "", refused, "", "")

@@ -73,9 +73,12 @@ def descend(name, images, labels, options, out):
         couple(operator, name, "start", out)
     for step in range(first, options.steps + 1):
         if step % options.every == 0:
+            value = operator.loss()
+            if not np.isfinite(value):
+                raise SystemExit(f"error: {name} has diverged before step {step}. Give a smaller --rate.")
             pairs = top_eigenpairs(operator, tolerance=1e-2, start=start)
             start = pairs.vectors
-            found.append((step, operator.loss(), float(pairs.values[-1])))
+            found.append((step, value, float(pairs.values[-1])))
             print(
                 f"{name:14} step {step:5}: loss {found[-1][1]:.4f}, sharpness {found[-1][2]:9.2f}, over "
                 f"the threshold {found[-1][2] / options.threshold:.2f}, {pairs.products} products",
@@ -154,7 +157,11 @@ def main():
     axes.set_ylabel("largest eigenvalue of the Hessian")
     axes.legend()
     figure.savefig(out / "sharpness.png", dpi=100)
-    print(f"curves: {out / 'sharpness.png'}")
+    # All couplings in one image: a column for each network, above at the start, below at the end.
+    columns = [[f"coupling-{name}-{moment}.png" for moment in ("start", "end")] for name in options.networks]
+    panels = [np.concatenate([image.imread(out / path) for path in column]) for column in columns]
+    image.imsave(out / "couplings.png", np.concatenate(panels, axis=1))
+    print(f"curves: {out / 'sharpness.png'}, couplings: {out / 'couplings.png'}")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def test_edge_of_stability(tmp_path):
     assert "identity       step     2: loss" not in second
     assert "identity, end: " in second
     names = {path.name for path in tmp_path.iterdir()}
-    assert names >= {f"coupling-identity-{end}.png" for end in ("start", "end")}
+    assert names >= {"coupling-identity-start.png", "coupling-identity-end.png", "couplings.png", "sharpness.png"}
     table = (tmp_path / "sharpness-identity.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in table] == ["step", "0", "2", "4"]
 
