@@ -1,8 +1,11 @@
-"""TensorFlow functions with right first and wrong second derivatives, replaced while a loss is traced.
+"""Functions of TensorFlow 2.21 with right first and wrong second derivatives, replaced while a loss is traced.
 
 `tf.nn.moments` stops the gradient at the mean inside the variance. That leaves first derivatives as they are, because
 the derivative of the sum of squares by the mean is zero, and loses the mean's part of the second ones:
-LayerNormalization, GroupNormalization and BatchNormalization with `training=True` are built on it (TensorFlow 2.21).
+LayerNormalization, GroupNormalization and BatchNormalization with `training=True` are built on it.
+
+The gradient of bilinear resizing is registered as not differentiable: a tape takes its derivative for zero, although it
+is linear in what it is given. Resizing and UpSampling2D with bilinear interpolation lose their part of all products.
 """
 
 import contextlib
@@ -11,6 +14,11 @@ from typing import Any
 from unittest import mock
 
 import tensorflow as tf
+
+# The registered gradient looks the function up here; TensorFlow has no public name for it.
+from tensorflow.python.ops import gen_image_ops
+
+_resize_bilinear_grad = gen_image_ops.resize_bilinear_grad
 
 
 def moments(x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None) -> tuple[Any, Any]:
@@ -28,8 +36,27 @@ def moments(x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: 
         return mean, variance
 
 
+def resize_bilinear_grad(
+    grads: Any, original_image: Any, align_corners: bool = False, half_pixel_centers: bool = False, name: Any = None
+) -> Any:
+    """The transpose of bilinear resizing, whose derivative is the resizing."""
+    options = {"align_corners": align_corners, "half_pixel_centers": half_pixel_centers}
+
+    @tf.custom_gradient
+    def transposed(grads: Any) -> Any:
+        def resized(upstream: Any) -> Any:
+            return tf.raw_ops.ResizeBilinear(images=upstream, size=tf.shape(grads)[1:3], **options)
+
+        return _resize_bilinear_grad(grads, original_image, **options, name=name), resized
+
+    return transposed(grads)
+
+
 @contextlib.contextmanager
 def differentiable_twice() -> Iterator[None]:
     """A context in which the functions above are used wherever Keras, or a layer of one's own, calls TensorFlow's."""
-    with mock.patch.object(tf.nn, "moments", moments):
+    with (
+        mock.patch.object(tf.nn, "moments", moments),
+        mock.patch.object(gen_image_ops, "resize_bilinear_grad", resize_bilinear_grad),
+    ):
         yield

@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from idmatters_tf.curvature.second_derivatives import differentiable_twice
+
 
 def gradient(tape: Any, target: Any, sources: Any, output_gradients: Any = None) -> list[Any]:
     """The gradient with zeros where there is none, and dense: nested tapes cannot take an embedding's IndexedSlices."""
@@ -24,7 +26,7 @@ def jvp(
         repeatedly: whether the product is computed more than once outside of a graph.
     """
     directions = [tf.zeros_like(output) for output in outputs]
-    with tf.GradientTape(persistent=repeatedly) as transposed:
+    with differentiable_twice(), tf.GradientTape(persistent=repeatedly) as transposed:
         transposed.watch(directions)
         vjp = gradient(tape, outputs, sources, directions)
     return lambda vector: gradient(transposed, vjp, directions, vector)

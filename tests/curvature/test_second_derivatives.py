@@ -73,6 +73,27 @@ def test_normalisation(layer, training):
     assert operator.difference.difference < 1e-6
 
 
+@pytest.mark.parametrize("kind", [HessianOperator, GaussNewtonOperator])
+def test_bilinear_resizing(kind):
+    """TensorFlow takes the derivative of its gradient for zero. The same map as a matrix is the oracle."""
+    resizing = keras.layers.Resizing(3, 5)
+    matrix = np.reshape(resizing(np.eye(16).reshape(16, 4, 4, 1)), (16, 15))
+    as_matrix = keras.layers.Dense(15, use_bias=False, trainable=False)
+    first = [keras.layers.Dense(1, activation="tanh")]
+    rest = [keras.layers.Activation("tanh"), keras.layers.Flatten()]
+    model = sequential(*first, resizing, *rest, shape=(4, 4, 2))
+    same = sequential(*first, keras.layers.Flatten(), as_matrix, *rest, shape=(4, 4, 2))
+    as_matrix.set_weights([matrix])
+    same.layers[-1].set_weights(model.layers[-1].get_weights())
+    x, y = np.random.default_rng(0).normal(size=(5, 4, 4, 2)), np.random.default_rng(1).normal(size=(5, 2))
+    operators = [kind(network, "mse", (x, y), check=False) for network in (model, same)]
+    vectors = np.random.default_rng(2).normal(size=(operators[0].shape[0], 2))
+    # TensorFlow resizes in float32.
+    for product in (lambda operator: operator @ vectors[:, 0], lambda operator: operator @ vectors):
+        np.testing.assert_allclose(*map(product, operators), rtol=0, atol=1e-5)
+    assert np.abs(operators[0] @ vectors[:, 0]).max() > 0.1
+
+
 def test_a_trained_embedding():
     model = sequential(keras.layers.Embedding(5, 3), keras.layers.GlobalAveragePooling1D(), shape=(4,), dtype="int32")
     tokens = np.random.default_rng(0).integers(0, 5, (7, 4))
