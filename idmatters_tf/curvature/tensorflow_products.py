@@ -181,11 +181,12 @@ class TensorFlowProducts(Products):
                     else:
                         spread = self._spread([part for part, _ in parts]), self._spread(scales)
                         result = traced.function(*spread, *arguments)
-                except LookupError as error:
+                except (LookupError, tf.errors.NotFoundError) as error:
+                    # An operation without a gradient; inside a loop that is noticed when the graph runs.
+                    reason = str(error).strip().splitlines()[-1]
                     raise ValueError(
-                        f"TensorFlow cannot differentiate this model and loss twice. It says: {error}. A "
-                        f"GaussNewtonOperator needs no second derivatives of the model, a FisherOperator none at all; "
-                        f"or use KERAS_BACKEND=jax."
+                        f"TensorFlow cannot differentiate this model and loss twice. It says: {reason}. A "
+                        f"FisherOperator can do without second derivatives of the loss; KERAS_BACKEND=jax has them all."
                     ) from error
                 sums = result if sums is None else tf.nest.map_structure(tf.add, sums, result)
         return sums

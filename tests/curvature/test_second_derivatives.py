@@ -94,6 +94,25 @@ def test_bilinear_resizing(kind):
     assert np.abs(operators[0] @ vectors[:, 0]).max() > 0.1
 
 
+def twice_bicubic():
+    model = sequential(
+        keras.layers.Dense(2), keras.layers.Resizing(2, 2, "bicubic"), keras.layers.Flatten(), shape=(3, 3, 2)
+    )
+    return model, "mse", (np.ones((2, 3, 3, 2)), np.ones((2, 2)))
+
+
+def twice_in_a_loop():
+    model = sequential(keras.layers.Dense(3), shape=(4, 2))
+    return model, keras.losses.CTC(), (np.ones((2, 4, 2)), np.ones((2, 1)))
+
+
+@pytest.mark.parametrize("make", [twice_bicubic, twice_in_a_loop])
+def test_what_tensorflow_cannot_differentiate_twice_is_refused(make):
+    operator = HessianOperator(*make(), check=False)
+    with pytest.raises(ValueError, match=r"cannot differentiate .* twice. It says: .*KERAS_BACKEND=jax has them all"):
+        operator @ np.ones(operator.shape[0])
+
+
 def test_a_trained_embedding():
     model = sequential(keras.layers.Embedding(5, 3), keras.layers.GlobalAveragePooling1D(), shape=(4,), dtype="int32")
     tokens = np.random.default_rng(0).integers(0, 5, (7, 4))
