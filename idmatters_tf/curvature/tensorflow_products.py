@@ -181,9 +181,10 @@ class TensorFlowProducts(Products):
                     else:
                         spread = self._spread([part for part, _ in parts]), self._spread(scales)
                         result = traced.function(*spread, *arguments)
-                except (LookupError, tf.errors.NotFoundError) as error:
-                    # An operation without a gradient; inside a loop that is noticed when the graph runs.
-                    reason = str(error).strip().splitlines()[-1]
+                except Exception as error:
+                    reason = _missing_gradient(error)
+                    if reason is None:
+                        raise
                     raise ValueError(
                         f"TensorFlow cannot differentiate this model and loss twice. It says: {reason}. A "
                         f"FisherOperator can do without second derivatives of the loss; KERAS_BACKEND=jax has them all."
@@ -204,7 +205,9 @@ class TensorFlowProducts(Products):
 
             def on_replicas(batch: Any, scales: Any, *arguments: Any) -> Any:
                 results = strategy.run(on_replica, args=(batch, scales, *arguments))
-                return strategy.reduce(tf.distribute.ReduceOp.SUM, results, axis=None)
+                return tf.nest.map_structure(
+                    lambda result: strategy.reduce(tf.distribute.ReduceOp.SUM, result, axis=None), results
+                )
 
             self._traces[name] = _Traced(on_replicas if replicated else on_replica)
         return self._traces[name]
@@ -226,6 +229,18 @@ def _like(output: Any) -> Any:
     if mask is not None:
         set_mask(point, mask)
     return point
+
+
+def _missing_gradient(error: Exception) -> str | None:
+    """What TensorFlow says where an operation has no gradient; None for all other errors.
+
+    Tracing wraps the error in one of its own. Inside a loop nothing is noticed before the graph runs.
+    """
+    for cause in (error, error.__context__):
+        lines = str(cause).strip().splitlines()
+        if lines and ("gradient registry" in lines[-1] or "SymbolicGradient" in lines[-1]):
+            return lines[-1].strip()
+    return None
 
 
 def _release(traces: dict[str, "_Traced"]) -> None:
