@@ -16,7 +16,6 @@ import dataclasses
 import fnmatch
 import functools
 import hashlib
-import importlib.metadata
 import inspect
 import json
 import os
@@ -373,7 +372,7 @@ def code() -> dict[str, str]:
     """What the results depend on: the versions, and the code of products and sweep."""
     sources = [*sorted((ROOT / "idmatters_tf" / "curvature").glob("*.py")), pathlib.Path(__file__)]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    return {"code": digest, **{name: importlib.metadata.version(name) for name in ("keras", "tensorflow")}}
+    return {"code": digest, "keras": keras.__version__, "tensorflow": tf.__version__}
 
 
 def main() -> None:
