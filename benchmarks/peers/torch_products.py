@@ -89,7 +89,7 @@ def main():
     def save(library):
         """Writes a product, its axes in Keras' order."""
         product(library)
-        result, parts = current["product"].numpy(), []
+        result, parts = current["product"].detach().numpy(), []
         for shape in current["shapes"]:
             size = int(np.prod(shape))
             part, result = result[:size], result[size:]
