@@ -17,7 +17,7 @@ class CurvatureMonitor(Monitor[Measurement]):
     Eigenvalues at both ends, the sharpness over the optimizer's stability threshold, the gradient's alignment with the
     top eigenvectors, trace, index, gradient norm and loss go to TensorBoard as scalars, the density of the spectrum as
     an image; all of it is also kept in `measurements`. Each search for eigenvalues starts from the last eigenvectors.
-    A measurement costs about probes * steps + products + 30 Hessian-vector products, each about 2.5 gradients on the
+    A measurement costs about probes * steps + products + 30 Hessian-vector products, each about 2.3 gradients on the
     data given.
 
     Args:
