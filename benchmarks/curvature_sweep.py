@@ -321,8 +321,13 @@ def of_loss(name: str) -> Result:
     attempts: list[tuple[str, Any]] = [("sigmoid", shares), ("linear", shares), ("softmax", np.eye(4)[whole])]
     if name == "CTC":
         attempts = [("linear", np.tile([1, 2], (ROWS, 1)))]
-    elif "Sparse" in name or name == "Circle":
-        attempts = [("softmax", whole if "Sparse" in name else whole % 2)]
+    elif name == "Circle":
+        attempts = [("softmax", whole % 2)]
+    elif "Sparse" in name or "Generalized" in name:
+        attempts = [("softmax", whole)]
+    elif name.startswith("Categorical"):
+        # Behind a sigmoid Keras' own loss depends on whether it still knows the logits.
+        attempts = [("softmax", shares / shares.sum(axis=1, keepdims=True))]
     refused = ""
     for activation, y in attempts:
         shape = (5, 4) if name == "CTC" else (4,)

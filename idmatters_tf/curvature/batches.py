@@ -19,6 +19,9 @@ class Batches:
         batch_size: for arrays.
         class_weight: by class, the weight of the examples with that label, as in `model.fit`.
 
+    Attributes:
+        kept: whether each pass gives the same objects: arrays that were cut here.
+
     Raises:
         ValueError: for data that are not batches, can be gone through only once, or never end.
     """
@@ -26,6 +29,7 @@ class Batches:
     def __init__(self, data: Any, batch_size: int, class_weight: Mapping[int, float] | None = None):
         positive_integer("batch_size", batch_size)
         self._batches, self._class_weight = data, class_weight
+        self.kept = isinstance(data, tuple) and class_weight is None
         if isinstance(data, tuple):
             self._batches = list(_cut(data, batch_size))
         elif data is None or hasattr(data, "__array__") or not hasattr(data, "__iter__"):

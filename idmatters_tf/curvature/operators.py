@@ -175,8 +175,8 @@ class HessianOperator(CurvatureOperator):
         L(theta) = (1/N) sum_i loss(y_i, model(x_i; theta)) + sum(model.losses).
 
     It is that of all the data as if they were one batch, however they are cut into batches. A product with a vector is
-    the derivative of <gradient, vector> (Pearlmutter, 1994): about 2.6 gradients, 2.3 each for four at once. The variables'
-    values are read at each product, so that an operator follows a model in training.
+    the derivative of <gradient, vector> (Pearlmutter, 1994): about 2.6 gradients, 2.3 each where four are computed at
+    once. The variables' values are read at each product, so that an operator follows a model in training.
 
     ReLU has no second derivative at 0; there, as everywhere in automatic differentiation, it counts as 0.
 
@@ -189,7 +189,8 @@ class HessianOperator(CurvatureOperator):
             with reduction "sum" L is the sum over the data; "mean_with_sample_weight" divides by the weights' sum.
             Keras' masks count as in `fit`: L is then the mean over what they let through.
         data: a `tf.data.Dataset` of batches `(x, y)` or `(x, y, sample_weight)`, arrays `(x, y)`, or an iterable of
-            batches that can be gone through repeatedly. Every product goes through all of it.
+            batches that can be gone through repeatedly. Every product goes through all of it; arrays must stay as they
+            are meanwhile.
         variables: variables of the model or layers (then their trainable variables); all trainable variables if None.
         regularization: whether `model.losses` is part of L.
         training: how the model is called. With True, layers that draw random numbers are refused.

@@ -44,6 +44,8 @@ class TensorFlowProducts(Products):
         self._traces: dict[str, _Traced] = {}
         # TensorFlow's graphs are full of cycles, a megabyte for each operator, which would wait for a later collection.
         weakref.finalize(self, _release, self._traces).atexit = False
+        # A batch and its tensors: arrays of one batch, as they are for small models, are converted once.
+        self._last: tuple[Any, Any] = (None, None)
         # False once TensorFlow has failed to vectorise this model, as it does for RNNs that are not unrolled.
         self._vectorizes = True
 
@@ -162,9 +164,15 @@ class TensorFlowProducts(Products):
         factors, examples = self.scales()
         fisher = name.startswith("fisher")
         sums = None
-        with differentiable_twice(), _quiet():
+        # Contexts that matter while a graph is made; `_Traced` enters them itself.
+        with contextlib.ExitStack() as contexts:
+            if self._replicas > 1:
+                contexts.enter_context(differentiable_twice())
+                contexts.enter_context(_quiet())
             for batch in self.objective.batches if batches is None else batches:
-                parts = _shares(_tensors(batch), self._replicas)
+                if self._last[0] is not batch or not self.objective.batches.kept:
+                    self._last = batch, _tensors(batch)
+                parts = _shares(self._last[1], self._replicas)
                 scales = [
                     tf.constant(
                         fisher_scales(self.objective, factors, examples, share)
@@ -273,7 +281,7 @@ class _Traced:
                 size = "any"
                 specification = tf.nest.map_structure(_of_any_length, batch)
             if size not in graphs:
-                with differentiable_twice():
+                with differentiable_twice(), _quiet():
                     graphs[size] = self.function.get_concrete_function(specification, *arguments)
         return graphs[size](batch, *arguments)
 
