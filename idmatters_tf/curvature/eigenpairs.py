@@ -59,7 +59,7 @@ def top_eigenpairs(
         tolerance: of the residuals, relative to the largest |eigenvalue|; the eigenvalues are far more accurate where
             they are well separated. 1e-9 for float64, 1e-4 for float32 if None.
         max_products: a bound on the products; none if None.
-        start: (P, j), vectors to begin with, e.g. the eigenvectors of a while ago; random ones are added.
+        start: (P, j), vectors to begin with, e.g. the eigenvectors of a while ago; a random one is added.
         seed: of the random starting vectors.
         progress: whether a bar on standard error counts the products.
 
@@ -84,12 +84,15 @@ def top_eigenpairs(
         values, vectors = values[chosen], vectors[:, chosen]
         return Eigenpairs(values, vectors, np.linalg.norm(dense @ vectors - vectors * values, axis=0), size)
     rng = np.random.default_rng(seed)
-    block = rng.normal(size=(k if start is None else 1, size))
+    sums: list[NDArray[np.float64]] = []
     if start is not None:
         given = np.asarray(start, np.float64)
         if given.ndim != 2 or given.shape[0] != size:
             raise ValueError(f"Argument `start` must have shape ({size}, j). Received: shape {given.shape}")
-        block = np.concatenate([given.T, block, rng.normal(size=(max(0, k - 1 - given.shape[1]), size))])
+        # Sums, because the depth of a Krylov space counts: a block of all given vectors can cost more than it saves.
+        sums = [given[:, place::k].sum(axis=1) for place in range(min(k, given.shape[1]))]
+    # Beside them a random vector, which finds what the given ones lack.
+    block = np.stack([*sums, *rng.normal(size=(k - len(sums) + (start is not None), size))])
     with Bar(None, "eigenvalues, products", progress) as bar:
         lanczos = _BlockLanczos(operator, block, k, which, rng, bar)
         values, vectors = lanczos.run(tolerance, max_products)
