@@ -50,7 +50,7 @@ def ours(files, augmentation):
 
 def finished(files, augmentation):
     """The training batches, with the devices' part done on the same cores."""
-    finish = functools.partial(decoding.finish, size=224)
+    finish = functools.partial(decoding.preprocess_on_device, size=224)
     return ours(files, augmentation).map(lambda images, _: finish(images), num_parallel_calls=tf.data.AUTOTUNE)
 
 
