@@ -57,7 +57,7 @@ def main():
         R = rng.normal(size=(d, d))
         R[:, 0] *= np.sign(np.linalg.det(R))
         ratios.append(linear.tensor_norm(linear.factorize(R, depth)) / smallest(R, depth, rng))
-    report.add("`|||A|||` of `factorize` over the smallest found, median", [float(np.median(ratios))], "")
+    report.add("largest norm of a factor over the smallest found, median", [float(np.median(ratios))], "")
     report.add("the same, largest", [float(np.max(ratios))], "")
     report.finish(f"{options.targets} random targets, d = 2 and 3, depths 2 to 5.")
 

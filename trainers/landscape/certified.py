@@ -98,13 +98,15 @@ def paths(R: NDArray[np.float64], depth: int, steps: int) -> list[Path]:
     identity = linear.initial_weights("zero", depth, 1, d)
     asymmetric = linear.initial_weights("zero-asymmetric", depth, 1, d, shortcut=True)
     values, vectors = np.linalg.eigh(R.T @ R)
-    definite = vectors * np.sqrt(values) @ vectors.T
-    return [
+    definite = vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
+    found = [
         _at_its_own_rate("positive definite", "identity start, positive definite target", identity, definite, steps),
         Path("identity start, det > 0", identity, R, learning_rate(R, depth), steps),
         Path("zero-asymmetric start, a rate of practice", asymmetric, R, learning_rate(R, depth), steps),
         _at_its_own_rate("zero-asymmetric", "zero-asymmetric start, the theorem's rate", asymmetric, R, 40 * steps),
     ]
+    # Without the first one where rounding leaves R's positive definite factor singular.
+    return [path for path in found if np.isfinite(path.rate)]
 
 
 def _at_its_own_rate(theorem: str, name: str, W: NDArray[np.float64], R: NDArray[np.float64], most_steps: int) -> Path:
