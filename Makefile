@@ -24,7 +24,7 @@ train: $(VENV)/installed  ## set up, then train on the built-in data (two minute
 	$(BIN)/python -m trainers.cifar --preset quick
 
 test: $(VENV)/installed  ## set up, then run all tests in three processes (TESTS=tests/linear for a part of them)
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder $(TESTS)
 
 faults: $(VENV)/installed  ## many more kills, damaged files and bad command lines than `make test` tries, larger clusters (FAULTS=50 SEED=0)
 	$(BIN)/python -m pytest tests/faults $(LONGER) --faults $(or $(FAULTS),50) --faults-seed $(or $(SEED),0)
@@ -34,7 +34,7 @@ lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=
 	$(PYTHON) .ci/lowest_versions.py > $(VENV)-lowest/constraints.txt
 	$(VENV)-lowest/bin/pip install --quiet --upgrade pip
 	$(VENV)-lowest/bin/pip install --quiet --constraint $(VENV)-lowest/constraints.txt --editable '.[tensorflow-cpu,train,test]'
-	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(TESTS)
+	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder $(TESTS)
 
 lint: $(VENV)/installed  ## check style and types
 	$(BIN)/ruff check .

@@ -14,7 +14,14 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Tests that start several processes at once; two of them side by side would be too many for small machines.
-SEVERAL_PROCESSES = ("tests/trainers/cluster", "tests/faults/test_kills.py")
+SEVERAL_PROCESSES = (
+    "tests/trainers/cluster/test_clusters.py",
+    "tests/faults/test_kills.py",
+    "tests/trainers/test_imagenet.py::test_workers",
+)
+# What takes longest comes first, so that no process is left alone with it.
+FIRST = (*SEVERAL_PROCESSES, "tests/trainers/cluster", "tests/trainers/test_cifar.py", "tests/test_examples.py")
+FIRST += ("tests/test_documentation.py", "tests/test_cifar_on_jax.py", "tests/callbacks", "tests/curvature")
 
 # Timings vary on shared machines, so no deadline; the same examples each time, so that a failure can be repeated.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=40)
@@ -33,20 +40,23 @@ def pytest_addoption(parser):
     group.addoption("--faults-seed", default="0", help="tests/faults: what the faults are drawn from")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Groups tests for pytest-xdist: one file is one group, all tests of several processes are one, and come first."""
+    items.sort(key=lambda item: next((i for i, path in enumerate(FIRST) if item.nodeid.startswith(path)), len(FIRST)))
 
-    def group(item):
-        marker = item.get_closest_marker("xdist_group")
-        path = item.path.relative_to(ROOT).as_posix()
-        if marker is not None:
-            return marker.args[0]
-        return "processes" if path.startswith(SEVERAL_PROCESSES) else path
 
-    items.sort(key=lambda item: group(item) != "processes")
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file is run by one process, since its tests share fixtures; all tests of several processes by one.
+
+    By the tests' names: the marker that pytest-xdist 3.8 groups by does nothing with pytest 9.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return "processes" if nodeid.startswith(SEVERAL_PROCESSES) else nodeid.partition("::")[0]
+
+    return Groups(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -60,7 +60,6 @@ def test_killed_in_the_middle_of_an_epoch_and_resumed_it_ends_bit_identical(whol
     assert_same_run(run, whole)
 
 
-@pytest.mark.xdist_group("processes")
 def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_out(program, tree, tmp_path):
     short = [*SMALL, "--steps", 20, "--evaluate-every", 20, "--data-dir", tree]
     extra = tree / "train" / "n07" / "broken.JPEG"
