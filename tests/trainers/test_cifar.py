@@ -292,7 +292,7 @@ def test_two_replicas_end_where_one_device_ends(program, tmp_path):
             np.testing.assert_allclose(two[name], value, atol=1e-5, err_msg=name)
     errors = [[r["error"] for r in records(run) if r["kind"] == "test"] for run in runs]
     assert errors[0] == errors[1]
-    result = run_here("trainers.cifar", *TINY, "--batch-size", 15, "--logical-cpus", 2, "--out", tmp_path / "odd")
+    result = program("trainers.cifar", *TINY, "--batch-size", 15, "--logical-cpus", 2, "--out", tmp_path / "odd")
     assert result.returncode == 2
     assert "--batch-size must be a multiple of the 2 replicas" in result.stderr
     assert not (tmp_path / "odd").exists()
