@@ -195,6 +195,9 @@ class CoordinationServer(threading.Thread):
             self._broadcast({"gathered": topic, "values": values})
             if topic not in self._expected:
                 del self._gathered[topic]
+        else:
+            # At once: a task may give up before the next tick, and has to say whom it has waited for.
+            self._send(peer, {"missing": sorted(needed - set(values))})
 
     def _needed(self, topic):
         return set(self._expected.get(topic, self._default))

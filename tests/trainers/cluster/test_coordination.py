@@ -65,6 +65,17 @@ def test_absent_tasks_are_named(tmp_path, absent):
         assert "Traceback" not in output
 
 
+def test_an_absent_task_is_named_however_short_the_time_out(tmp_path):
+    with Cluster(2) as cluster:
+        cluster.start(MEMBER, tmp_path, 0.6, tasks=["worker 0"])
+        ((code, output),) = cluster.finish(60).values()
+        assert code == 1, output
+        assert (
+            f"error: worker 0 waited 0.6 seconds (--cluster-timeout) for worker 1 ({address(cluster, 'worker 1')})"
+            in (output)
+        )
+
+
 @pytest.mark.parametrize("lost", ["worker 0", "worker 1"])
 def test_a_killed_task_is_named_by_the_others(tmp_path, lost):
     with Cluster(3) as cluster:
