@@ -46,8 +46,9 @@ def load(train: int = 10_000, test: int = 2_000, seed: int = 0) -> ImageData:
 
 def draw(count: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Draws images and labels: uint8 `(count, 32, 32, 3)` and int32 `(count,)`, classes in turn."""
-    labels = (np.arange(count) % len(CLASSES)).astype(np.int32)
+    # First: where there is not enough memory, this says so at once.
     images = np.empty((count, SIZE, SIZE, 3), np.uint8)
+    labels = (np.arange(count) % len(CLASSES)).astype(np.int32)
     for start in range(0, count, CHUNK):
         part = slice(start, start + CHUNK)
         images[part] = _draw_chunk(labels[part], rng)

@@ -12,6 +12,7 @@ from PIL import Image
 from idmatters_tf.data import decoding, imagenet
 from idmatters_tf.data.batches import Share, shuffled
 from idmatters_tf.data.folders import list_classes
+from idmatters_tf.data.images import DataError
 from idmatters_tf.data.records import Records
 from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, broken
 from tests.support.images import encoded, make_tree
@@ -276,6 +277,18 @@ def test_imagenet_from_its_tar_files_through_tensorflow_datasets(tmp_path):
     assert sorted(labels.numpy()) == [0, 0, 1, 1]
     assert imagenet.locate(tmp_path).kind == "tfds"
     assert imagenet.load(tmp_path).digest() == data.digest()
+
+
+@pytest.mark.parametrize("tar", imagenet.TARS)
+def test_garbage_in_imagenets_tar_files_is_one_sentence(tmp_path, tar):
+    import tarfile
+
+    pytest.importorskip("tensorflow_datasets")
+    for name in imagenet.TARS:
+        tarfile.open(tmp_path / name, "w").close()
+    (tmp_path / tar).write_bytes(b"garbage")
+    with pytest.raises(DataError, match=f"cannot prepare or read imagenet2012 in {tmp_path} .* remove them"):
+        imagenet.load(tmp_path, size=SIZE)
 
 
 def add(archive, name, data):

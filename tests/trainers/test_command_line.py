@@ -10,7 +10,7 @@ import pytest
 
 import trainers
 from models.cifar import identity_resnet
-from tests.support.programs import run_here
+from tests.support.programs import run_here, run_in_process
 from trainers.cifar import Cifar, CifarSettings, main, parser
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, parse, with_defaults
@@ -65,6 +65,13 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, message)
     assert "Traceback" not in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not out.exists()
+
+
+def test_more_images_than_fit_into_memory(tmp_path):
+    code, said = run_in_process(main, "--dataset", "shapes", "--train-images", 10**15, "--out", tmp_path / "run")
+    assert (code, said.count("\n")) == (1, 1), said
+    assert "error: there is not enough memory for this: Unable to allocate" in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_debug_shows_the_traceback(program, tmp_path):

@@ -53,6 +53,14 @@ def test_runs_side_by_side(tmp_path):
     assert (tmp_path / "report" / "comparison.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_a_damaged_result_is_one_sentence(tmp_path):
+    run = make(tmp_path / "a", {"seed": 0}, [0.5])
+    (run / "result.json").write_text("{")
+    said = report(run, "--out", tmp_path / "report", code=2)
+    assert (said.count("error: "), said.count("\n")) == (1, 1), said
+    assert f"{run / 'result.json'} is damaged" in said
+
+
 def test_seeds_as_mean_and_deviation_and_runs_that_diverged(tmp_path):
     errors = {0: [0.5, 0.2], 1: [0.5, 0.3], 2: [0.6]}
     runs = [make(tmp_path / f"identity-s{seed}", {"seed": seed, "init": "i"}, errors[seed]) for seed in errors]

@@ -113,6 +113,13 @@ def test_a_full_disk_leaves_the_earlier_ones_and_no_rest(subject, tmp_path):
     assert restored(tmp_path)[1] == 6
 
 
+def test_room_is_asked_for_only_where_it_is_missing(subject, tmp_path):
+    (tmp_path / "file").touch()
+    elsewhere = Checkpoints(tmp_path / "file" / "checkpoints", model=keras.Sequential([keras.layers.Dense(1)]))
+    with pytest.raises(RunError, match=r"could not be saved.*: Not a directory\..*Mend this and give the same command"):
+        elsewhere.save(6)
+
+
 def test_the_same_step_can_be_saved_again(subject, tmp_path):
     subject.checkpoints.save(5)
     assert restored(tmp_path)[1] == 5
