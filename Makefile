@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # One more than the cores of a small machine: many tests wait for other processes.
 TEST_PROCESSES ?= 3
-# Tests that have longer variants under --faults.
+# Tests that have longer variants under --more-faults.
 LONGER := tests/trainers/cluster/test_clusters.py tests/test_cifar_on_jax.py tests/callbacks/test_exact_resume.py
 
 .DEFAULT_GOAL := help
@@ -26,8 +26,9 @@ train: $(VENV)/installed  ## set up, then train on the built-in data (two minute
 test: $(VENV)/installed  ## set up, then run all tests in three processes (TESTS=tests/linear for a part of them)
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder $(TESTS)
 
-faults: $(VENV)/installed  ## many more kills, damaged files and bad command lines than `make test` tries, larger clusters (FAULTS=50 SEED=0)
-	$(BIN)/python -m pytest tests/faults $(LONGER) --faults $(or $(FAULTS),50) --faults-seed $(or $(SEED),0)
+faults: $(VENV)/installed  ## 100 SIGKILLs and many other faults; goes on where it was stopped (FAULTS=50 SEED=0 KINDS="kills soak")
+	$(BIN)/python -m tests.faults --faults $(or $(FAULTS),50) --seed $(or $(SEED),0) $(if $(KINDS),--kinds $(KINDS))
+	$(if $(KINDS),,$(BIN)/python -m pytest $(LONGER) --more-faults)
 
 lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=tests/linear for a part of them)
 	$(PYTHON) -m venv $(VENV)-lowest

@@ -16,11 +16,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Tests that start several processes at once; two of them side by side would be too many for small machines.
 SEVERAL_PROCESSES = (
     "tests/trainers/cluster/test_clusters.py",
-    "tests/faults/test_kills.py",
     "tests/trainers/test_imagenet.py::test_workers",
 )
 # What takes longest comes first, so that no process is left alone with it.
-FIRST = (*SEVERAL_PROCESSES, "tests/trainers/cluster", "tests/trainers/test_cifar.py", "tests/test_examples.py")
+FIRST = (
+    *SEVERAL_PROCESSES,
+    "tests/trainers/cluster",
+    "tests/faults",
+    "tests/trainers/test_cifar.py",
+    "tests/test_examples.py",
+)
 FIRST += ("tests/test_documentation.py", "tests/test_cifar_on_jax.py", "tests/callbacks", "tests/curvature")
 
 # Timings vary on shared machines, so no deadline; the same examples each time, so that a failure can be repeated.
@@ -30,14 +35,7 @@ hypothesis.settings.load_profile("steady")
 
 def pytest_addoption(parser):
     group = parser.getgroup("faults")
-    group.addoption(
-        "--faults",
-        type=int,
-        default=1,
-        help="how many times as many faults to try in tests/faults, and, "
-        "above 1, the long variants of the tests of several processes",
-    )
-    group.addoption("--faults-seed", default="0", help="tests/faults: what the faults are drawn from")
+    group.addoption("--more-faults", action="store_true", help="run the long variants of tests as well")
 
 
 def pytest_collection_modifyitems(items):
@@ -72,7 +70,7 @@ def default_policy():
 @pytest.fixture(scope="session")
 def more_faults(request) -> bool:
     """Whether the long variants of tests with many processes are wanted as well."""
-    return request.config.getoption("--faults") > 1
+    return request.config.getoption("--more-faults")
 
 
 @pytest.fixture

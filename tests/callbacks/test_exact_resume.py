@@ -302,10 +302,10 @@ def test_nothing_else_changes(tmp_path):
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="runs there already")
-def test_on_jax(request):
+def test_on_jax(more_faults):
     pytest.importorskip("jax")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
-    if request.config.getoption("--faults") == 1:
+    if not more_faults:
         command += ["-k", "several or model"]
     env = {**os.environ, "KERAS_BACKEND": "jax"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)

@@ -2,8 +2,8 @@
 
 `python -m tests.support.member FOLDER TIMEOUT ACTION... --control-port N`, where `TF_CONFIG` describes the cluster and
 the environment variable `SETTING` is a setting. Actions, in turn: `gather:TOPIC:VALUE`, `flood:COUNT:BYTES` (many
-topics), `agree:TOPIC:VALUE`, `stop`, `until-stop`, `sleep:SECONDS`, `raise:REASON`, `import` (of TensorFlow, as
-programs do it), `fail-in-tensorflow`.
+topics), `agree:TOPIC:VALUE`, `stop`, `until-stop`, `until-exists:PATH`, `sleep:SECONDS`, `raise:REASON`, `import` (of
+TensorFlow, as programs do it), `fail-in-tensorflow`.
 """
 
 import os
@@ -44,6 +44,9 @@ def act(client, name, arguments):
         client.stop()
     elif name == "until-stop":
         while not client.stop_requested:
+            time.sleep(0.01)
+    elif name == "until-exists":
+        while not os.path.exists(arguments[0]):
             time.sleep(0.01)
     elif name == "sleep":
         time.sleep(float(arguments[0]))

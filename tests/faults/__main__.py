@@ -1,0 +1,76 @@
+"""Many faults of every kind, drawn from a seed: `make faults FAULTS=50 SEED=0`.
+
+What is done is kept in a journal: after an interruption the same command goes on, and the kinds may be tried one by
+one. At the end a table says how many of each were tried and survived.
+"""
+
+import argparse
+import datetime
+import os
+import pathlib
+import platform
+import shutil
+import signal
+import sys
+
+from tests.faults.bench import Bench
+from tests.faults.kinds import KINDS, attempt, wanted
+from tests.faults.tally import Journal, Tally, table
+
+BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
+
+
+def main(argv: list[str]) -> int:
+    """Returns 0 if all faults were survived, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=50, metavar="N", help="how many (default: 50: 100 SIGKILLs, ...)")
+    parser.add_argument("--seed", default="0", help="what they are drawn from (default: 0)")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=" ".join(KINDS))
+    parser.add_argument("--folder", type=pathlib.Path, help="for the journal (default: build/faults/SEED)")
+    parser.add_argument(
+        "--write", type=pathlib.Path, metavar="FILE", help="put the table into this page, tries nothing"
+    )
+    parser.add_argument("--hardware", help="what the page says of the machine")
+    options = parser.parse_args(argv)
+    folder = options.folder or pathlib.Path("build") / "faults" / options.seed
+    journal = Journal(folder / "journal.jsonl")
+    if options.write is not None:
+        _write(options.write, journal.total(KINDS), options)
+        return 0
+    # Also where a shell has started it in the background, and Ctrl-C is ignored.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    bench = Bench((folder / f"work-{os.getpid()}").resolve())
+    try:
+        for name in options.kinds:
+            attempt(name, bench, options.seed, wanted(name, options.faults), journal, _report)
+    except KeyboardInterrupt:
+        _report("stopped; the same command goes on")
+        return 130
+    finally:
+        bench.close()
+    shutil.rmtree(bench.folder)
+    total = journal.total(options.kinds)
+    print(table(total), *total.notes, f"{total.cpu_seconds / 60:.1f} minutes of CPU", sep="\n")
+    return int(bool(total.failures))
+
+
+def _report(text: str) -> None:
+    print(f"{datetime.datetime.now():%H:%M:%S} {text}", file=sys.stderr, flush=True)
+
+
+def _write(page: pathlib.Path, total: Tally, options: argparse.Namespace) -> None:
+    """Replaces what is between the marks on a page by the table."""
+    hardware = options.hardware or f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}"
+    command = f"make faults FAULTS={options.faults} SEED={options.seed}"
+    date = datetime.date.today()
+    said = f"`{command}`, {date.day} {date:%B %Y}, {hardware}; {total.cpu_seconds / 60:.0f} minutes of CPU:"
+    notes = "".join(f"\n\nThe long run: {note}." for note in total.notes)
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    if not after:
+        raise ValueError(f"{page} lacks {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n{said}\n\n{table(total)}{notes}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""Bad command lines, generated from the settings' own types: exit code 2 and one line, whatever is typed."""
+
+import contextlib
+import importlib
+import io
+import os
+import random
+
+from tests.faults.bench import Bench
+from tests.faults.tally import Tally
+from tests.support.programs import run_in_process
+from trainers.cifar import Cifar
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import Option, options, parse
+from trainers.imagenet import ImageNet
+from trainers.training.program import make_parser, settings_to_train, split
+
+LINES_A_TRIAL = 50
+WRONG_WORD = "a word that an option cannot take, in any program"
+TOGETHER = "options of `{}` at random"
+TASKS = {"trainers.cifar": Cifar, "trainers.imagenet": ImageNet}
+OTHERS = ("launch", "plan", "sweep", "report", "card.__main__", "reproduce.__main__", "landscape.__main__")
+OTHERS += ("expressivity.__main__",)
+ODD = ["", "x", "--", "-1e400", "1e400", "nan", "inf", "-inf", "0x10", "1,2,", "9" * 5000, "1e", "None", "☃", "a b"]
+ODD += [os.fsdecode(b"\xff\xfe"), "$HOME", "../..", "True", "[]", "{}", "'", '"', "%s", "\n", "\x1b[2J", "-", "٣"]
+
+
+def _programs():
+    """Of each program: its main function, the words that choose a command, and its options."""
+    for name, task in TASKS.items():
+        known = [*options(task.settings_type).values(), *options(task.command_type).values()]
+        yield importlib.import_module(name).main, [], known
+    for name in OTHERS:
+        module = importlib.import_module(f"trainers.{name}")
+        yield module.main, [], list(options(module.Settings).values())
+    module = importlib.import_module("trainers.shortcuts.__main__")
+    for command, settings in module.COMMANDS.items():
+        yield module.main, [command], list(options(settings).values())
+
+
+def _bad_word(option: Option, chance: random.Random) -> str | None:
+    """Something that an option cannot take, or None where everything can."""
+    if option.choices:
+        return chance.choice(["nonsense", *ODD])
+    if option.kind is str:
+        return chance.choice(["", os.fsdecode(b"\xff")])
+    if option.kind is bool:
+        return None
+    bounds, words = option.bounds, ["", "x", "nan", "inf", "1e400", "--", "None", "☃", "1,2,x", "[]"]
+    if option.kind is int:
+        words += ["1.5", "9" * 5000]
+    words += [str(bound - 1) for bound in (bounds.at_least, bounds.above) if bound is not None]
+    words += [str(bound + 1) for bound in (bounds.at_most, bounds.below) if bound is not None]
+    return chance.choice(words)
+
+
+def wrong_words(bench: Bench, chance: random.Random, most: int) -> Tally:
+    """Options of all programs, each with a word that it cannot take."""
+    tally, programs, out = Tally(), list(_programs()), bench.place("never made")
+    for _ in range(min(most, LINES_A_TRIAL)):
+        main, command, known = chance.choice(programs)
+        option = chance.choice([option for option in known if not option.positional])
+        word = _bad_word(option, chance)
+        line = [option.flag, word] if word is not None else [option.flag + chance.choice("xyz")]
+        if any(other.name == "out" for other in known):
+            line += ["--out", str(out)]
+        try:
+            code, said = run_in_process(main, *command, *line)
+            good = code == 2 and len(said.splitlines()) == 1 and "Traceback" not in said and not out.exists()
+        except Exception as error:
+            code, said, good = None, repr(error), False
+        tally.count(WRONG_WORD, 1, good, f"{main.__module__} {command} {line}: {code} {said}")
+    return tally
+
+
+def _any_words(option: Option, chance: random.Random) -> list[str]:
+    """Something that an option may or may not take."""
+    if option.kind is bool:
+        return []
+    count = chance.randrange(1, 4) if option.many else 1
+    numbers = ["0", "1", "2", "-1", "3", "16", "64", "0.5", "1e-9", "1e9", "1000000", str(2**63)]
+    return [chance.choice(list(option.choices) or [*numbers, *(ODD if chance.random() < 0.2 else [])])] * count
+
+
+def together(bench: Bench, chance: random.Random, most: int) -> Tally:
+    """Settings that are each right may be wrong together; nothing is trained here."""
+    tally, out = Tally(), bench.place("never made")
+    name = chance.choice(list(TASKS))
+    task = TASKS[name]
+    parser = make_parser(task, None, "")
+    known = [*options(task.settings_type).values(), *options(task.command_type).values()]
+    for _ in range(min(most, LINES_A_TRIAL)):
+        line = ["--out", str(out)]
+        for option in chance.sample(known, chance.randrange(1, 8)):
+            line += [option.flag, *_any_words(option, chance)]
+        good, error = True, None
+        try:
+            with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+                settings_to_train(task, *split(task, parse(parser, line)))
+        except UsageError as caught:
+            good, error = len(str(caught).splitlines()) == 1, caught
+        except SystemExit as caught:
+            good, error = caught.code == 2, caught
+        except Exception as caught:
+            good, error = False, caught
+        tally.count(TOGETHER.format(name), 1, good, f"{line}: {error!r}")
+    return tally

@@ -1,0 +1,248 @@
+"""Processes that are forked behind the imports: one more training costs a second of a core and not ten.
+
+As a program, `python -m tests.faults.forge`, it imports what the programs import, computes nothing, and then forks a
+process for each line of JSON that it reads. `Forge` starts it and speaks to it.
+"""
+
+import importlib
+import json
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tests.conftest import ROOT
+
+# What `trainers.cifar` imports between its first line and its last.
+MODULES = ("keras", "matplotlib.pyplot", "tensorflow", "tensorboard.plugins.hparams.api", "trainers.cifar")
+MODULES += ("idmatters_tf.curvature", "idmatters_tf.data.augment", "idmatters_tf.data.batches", "models.cifar")
+MODULES += ("trainers.cluster.strategy", "trainers.run.events", "trainers.run.figures", "trainers.training.build")
+MODULES += ("trainers.training.export", "trainers.training.session", "trainers.training.synchronous")
+MODULES += ("trainers.training.train",)
+
+# How long anything may take on a machine that is busy with other things.
+PATIENCE = 900.0
+
+
+def cpu_seconds(pid: int, and_children: bool = False) -> float:
+    """What a process has spent so far, on a busy machine as on an idle one, and its children that have ended."""
+    try:
+        words = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, words[11 : 15 if and_children else 13])) / os.sysconf("SC_CLK_TCK")
+
+
+class Process:
+    """A process whose two outputs go to a file.
+
+    Args:
+        log: that file.
+    """
+
+    def __init__(self, log: pathlib.Path):
+        self.log = log
+        self.pid = 0
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, negative after a signal, or None while it runs."""
+        raise NotImplementedError
+
+    def send(self, number: int) -> None:
+        """Sends a signal, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def wait(self, timeout: float = PATIENCE) -> int:
+        """Waits for its end. Returns its exit code. Raises TimeoutError, and kills it, if it does not end."""
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                self.send(signal.SIGKILL)
+                raise TimeoutError(f"a process has not ended after {timeout:.0f} seconds: {self.said()[-2000:]}")
+            time.sleep(0.02)
+        assert self.code is not None
+        return self.code
+
+    def said(self) -> str:
+        """What it has written so far."""
+        return self.log.read_text(errors="backslashreplace") if self.log.exists() else ""
+
+
+class Started(Process):
+    """`python -m WORDS`, from the beginning of the interpreter."""
+
+    def __init__(self, words: list[str], log: pathlib.Path, env: Mapping[str, str]):
+        super().__init__(log)
+        with open(log, "wb") as stream:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *words], cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT, env=env
+            )
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        self.code = self._process.poll()
+        return self.code
+
+
+class Forked(Process):
+    """A process of a `Forge`."""
+
+    def __init__(self, forge: "Forge", pid: int, log: pathlib.Path):
+        super().__init__(log)
+        self.pid, self._forge = pid, forge
+
+    def poll(self) -> int | None:
+        self.code = self._forge.code(self.pid)
+        return self.code
+
+
+class Forge:
+    """Starts processes that have imported everything already; ends them all when it is closed.
+
+    Args:
+        log: a file for what is written on standard error while it imports.
+
+    Attributes:
+        seconds: what the imports have cost.
+    """
+
+    def __init__(self, log: pathlib.Path) -> None:
+        command = [sys.executable, "-m", "tests.faults.forge"]
+        with open(log, "wb") as stream:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream
+            )
+        self._codes: dict[int, int] = {}
+        self._rest = b""
+        assert self._read(PATIENCE) == {"ready": True}, log.read_text()
+        self.seconds = self.cpu_seconds()
+
+    def close(self) -> None:
+        """Ends it and what it has started."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+
+    def start(self, words: list[str], log: pathlib.Path, env: Mapping[str, str]) -> Forked:
+        """Like `Started`; the first word is a module with a `main`."""
+        assert self._process.stdin is not None
+        request = {"words": words, "log": str(log), "env": dict(env)}
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        while (answer := self._read(PATIENCE)) is not None and "pid" not in answer:
+            pass
+        assert answer is not None, "the forge does not answer"
+        return Forked(self, answer["pid"], log)
+
+    def code(self, pid: int) -> int | None:
+        """The exit code of one of its processes, None while it runs."""
+        while self._read(0) is not None:
+            pass
+        return self._codes.get(pid)
+
+    def cpu_seconds(self) -> float:
+        """Of itself and of those of its processes that have ended."""
+        return cpu_seconds(self._process.pid, and_children=True)
+
+    def _read(self, timeout: float) -> dict[str, Any] | None:
+        assert self._process.stdout is not None
+        if b"\n" not in self._rest:
+            if not select.select([self._process.stdout], [], [], timeout)[0]:
+                return None
+            self._rest += os.read(self._process.stdout.fileno(), 1 << 16)
+        line, newline, rest = self._rest.partition(b"\n")
+        if not newline:
+            return None
+        self._rest = rest
+        answer = json.loads(line)
+        if "ended" in answer:
+            self._codes[answer["ended"]] = answer["code"]
+        return answer
+
+
+def main() -> None:
+    """Serves requests until standard input ends; in a forked process, runs what was requested."""
+    os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3")
+    # As for `python -m trainers.NAME`, which answers to Ctrl-C from its first import on.
+    sys.argv = ["-m"]
+    for module in MODULES:
+        importlib.import_module(module)
+    _answer({"ready": True})
+    request = _serve()
+    if request is None:
+        return
+    import tensorflow as tf
+
+    from trainers.cli.startup import run_program
+
+    sys.argv += request["words"][1:]
+    program = importlib.import_module(request["words"][0]).main
+    # Half of what a short training costs is the conversion of Python's control flow, of which ours has none to convert.
+    run_program(tf.autograph.experimental.do_not_convert(program))
+
+
+def _serve() -> dict[str, Any] | None:
+    # Ctrl-C reaches the whole group of processes; it is for the one that started this one to act on it.
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    wakes, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    running: set[int] = set()
+    rest = b""
+    while True:
+        ready, _, _ = select.select([0, wakes], [], [])
+        if wakes in ready:
+            os.read(wakes, 1 << 10)
+            for pid in list(running):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    running.discard(pid)
+                    _answer({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+        if 0 not in ready:
+            continue
+        data = os.read(0, 1 << 16)
+        if not data:
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
+            return None
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            pid = os.fork()
+            if not pid:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, interrupt)
+                _become(request, wakes, waker)
+                return request
+            running.add(pid)
+            _answer({"pid": pid})
+
+
+def _become(request: dict[str, Any], *descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+    output = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for old, new in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(old, new)
+    os.close(output)
+    os.close(nothing)
+    os.environ.clear()
+    os.environ.update(request["env"])
+
+
+def _answer(message: dict[str, Any]) -> None:
+    os.write(1, json.dumps(message).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""SIGKILL and other signals at any moment: the run that goes on ends with the same bits as one that was let alone."""
+
+import pathlib
+import random
+import signal
+import time
+
+from tests.faults.bench import TRAINING, Bench, wait_for, wait_for_a_moment
+from tests.faults.forge import Process
+from tests.faults.tally import Tally
+from tests.support.processes import reached
+
+KILLS_A_RUN, SIGNALS_A_RUN = 10, 10
+# About as many steps as make a run that is interrupted so often last to the end.
+STRIDE = 10
+# How many of the processes are not copies of one that has imported everything; starting is then most of what they do.
+COLD = 0.1
+KILL = "SIGKILL at a random moment, then the same command"
+
+
+def kills(bench: Bench, chance: random.Random, most: int) -> Tally:
+    """A run that is killed again and again."""
+    tally, run, killed = Tally(), bench.place("killed"), 0
+    while killed < min(most, KILLS_A_RUN):
+        process = _start(bench, run, chance)
+        process.send(signal.SIGKILL)
+        code = process.wait()
+        if code == 0:
+            break
+        killed += 1
+        if code != -signal.SIGKILL:
+            tally.count(KILL, killed, 0, f"exit code {code}: {process.said()}")
+            return tally
+    failure = _finish(bench, run, ("train", "test"))
+    tally.count(KILL, killed, 0 if failure else killed, failure)
+    return tally
+
+
+def signals(bench: Bench, chance: random.Random, most: int) -> Tally:
+    """A run that receives signals again and again."""
+    tally, run, survived = Tally(), bench.place("signalled"), dict[str, int]()
+    tried = 0
+    while tried < min(most, SIGNALS_A_RUN):
+        process = _start(bench, run, chance)
+        if process.poll() is not None:
+            break
+        tried += 1
+        number = chance.choice(list(_EXPECTED))
+        name = f"{number.name}{' and SIGCONT' * (number == signal.SIGSTOP)} at a random moment, then the same command"
+        wrong = _send(process, run, number, chance)
+        if wrong:
+            tally.count(name, 1, 0, wrong)
+        else:
+            survived[name] = survived.get(name, 0) + 1
+    failure = _finish(bench, run, ("test",))
+    for name, count in survived.items():
+        tally.count(name, count, 0 if failure else count, failure)
+    return tally
+
+
+def _start(bench, run, chance) -> Process:
+    cold = chance.random() < COLD
+    seconds = bench.forge.seconds if cold else bench.whole.seconds
+    process = bench.start(*TRAINING, "--out", run, cold=cold)
+    wait_for_a_moment(process, run, chance, seconds, STRIDE)
+    return process
+
+
+def _finish(bench: Bench, run: pathlib.Path, kinds: tuple[str, ...]) -> str:
+    """Lets a run come to its end. Returns what is wrong with it, or ""."""
+    process = bench.start(*TRAINING, "--out", run)
+    try:
+        assert process.wait() == 0, process.said()
+        assert "Traceback" not in process.said(), process.said()
+        assert "is damaged" not in process.said(), process.said()
+        bench.whole.check_same(run, kinds)
+    except (AssertionError, OSError, TimeoutError) as error:
+        return str(error)
+    return ""
+
+
+def _send(process: Process, run: pathlib.Path, number: signal.Signals, chance: random.Random) -> str:
+    """Sends a signal, or two of them. Returns what is wrong with its effect, or ""."""
+    before = reached(run)
+    process.send(number)
+    if number == signal.SIGSTOP:
+        time.sleep(2 * chance.random())
+        process.send(signal.SIGCONT)
+        # It has to go on by itself before the next process takes its place.
+        wait_for(process, lambda: reached(run) > before)
+        process.send(signal.SIGKILL)
+    elif chance.random() < 0.2:
+        time.sleep(0.1 * chance.random())
+        process.send(number)
+    code = process.wait()
+    said = process.said()
+    allowed, sentences = _EXPECTED[number]
+    if code not in (0, *allowed):
+        return f"exit code {code}: {said}"
+    if code > 0 and not any(sentence in said for sentence in sentences):
+        return f"exit code {code} without a sentence: {said}"
+    # In its first moments Python itself answers Ctrl-C with a traceback.
+    if "Traceback" in said and "trainers" in said.partition("Traceback")[2]:
+        return said
+    return ""
+
+
+# The exit codes of a run that has not finished, and what it says with those that are not the signal's usual effect.
+_EXPECTED = {
+    signal.SIGTERM: ((143, -signal.SIGTERM), ("stopped by SIGTERM; saved",)),
+    signal.SIGINT: ((130, -signal.SIGINT), ("stopped by SIGINT; saved", "stopped by Ctrl-C; ")),
+    signal.SIGHUP: ((-signal.SIGHUP,), ()),
+    signal.SIGUSR1: ((-signal.SIGUSR1,), ()),
+    signal.SIGSTOP: ((-signal.SIGKILL,), ()),
+}
