@@ -130,7 +130,8 @@ def kernel_distances(model: keras.Model) -> dict[str, KernelDistance]:
         convolution = isinstance(layer, keras.layers.Conv2D) and layer.groups == 1
         if convolution or isinstance(layer, keras.layers.Dense):
             kernel: Any = layer.kernel
-            found[kernel.path] = kernel_distance(kernel)
+            # That of a `ScaledConv2D` is multiplied by gains first.
+            found[kernel.path] = kernel_distance(getattr(layer, "applied_kernel", kernel))
     return found
 
 

@@ -16,6 +16,7 @@ from idmatters_tf.isometry import (
     singular_value_density,
     singular_values,
 )
+from idmatters_tf.layers import ScaledConv2D
 
 SIDES = st.integers(1, 5)
 SIZES = st.tuples(st.integers(1, 6), st.integers(1, 6))
@@ -150,5 +151,8 @@ def test_kernels_of_a_model():
     zero, same = found.values()
     assert (zero.relative, zero.orthogonal, zero.spectral) == (1, 1, None)
     assert (same.relative, same.spectral) == (0, 0)
+    scaled = keras.Sequential([keras.Input((5, 5, 2)), ScaledConv2D(2, 1, gain=3.0)])
+    scaled.layers[0].kernel.assign(np.eye(2)[None, None])
+    assert [each.relative for each in kernel_distances(scaled).values()] == [2]
     with pytest.raises(ValueError, match="`shape` must be"):
         identity_kernel((3, 3, 2))
