@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras.src import backend
 from keras.src.backend.common import global_state
-from keras.src.models.functional import Functional, functional_like_constructor, operation_fn
+from keras.src.models.functional import Functional, functional_like_constructor
 from keras.src.ops import numpy as numpy_operations
 from keras.src.random import seed_generator
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
@@ -287,5 +287,7 @@ def run_calls(calls: Iterable[Call], values: dict[int, Tensor], training: bool) 
     """
     for call in calls:
         arguments, options = call.node.arguments.fill_in(values)
-        outputs = operation_fn(call.operation, training=training)(*arguments, **options)
+        if "training" in getattr(call.operation, "_call_context_args", ()):
+            options = {**options, "training": training}
+        outputs = call.operation(*arguments, **options)
         values.update(zip(map(id, call.outputs), keras.tree.flatten(outputs), strict=True))

@@ -70,7 +70,12 @@ def test_looking_for_keras_does_not_lose_the_registration():
 def test_every_registered_class_is_listed():
     # All modules of the library, so that no decorator is missed.
     for info in pkgutil.walk_packages(idmatters_tf.__path__, "idmatters_tf."):
-        importlib.import_module(info.name)
+        try:
+            importlib.import_module(info.name)
+        except ModuleNotFoundError as error:
+            # `make lowest` has no JAX, and its modules register nothing.
+            if error.name != "jax":
+                raise
     registry = keras.saving.get_custom_objects()
     registered = {
         name for name, value in registry.items() if name.startswith(f"{PACKAGE}>") and isinstance(value, type)
