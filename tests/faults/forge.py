@@ -4,6 +4,7 @@ As a program, `python -m tests.faults.forge`, it imports what the programs impor
 process for each line of JSON that it reads. `Forge` starts it and speaks to it.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -174,6 +175,8 @@ def main() -> None:
     sys.argv = ["-m"]
     for module in MODULES:
         importlib.import_module(module)
+    # The garbage collector of a forked process would write to what it shares with this one.
+    gc.freeze()
     _answer({"ready": True})
     request = _serve()
     if request is None:
@@ -185,7 +188,13 @@ def main() -> None:
     sys.argv += request["words"][1:]
     program = importlib.import_module(request["words"][0]).main
     # Half of what a short training costs is the conversion of Python's control flow, of which ours has none to convert.
-    run_program(tf.autograph.experimental.do_not_convert(program))
+    try:
+        run_program(tf.autograph.experimental.do_not_convert(program))
+    except SystemExit as ended:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Taking down what was imported would first copy all of its memory.
+        os._exit(ended.code if isinstance(ended.code, int) else 1)
 
 
 def _serve() -> dict[str, Any] | None:
