@@ -35,7 +35,8 @@ def main(argv: list[str]) -> int:
     folder = options.folder or pathlib.Path("build") / "faults" / options.seed
     journal = Journal(folder / "journal.jsonl")
     if options.write is not None:
-        _write(options.write, journal.total(KINDS), options)
+        unfinished = [name for name in KINDS if journal.total([name]).tried < wanted(name, options.faults)]
+        _write(options.write, journal.total(KINDS), unfinished, options)
         return 0
     # Also where a shell has started it in the background, and Ctrl-C is ignored.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -58,12 +59,13 @@ def _report(text: str) -> None:
     print(f"{datetime.datetime.now():%H:%M:%S} {text}", file=sys.stderr, flush=True)
 
 
-def _write(page: pathlib.Path, total: Tally, options: argparse.Namespace) -> None:
+def _write(page: pathlib.Path, total: Tally, unfinished: list[str], options: argparse.Namespace) -> None:
     """Replaces what is between the marks on a page by the table."""
     hardware = options.hardware or f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}"
     command = f"make faults FAULTS={options.faults} SEED={options.seed}"
     date = datetime.date.today()
-    said = f"`{command}`, {date.day} {date:%B %Y}, {hardware}; {total.cpu_seconds / 60:.0f} minutes of CPU:"
+    stopped = f" (stopped before it was through with {', '.join(unfinished)})" if unfinished else ""
+    said = f"`{command}`{stopped}, {date.day} {date:%B %Y}, {hardware}; {total.cpu_seconds / 60:.0f} minutes of CPU:"
     notes = "".join(f"\n\nThe long run: {note}." for note in total.notes)
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
