@@ -11,7 +11,7 @@ from tests.faults.tally import Tally
 from tests.support.processes import reached, records
 
 ROW = "steps of one long run, in which memory, threads and descriptors stay flat"
-STEPS_PER_EVALUATION, EVALUATIONS_PER_CURVATURE = 15, 40
+STEPS_PER_EVALUATION, MEASUREMENTS = 15, 5
 # `trainers.training.curvature` says: about so many Hessian-vector products.
 PRODUCTS = 100
 # What an allocator may keep of what it was given back.
@@ -60,9 +60,10 @@ def is_flat(before: Sample, after: Sample) -> bool:
 
 
 def soak(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """A run of `most` steps, with an evaluation every 15 steps and 100 Hessian-vector products every 600."""
+    """A run of `most` steps, with an evaluation every 15 steps and 100 Hessian-vector products after each fifth."""
     tally, run, steps = Tally(), bench.place("soaked"), most
-    every = STEPS_PER_EVALUATION * EVALUATIONS_PER_CURVATURE
+    # Before the second quarter has begun, and at the end.
+    every = max(1, steps // MEASUREMENTS)
     words = [*NETWORK, "--steps", steps, "--drop-steps", steps // 2, "--learning-rate", 0.01, "--clip-norm", 1]
     words += ["--log-every", 15, "--evaluate-every", STEPS_PER_EVALUATION, "--checkpoint-every", 150]
     words += ["--curvature-every", every, "--curvature-examples", 32, "--out", run]

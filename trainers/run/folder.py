@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from idmatters_tf import environment
-from idmatters_tf.checkpointing import saved_steps, write_atomically
+from idmatters_tf.checkpointing import remove_unfinished, saved_steps, write_atomically
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import say, say_nothing
@@ -236,6 +236,11 @@ class Run:
     def holds_nothing_yet(self) -> bool:
         """Whether there is nothing but the config: a run that was stopped before it had any results."""
         return all(path == self.config_path or path.name.startswith(_PREPARATIONS) for path in self.path.iterdir())
+
+    def remove_unfinished(self) -> None:
+        """Removes what processes killed while writing have left; of checkpoints, `Checkpoints` does so."""
+        for folder in (self.path, self.path / "best"):
+            remove_unfinished(folder)
 
     def _discard(self):
         """Removes the results of a run, and nothing else."""

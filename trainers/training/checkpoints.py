@@ -98,7 +98,8 @@ class Checkpoints:
         Returns:
             Its step, or None where there is none.
         """
-        remove_unfinished(self.folder)
+        for folder in (self.folder, self.folder / BEST):
+            remove_unfinished(folder)
 
         def on_damage(path, damage):
             report(f"checkpoint {path} is damaged ({damage}): going back to the one before")

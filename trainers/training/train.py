@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from idmatters_tf.checkpointing import remove_unfinished, saved_steps
+from idmatters_tf.checkpointing import saved_steps
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict, options
 from trainers.cli.startup import import_tensorflow, say, say_nothing
@@ -105,7 +105,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest(), names)
     run.start(as_dict(settings), as_dict(described), task.program, numerics())
     if run.writes:
-        remove_unfinished(run.path)
+        run.remove_unfinished()
         if run.config()["settings"]["steps"] < settings.recipe.steps:
             run.extend(as_dict(settings))
     if run.writes and task.preprocessing is not None:

@@ -71,3 +71,11 @@ def test_a_damaged_result_is_one_sentence(tmp_path, damage):
     (tmp_path / "result.json").write_bytes(damage.encode("latin-1"))
     with pytest.raises(UsageError, match="result.json is damaged .* Remove it, and give the same command"):
         Run(tmp_path).result(["seconds"])
+
+
+def test_what_a_kill_has_left_unfinished_is_removed(tmp_path):
+    (tmp_path / "best" / ".writing-1-saved_model").mkdir(parents=True)
+    for path in (tmp_path / ".writing-1-result.json", tmp_path / "best" / ".writing-1-model.keras", tmp_path / "kept"):
+        path.touch()
+    Run(tmp_path).remove_unfinished()
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "best", tmp_path / "kept"]
