@@ -170,6 +170,8 @@ CASES = {
         ],
         batches=lambda: FunctionBatches(random_batch, STEPS),
         fit={"validation_data": data()},
+        # From the end of an epoch, where the averages are in the model, and then from the middle of one.
+        moments=(("batch", 3, 1), ("batch", 3, 4)),
     ),
     "bfloat16 weights, compiled, a callback with methods for its state": Case(
         lambda: [keras.layers.Flatten(), keras.layers.Dense(4, "tanh"), keras.layers.Dense(2)],
