@@ -43,7 +43,7 @@ def deep(dtype):
     layers = []
     for stage, width in enumerate((64, 128, 256)):
         layers += [keras.layers.Conv2D(width, 3, padding="same", activation="relu") for _ in range(2)]
-        layers.append(keras.layers.AveragePooling2D() if stage < 2 else keras.layers.GlobalAveragePooling2D())
+        layers.append(keras.layers.AveragePooling2D(2) if stage < 2 else keras.layers.GlobalAveragePooling2D())
     return keras.Sequential([keras.Input((32, 32, 3), dtype=dtype), *layers, keras.layers.Dense(10)]), 32
 
 
