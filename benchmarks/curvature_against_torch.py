@@ -1,4 +1,4 @@
-"""Claim: faster Hessian and Gauss-Newton products than curvlinops and hessian-eigenthings, equal to theirs to rounding.
+"""Claim: products as exact as those of curvlinops and hessian-eigenthings, and faster once a model is not tiny.
 
     pip install '.[bench]'
     python benchmarks/curvature_against_torch.py [--rounds N] [--networks NAME ...] [--peer-python FILE]
