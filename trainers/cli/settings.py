@@ -40,7 +40,7 @@ from typing import Any
 from trainers.cli.arguments import Parser, UsageError
 
 S = typing.TypeVar("S")
-_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text that is not empty"}
+_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text in UTF-8 that is not empty"}
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 
 
@@ -151,10 +151,7 @@ class Option:
         """What a value (each value of several) has to be, in words."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
-        noun = {bool: "true or false", int: "a whole number", float: "a number", str: "text that is not empty"}[
-            self.kind
-        ]
-        return f"{noun} {self.bounds}".strip()
+        return f"{_NOUNS[self.kind]} {self.bounds}".strip()
 
     def parse(self, text: str) -> Any:
         """One value as it was typed. Raises ValueError."""

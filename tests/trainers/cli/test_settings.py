@@ -94,7 +94,7 @@ def test_commas_separate_values_as_spaces_do(words):
         (["--head", "none"], "argument --head: expected one of random, trained, received 'none'"),
         (["--widths", "8,0"], "argument --widths: expected a whole number of at least 1, received '0'"),
         (["--widths", "8,,16"], "received ''"),
-        (["--out", ""], "argument --out: expected text that is not empty, received ''"),
+        (["--out", ""], "argument --out: expected text in UTF-8 that is not empty, received ''"),
         (["--mom", "0.5"], "unrecognized arguments: --mom"),
     ],
 )
