@@ -7,8 +7,11 @@ import json
 import os
 import pathlib
 import socket
+import time
 
 FILE = ".lock"
+# A killed process with many threads and much memory takes a while to disappear.
+_ENDING_SECONDS = 10.0
 
 
 class FolderInUse(RuntimeError):
@@ -28,7 +31,8 @@ class FolderLock:
     """The lock of a folder, held from the construction on until `release`; the folder is made where there is none.
 
     The kernel releases the lock when the process ends, however it ends: a lock file that a killed process has left
-    means nothing. A process that is forked off does not hold it.
+    means nothing. A process that is forked off does not hold it. Where the holder has been killed and is disappearing,
+    its end is waited for.
 
     Args:
         folder: what only one process at a time may write to.
@@ -76,6 +80,7 @@ class FolderLock:
         os.close(self._descriptor)
 
     def _acquire(self):
+        deadline = time.monotonic() + _ENDING_SECONDS
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
@@ -84,8 +89,12 @@ class FolderLock:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     self.protects = False
                     return descriptor
-                holder = _holder(descriptor)
+                host, pid = _signature(descriptor)
                 os.close(descriptor)
+                if host == socket.gethostname() and _is_disappearing(pid) and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                    continue
+                holder = "another process" if pid is None else f"process {pid} on {host}"
                 raise FolderInUse(self._folder, holder) from None
             # The holder before may have removed the file after it was opened here.
             if self._is_the_file(descriptor):
@@ -116,9 +125,20 @@ def _sign(descriptor):
     os.pwrite(descriptor, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode(), 0)
 
 
-def _holder(descriptor):
+def _signature(descriptor):
+    """(host, process) of the holder; (None, None) where it has not signed."""
     try:
         signature = json.loads(os.pread(descriptor, 1000, 0))
-        return f"process {int(signature['pid'])} on {signature['host']}"
+        return str(signature["host"]), int(signature["pid"])
     except (ValueError, KeyError, TypeError):
-        return "another process"
+        return None, None
+
+
+def _is_disappearing(pid):
+    """Whether a process has ended, though not yet all of its threads, with which its open files go."""
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        # Gone since, or a system without /proc.
+        return pathlib.Path("/proc/self/stat").exists()
+    return state in "ZX"

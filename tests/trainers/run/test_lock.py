@@ -1,10 +1,13 @@
 """One process at a time for a run's folder."""
 
 import os
+import pathlib
+import platform
 import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -20,6 +23,18 @@ from trainers.run.lock import locked
 with locked(sys.argv[1], print):
     print(1, flush=True)
     input()
+"""
+
+
+DISAPPEAR = """
+import ctypes, os, platform, sys, threading, time
+from idmatters_tf.locking import FolderLock
+
+lock = FolderLock(sys.argv[1])
+threading.Thread(target=lambda: (time.sleep(1.5), os._exit(0))).start()
+print(1, flush=True)
+# The system call `exit` ends the main thread alone.
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
 """
 
 
@@ -50,6 +65,19 @@ def test_a_killed_process_holds_nothing(held):
     assert (folder / FILE).exists()
     with locked(folder, print):
         assert str(os.getpid()) in (folder / FILE).read_text()
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="the number of a system call")
+def test_the_end_of_a_process_whose_threads_still_run_is_waited_for(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", DISAPPEAR, tmp_path], cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        state = pathlib.Path(f"/proc/{process.pid}/stat")
+        while state.read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+        lock = FolderLock(tmp_path)
+        assert process.wait(timeout=30) == 0
+        lock.release()
 
 
 def test_it_can_be_held_again_and_leaves_nothing(tmp_path):
