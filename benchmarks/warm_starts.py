@@ -1,4 +1,4 @@
-"""Claim: searches for eigenvalues that start from the last eigenvectors need fewer products.
+"""Claim: a search for eigenvalues from the last eigenvectors takes fewer products where they have not turned far.
 
     python benchmarks/warm_starts.py [--dataset cifar10 --data-dir DIR] [--every N] [--measurements N] [--tolerance T]
 
