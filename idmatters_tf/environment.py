@@ -21,12 +21,12 @@ _OF_THE_BITS = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "numpy
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Of Python and of those packages that are installed."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
-    for package in packages:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return found | {package: version for package in packages if (version := _installed(package)) is not None}
+
+
+def version_of(package: str) -> str | None:
+    """A package's version, also where its wheel without GPUs is installed in its place; None without either."""
+    return _installed(package) or _installed(f"{package}-cpu")
 
 
 def numerics() -> dict[str, Any]:
@@ -64,6 +64,13 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             changed = [name for name in names if before.get(name) != after.get(name)]
             found += [f"{name} was {_shown(before.get(name))}, is {_shown(after.get(name))}" for name in changed]
     return found
+
+
+def _installed(distribution):
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _default_threads():

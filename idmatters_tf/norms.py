@@ -25,6 +25,11 @@ from idmatters_tf.layers import (
 )
 
 
+def applied_kernel(layer: keras.layers.Layer) -> Tensor:
+    """What a layer's inputs are multiplied by or convolved with: its kernel, in `ScaledConv2D` times the gains."""
+    return getattr(layer, "applied_kernel", layer.kernel)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def frobenius_norm(kernel: Tensor) -> float:
     """The root of the sum of squares of a kernel."""
     return float(np.linalg.norm(np.asarray(ops.convert_to_numpy(kernel))))
@@ -122,10 +127,7 @@ def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[
         if isinstance(layer, (ResidualConv2D, ScaledResidualConv2D, BasicBlock2D)):
             inputs: Tensor = layer.input
             outputs: Tensor = layer.output
-            if isinstance(layer, ScaledResidualConv2D):
-                first, second = layer.conv1.applied_kernel, layer.conv2.applied_kernel
-            else:
-                first, second = layer.conv1.kernel, layer.conv2.kernel
+            first, second = applied_kernel(layer.conv1), applied_kernel(layer.conv2)
             norms[layer.name] = [
                 KernelNorms(frobenius_norm(first), spectral_norm(first, inputs.shape[1:3], layer.strides, tolerance)),
                 KernelNorms(frobenius_norm(second), spectral_norm(second, outputs.shape[1:3], 1, tolerance)),

@@ -1,10 +1,8 @@
 """Results: printed as they come and, with --record, kept in benchmarks/results, where the README's table comes from."""
 
 import argparse
-import contextlib
 import dataclasses
 import datetime
-import importlib.metadata
 import json
 import pathlib
 import platform
@@ -14,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from harness.timing import available_cores
+from idmatters_tf.environment import version_of
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "results"
 # Options that say nothing about what is measured.
@@ -133,13 +132,7 @@ class Report:
 
     def __init__(self, script: str, options: argparse.Namespace, packages: Sequence[str]):
         self.name, self.options = pathlib.Path(script).stem, options
-        self.versions = {}
-        for package in packages:
-            # TensorFlow's wheel without GPUs has another name.
-            for distribution in (package, f"{package}-cpu"):
-                with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                    self.versions[package] = importlib.metadata.version(distribution)
-                    break
+        self.versions = {package: version for package in packages if (version := version_of(package)) is not None}
         self.measurements: list[Measurement] = []
 
     def add(

@@ -13,7 +13,6 @@ import ast
 import contextlib
 import dataclasses
 import datetime
-import importlib.metadata
 import io
 import json
 import os
@@ -23,6 +22,8 @@ import re
 import shutil
 import subprocess
 import sys
+
+from idmatters_tf.environment import version_of
 
 PAGES = pathlib.Path(__file__).resolve().parent
 ROOT = PAGES.parents[1]
@@ -114,12 +115,8 @@ def record(name: str, folder: pathlib.Path, hardware: str) -> None:
 
 def versions() -> str:
     """Those of what the examples compute with."""
-    found = []
-    for package, name in (("tensorflow", "TensorFlow"), ("keras", "Keras"), ("numpy", "NumPy")):
-        for distribution in (package, f"{package}-cpu"):
-            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                found.append(f"{name} {importlib.metadata.version(distribution)}")
-                break
+    names = {"tensorflow": "TensorFlow", "keras": "Keras", "numpy": "NumPy"}
+    found = [f"{name} {version}" for package, name in names.items() if (version := version_of(package)) is not None]
     return ", ".join([f"Python {platform.python_version()}", *found])
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.isometry.convolution import ConvolutionOperator
 from idmatters_tf.keras_types import Tensor
+from idmatters_tf.norms import applied_kernel
 
 Floats = NDArray[np.float64]
 
@@ -130,8 +131,7 @@ def kernel_distances(model: keras.Model) -> dict[str, KernelDistance]:
         convolution = isinstance(layer, keras.layers.Conv2D) and layer.groups == 1
         if convolution or isinstance(layer, keras.layers.Dense):
             kernel: Any = layer.kernel
-            # That of a `ScaledConv2D` is multiplied by gains first.
-            found[kernel.path] = kernel_distance(getattr(layer, "applied_kernel", kernel))
+            found[kernel.path] = kernel_distance(applied_kernel(layer))
     return found
 
 

@@ -265,10 +265,8 @@ class _Difference(scipy.sparse.linalg.LinearOperator):
 def _identity(block: Block | None, jacobian: JacobianOperator) -> Any:
     """The identity between the two ends of a block as an operator; None where there is none."""
     if not _resizes(jacobian):
-        size = jacobian.shape[0]
-        # eye_array came with SciPy 1.12.
-        eye = scipy.sparse.dia_array((np.ones((1, size), jacobian.dtype), 0), shape=(size, size))
-        return scipy.sparse.linalg.aslinearoperator(eye)
+        # Not eye_array, which came with SciPy 1.12.
+        return scipy.sparse.linalg.aslinearoperator(scipy.sparse.identity(jacobian.shape[0], dtype=jacobian.dtype))
     shortcut = _shortcut(block, jacobian.input_shape, jacobian.output_shape, str(jacobian.dtype))
     if shortcut is None:
         return None

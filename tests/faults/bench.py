@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import json
 import os
 import pathlib
 import random
@@ -12,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.faults.forge import PATIENCE, Forge, Process, Started, cpu_seconds
-from tests.support.processes import assert_same_run, reached, records
+from tests.support.processes import assert_same_run, reached, records, task_environment
 from trainers.cluster import token
 from trainers.launch import local_cluster
 
@@ -123,9 +122,7 @@ class Cluster:
     ) -> dict[str, Process]:
         """Starts all tasks or some with the same words, and with `more` of them; `cold` as for `Bench.start`."""
         for task in tasks or self.tasks:
-            job, index = task.split()
-            described = {"cluster": self.jobs, "task": {"type": job, "index": int(index)}}
-            env = {"TF_CONFIG": json.dumps(described), token.VARIABLE: self.token}
+            env = task_environment(self.jobs, task, self.token)
             all_words = (*words, *more, "--control-port", self.control_port)
             self.processes[task] = self._bench.start(*all_words, cold=cold, env=env)
         return self.processes

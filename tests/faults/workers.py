@@ -10,6 +10,7 @@ import time
 
 from tests.faults.bench import TRAINING, Bench, Cluster, wait_for, wait_for_a_moment
 from tests.faults.tally import Tally
+from tests.support.processes import children, runs
 from trainers.cifar import Cifar
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import Option, options, parse
@@ -136,15 +137,15 @@ def launcher(bench: Bench, chance: random.Random, most: int) -> Tally:
     """The launcher of two workers is killed; they end, and the run goes on without it."""
     tally, run, seconds = Tally(), bench.place("launched"), 2 * bench.forge.seconds
     process = bench.start("trainers.launch", "--workers", 2, "--", "cifar", *TRAINING[1:], "--out", run, cold=True)
-    wait_for(process, lambda: len(_children(process.pid)) == 2)
-    children = _children(process.pid)
+    wait_for(process, lambda: len(children(process.pid)) == 2)
+    workers = children(process.pid)
     # While they import, meet or train.
-    wait_for_a_moment(process, run, chance, seconds, STRIDE, pid=children[0] if children else 0)
+    wait_for_a_moment(process, run, chance, seconds, STRIDE, pid=workers[0] if workers else 0)
     process.send(signal.SIGKILL)
     deadline, wrong = time.monotonic() + 60, ""
     if process.wait() != -signal.SIGKILL:
         wrong = f"exit code {process.code}: {process.said()}"
-    while alive := [pid for pid in children if _runs(pid)]:
+    while alive := [pid for pid in workers if runs(pid)]:
         if time.monotonic() > deadline:
             wrong = f"processes {alive} still run a minute after their launcher was killed"
             for pid in alive:
@@ -154,20 +155,6 @@ def launcher(bench: Bench, chance: random.Random, most: int) -> Tally:
     wrong = wrong or _finish(bench, run)
     tally.count(LAUNCHER, 1, 0 if wrong else 1, wrong)
     return tally
-
-
-def _children(pid):
-    try:
-        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def _runs(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def _start_both(cluster: Cluster, run: pathlib.Path) -> None:

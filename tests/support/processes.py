@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -60,6 +61,37 @@ def wait_until(process, run, step):
         time.sleep(0.02)
 
 
+def children(pid):
+    """The processes that a process has started and that have not ended."""
+    found = []
+    for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        words = _state(status.parent.name)
+        if words and words[1] == str(pid) and words[0] != "Z":
+            found.append(int(status.parent.name))
+    return found
+
+
+def runs(pid):
+    """Whether a process has not ended; a zombie has, though nobody has asked for its exit code."""
+    words = _state(pid)
+    return bool(words) and words[0] != "Z"
+
+
+def _state(pid):
+    """What /proc says of a process, from its state on; empty where there is none."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def task_environment(jobs, task, secret):
+    """What makes a process the task, such as "worker 1", of a cluster."""
+    job, index = task.split()
+    described = {"cluster": jobs, "task": {"type": job, "index": int(index)}}
+    return {"TF_CONFIG": json.dumps(described), token.VARIABLE: secret}
+
+
 class Cluster:
     """The processes of a cluster on this machine, each with its own TF_CONFIG; killed when the test is over."""
 
@@ -80,9 +112,7 @@ class Cluster:
     def start(self, *arguments, tasks=None, env=None):
         """Starts all tasks, or the named ones, with the same arguments and additions to the environment."""
         for task in tasks or self.tasks:
-            job, index = task.split()
-            config = {"cluster": self.jobs, "task": {"type": job, "index": int(index)}}
-            own = {"TF_CONFIG": json.dumps(config), token.VARIABLE: self.token, "PYTHONUNBUFFERED": "1"}
+            own = {**task_environment(self.jobs, task, self.token), "PYTHONUNBUFFERED": "1"}
             environment = {**os.environ, **own, **(env or {})}
             self.processes[task] = start(*arguments, "--control-port", self.control_port, env=environment)
 

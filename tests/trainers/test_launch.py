@@ -1,7 +1,6 @@
 """Processes that the launcher starts, and their end with it."""
 
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import time
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.processes import start
+from tests.support.processes import children, runs, start
 
 SLEEPERS = """
 import sys
@@ -28,27 +27,6 @@ with processes.passing_signals_on():
         processes.start(f"worker {number}", [sys.executable, "-c", sleeper, number], {})
     sys.exit(processes.wait())
 """
-
-
-def children(pid):
-    """The processes that a process has started, from the kernel's list."""
-    found = []
-    for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = status.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        # A zombie has ended; nobody has asked for its exit code.
-        if words[1] == str(pid) and words[0] != "Z":
-            found.append(int(status.parent.name))
-    return found
-
-
-def runs(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_killed_launcher_leaves_no_process_behind(tmp_path):

@@ -102,6 +102,7 @@ def layout(network: Network, ablations: Ablations, replicas: int = 1) -> Layout:
 
 def normalizer_free_options(given: NormalizerFree) -> dict[str, Any]:
     """Arguments of `models.normalizer_free.normalizer_free_resnet`."""
+    # Runs from before the option have second kernels of 3x3.
     return {"last_kernel_size": given.last_kernel_size or 3, "branch_gain": given.branch_gain}
 
 
