@@ -84,8 +84,14 @@ def plain(value: float, digits: int = 4) -> str:
 
 
 def load(name: str) -> tuple[str, str, list[Result]]:
-    """What a benchmark's file holds: the alternative that it compares with, what its ratio means, its results."""
-    saved = json.loads((FOLDER / f"{name}.json").read_text())
+    """What a benchmark's file holds: the alternative that it compares with, what its ratio means, its results.
+
+    A benchmark that has never been recorded has no file yet: two empty texts and no results.
+    """
+    path = FOLDER / f"{name}.json"
+    if not path.exists():
+        return "", "", []
+    saved = json.loads(path.read_text())
     results = [
         Result(**{**result, "measurements": tuple(Measurement(**line) for line in result["measurements"])})
         for result in saved["results"]
@@ -176,6 +182,8 @@ class Report:
             results.append(result)
         save(self.name, against, ratio, results)
         print(f"recorded in {FOLDER / self.name}.json; python benchmarks/table.py updates the table")
+        if not against:
+            print('its first result: write into that file what it is compared with, "against", and what "ratio" means')
 
 
 def _measured_options(arguments: list[str]) -> list[str]:
