@@ -84,8 +84,7 @@ def inline_commands(page):
 def examples(program):
     """Those of a program's help."""
     module = importlib.import_module(f"trainers.{program}")
-    text = getattr(module, "EXAMPLES", "") or getattr(module, "HELP", "")
-    lines = re.findall(r"^  (python -m trainers\..*)", re.sub(r"\\\n\s*", " ", text), re.MULTILINE)
+    lines = re.findall(r"^  (python -m trainers\..*)", re.sub(r"\\\n\s*", " ", module.EXAMPLES), re.MULTILINE)
     return [words_of(re.split(r"\s{3,}", line)[0]) for line in lines]
 
 

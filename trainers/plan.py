@@ -23,7 +23,7 @@ examples:
 --tflops is the device's peak in the precision of training, --utilisation the fraction of it that convolutions reach.
 benchmarks/imagenet_input.py measures --decode-rate for your cores.
 
-exit codes: 0 done; 2 bad input
+exit codes: 0 done; 2 bad input; 130 stopped by Ctrl-C
 """
 
 

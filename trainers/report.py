@@ -32,7 +32,7 @@ trainers.cifar, trainers.imagenet, trainers.sweep and benchmarks/cifar_on_jax.py
 
 With --html it writes that file alone, which refers to nothing outside; the runs may then be those of any program.
 
-exit codes: 0 done; 1 failed while running; 2 bad input
+exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
 
 

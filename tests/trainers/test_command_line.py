@@ -89,18 +89,41 @@ def test_help_names_every_option_and_default(program):
     assert "(default: True)" not in result.stdout
 
 
-def test_help_is_as_wide_as_the_terminal(program):
-    for columns, widest in (("70", 68), ("300", 110)):
-        shown = program("trainers.plan", "--help", env={"COLUMNS": columns}).stdout
-        options = shown[shown.index("options:") : shown.index("examples:")]
-        assert widest - 20 < max(map(len, options.splitlines())) <= widest
-
-
-def test_every_help_names_the_exit_codes():
+def help_texts():
+    """What --help shows, of every program and of the commands of trainers.shortcuts."""
     folder = pathlib.Path(trainers.__file__).parents[1]
     for path in program_files():
         module = importlib.import_module(".".join(path.relative_to(folder).with_suffix("").parts))
-        assert "exit codes: 0 " in (getattr(module, "EXAMPLES", "") or module.HELP), module
+        yield module.parser().format_help()
+        for command in getattr(module, "COMMANDS", ()):
+            yield module.parser(command).format_help()
+
+
+@pytest.mark.parametrize(("columns", "widest"), [(70, 68), (300, 110)])
+def test_help_is_as_wide_as_the_terminal(monkeypatch, columns, widest):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for text in help_texts():
+        lines = text.splitlines()
+        assert widest - 20 < max(map(len, lines)), text
+        # Commands are not broken, so that they can be copied; nor are options of the usage.
+        wide = [line for line in lines if len(line) > widest and not line.lstrip().startswith("[--")]
+        assert all(line.startswith(("  python -m trainers.", "      --")) and "   " not in line[2:] for line in wide), (
+            wide
+        )
+
+
+def test_remarks_stand_beside_commands_or_below(monkeypatch):
+    for columns, between in ((120, "                      "), (60, "\n      ")):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert f"trainers.cifar --preset quick{between}the built-in data, two minutes on two" in parser().format_help()
+
+
+def test_every_help_names_the_exit_codes():
+    texts = list(help_texts())
+    assert len(texts) > 15
+    for text in texts:
+        assert "exit codes: 0 " in text
+        assert "130" in text[text.index("exit codes") :]
 
 
 def test_help_and_missing_data_import_nothing_heavy(program, tmp_path):

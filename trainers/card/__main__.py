@@ -29,7 +29,7 @@ The folder has README.md, the weights in the form that keras.saving.load_model r
 hf://USER/NAME, training.json with all settings, and the convergence plot. The test error is measured with the weights
 as they are written, in float32.
 
-exit codes: 0 done; 1 failed while running; 2 bad input
+exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
 
 TASKS: dict[str, type[Task]] = {"trainers.cifar": Cifar, "trainers.imagenet": ImageNet}

@@ -5,15 +5,19 @@ The options of a command line follow from dataclasses: see `trainers.cli.setting
 
 import argparse
 import difflib
+import itertools
 import pathlib
 import re
 import shutil
 import sys
+import textwrap
 from typing import Any, NoReturn
 
 import idmatters_tf
 
 _WIDTH = 110
+# The columns that a remark beside a command needs at least; where there are fewer, it stands below.
+_REMARK = 24
 
 
 class UsageError(Exception):
@@ -30,7 +34,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **kwargs: Any):
         # Under the name that it was started by: python -m trainers.NAME, or the console script idmatters-NAME.
         if pathlib.Path(sys.argv[0]).name.startswith("idmatters-"):
-            for name in ("prog", "epilog"):
+            for name in ("prog", "usage", "epilog"):
                 if kwargs.get(name):
                     kwargs[name] = kwargs[name].replace("python -m trainers.", "idmatters-")
         super().__init__(formatter_class=_HelpFormatter, allow_abbrev=False, **kwargs)
@@ -52,3 +56,31 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         # As wide as the terminal, or as COLUMNS says, but no wider than is good to read.
         columns = shutil.get_terminal_size(fallback=(_WIDTH + 2, 24)).columns
         super().__init__(prog, max_help_position=32, width=min(columns - 2, _WIDTH))
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Paragraphs are filled; of lines that are indented, commands stay whole and the remarks beside them do not."""
+        filled = []
+        lines = text.strip("\n").splitlines()
+        for is_prose, together in itertools.groupby(lines, lambda line: bool(line) and not line[0].isspace()):
+            pieces, wrap = list(together), _wrapped
+            if is_prose:
+                pieces, wrap = [" ".join(pieces)], _fill
+            filled += [line for piece in pieces for line in wrap(piece, width)]
+        return "\n".join(indent + line for line in filled)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    found = re.fullmatch(r"(\s*\S.*?)\s{2,}(\S.*)", line)
+    if len(line) <= width or found is None:
+        return [line]
+    column = found.start(2)
+    if column + _REMARK <= width:
+        return _fill(found[2], width, line[:column], " " * column)
+    below = " " * (len(line) - len(line.lstrip()) + 4)
+    return [found[1], *_fill(found[2], width, below, below)]
+
+
+def _fill(text: str, width: int, first: str = "", others: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    )

@@ -26,7 +26,7 @@ examples:
   python -m trainers.expressivity --dataset cifar10 --compare runs/cifar10            beside a trained network
   python -m trainers.expressivity --dataset random --rows 10000 --dim 32 --classes 10 --width 8
 
-exit codes: 0 done; 1 failed while running; 2 bad input
+exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
 
 

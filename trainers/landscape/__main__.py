@@ -32,7 +32,7 @@ examples:
   python -m trainers.landscape --dim 10 --depths 8 64 --condition 50 --determinant positive
   python -m trainers.landscape --target R.npy --out runs/my-target      a matrix of your own, .npy or text
 
-exit codes: 0 done; 1 failed while running; 2 bad input
+exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
 
 

@@ -16,15 +16,13 @@ from trainers.shortcuts.settings import COMMANDS, DataSettings, NormsSettings, S
 if TYPE_CHECKING:
     from trainers.shortcuts.data import Problem
 
-HELP = f"""usage: python -m trainers.shortcuts COMMAND [options]
-
-{__doc__}
-
+EXIT_CODES = "exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C"
+EXAMPLES = f"""
 commands:
-{chr(10).join(f"  {command:12}{summary(command)}" for command in COMMANDS)}
+{chr(10).join(f"  {command:12} {summary(command)}" for command in COMMANDS)}
 
 Each writes a table (CSV) and a figure into --out, and a line that says whether the paper's claim was seen, with the
-numbers. `python -m trainers.shortcuts COMMAND --help` lists the options.
+numbers. COMMAND --help lists its options.
 
 examples:
   python -m trainers.shortcuts conditions --data-dir DATA         MNIST's idx files or a prepared TensorFlow data set
@@ -32,13 +30,16 @@ examples:
   python -m trainers.shortcuts theorem1 --dataset digits-like --units 4 --shortcut-depth 2 --mid tanh
   python -m trainers.shortcuts norms --runs runs/cifar-small runs/cifar-deep
 
-exit codes: 0 done; 1 failed while running; 2 bad input
+{EXIT_CODES}
 """
 
 
-def parser(command: str) -> Parser:
-    """The command line of one of `COMMANDS`."""
-    parser = Parser(prog=f"python -m trainers.shortcuts {command}", description=summary(command))
+def parser(command: str | None = None) -> Parser:
+    """The command line of one of `COMMANDS`; without one, what says which there are."""
+    program = "python -m trainers.shortcuts"
+    if command is None:
+        return Parser(prog=program, usage=f"{program} COMMAND [options]", description=__doc__, epilog=EXAMPLES)
+    parser = Parser(prog=f"{program} {command}", description=summary(command), epilog=EXIT_CODES)
     add_options(parser, COMMANDS[command])
     return parser
 
@@ -47,11 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     if not argv or argv[0] in ("-h", "--help"):
-        print(HELP)
+        parser().print_help()
         return 0 if argv else 2
     command = argv[0]
     if command == "--version":
-        parser(next(iter(COMMANDS))).parse_args(["--version"])
+        parser().parse_args(["--version"])
     if command not in COMMANDS:
         raise UsageError(f"{command!r} is none of the commands {', '.join(COMMANDS)} (see --help).")
     settings = with_defaults(COMMANDS[command], parse(parser(command), argv[1:]))
