@@ -13,6 +13,7 @@ import idmatters_tf.expressivity  # noqa: F401 - registers what the loaded model
 from idmatters_tf.data import shapes
 from tests.conftest import ROOT
 from tests.support.programs import run_here, run_in_process
+from trainers.expressivity import constructions, scaling
 from trainers.expressivity.__main__ import main
 
 
@@ -72,6 +73,39 @@ def test_bad_input_is_one_sentence(tmp_path, arguments, code, message):
     assert ended == code, stderr
     assert message in stderr
     assert "Traceback" not in stderr
+
+
+def construction_row(name, n, refused=""):
+    parameters, bits, smallest, median, rounding = 5 * [None] if refused else [10 * n, 530.0, 0.1, 0.2, 1e-3]
+    return constructions.ConstructionRow(
+        name, n, 4, 3, parameters, n / 9, bits, smallest, median, n, rounding, refused=refused
+    )
+
+
+def test_the_figure_shows_curves_that_coincide_and_names_those_that_end_early():
+    built = [construction_row(name, n) for name in constructions.STYLES for n in (10, 20)]
+    ridge, yun = construction_row("hardt-ma, ridge", 20), construction_row("yun", 20)
+    refused = construction_row("yun", 20, "too close")
+    figure = constructions.draw([refused if row == yun else row for row in built if row != ridge])
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels[:5] == [
+        "hardt-ma, norm", "hardt-ma, ridge (built up to 10 rows)", "yun (refused from 20 rows)", "lookup",
+        "bit-extraction",
+    ]  # fmt: skip
+    # All five have the same values here: none of those on top is as wide as one below.
+    lines = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
+    widths = {name: line.get_linewidth() for name, line in zip(constructions.STYLES, lines, strict=True)}
+    order = {name: line.get_zorder() for name, line in zip(constructions.STYLES, lines, strict=True)}
+    for below, above in (("hardt-ma, norm", "hardt-ma, ridge"), ("lookup", "bit-extraction")):
+        assert widths[below] > 2 * widths[above]
+        assert order[below] < order[above]
+
+
+def test_sizes_that_are_impossible_are_named_in_the_figure():
+    rows = [scaling.ScalingRow("n", n, 4, 3, 10 * n, 0.1, 0.2, 0.3, 0.4) for n in (100, 200)]
+    rows += [scaling.ScalingRow("k", 200, 4, 3), scaling.ScalingRow("k", 200, 8, 3, 2000, 0.1, 0.2, 0.3, 0.4)]
+    figure = scaling.draw(rows)
+    assert [text.get_text() for axes in figure.axes for text in axes.texts] == ["impossible: k = 4"]
 
 
 def test_help_imports_nothing_heavy(program, tmp_path):

@@ -13,7 +13,7 @@ from idmatters_tf.expressivity import construct, construct_lookup, construct_thr
 from idmatters_tf.expressivity.construction import SMALLEST_MARGIN, Order
 from idmatters_tf.expressivity.lookup import WORD_BITS
 from idmatters_tf.expressivity.samples import distinct_rows
-from trainers.experiments.panels import add_legend, by_column, panels, sample_of
+from trainers.experiments.panels import add_legend, by_column, note, panels, sample_of
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback
 from trainers.expressivity.sample import Sample
 from trainers.expressivity.scaling import FRACTIONS
@@ -23,12 +23,15 @@ from trainers.expressivity.settings import Settings
 RADIUS_ROWS = 500
 # Beyond, order "ridge" would take longer than all else.
 RIDGE_ROWS = 15_000
-COLORS = {
-    "hardt-ma, norm": "tab:blue",
-    "hardt-ma, ridge": "tab:cyan",
-    "yun": "tab:green",
-    "lookup": "tab:orange",
-    "bit-extraction": "tab:red",
+# Some numbers of the residual networks do not depend on their order, and both tables have the same thresholds: the next
+# curve would hide these, were they not wide and faint.
+BEHIND: dict[str, Any] = {"linewidth": 4, "markersize": 8, "alpha": 0.4, "zorder": 1.5}
+STYLES: dict[str, dict[str, Any]] = {
+    "hardt-ma, norm": {"color": "tab:blue", **BEHIND},
+    "hardt-ma, ridge": {"color": "tab:cyan"},
+    "yun": {"color": "tab:green"},
+    "lookup": {"color": "tab:orange", **BEHIND},
+    "bit-extraction": {"color": "tab:red"},
 }
 
 
@@ -154,10 +157,13 @@ def draw(rows: Sequence[ConstructionRow]) -> Figure:
     """Parameters, bits a row, radii and what rounding takes, against n."""
     figure, axes = panels(4)
     kinds = by_column(rows, "construction")
+    styles = {name: {"marker": "o", "markersize": 4, **STYLES[name]} for name in kinds}
     for name, of_kind in kinds.items():
         for each, column in zip(axes, ("parameters", "bits_a_row", "median_radius", "rounding"), strict=True):
-            _line(each, of_kind, column, color=COLORS[name], marker="o", markersize=4)
-        _line(axes[2], of_kind, "smallest_radius", color=COLORS[name], linestyle="--", marker="v", markersize=4)
+            _line(each, of_kind, column, **styles[name])
+        _line(axes[2], of_kind, "smallest_radius", **styles[name] | {"linestyle": "--", "marker": "v"})
+    if not axes[2].lines:
+        note(axes[2], "no finite radius: all labels are the same")
     first = next(iter(kinds.values()))
     sizes, bounds = [row.n for row in first], [row.lower_bound for row in first]
     axes[0].plot(sizes, bounds, "k:")
@@ -176,11 +182,20 @@ def draw(rows: Sequence[ConstructionRow]) -> Figure:
         each.set_xlabel("rows n", fontsize=9)
         each.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=30, fontsize=7)
         each.minorticks_off()
-    handles = [sample_of(name, color=COLORS[name], marker="o", markersize=4) for name in kinds]
+    handles = [sample_of(_extent(name, of_kind, max(sizes)), **styles[name]) for name, of_kind in kinds.items()]
     handles += [sample_of("lower bound", color="black", linestyle=":")]
     handles += [sample_of("refused above", color="black", linestyle="-.", linewidth=1)]
-    add_legend(figure, handles, columns=4)
+    add_legend(figure, handles, columns=3)
     return figure
+
+
+def _extent(name: str, rows: Sequence[ConstructionRow], largest: int) -> str:
+    """A construction's name, and where its curves end unless that is at the largest size."""
+    refused = [row.n for row in rows if row.parameters is None]
+    last = max((row.n for row in rows if row.parameters is not None), default=0)
+    if last == largest:
+        return name
+    return f"{name} (refused from {min(refused):,} rows)" if refused else f"{name} (built up to {last:,} rows)"
 
 
 def _line(axes: Axes, rows: Sequence[ConstructionRow], column: str, **style: Any) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from idmatters_tf.expressivity import construct
 from idmatters_tf.expressivity.construction import Order
 from idmatters_tf.expressivity.samples import distinct_rows
+from trainers.experiments.panels import WIDTH, note
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback
 from trainers.expressivity.sample import Sample
 from trainers.expressivity.settings import Settings
@@ -123,7 +124,7 @@ def measure(plan: Plan, labels: NDArray[np.integer], classes: int, order: Order,
 def draw(rows: Sequence[ScalingRow]) -> Figure:
     """A column of panels for each of n, k and d that was varied."""
     varied = [name for name in NAMES if any(row.varied == name and row.seconds is not None for row in rows)]
-    figure = Figure(figsize=(3.6 * max(len(varied), 1) + 1, 8), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 8), layout="constrained")
     if not varied:
         figure.text(0.5, 0.5, "impossible at every size", ha="center")
         return figure
@@ -131,10 +132,13 @@ def draw(rows: Sequence[ScalingRow]) -> Figure:
     for column, name in enumerate(varied):
         chosen = [row for row in rows if row.varied == name and row.seconds is not None]
         sizes = np.array([getattr(row, name) for row in chosen], float)
+        impossible = [f"{getattr(row, name):,}" for row in rows if row.varied == name and row.seconds is None]
         fixed = ", ".join(f"{other} = {getattr(chosen[-1], other):,}" for other in NAMES if other != name)
         axes[0][column].set_title(fixed, fontsize=9)
         _draw_column(list(axes[:, column]), name, sizes, chosen)
         axes[2][column].set_xlabel(NAMES[name])
+        if impossible:
+            note(axes[0][column], f"impossible: {name} = {', '.join(impossible)}")
         for each in axes[:, column]:
             each.set_xscale("log")
             each.set_yscale("log")
