@@ -157,10 +157,10 @@ def main():
     axes.set_ylabel("largest eigenvalue of the Hessian")
     axes.legend()
     figure.savefig(out / "sharpness.png", dpi=100)
-    # All couplings in one image: a column for each network, above at the start, below at the end.
-    columns = [[f"coupling-{name}-{moment}.png" for moment in ("start", "end")] for name in options.networks]
-    panels = [np.concatenate([image.imread(out / path) for path in column]) for column in columns]
-    image.imsave(out / "couplings.png", np.concatenate(panels, axis=1))
+    # All couplings in one image: a row for each network, on the left at the start, on the right at the end.
+    rows = [[f"coupling-{name}-{moment}.png" for moment in ("start", "end")] for name in options.networks]
+    panels = [np.concatenate([image.imread(out / path) for path in row], axis=1) for row in rows]
+    image.imsave(out / "couplings.png", np.concatenate(panels))
     print(f"curves: {out / 'sharpness.png'}, couplings: {out / 'couplings.png'}")
 
 

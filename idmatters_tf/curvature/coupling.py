@@ -68,7 +68,7 @@ def layer_coupling(operator: CurvatureOperator, probes: int = 8, seed: int = 0, 
 
 
 def draw_coupling(coupling: Coupling, title: str = "") -> NDArray[np.uint8]:
-    """An image of the table of norms, on a logarithmic scale.
+    """An image of the table of norms, on a logarithmic scale from the smallest one, or a millionth of the largest.
 
     Returns:
         uint8, (rows, columns, 4).
@@ -77,9 +77,8 @@ def draw_coupling(coupling: Coupling, title: str = "") -> NDArray[np.uint8]:
 
     figure, axes = new_figure(6.4, 5.2)
     largest = float(coupling.norms.max()) or 1.0
-    shown: Any = axes.imshow(
-        np.maximum(coupling.norms, 1e-6 * largest), norm=LogNorm(1e-6 * largest, largest), cmap="viridis"
-    )
+    smallest = min(max(float(coupling.norms.min()), 1e-6 * largest), 0.1 * largest)
+    shown: Any = axes.imshow(np.maximum(coupling.norms, smallest), norm=LogNorm(smallest, largest), cmap="viridis")
     figure.colorbar(shown, ax=axes, label="Frobenius norm of the block")
     count = len(coupling.layers)
     if count <= 30:

@@ -55,12 +55,14 @@ def test_refused(make, message):
 
 
 def test_refused_options():
-    model = network()
+    random = keras.layers.Dropout(0.5)
+    model = network(random)
     twice = [*model.trainable_variables, model.trainable_variables[0]]
     for options, message in (
         ({"chunk": 0}, "`chunk` must be a positive integer"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer"),
         ({"variables": twice}, "names a variable twice"),
+        ({"variables": random.variables}, "must hold floating-point variables. Received: .*seed"),
     ):
         with pytest.raises(ValueError, match=message):
             HessianOperator(model, "mse", (X, Y), **options)

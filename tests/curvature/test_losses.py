@@ -1,5 +1,6 @@
 """The loss as `fit` computes it: compiled, by output, weighted, masked; and what is said of losses that do not fit."""
 
+import contextlib
 import re
 import warnings
 
@@ -143,6 +144,10 @@ def test_outputs_that_are_no_probabilities_are_warned_of(loss):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(3)])
     labels = np.eye(3)[np.arange(7) % 3] if loss == "binary_crossentropy" else np.arange(7) % 3
     with pytest.warns(UserWarning, match=r"takes the outputs of .* for probabilities, which they are not.*from_logits"):
+        HessianOperator(model, loss, (rows(), labels))
+    # Between 0 and 1, but they do not sum to 1.
+    model.layers[-1].activation = keras.activations.sigmoid
+    with contextlib.nullcontext() if loss == "binary_crossentropy" else pytest.warns(UserWarning, match="sum to"):
         HessianOperator(model, loss, (rows(), labels))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
