@@ -229,7 +229,11 @@ def draw_steps(rows: Sequence[CertifiedRow]) -> Figure:
             axes.loglog(first.measured_steps, first.promised_steps, markers[run], color=COLORS[theorem], markersize=8)
             shown += [first.measured_steps, first.promised_steps]
     compare_steps(axes, shown)
-    handles = [sample_of(theorem, color=color, marker="o", linestyle="") for theorem, color in COLORS.items()]
+    promising = {row.theorem for row in rows if row.promised_steps is not None}
+    handles = [
+        sample_of(name if name in promising else f"{name} (no promise)", color=color, marker="o", linestyle="")
+        for name, color in COLORS.items()
+    ]
     handles += [sample_of(run, marker=marker, linestyle="") for run, marker in markers.items()]
     add_legend(figure, handles, columns=2)
     return figure

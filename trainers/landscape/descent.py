@@ -137,10 +137,10 @@ def draw_certificate(rows: Sequence[DescentRow]) -> Figure:
     handles = [sample_of(f"depth {depth}", color=colors[depth]) for depth in _few(colors)]
     handles += [
         sample_of("squared gradient"),
-        sample_of("per-layer bound", linestyle="--"),
-        sample_of("bound (2.3)", linestyle=":"),
+        sample_of("per-layer bound, inside the ball", linestyle="--"),
+        sample_of("bound (2.3), inside the ball", linestyle=":"),
     ]
-    add_legend(figure, handles, columns=6)
+    add_legend(figure, handles, columns=3)
     return figure
 
 

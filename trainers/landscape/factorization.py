@@ -100,13 +100,16 @@ def _panel(axes: Axes, rows: Sequence[FactorizationRow]) -> None:
         "polar": {"label": "polar", "color": "tab:blue", "marker": "o"},
         "lower_bound": {"label": "lower bound", "color": "grey", "linestyle": ":"},
     }
-    missing = [
-        str(style["label"])
-        for column, style in curves.items()
-        if not line(axes, rows, "depth", column, markersize=4, **style)
-    ]
+    missing = []
+    for column, style in curves.items():
+        label = str(style["label"])
+        without = [row.depth for row in rows if getattr(row, column) is None]
+        if not line(axes, rows, "depth", column, markersize=4, **style):
+            missing.append(f"not defined for this target: {label}")
+        elif without:
+            missing.append(f"not defined at depth {', '.join(map(str, without))}: {label}")
     if missing:
-        note(axes, f"not defined for this target: {', '.join(missing)}")
+        note(axes, "\n".join(missing))
     axes.set_xscale("log", base=2)
     axes.set_xlabel("depth l")
 

@@ -14,7 +14,9 @@ Row = TypeVar("Row")
 def panels_by_target(
     rows: Sequence[Row], panel: Callable[[Axes, Sequence[Row]], None], label: str, most: int
 ) -> Figure:
-    """A figure with a panel for each target; the legend is the caller's.
+    """A figure with a panel for each of the first targets, which says how many others there are.
+
+    The legend is the caller's.
 
     Args:
         rows: with a `target` each.
@@ -22,8 +24,11 @@ def panels_by_target(
         label: of the vertical axes, which are logarithmic.
         most: how many panels there are at most.
     """
-    targets = list(by_column(rows, "target").items())[:most]
+    found = list(by_column(rows, "target").items())
+    targets = found[:most]
     figure, axes = panels(len(targets), sharey=True)
+    if len(found) > most:
+        figure.suptitle(f"the first {most} of {len(found)} targets; the table has all of them", fontsize=8)
     for each, (target, chosen) in zip(axes, targets, strict=True):
         each.set_title(target, fontsize=9)
         each.set_yscale("log")

@@ -100,7 +100,8 @@ def _panel(axes: Axes, rows: Sequence[RegularizationRow]) -> None:
     line(axes, rows, "weight_decay", "risk", color="tab:red", marker="s", label="risk f - C")
     axes.axhline(rows[0].theorem, color="black", linestyle="--", label="theorem")
     if rows[0].polar is not None:
-        axes.axhline(rows[0].polar, color="tab:green", linestyle="--", label="polar")
+        # The lower bound is nearly the same, and would hide it.
+        axes.axhline(rows[0].polar, color="tab:green", linewidth=4, alpha=0.4, label="polar")
     axes.axhline(rows[0].lower_bound, color="grey", linestyle="--", label="lower bound")
     smallest = min(row.weight_decay for row in rows if row.weight_decay)
     axes.set_xscale("symlog", linthresh=smallest)

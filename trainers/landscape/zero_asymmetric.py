@@ -131,7 +131,7 @@ def _panel(axes: Axes, rows: Sequence[ZeroAsymmetricRow]) -> None:
     colors = {"zero-asymmetric": "tab:blue", "near the identity": "tab:red"}
     for (start,), run in by_columns(rows, "start").items():
         line(axes, run, "step", "risk", color=colors[start], label=start)
-    axes.axhline(REACHED, color="black", linestyle=":", linewidth=1)
+    axes.axhline(REACHED, color="black", linestyle=":", linewidth=1, label="counts as reached")
     axes.set_ylim(bottom=1e-12)
     axes.set_xscale("symlog", linthresh=100)
     axes.set_xlim(left=0)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from idmatters_tf import linear
-from trainers.experiments.panels import add_legend, by_column, panels
+from trainers.experiments.panels import add_legend, by_column, note, panels
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
 from trainers.shortcuts.data import Problem
 from trainers.shortcuts.networks import LINEAR_NETWORKS, ShortcutNetwork
@@ -119,6 +119,9 @@ def draw(rows: Sequence[ConditionsRow]) -> Figure:
         means, deviations = [row.lg_condition for row in of_kind], [row.deviation for row in of_kind]
         axes.errorbar(depths, means, deviations, color=COLORS[kind], marker="o", markersize=4, capsize=3, label=kind)
     mark_depths(axes, rows)
+    beyond = [f"{row.kind} at {row.depth} ({row.at_limit} runs)" for row in rows if row.at_limit]
+    if beyond:
+        note(axes, f"beyond float64, drawn at its limit: {', '.join(beyond)}")
     axes.set_ylabel("log10 of the condition number at the start")
     axes.set_title(f"Li et al., Figure 5; mean and deviation of {rows[0].runs} runs", fontsize=10)
     add_legend(figure, columns=3)

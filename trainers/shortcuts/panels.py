@@ -22,9 +22,9 @@ def shifted(depths: Sequence[int], kind: str) -> NDArray[np.float64]:
 
 
 def mark_depths(axes: Axes, rows: Sequence[Any]) -> None:
-    """A logarithmic axis of depths, a tick at each."""
+    """A logarithmic axis of depths, a tick at each, which says why some kinds of network are not at all of them."""
     depths = sorted({row.depth for row in rows})
     axes.set_xscale("log")
     axes.set_xticks(depths, list(map(str, depths)), fontsize=8)
     axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-    axes.set_xlabel("depth, layers", fontsize=9)
+    axes.set_xlabel("depth, layers (n-shortcuts: where n divides it)", fontsize=9)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from trainers.experiments.panels import add_legend, by_column, panels, sample_of
+from trainers.experiments.panels import add_legend, by_column, note, panels, sample_of
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
 from trainers.shortcuts.data import Problem
 from trainers.shortcuts.networks import networks_with
@@ -127,14 +127,18 @@ def draw(rows: Sequence[SweepRow]) -> Figure:
     figure, axes = panels(2 * len(activations))
     for place, (activation, chosen) in enumerate(activations.items()):
         losses, rates = axes[2 * place : 2 * place + 2]
+        diverged = []
         for kind, of_kind in by_column(chosen, "kind").items():
             best = [row for row in of_kind if row.best and row.loss is not None]
+            diverged += [f"{kind} at {row.depth}" for row in of_kind if row.best and row.loss is None]
             depths = shifted([row.depth for row in best], kind)
             for each, values in ((losses, [row.loss for row in best]), (rates, [row.rate for row in best])):
                 each.loglog(depths, values, color=COLORS[kind], marker="o", markersize=4)
             edges = [(depth, row.rate) for depth, row in zip(depths, best, strict=True) if at_edge(of_kind, row)]
             for depth, rate in edges:
                 rates.plot(depth, rate, color=COLORS[kind], marker="o", markersize=10, markerfacecolor="none")
+        if diverged:
+            note(losses, f"diverged at every rate: {', '.join(diverged)}")
         losses.set_ylabel("loss - optimum at the best rate" if activation == "linear" else "loss at the best rate")
         rates.set_ylabel("best learning rate")
         for each in (losses, rates):
