@@ -6,7 +6,7 @@ import pathlib
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from idmatters_tf.checkpointing import write_atomically
 from trainers.cifar import Cifar
@@ -23,12 +23,12 @@ examples:
   python -m trainers.report runs/small runs/standard            compare two runs
   python -m trainers.report runs/* --out reports/all            every run; those without tests yet are left out
   python -m trainers.report runs/a runs/b --names pad "1x1"     with names of your own
-
+  python -m trainers.report runs/small --format pdf             one run's errors as vector graphics
   python -m trainers.report runs/* --html report.html           one file with curves, settings and images, to send away
 
-It writes comparison.png, comparison.md and comparison.csv, and prints the table. Runs that differ in nothing but the
-seed are also shown together, as mean and standard deviation, and written to seeds.csv. The runs are those of
-trainers.cifar, trainers.imagenet, trainers.sweep and benchmarks/cifar_on_jax.py.
+It writes comparison.png (or in another --format), comparison.md and comparison.csv, and prints the table. Runs that
+differ in nothing but the seed are also shown together, as mean and standard deviation, and written to seeds.csv. The
+runs are those of trainers.cifar, trainers.imagenet, trainers.sweep and benchmarks/cifar_on_jax.py.
 
 With --html it writes that file alone, which refers to nothing outside; the runs may then be those of any program.
 
@@ -47,6 +47,7 @@ class Settings:
     )
     html: str | None = setting(None, help="write one self-contained HTML file instead", metavar="FILE")
     title: str = setting("Convergence", help="title of the plot", metavar="TEXT")
+    format: Literal["png", "svg", "pdf"] = setting("png", help="format of the plot")
     debug: bool = setting(False, help="show tracebacks")
 
     def __post_init__(self) -> None:
@@ -98,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_csv(tables[1], together)
     write_atomically(folder / "comparison.md", text)
     metrics = {name: run.metrics() for name, run in runs.items()}
-    figure = comparison(metrics, folder / "comparison.png", settings.title, groups)
+    figure = comparison(metrics, folder / f"comparison.{settings.format}", settings.title, groups)
     print(f"{text}\n{figure}, {folder / 'comparison.md'}, {', '.join(map(str, tables))}")
     return 0
 

@@ -10,7 +10,7 @@ import signal
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import Option, add_options, options, parse, setting, with_defaults
@@ -52,6 +52,7 @@ class Settings:
         may_be_empty=True,
     )
     out: str = setting("runs/sweep", help="folder of the runs", metavar="DIR")
+    format: Literal["png", "svg", "pdf"] = setting("png", help="format of the plot that compares the runs")
     dry_run: bool = setting(False, help="print the commands and start nothing")
     debug: bool = setting(False, help="show tracebacks")
 
@@ -202,7 +203,8 @@ def _report(settings: Settings, runs: Mapping[str, Sequence[str]], failed: Seque
     shown = [name for name, found in kinds.items() if found & {"test", "diverged"}]
     if any("test" in found for found in kinds.values()):
         paths = [str(folders[name].path) for name in shown]
-        report.main([*paths, "--out", str(pathlib.Path(settings.out) / "report"), "--title", settings.out])
+        out = str(pathlib.Path(settings.out) / "report")
+        report.main([*paths, "--out", out, "--title", settings.out, "--format", settings.format])
     broken = [name for name in failed if "diverged" not in kinds[name]]
     if failed:
         diverged = len(failed) - len(broken)

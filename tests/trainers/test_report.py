@@ -68,7 +68,10 @@ def test_seeds_as_mean_and_deviation_and_runs_that_diverged(tmp_path):
         stream.write(json.dumps({"kind": "diverged", "step": 17, "seconds": 70}) + "\n")
     diverged = make(tmp_path / "standard-s0", {"seed": 0, "init": "s"}, [])
     (diverged / "metrics.jsonl").write_text(json.dumps({"kind": "diverged", "step": 7, "seconds": 3}) + "\n")
-    report(*runs, diverged, "--out", tmp_path / "report")
+    report(*runs, diverged, "--out", tmp_path / "report", "--format", "svg")
+    figure = (tmp_path / "report" / "comparison.svg").read_text()
+    assert "identity (2 seeds, best mean 25.00 %, 1 diverged)" in figure
+    assert "standard-s0 (no test, diverged at step 7)" in figure
     with open(tmp_path / "report" / "comparison.csv", newline="") as stream:
         states = {row["run"]: (row["best error, %"], row["state"]) for row in csv.DictReader(stream)}
     assert states["identity-s2"] == ("60.00", "diverged at step 17")

@@ -62,7 +62,8 @@ def test_a_sweep_starts_its_runs_and_reports(tmp_path, capfd):
     assert capfd.readouterr().out.count("python -m trainers.cifar") == 2
     for seed in (7, 8):
         finished_run(tmp_path / f"seed-{seed}", ["--dataset", "shapes", "--seed", str(seed)], seed / 100)
-    assert main(words) == 0
+    assert main(["--format", "pdf", *words]) == 0
+    assert (tmp_path / "report" / "comparison.pdf").read_bytes().startswith(b"%PDF")
     said = capfd.readouterr().out
     assert "[seed-8] " in said
     assert said.count("is finished. test error: best") == 2

@@ -67,14 +67,14 @@ def comparison(
     title: str,
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> pathlib.Path:
-    """Test error (lines) and training error (faint) against steps for several runs, saved as PNG.
+    """Test error (lines) and training error (faint) against steps for several runs.
 
     Args:
-        runs: by name, the records of metrics.jsonl. Those without a test are left out.
-        path: the file to write.
+        runs: by name, the records of metrics.jsonl. Those without a test are named in the legend alone.
+        path: the file to write, .png, .svg or .pdf.
         title: above the plot.
         groups: the names of runs that are drawn as one curve, their mean, with a band of one standard deviation, by the
-            group's name; by default each run is alone.
+            group's name; by default each run is alone. Those that diverged are counted, and no part of the mean.
 
     Returns:
         The path.
@@ -85,8 +85,14 @@ def comparison(
     axes = figure.subplots()
     drawn = 0
     for name, members in (groups or {name: [name] for name in runs}).items():
-        tests = [test for member in members if (test := _errors(runs[member], "test"))]
+        # A seed that diverged would end the mean early; the table leaves it out as well.
+        whole = [member for member in members if not _diverged([runs[member]])] or members
+        tests = [test for member in whole if (test := _errors(runs[member], "test"))]
+        # The name of a folder is not a formula, whatever is in it.
+        name = name.replace("$", r"\$")
+        ended = _diverged([runs[member] for member in members])
         if not tests:
+            axes.plot([], [], linestyle="", label=f"{name} (no test{ended})")
             continue
         color, style = f"C{drawn % 10}", ("-", "--", ":")[drawn // 10 % 3]
         drawn += 1
@@ -94,17 +100,15 @@ def comparison(
             train = _errors(runs[member], "train")
             if train:
                 steps, errors = zip(*train, strict=True)
-                axes.plot(steps, running_mean(errors), color=color, alpha=0.3, linewidth=1)
+                axes.plot(steps, running_mean(errors), color=color, alpha=0.3, linewidth=1, marker=_marker(train, 1))
         steps, means, deviations = _mean(tests)
         best = min(means)
-        label = f"{name} (best {best:.2f} %)"
+        label = f"{name} (best {best:.2f} %{ended})"
         if len(tests) > 1:
             low, high = ([mean + sign * deviations[i] for i, mean in enumerate(means)] for sign in (-1, 1))
             axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
-            label = f"{name} ({len(tests)} seeds, best mean {best:.2f} %)"
+            label = f"{name} ({len(tests)} seeds, best mean {best:.2f} %{ended})"
         marker = _marker(steps)
-        # The name of a folder is not a formula, whatever is in it.
-        label = label.replace("$", r"\$")
         axes.plot(steps, means, color=color, linestyle=style, marker=marker, markersize=4, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("top-1 error, %    (test: strong, training: faint)")
@@ -113,6 +117,14 @@ def comparison(
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     return save_figure(figure, path)
+
+
+def _diverged(runs):
+    """Words about the runs of a curve that diverged; empty where none did."""
+    steps = [record["step"] for records in runs for record in records if record["kind"] == "diverged"]
+    if len(runs) > 1:
+        return f", {len(steps)} diverged" if steps else ""
+    return f", diverged at step {steps[-1]:,}" if steps else ""
 
 
 def _mean(curves):
