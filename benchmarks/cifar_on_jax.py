@@ -39,6 +39,7 @@ import numpy as np
 from idmatters_tf.checkpointing import replacing
 from idmatters_tf.data import cifar, shapes
 from idmatters_tf.data.images import DataError
+from idmatters_tf.keras_internals import weight_averages
 from idmatters_tf.layers import PerImageStandardization
 from idmatters_tf.muon import Muon
 from idmatters_tf.optimizers import Momentum
@@ -110,6 +111,7 @@ def parser():
     parser.add_argument("--warm-up-steps", type=int, default=0, help="steps up to the rate, with --schedule linear")
     parser.add_argument("--optimizer", choices=("momentum", "muon"), default="momentum", help="the optimizer")
     parser.add_argument("--other-rate", type=float, default=0.5, help="with muon: factor on all other rates")
+    parser.add_argument("--average-weights", type=float, default=0.0, help="decay of averaged weights, tested in place")
     parser.add_argument("--label-smoothing", type=float, default=0.0, help="share spread over all classes")
     parser.add_argument("--momentum", type=float, default=0.9, help="momentum")
     parser.add_argument("--clip-norm", type=float, default=math.inf, help="bound on the gradient's global norm")
@@ -194,11 +196,15 @@ class Training:
         schedule = keras.optimizers.schedules.PiecewiseConstantDecay(boundaries, rates) if boundaries else rates[0]
         if options.schedule == "linear":
             schedule = Linear(options.learning_rate, options.steps, options.warm_up_steps)
+        average = options.average_weights
+        averaging = {"use_ema": True, "ema_momentum": average} if average else {}
         if options.optimizer == "muon":
-            self.optimizer = Muon(schedule, options.momentum, other_rate=options.other_rate)
+            self.optimizer = Muon(schedule, options.momentum, other_rate=options.other_rate, **averaging)
         else:
-            self.optimizer = Momentum(schedule, options.momentum)
+            self.optimizer = Momentum(schedule, options.momentum, **averaging)
         self.optimizer.build(self.model.trainable_variables)
+        places = {id(variable): place for place, variable in enumerate(self.optimizer.variables)}
+        self.averages = [places[id(variable)] for variable in weight_averages(self.optimizer)]
         self.augmentation = Augmentation(data.image_shape, options)
         self.data = self.augmentation.padded(data.train_images), jnp.asarray(data.train_labels)
         self.clip_norm, self.label_smoothing = options.clip_norm, options.label_smoothing
@@ -253,13 +259,15 @@ class Training:
         return jnp.sum(weights * (jnp.argmax(logits, 1) != labels)), jnp.sum(weights * entropies)
 
     def test(self, state, images, labels, batch_size=1000):
-        """Test error and loss; every image counts once."""
+        """Test error and loss, of the averaged weights where weights are averaged; every image counts once."""
+        weights, fixed, slots = state
+        weights = [slots[place] for place in self.averages] or weights
         wrong = loss = 0.0
         for start in range(0, len(images), batch_size):
             chosen = np.arange(start, start + batch_size)
-            weights = jnp.asarray(chosen < len(images), "float32")
+            counted = jnp.asarray(chosen < len(images), "float32")
             chosen = np.minimum(chosen, len(images) - 1)
-            some = self.wrong_and_loss(state[0], state[1], images[chosen], labels[chosen], weights)
+            some = self.wrong_and_loss(weights, fixed, images[chosen], labels[chosen], counted)
             wrong, loss = wrong + float(some[0]), loss + float(some[1])
         return wrong / len(images), loss / len(images)
 
@@ -311,7 +319,9 @@ def main(argv=None):
     options.steps_per_dispatch = options.steps_per_dispatch or (1 if on_cpu else 100)
     settings = {**vars(options), "out": str(options.out), "clip_norm": str(options.clip_norm), "minutes": None}
     config_path, checkpoint_path = options.out / "config.json", options.out / "checkpoint.npz"
-    if config_path.is_file() and json.loads(config_path.read_text())["settings"] != settings:
+    # Runs from before an option was added had its default.
+    usual = vars(parser().parse_args([]))
+    if config_path.is_file() and {**usual, **json.loads(config_path.read_text())["settings"]} != settings:
         parser().error(f"--out {options.out} holds a run with other settings: name another folder")
     try:
         data = load(options)

@@ -239,6 +239,14 @@ def optimized_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Var
     return list(optimizer._trainable_variables) if optimizer.built else []
 
 
+def weight_averages(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """The moving averages of the variables that an optimizer was built for with `use_ema`; empty without it."""
+    if not optimizer.built or not optimizer.use_ema:
+        return []
+    averages: Any = optimizer._model_variables_moving_average
+    return list(averages)
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
     """One call of a layer, or of an operation, in a model's graph.

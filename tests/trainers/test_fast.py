@@ -1,10 +1,13 @@
 """`--preset fast` at a small size: it learns, resumes bit for bit, and what it lacks is refused."""
 
+import json
 import signal
 
+import keras
+import numpy as np
 import pytest
 
-from tests.support.processes import assert_same_run, records, start, wait_until
+from tests.support.processes import assert_same_run, records, start, tensors, wait_until
 from tests.support.programs import run_here
 
 SMALL = ["--preset", "fast", "--dataset", "shapes", "--train-images", 600, "--held-out", 100, "--blocks", 1]
@@ -14,8 +17,12 @@ SMALL += ["--log-every", 5, "--evaluate-every", 30, "--checkpoint-every", 5, "--
 SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
 
 
+# Options that are not in the preset.
+MORE = ["--average-weights", 0.8]
+
+
 def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(program, tmp_path):
-    whole = run_here("trainers.cifar", *SMALL, "--out", tmp_path / "whole")
+    whole = run_here("trainers.cifar", *SMALL, *MORE, "--out", tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
     assert "500 + 100 images" in whole.stderr
     train = [record for record in records(tmp_path / "whole") if record["kind"] == "train"]
@@ -23,13 +30,20 @@ def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(program, tmp_path):
     assert max(record["learning_rate"] for record in train) <= 0.1
     assert train[-1]["learning_rate"] < 0.01
 
-    process = start("trainers.cifar", *SMALL, "--out", tmp_path / "killed")
+    process = start("trainers.cifar", *SMALL, *MORE, "--out", tmp_path / "killed")
     wait_until(process, tmp_path / "killed", 25)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=30)
-    done = program("trainers.cifar", *SMALL, "--out", tmp_path / "killed")
+    done = program("trainers.cifar", *SMALL, *MORE, "--out", tmp_path / "killed")
     assert done.returncode == 0, done.stderr
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+    # The averages are what was evaluated, what is evaluated again and what is exported.
+    loss = json.loads((tmp_path / "whole" / "result.json").read_text())["last_loss"]
+    assert f"test loss {loss:.4f}" in run_here("trainers.cifar", "--evaluate", tmp_path / "whole").stdout
+    saved = [value for name, value in tensors(tmp_path / "whole").items() if "optimizer/_variables" not in name]
+    for weight in keras.saving.load_model(tmp_path / "whole" / "model.keras").get_weights():
+        assert any(np.array_equal(weight, value) for value in saved)
 
 
 @pytest.mark.parametrize(

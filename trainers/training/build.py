@@ -1,6 +1,7 @@
 """From a task's settings to its network, its optimizer and the learner that holds both."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -26,12 +27,13 @@ def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: s
 
 def optimizer_of(recipe: Recipe) -> Callable[[], keras.optimizers.Optimizer]:
     """What makes the optimizer of a recipe."""
+    shared: dict[str, Any] = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
+    if recipe.average_weights:
+        shared |= {"use_ema": True, "ema_momentum": recipe.average_weights}
     if recipe.optimizer == "muon":
-        return lambda: Muon(
-            recipe.learning_rate, momentum=recipe.momentum, nesterov=recipe.nesterov, other_rate=recipe.other_rate
-        )
+        return lambda: Muon(recipe.learning_rate, other_rate=recipe.other_rate, **shared)
     make = Momentum if recipe.momentum_convention == "tensorflow1" else keras.optimizers.SGD
-    return lambda: make(recipe.learning_rate, momentum=recipe.momentum, nesterov=recipe.nesterov)
+    return lambda: make(recipe.learning_rate, **shared)
 
 
 def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -> Learner:

@@ -4,15 +4,16 @@ Every number that an update uses is a function of the weights, the velocities an
 holds: a run that is killed and resumed goes through the same weights as one that is not.
 """
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from idmatters_tf.keras_internals import seed_states
+from idmatters_tf.keras_internals import seed_states, weight_averages
 from trainers.training.schedule import LinearSchedule, Schedule
 
 # With fewer classes the right one is among the first five too easily.
@@ -25,7 +26,8 @@ class Learner:
     Args:
         strategy: a `tf.distribute.Strategy`.
         build_model: returns the network, a `keras.Model` from standardised images to logits.
-        make_optimizer: returns a Keras optimizer of the SGD family.
+        make_optimizer: returns a Keras optimizer of the SGD family; with its `use_ema` the weights are averaged, and
+            `averaged` gives them to the network.
         schedule: the learning rate.
         batch_size: of the global batch.
         clip_norm: bound on the global norm of the gradient over all replicas, or None.
@@ -52,6 +54,7 @@ class Learner:
             self.optimizer = make_optimizer()
             # Inside the scope: slot variables created while tracing break under several replicas.
             self.optimizer.build(self.model.trainable_variables)
+            self._averages = weight_averages(self.optimizer)
             # Neither weights nor saved with them.
             self._random_states = [(int(state.numpy()[0]), state) for state in seed_states(self.model)]
             self.step = tf.Variable(
@@ -98,7 +101,30 @@ class Learner:
         # would count its own iterations, which can lose counts where replicas are not synchronous.
         for gradient, variable in zip(gradients, self.model.trainable_variables, strict=True):
             self.optimizer.update_step(gradient, variable.value, rate)
+        if self._averages:
+            # As Keras' `use_ema`, which would count the optimizer's iterations: the first average is the weights.
+            decay = tf.where(self.step > 0, self.optimizer.ema_momentum, 0.0)
+            for variable, average in zip(self.model.trainable_variables, self._averages, strict=True):
+                self.optimizer.assign(average, decay * average.value + (1 - decay) * variable.value)
         return norm
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside the block the network has the averaged weights, where there are any, and the averages the weights."""
+        self.exchange()
+        try:
+            yield
+        finally:
+            self.exchange()
+
+    def exchange(self) -> None:
+        """Exchanges the weights and their averages, bit for bit; before the first update there are no averages."""
+        if not self._averages or not int(self.step.numpy()):
+            return
+        for variable, average in zip(self.model.trainable_variables, self._averages, strict=True):
+            weights = np.array(variable)
+            variable.assign(np.array(average))
+            average.assign(weights)
 
     def evaluation_sums(
         self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, mirror: bool = False

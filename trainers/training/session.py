@@ -81,6 +81,7 @@ class Session:
         step = self.cluster.gather("the step to go on from", step)[self.cluster.chief]
         if step and not self.run.writes:
             self.checkpoints.restore_step(step)
+        self.trainer.learner.exchange()
         records = self.run.restore_metrics(step, self.checkpoints.records(step) if step else [])
         self._seconds_before = max((record.get("seconds", 0.0) for record in records), default=0.0)
         return step
@@ -142,7 +143,7 @@ class Session:
     def evaluate(self, step: int, handler: SignalHandler | None = None) -> bool:
         """Evaluates the network on the test images, and records the result and the norms of the blocks.
 
-        The weights with the lowest error so far are kept.
+        The weights with the lowest error so far are kept. Where weights are averaged, the averages are what is meant.
 
         Args:
             step: the number of updates made.
@@ -156,6 +157,10 @@ class Session:
             if handler is not None and handler.received is not None and self.cluster.alone:
                 raise _Interrupted
 
+        with self.trainer.learner.averaged():
+            return self._evaluate(step, between)
+
+    def _evaluate(self, step, between):
         model = self.trainer.learner.model
         try:
             measured = self.trainer.evaluate(self.test, progress=self.run.writes, between=between)
@@ -175,12 +180,16 @@ class Session:
         return True
 
     def save(self, step: int) -> None:
-        """Saves a checkpoint, once all tasks of a synchronous cluster have found that their weights are the same."""
+        """Saves a checkpoint, once all tasks of a synchronous cluster have found that their weights are the same.
+
+        Where weights are averaged, its network has the averages: they are what others than this run read of it.
+        """
         if not self.cluster.alone and not self.cluster.asynchronous:
             self.cluster.agree(f"the weights at step {step}", self.trainer.learner.digest())
         if self.run.writes:
             self.run.sync_metrics()
-            self.checkpoints.save(step, self.run.records)
+            with self.trainer.learner.averaged():
+                self.checkpoints.save(step, self.run.records)
 
     def _diverged(self, step):
         self.run.record(kind="diverged", step=step, seconds=self.seconds())

@@ -72,6 +72,15 @@ class Recipe:
         at_least=0,
         at_most=2**31 - 1,
     )
+    average_weights: float = setting(
+        0.0,
+        help="evaluate, keep and export the exponential moving average of the weights with this decay (Polyak & "
+        "Juditsky, 1992; 0: the weights themselves); moving statistics of batch normalisation stay as they are",
+        metavar="X",
+        at_least=0,
+        below=1,
+        added_later=True,
+    )
     init_from: str | None = setting(
         None, help="start from the weights of the newest checkpoint of this run", metavar="RUN", added_later=True
     )

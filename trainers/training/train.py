@@ -151,7 +151,8 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     result = summarize(records, steps, learner.parameters)
     title, drops = task.title(learner.parameters), learner.schedule.drop_steps
     convergence(records, run.path / "convergence.png", title, drops)
-    export_run(task, run, learner.model, steps)
+    with learner.averaged():
+        export_run(task, run, learner.model, steps)
     run.finish(result)
     print(in_words(result))
     print(f"convergence plot:      {run.path / 'convergence.png'}")

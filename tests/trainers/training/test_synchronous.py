@@ -104,3 +104,24 @@ def test_mirror_images_are_averaged_where_asked_for():
     losses = keras.losses.sparse_categorical_crossentropy(DATA.test_labels, (both[0] + both[1]) / 2, from_logits=True)
     assert measured["loss"] == pytest.approx(float(np.mean(losses)), rel=1e-5)
     assert measured["loss"] != pytest.approx(ours.evaluate(batches)["loss"], rel=1e-5)
+
+
+def test_the_averages_follow_their_recurrence_and_change_places_with_the_weights():
+    strategy = tf.distribute.get_strategy()
+    learner = Learner(strategy, build, lambda: Momentum(0.2, 0.9, use_ema=True, ema_momentum=0.75), SCHEDULE, 16)
+    ours, iterator = SynchronousTrainer(learner), iter(distribute(strategy, lambda share: BATCHES.dataset(0, 3, share)))
+    model, start = learner.model, learner.model.get_weights()
+    with learner.averaged():
+        np.testing.assert_array_equal(model.trainable_variables[0], start[0])
+    weights, averages = [], None
+    for _ in range(3):
+        ours.update(iterator)
+        weights = [np.array(v) for v in model.trainable_variables]
+        averages = averages or weights
+        averages = [0.75 * a + 0.25 * w for a, w in zip(averages, weights, strict=True)]
+    with learner.averaged():
+        for variable, expected in zip(model.trainable_variables, averages, strict=True):
+            np.testing.assert_allclose(variable, expected, atol=1e-6)
+    for variable, expected in zip(model.trainable_variables, weights, strict=True):
+        np.testing.assert_array_equal(variable, expected)
+    assert max(np.abs(a - w).max() for a, w in zip(averages, weights, strict=True)) > 1e-3
