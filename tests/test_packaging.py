@@ -176,6 +176,8 @@ def test_the_version_is_the_changelogs_newest():
     version = packaging.version.Version(idmatters_tf.__version__)
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert packaging.version.Version(headings[0]) == version
+    for file, pattern in (("CITATION.cff", r"^version: (.*)"), ("README.md", r"^  version = \{(.*)\}")):
+        assert re.findall(pattern, (ROOT / file).read_text(), re.MULTILINE) == [idmatters_tf.__version__], file
 
 
 @pytest.mark.parametrize("package", ["idmatters_tf", "models", "trainers"])
