@@ -126,12 +126,15 @@ def main():
     data = load(options)
 
     moments = {"start": "at the start"} | ({"after": f"after {options.steps} steps"} if options.steps else {})
-    figure = Figure(figsize=(3.2 * len(options.kinds), 3.0 * len(moments)), layout="constrained")
-    axes = figure.subplots(len(moments), len(options.kinds), sharey=True, squeeze=False)
+    panels = [(kind, moment) for kind in options.kinds for moment in moments]
+    # Two in a row: no wider than a page.
+    shape = -(-len(panels) // 2), min(len(panels), 2)
+    figure = Figure(figsize=(4.0 * shape[1], 2.5 * shape[0] + 0.5), layout="constrained")
+    axes = dict(zip(panels, figure.subplots(*shape, sharey="row", squeeze=False).flat, strict=False))
     columns = ["network", "‖J − I‖ at the start", "below 1", f"after {options.steps} steps", "below 1"]
     columns += ["mean training loss by blocks a stage"]
     table = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for column, kind in enumerate(options.kinds):
+    for kind in options.kinds:
         curves, kept = {moment: {} for moment in moments}, {}
         for depth in options.depths:
             saved = kept[depth] = result(kind, depth, data, options)
@@ -149,16 +152,25 @@ def main():
             if "loss" in saved and saved["loss"] is None:
                 print(f"{kind:8} {depth:3} blocks a stage diverged", flush=True)
         table.append(table_row(kind, kept))
-        for row, moment in enumerate(moments):
-            plot_distances(axes[row, column], curves[moment])
-            axes[row, column].set_title(f"{TITLES[kind]}, {moments[moment]}", fontsize=9)
-            axes[row, column].set_xscale("log")
-            if column:
-                axes[row, column].set_ylabel("")
-    for place in axes.flat[1:]:
+        for moment, title in moments.items():
+            place = axes[kind, moment]
+            plot_distances(place, curves[moment])
+            place.set_title(f"{TITLES[kind]}, {title}", fontsize=9)
+            place.set_xscale("log")
+            diverged = [
+                str(depth) for depth, saved in kept.items() if moment == "after" and saved.get("loss", 0) is None
+            ]
+            if diverged:
+                place.text(
+                    0.03, 0.04, f"diverged: {', '.join(diverged)} a stage", transform=place.transAxes, fontsize=7
+                )
+    for place in figure.axes:
+        place.label_outer()
         if place.get_legend() is not None:
             place.get_legend().remove()
-    figure.savefig(options.out / "isometry-blocks.png", dpi=100)
+    handles, labels = max((place.get_legend_handles_labels() for place in figure.axes), key=lambda found: len(found[1]))
+    figure.legend(handles, labels, loc="outside lower center", ncols=6, fontsize=8)
+    figure.savefig(options.out / "isometry-blocks.png", dpi=150)
     (options.out / "results.md").write_text("\n".join(table) + "\n")
     print(f"figure and table: {options.out / 'isometry-blocks.png'}, {options.out / 'results.md'}")
 
