@@ -145,6 +145,23 @@ def test_commands_are_found():
         check(("trainers.imagenet", "--blocks", "1", "1", "--stem", "64", "--widths", "32", "64"))
 
 
+def test_scripts_and_their_options_exist():
+    """Those of `python examples/...` and `python benchmarks/...`, which are run elsewhere, with other options."""
+    shared = "".join(path.read_text() for path in ROOT.glob("benchmarks/harness/*.py"))
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    found = set()
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        for script, options in re.findall(r"\bpython ((?:examples|benchmarks|docs)/[\w/]+\.py)([^`\n|#)]*)", text):
+            found.add(script)
+            assert (ROOT / script).is_file(), f"{page}: {script}"
+            source = (ROOT / script).read_text() + shared
+            unknown = [each for each in re.findall(r"(?<!\S)\[?(--[\w-]+)", options) if f'"{each}"' not in source]
+            assert not unknown, f"{page}: {script} {unknown}"
+        assert set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE)) <= targets, page
+    assert len(found) > 12
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
