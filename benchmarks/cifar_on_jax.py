@@ -118,6 +118,7 @@ def parser():
     parser.add_argument("--padding", type=int, default=2, help="pixels a side before cropping; 4 in He et al.")
     parser.add_argument("--padding-mode", choices=("zero", "reflect"), default="zero", help="what is padded with")
     parser.add_argument("--cutout", type=int, default=0, help="side of a square erased from each training image")
+    parser.add_argument("--mixup", type=float, default=0.0, help="alpha of mixup (Zhang et al., 2018); 0: none")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of the convolutions")
     parser.add_argument("--seed", type=int, default=0, help="of everything random")
     parser.add_argument("--steps-per-dispatch", type=int, help="steps in one call of the device; None: 100, 1 on CPUs")
@@ -138,7 +139,7 @@ class Augmentation:
 
     def __init__(self, image_shape, options):
         self.size, self.padding, self.batch_size = image_shape[:2], options.padding, options.batch_size
-        self.padding_mode, self.cutout = options.padding_mode, options.cutout
+        self.padding_mode, self.cutout, self.mixup = options.padding_mode, options.cutout, options.mixup
         self.order, self.draws = jax.random.split(jax.random.key(options.seed))
         self.standardize = PerImageStandardization(dtype="float32")
 
@@ -170,6 +171,12 @@ class Augmentation:
         crops = self.standardize(jnp.where(flips, crops[:, :, ::-1], crops))
         return self.cut_out(crops, jax.random.fold_in(key, 2)) if self.cutout else crops, labels[indices]
 
+    def share(self, step):
+        """The proportion in which neighbours are mixed at a step, see `idmatters_tf.data.mixup`."""
+        key = jax.random.fold_in(jax.random.fold_in(self.draws, step), 3)
+        p = jax.random.beta(key, self.mixup, self.mixup)
+        return jnp.maximum(p, 1 - p)
+
     def cut_out(self, images, key):
         """The images with a square of zeros centred anywhere in them."""
         first = jax.random.randint(key, (2, self.batch_size, 1), 0, jnp.array(self.size)[:, None, None])
@@ -179,6 +186,11 @@ class Augmentation:
             for size, start in zip(self.size, first, strict=True)
         )
         return jnp.where((rows[:, :, None] & cols[:, None, :])[..., None], 0.0, images)
+
+
+def neighbours(values):
+    """The first entry in the place of the second and the other way round, and so on."""
+    return values.reshape(-1, 2, *values.shape[1:])[:, ::-1].reshape(values.shape)
 
 
 class Training:
@@ -213,13 +225,16 @@ class Training:
         groups = self.model.trainable_variables, self.model.non_trainable_variables, self.optimizer.variables
         return tuple([variable.value for variable in group] for group in groups)
 
-    def loss(self, trainable, fixed, images, labels):
+    def loss(self, trainable, fixed, images, labels, share):
         logits, fixed, penalties = self.model.stateless_call(
             trainable, fixed, images, training=True, return_losses=True
         )
         logits = logits.astype("float32")
         logarithms = jax.nn.log_softmax(logits)
         entropy = -jnp.take_along_axis(logarithms, labels[:, None], 1).mean()
+        if share is not None:
+            others = -jnp.take_along_axis(logarithms, neighbours(labels)[:, None], 1).mean()
+            entropy = share * entropy + (1 - share) * others
         wrong = jnp.mean(jnp.argmax(logits, 1) != labels)
         smoothing = self.label_smoothing * (-logarithms.mean() - entropy)
         return entropy + smoothing + sum(penalties), (fixed, entropy, wrong)
@@ -227,8 +242,11 @@ class Training:
     def step(self, state, data, step, first_position, permutation):
         trainable, fixed, slots = state
         images, labels = self.augmentation.batch(data, step, first_position, permutation)
+        share = self.augmentation.share(step) if self.augmentation.mixup else None
+        if share is not None:
+            images = share * images + (1 - share) * neighbours(images)
         (_, (fixed, entropy, wrong)), gradients = jax.value_and_grad(self.loss, has_aux=True)(
-            trainable, fixed, images, labels
+            trainable, fixed, images, labels, share
         )
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(gradient)) for gradient in gradients))
         shrink = jnp.minimum(1.0, self.clip_norm / norm)
@@ -329,6 +347,9 @@ def main(argv=None):
         parser().error(str(error))
     if options.steps_per_dispatch * options.batch_size > len(data.train_labels):
         parser().error(f"--steps-per-dispatch: a dispatch may not be longer than an epoch of {len(data.train_labels)}")
+
+    if options.mixup and options.batch_size % 2:
+        parser().error(f"--batch-size must be even with --mixup. Received: {options.batch_size}")
 
     training = Training(data, options)
     parameters = sum(math.prod(variable.shape) for variable in training.model.trainable_variables)

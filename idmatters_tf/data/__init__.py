@@ -5,6 +5,7 @@ cifar     CIFAR-10 and CIFAR-100, from the official binary files or through Tens
 mnist     MNIST, from the official idx files or through TensorFlow Datasets
 shapes    a built-in, generated data set: works offline
 augment   crop, flip and standardise a batch at once
+mixup     convex combinations of the images of a batch
 sources   where data sets are looked for, and how TensorFlow Datasets gives them
 protocols what training code uses of a data set and its batches
 batches   which images, in which order, with which augmentation, at which step, on which replica
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         folders,
         imagenet,
         images,
+        mixup,
         mnist,
         protocols,
         records,
@@ -44,6 +46,7 @@ __all__ = [
     "folders",
     "imagenet",
     "images",
+    "mixup",
     "mnist",
     "protocols",
     "records",

@@ -18,7 +18,7 @@ SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
 
 
 # Options that are not in the preset.
-MORE = ["--average-weights", 0.8]
+MORE = ["--average-weights", 0.8, "--mixup", 0.3]
 
 
 def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(program, tmp_path):
@@ -53,6 +53,7 @@ def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(program, tmp_path):
         (["--preset", "fast", "--depth", "20"], "--depth is not an option of --model normalizer-free"),
         (["--preset", "fast", "--warm-up-steps", "9000"], "--warm-up-steps must be less than --steps"),
         (["--branch-gain", "0.1"], "--branch-gain is not an option of --model identity"),
+        (["--mixup", "0.2", "--batch-size", "25"], "--batch-size must be even with --mixup"),
         (["--mirror"], "--mirror needs --evaluate"),
         (["--label-smoothing", "1"], "argument --label-smoothing"),
         (["--dataset", "shapes", "--train-images", "50", "--held-out", "50"], "--held-out must be less than the 50"),

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf.data import mixup
 from idmatters_tf.keras_internals import seed_states, weight_averages
 from trainers.training.schedule import LinearSchedule, Schedule
 
@@ -34,6 +35,9 @@ class Learner:
         label_smoothing: the share of each label that is spread evenly over all classes; the cross-entropy that is
             reported is that of the labels as they are.
         preprocess: maps what the batches hold to images for the network, on the devices; None: they hold these.
+        mixup: the alpha of `idmatters_tf.data.mixup`, 0 for none; the cross-entropy that is reported is then that of
+            the mixed labels, and the error that of the label that counts more.
+        seed: of mixup.
     """
 
     def __init__(
@@ -46,9 +50,12 @@ class Learner:
         clip_norm: float | None = None,
         label_smoothing: float = 0.0,
         preprocess: Callable | None = None,
+        mixup: float = 0.0,
+        seed: int = 0,
     ):
         self.strategy, self.schedule, self.batch_size = strategy, schedule, batch_size
         self.clip_norm, self.label_smoothing, self.preprocess = clip_norm, label_smoothing, preprocess
+        self.mixup, self.seed = mixup, seed
         with strategy.scope():
             self.model = build_model()
             self.optimizer = make_optimizer()
@@ -80,9 +87,17 @@ class Learner:
     def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
         """This replica's part of the gradient, and of `[cross-entropy, weight penalty, error]`."""
         replica = tf.distribute.get_replica_context()
+        images, share = self._prepared(images), None
+        if self.mixup:
+            share = mixup.share(self.mixup, self.seed, self.step)
+            images = mixup.mix(images, share)
         with tf.GradientTape() as tape:
-            logits = self.model(self._prepared(images), training=True)
-            cross_entropy = tf.reduce_sum(_cross_entropy(labels, logits)) / self.batch_size
+            logits = self.model(images, training=True)
+            cross_entropies = _cross_entropy(labels, logits)
+            if share is not None:
+                others = _cross_entropy(mixup.neighbours(labels), logits)
+                cross_entropies = share * cross_entropies + (1 - share) * others
+            cross_entropy = tf.reduce_sum(cross_entropies) / self.batch_size
             penalty = tf.add_n(self.model.losses or [tf.zeros(())]) / replica.num_replicas_in_sync
             loss = cross_entropy + penalty
             if self.label_smoothing:

@@ -53,6 +53,14 @@ class Recipe:
         at_least=0,
         below=1,
     )
+    mixup: float = setting(
+        0.0,
+        help="train on convex combinations of two images and of their labels, in one proportion a batch, from "
+        "Beta(X, X) (Zhang et al., 2018; 0: none)",
+        metavar="X",
+        at_least=0,
+        added_later=True,
+    )
     weight_decay: float = setting(
         1e-4,
         help="adds X * sum(w^2) / 2 over the kernels to the loss, as the paper's code does",
@@ -125,6 +133,8 @@ class Recipe:
     def __post_init__(self) -> None:
         if list(self.drop_steps) != sorted(self.drop_steps):
             raise UsageError(f"--drop-steps must be in ascending order. Received: {list(self.drop_steps)}")
+        if self.mixup and self.batch_size % 2:
+            raise UsageError(f"--batch-size must be even with --mixup. Received: {self.batch_size}")
         if self.schedule == "linear" and self.warm_up_steps >= self.steps:
             raise UsageError(
                 f"--warm-up-steps must be less than --steps with --schedule linear. Received: {self.warm_up_steps} of "

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf.data import shapes
+from idmatters_tf.data import mixup, shapes
 from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.optimizers import Momentum
@@ -93,6 +93,27 @@ def test_smoothed_labels_are_trained_on_and_plain_ones_reported():
         np.testing.assert_allclose(found, wanted, atol=1e-6)
     plain = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     assert float(measured[0]) == pytest.approx(float(tf.reduce_mean(plain)), rel=1e-5)
+
+
+def test_mixed_images_are_trained_on_with_the_labels_of_both_in_one_proportion():
+    ours = trainer(mixup=1.0, seed=7, label_smoothing=0.2).learner
+    images, labels = BATCHES.batch(0)
+    p = float(mixup.share(1.0, 7, 0))
+    assert 0.5 < p < 0.99
+    others = np.arange(16).reshape(8, 2)[:, ::-1].ravel()
+    mixed = p * images.numpy() + (1 - p) * images.numpy()[others]
+    both = p * np.eye(10)[labels] + (1 - p) * np.eye(10)[labels.numpy()[others]]
+    gradients, measured = ours.gradients(images, labels)
+    with tf.GradientTape() as tape:
+        logits = ours.model(mixed, training=True)
+        loss = tf.reduce_mean(keras.losses.categorical_crossentropy(both * 0.8 + 0.02, logits, from_logits=True))
+        loss += tf.add_n(ours.model.losses)
+    expected = tape.gradient(loss, [v.value for v in ours.model.trainable_variables])
+    for found, wanted in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    plain = keras.losses.categorical_crossentropy(both, logits, from_logits=True)
+    assert float(measured[0]) == pytest.approx(float(tf.reduce_mean(plain)), rel=1e-5)
+    assert float(measured[2]) == np.mean(np.argmax(logits, 1) != labels.numpy())
 
 
 def test_mirror_images_are_averaged_where_asked_for():
