@@ -37,6 +37,7 @@ import keras
 import numpy as np
 
 from idmatters_tf.checkpointing import replacing
+from idmatters_tf.clipping import clip_units, precedes_last_layer
 from idmatters_tf.data import cifar, shapes
 from idmatters_tf.data.images import DataError
 from idmatters_tf.keras_internals import weight_averages
@@ -115,6 +116,7 @@ def parser():
     parser.add_argument("--label-smoothing", type=float, default=0.0, help="share spread over all classes")
     parser.add_argument("--momentum", type=float, default=0.9, help="momentum")
     parser.add_argument("--clip-norm", type=float, default=math.inf, help="bound on the gradient's global norm")
+    parser.add_argument("--adaptive-clipping", type=float, help="bound on each unit's gradient over its weights' norm")
     parser.add_argument("--padding", type=int, default=2, help="pixels a side before cropping; 4 in He et al.")
     parser.add_argument("--padding-mode", choices=("zero", "reflect"), default="zero", help="what is padded with")
     parser.add_argument("--cutout", type=int, default=0, help="side of a square erased from each training image")
@@ -219,6 +221,7 @@ class Training:
         self.averages = [places[id(variable)] for variable in weight_averages(self.optimizer)]
         self.augmentation = Augmentation(data.image_shape, options)
         self.data = self.augmentation.padded(data.train_images), jnp.asarray(data.train_labels)
+        self.clipped, self.adaptive_clipping = precedes_last_layer(self.model), options.adaptive_clipping
         self.clip_norm, self.label_smoothing = options.clip_norm, options.label_smoothing
 
     def state(self):
@@ -251,6 +254,8 @@ class Training:
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(gradient)) for gradient in gradients))
         shrink = jnp.minimum(1.0, self.clip_norm / norm)
         gradients = [gradient * shrink for gradient in gradients]
+        if self.adaptive_clipping:
+            gradients = clip_units(gradients, trainable, self.adaptive_clipping, which=self.clipped)
         trainable, slots = self.optimizer.stateless_apply(slots, gradients, trainable)
         return (trainable, fixed, slots), jnp.stack([entropy, wrong, norm])
 

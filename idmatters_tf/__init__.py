@@ -10,6 +10,7 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
     linear         deep linear networks as mathematics: risks, factorisations, Hessians, gradient descent
     optimizers     Momentum (the learning rate outside the velocity, as TensorFlow 1 had it)
     muon           Muon (orthogonalised momentum for kernels of constant norm)
+    clipping       adaptive gradient clipping, for networks without normalisation
     norms          Frobenius and spectral norms of a network's kernels
     callbacks      for `model.fit`: exact resume after a kill; what the theory watches, measured during training
     determinism    all switches for reproducible training in one call
@@ -28,6 +29,7 @@ from idmatters_tf.registration import register
 if TYPE_CHECKING:
     from idmatters_tf import (
         callbacks,
+        clipping,
         curvature,
         data,
         determinism,
@@ -47,6 +49,7 @@ __version__ = "0.1.0"
 __all__ = [
     "__version__",
     "callbacks",
+    "clipping",
     "curvature",
     "data",
     "determinism",

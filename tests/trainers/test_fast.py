@@ -18,7 +18,7 @@ SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
 
 
 # Options that are not in the preset.
-MORE = ["--average-weights", 0.8, "--mixup", 0.3]
+MORE = ["--average-weights", 0.8, "--mixup", 0.3, "--adaptive-clipping", 0.05]
 
 
 def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(program, tmp_path):

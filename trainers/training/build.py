@@ -65,4 +65,5 @@ def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -
         task.preprocess_on_device,
         recipe.mixup,
         recipe.seed,
+        recipe.adaptive_clipping,
     )

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf.clipping import clip_units, precedes_last_layer
 from idmatters_tf.data import mixup
 from idmatters_tf.keras_internals import seed_states, weight_averages
 from trainers.training.schedule import LinearSchedule, Schedule
@@ -38,6 +39,7 @@ class Learner:
         mixup: the alpha of `idmatters_tf.data.mixup`, 0 for none; the cross-entropy that is reported is then that of
             the mixed labels, and the error that of the label that counts more.
         seed: of mixup.
+        adaptive_clipping: the bound of `idmatters_tf.clipping.clip_units`, over all replicas, or None.
     """
 
     def __init__(
@@ -52,16 +54,18 @@ class Learner:
         preprocess: Callable | None = None,
         mixup: float = 0.0,
         seed: int = 0,
+        adaptive_clipping: float | None = None,
     ):
         self.strategy, self.schedule, self.batch_size = strategy, schedule, batch_size
         self.clip_norm, self.label_smoothing, self.preprocess = clip_norm, label_smoothing, preprocess
-        self.mixup, self.seed = mixup, seed
+        self.mixup, self.seed, self.adaptive_clipping = mixup, seed, adaptive_clipping
         with strategy.scope():
             self.model = build_model()
             self.optimizer = make_optimizer()
             # Inside the scope: slot variables created while tracing break under several replicas.
             self.optimizer.build(self.model.trainable_variables)
             self._averages = weight_averages(self.optimizer)
+            self._clipped = precedes_last_layer(self.model)
             # Neither weights nor saved with them.
             self._random_states = [(int(state.numpy()[0]), state) for state in seed_states(self.model)]
             self.step = tf.Variable(
@@ -108,10 +112,13 @@ class Learner:
         return gradients, tf.stack([cross_entropy, penalty, error])
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor) -> tf.Tensor:
-        """Clips the whole gradient and updates the weights. Returns the gradient's norm before clipping."""
+        """Clips the gradient and updates the weights. Returns the gradient's norm before clipping."""
         norm = tf.linalg.global_norm(gradients)
         if self.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self.clip_norm, use_norm=norm)
+        if self.adaptive_clipping is not None:
+            weights = [variable.value for variable in self.model.trainable_variables]
+            gradients = clip_units(gradients, weights, self.adaptive_clipping, which=self._clipped)
         # Each variable's update is called directly: `optimizer.apply` would reduce the gradients a second time, and
         # would count its own iterations, which can lose counts where replicas are not synchronous.
         for gradient, variable in zip(gradients, self.model.trainable_variables, strict=True):

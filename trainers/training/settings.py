@@ -70,6 +70,14 @@ class Recipe:
     clip_norm: float | None = setting(
         None, help="clip the gradient to this global norm (default: no clipping)", metavar="X", above=0
     )
+    adaptive_clipping: float | None = setting(
+        None,
+        help="clip the gradient of each unit to X times the norm of its weights, except in the last layer, behind "
+        "--clip-norm (Brock et al., 2021; default: no clipping)",
+        metavar="X",
+        above=0,
+        added_later=True,
+    )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", help="precision of the convolutions; weights stay float32"
     )
