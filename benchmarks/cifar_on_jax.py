@@ -41,7 +41,7 @@ from idmatters_tf.clipping import clip_units, precedes_last_layer
 from idmatters_tf.data import cifar, shapes
 from idmatters_tf.data.images import DataError
 from idmatters_tf.keras_internals import weight_averages
-from idmatters_tf.layers import PerImageStandardization
+from idmatters_tf.layers import PatchWhitening2D, PerImageStandardization
 from idmatters_tf.muon import Muon
 from idmatters_tf.optimizers import Momentum
 from models.all_cnn import all_cnn_c
@@ -220,6 +220,9 @@ class Training:
         places = {id(variable): place for place, variable in enumerate(self.optimizer.variables)}
         self.averages = [places[id(variable)] for variable in weight_averages(self.optimizer)]
         self.augmentation = Augmentation(data.image_shape, options)
+        stem = self.model.layers[1]
+        if isinstance(stem, PatchWhitening2D):
+            stem.adapt(self.augmentation.standardize(data.train_images[:2000]))
         self.data = self.augmentation.padded(data.train_images), jnp.asarray(data.train_labels)
         self.clipped, self.adaptive_clipping = precedes_last_layer(self.model), options.adaptive_clipping
         self.clip_norm, self.label_smoothing = options.clip_norm, options.label_smoothing

@@ -22,6 +22,7 @@ CLASSES = {
         "ClassNames",
         "LinearResidual",
         "PadShortcut2D",
+        "PatchWhitening2D",
         "PerImageStandardization",
         "RandomProjection",
         "ResidualConv2D",

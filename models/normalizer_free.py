@@ -6,7 +6,7 @@ import keras
 
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.initializers import mixed_seed
-from idmatters_tf.layers import ScaledResidualConv2D
+from idmatters_tf.layers import PatchWhitening2D, ScaledResidualConv2D
 from idmatters_tf.layers.arguments import decay_regularizer
 
 
@@ -18,6 +18,7 @@ def normalizer_free_resnet(
     stem: int = 48,
     stem_size: int = 3,
     stem_strides: int = 1,
+    whiten_stem: bool = False,
     branch_gain: float = 0.2,
     last_kernel_size: int = 1,
     standardize: bool = False,
@@ -41,6 +42,8 @@ def normalizer_free_resnet(
         blocks: residual blocks of each stage, or one number for all stages.
         widths: channels of each stage, not decreasing.
         stem, stem_size, stem_strides: channels, kernel size and stride of the first convolution.
+        whiten_stem: whether the first convolution is a `PatchWhitening2D`, which is to be fitted to training images:
+            `model.get_layer("stem").adapt(images)`.
         branch_gain: where the gains of each block's second kernel start, see `ScaledResidualConv2D`.
         last_kernel_size: of each block's second kernel. With 1 a block costs little more than half: the same work buys
             almost twice the activations in a row.
@@ -75,7 +78,8 @@ def normalizer_free_resnet(
             f"widths={tuple(widths)}, stem={stem}"
         )
     inputs = keras.Input(input_shape, name="images")
-    features = keras.layers.Conv2D(
+    convolution = PatchWhitening2D if whiten_stem else keras.layers.Conv2D
+    features = convolution(
         stem,
         stem_size,
         strides=stem_strides,

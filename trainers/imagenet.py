@@ -194,6 +194,7 @@ class ImageNetSettings:
             check_widths(self.layout())
         else:
             check_not_decreasing(self.network.stem, widths, f"--model {model}")
+            networks.check_stem(self.network.stem, self.network.stem_size, self.network.normalizer_free)
 
     def layout(self, replicas: int = 1) -> Layout:
         """The layout of `--model identity`."""

@@ -11,6 +11,7 @@ LinearResidual           h + A h, the block of the landscape theorem
 ShortcutUnit             h + post(W_n mid(... mid(W_1 pre(h)))), Li et al.'s n-shortcut unit
 PerImageStandardization  (x - mean) / std of each image, so that an exported model takes raw pixels
 ClassNames               keeps the names of the classes in a model
+PatchWhitening2D         a first layer of frozen filters that whiten the patches of the images
 ZCAWhitening             global contrast normalisation and ZCA whitening, All-CNN's preprocessing
 """
 
@@ -22,12 +23,14 @@ from idmatters_tf.layers.preprocessing import PerImageStandardization, ZCAWhiten
 from idmatters_tf.layers.projection import RandomProjection
 from idmatters_tf.layers.scaled import ScaledConv2D, ScaledResidualConv2D
 from idmatters_tf.layers.stacked import ResidualDenseStack
+from idmatters_tf.layers.whitening import PatchWhitening2D
 
 __all__ = [
     "BasicBlock2D",
     "ClassNames",
     "LinearResidual",
     "PadShortcut2D",
+    "PatchWhitening2D",
     "PerImageStandardization",
     "RandomProjection",
     "ResidualConv2D",

@@ -39,6 +39,10 @@ def test_standardized_kernels_have_mean_0_and_the_norm_of_the_gain():
         layer.set_weights([factor * kernel + offset, np.zeros(4), np.full(4, 0.5)])
         outputs.append(np.array(layer(images)))
     np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-3)
+    # Of the gain times the paper's gamma; after the second round of weights, as after the first.
+    applied = np.array(layer.applied_kernel).reshape(27, 4)
+    np.testing.assert_allclose(applied.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(applied.var(axis=0) * 27, (0.5 * RELU_GAIN) ** 2, rtol=1e-3)
     standard = (kernel - kernel.mean((0, 1, 2))) / kernel.std((0, 1, 2)) / np.sqrt(27) * RELU_GAIN
     check_layer(layer, images, naive_convolution(images, 0.5 * standard), atol=1e-3)
 

@@ -6,7 +6,10 @@ import signal
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from idmatters_tf.data import shapes
+from idmatters_tf.data.augment import standardize
 from tests.support.processes import assert_same_run, records, start, tensors, wait_until
 from tests.support.programs import run_here
 
@@ -18,7 +21,8 @@ SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
 
 
 # Options that are not in the preset.
-MORE = ["--average-weights", 0.8, "--mixup", 0.3, "--adaptive-clipping", 0.05]
+MORE = ["--average-weights", 0.8, "--mixup", 0.3, "--adaptive-clipping", 0.05, "--standardize-kernels"]
+MORE += ["--whiten-stem"]
 
 
 def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(program, tmp_path):
@@ -42,8 +46,16 @@ def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(program, tmp_path):
     loss = json.loads((tmp_path / "whole" / "result.json").read_text())["last_loss"]
     assert f"test loss {loss:.4f}" in run_here("trainers.cifar", "--evaluate", tmp_path / "whole").stdout
     saved = [value for name, value in tensors(tmp_path / "whole").items() if "optimizer/_variables" not in name]
-    for weight in keras.saving.load_model(tmp_path / "whole" / "model.keras").get_weights():
+    model = keras.saving.load_model(tmp_path / "whole" / "model.keras")
+    for weight in model.get_weights():
         assert any(np.array_equal(weight, value) for value in saved)
+    assert '"standardize": true' in model.to_json()
+
+    # The first layer was fitted to the images: what comes out of it has variance 1.
+    network = model.get_layer("normalizer_free_resnet")
+    images = standardize(tf.constant(shapes.load(600, 1).train_images[:500], tf.float32))
+    features = keras.ops.conv(images, network.get_layer("stem").kernel)
+    np.testing.assert_allclose(np.std(features, axis=(0, 1, 2)), 1, atol=0.05)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +64,11 @@ def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(program, tmp_path):
         (["--preset", "fast", "--widths", "32", "16"], "must not decrease with --model normalizer-free"),
         (["--preset", "fast", "--depth", "20"], "--depth is not an option of --model normalizer-free"),
         (["--preset", "fast", "--warm-up-steps", "9000"], "--warm-up-steps must be less than --steps"),
+        (
+            ["--preset", "fast", "--stem", "56", "--whiten-stem"],
+            "--stem must be even and at most 54 with --whiten-stem",
+        ),
+        (["--whiten-stem"], "--whiten-stem is not an option of --model identity"),
         (["--branch-gain", "0.1"], "--branch-gain is not an option of --model identity"),
         (["--mixup", "0.2", "--batch-size", "25"], "--batch-size must be even with --mixup"),
         (["--mirror"], "--mirror needs --evaluate"),

@@ -4,15 +4,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from idmatters_tf.data.protocols import DataSet
+from idmatters_tf.layers import PatchWhitening2D
 from idmatters_tf.muon import Muon
 from idmatters_tf.optimizers import Momentum
 from trainers.cli.arguments import UsageError
 from trainers.training.learner import Learner
 from trainers.training.settings import Recipe
 from trainers.training.task import Task
+
+# Of which the first layer whitens the patches: two million.
+WHITENING_IMAGES = 2000
 
 
 def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: str, replicas: int = 1) -> keras.Model:
@@ -67,3 +72,15 @@ def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -
         recipe.seed,
         recipe.adaptive_clipping,
     )
+
+
+def fit_stem(task: Task, learner: Learner) -> None:
+    """Fits a first layer that whitens patches to the training images; does nothing where there is none."""
+    layers = [layer for layer in learner.model.layers if isinstance(layer, PatchWhitening2D)]
+    if not layers:
+        return
+    prepare = learner.preprocess or (lambda images: images)
+    batches = task.examples(WHITENING_IMAGES).dataset()
+    images = np.concatenate([prepare(images).numpy()[weights.numpy() > 0] for images, _, weights in batches])
+    for layer in layers:
+        layer.adapt(images)

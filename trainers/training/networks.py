@@ -36,6 +36,18 @@ class NormalizerFree:
         at_most=99,
         added_later=True,
     )
+    standardize_kernels: bool | None = setting(
+        None,
+        help="standardise the kernels of the blocks, in normalizer-free (scaled weight standardisation, Brock et al., "
+        "2021)",
+        added_later=True,
+    )
+    whiten_stem: bool | None = setting(
+        None,
+        help="freeze the first kernel at filters that whiten the patches of 2,000 training images, in normalizer-free "
+        "(Jordan, 2024)",
+        added_later=True,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +115,15 @@ def layout(network: Network, ablations: Ablations, replicas: int = 1) -> Layout:
 def normalizer_free_options(given: NormalizerFree) -> dict[str, Any]:
     """Arguments of `models.normalizer_free.normalizer_free_resnet`."""
     # Runs from before the option have second kernels of 3x3.
-    return {"last_kernel_size": given.last_kernel_size or 3, "branch_gain": given.branch_gain}
+    sizes = {"last_kernel_size": given.last_kernel_size or 3, "branch_gain": given.branch_gain}
+    return {**sizes, "standardize": bool(given.standardize_kernels), "whiten_stem": bool(given.whiten_stem)}
+
+
+def check_stem(stem: int, size: int, given: NormalizerFree) -> None:
+    """Raises UsageError for a first layer that cannot whiten the patches of images of three channels."""
+    most = 2 * 3 * size**2
+    if given.whiten_stem and (stem % 2 or stem > most):
+        raise UsageError(f"--stem must be even and at most {most} with --whiten-stem. Received: {stem}")
 
 
 def _identity(network, ablations, common, replicas):
@@ -188,7 +208,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         _identity,
     ),
     "normalizer-free": Architecture(
-        ("blocks", "widths", "stem", "branch_gain", "last_kernel_size"), NORMALIZER_FREE, _normalizer_free
+        ("blocks", "widths", "stem", "branch_gain", "last_kernel_size", "standardize_kernels", "whiten_stem"),
+        NORMALIZER_FREE,
+        _normalizer_free,
     ),
     "resnet": Architecture(("depth", "shortcut"), _RESNET_RECIPE, _resnet),
     "preresnet": Architecture(("depth", "shortcut"), _RESNET_RECIPE, _resnet),
@@ -226,7 +248,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 _OWN_OPTIONS = tuple(dict.fromkeys(option for each in ARCHITECTURES.values() for option in each.options))
-_MAY_BE_NONE = ("branch_scale", "norm_momentum", "negative_slope", "last_kernel_size")
+_MAY_BE_NONE = (
+    "branch_scale",
+    "norm_momentum",
+    "negative_slope",
+    "last_kernel_size",
+    "standardize_kernels",
+    "whiten_stem",
+)
 
 
 def recipe_of(model: str, depth: int | None = None) -> dict[str, Any]:
@@ -291,6 +320,7 @@ def check(network: Network, ablations: Ablations) -> None:
         check_widths(layout(network, ablations))
     elif model == "normalizer-free":
         check_not_decreasing(network.stem or 0, network.widths or (), "--model normalizer-free")
+        check_stem(network.stem or 0, 3, network.normalizer_free)
     elif ablations.shortcut == "projection":
         raise UsageError(f"--shortcut must be pad or none with --model {model}. Received: projection")
     if network.depth is not None:

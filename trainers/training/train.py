@@ -82,7 +82,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     cluster.agree("the data", data.digest())
 
     # Network and optimizer.
-    from trainers.training.build import build_learner
+    from trainers.training.build import build_learner, fit_stem
 
     learner = build_learner(task, data, strategy)
     if cluster.asynchronous:
@@ -128,6 +128,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         if first:
             say_once(f"going on from step {first}")
         else:
+            fit_stem(task, learner)
             if settings.recipe.init_from is not None:
                 begun = initialize(learner.model, Run(settings.recipe.init_from))
                 say_once(f"starting from the weights of {settings.recipe.init_from} at step {begun}")

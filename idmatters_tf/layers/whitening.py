@@ -1,0 +1,93 @@
+"""A first layer of frozen filters that whiten the patches of the training images."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike
+
+from idmatters_tf.keras_types import Shape
+
+_PATCHES_AT_ONCE = 100_000
+
+
+@keras.saving.register_keras_serializable(package="idmatters_tf")
+class PatchWhitening2D(keras.layers.Conv2D):
+    """A convolution whose frozen kernel whitens patches, of filters `v / sqrt(value + epsilon)` and their negatives.
+
+    v and value are the leading eigenvectors and eigenvalues of the covariance of the training images' patches, so that
+    the outputs are uncorrelated and of variance 1; with a ReLU behind it, a filter and its negative together lose
+    nothing. The biases are trained. `adapt` fits the kernel, which is saved with the model; before, it is what
+    `kernel_initializer` gives.
+
+    Source: Jordan, *94% on CIFAR-10 in 3.29 seconds on a single GPU* (arXiv 2404.00498), section 3.2, after Page (2018)
+    and tysam-code's hlb-CIFAR10; 2x2 patches and epsilon 5e-4 there.
+
+    Args:
+        filters: output channels, an even number of at most twice the numbers in a patch.
+        kernel_size: of the patches.
+        epsilon: added to the eigenvalues.
+        kwargs: as for `keras.layers.Conv2D`; "channels_last" only.
+
+    Input shape:
+        `(batch, rows, cols, channels)`.
+
+    Output shape:
+        As for `keras.layers.Conv2D`.
+
+    Example:
+
+    >>> layer = PatchWhitening2D(8, 2)
+    >>> layer.adapt(np.random.default_rng(0).normal(size=(20, 6, 6, 3)))
+    >>> tuple(layer(np.zeros((1, 6, 6, 3), "float32")).shape)
+    (1, 5, 5, 8)
+    """
+
+    def __init__(self, filters: int, kernel_size: Any, epsilon: float = 5e-4, **kwargs: Any) -> None:
+        super().__init__(filters, kernel_size, **kwargs)
+        self.epsilon = float(epsilon)
+        if self.data_format != "channels_last" or self.groups != 1:
+            raise ValueError(
+                f"Layer {self.name} takes data_format='channels_last' and groups=1. Received: "
+                f"data_format={self.data_format!r}, groups={self.groups}"
+            )
+
+    def build(self, input_shape: Shape) -> None:
+        most = 2 * self.kernel_size[0] * self.kernel_size[1] * (input_shape[-1] or 0)
+        if self.filters % 2 or self.filters > most:
+            raise ValueError(
+                f"Argument `filters` must be even and at most {most}, twice the numbers in a patch. Received: "
+                f"filters={self.filters}"
+            )
+        super().build(input_shape)
+        self._kernel.trainable = False
+
+    def adapt(self, images: ArrayLike) -> None:
+        """Fits the kernel to all patches of some training images, in float64.
+
+        Args:
+            images: `(n, rows, cols, channels)`, as the layer will get them. A thousand are plenty.
+        """
+        images = np.asarray(images)
+        if not self.built:
+            self.build(images.shape)
+        count, total, products = 0, np.zeros(()), np.zeros(())
+        # (n, rows, cols, channels, *kernel_size), without copying.
+        windows = sliding_window_view(images, self.kernel_size, axis=(1, 2))  # pyright: ignore[reportCallIssue, reportArgumentType]
+        at_once = max(1, _PATCHES_AT_ONCE // (windows.shape[1] * windows.shape[2]))
+        for start in range(0, len(images), at_once):
+            # As in the kernel: rows, columns, channels.
+            some = windows[start : start + at_once].transpose(0, 1, 2, 4, 5, 3).astype(np.float64)
+            patches = some.reshape(-1, int(np.prod(some.shape[3:])))
+            count, total, products = count + len(patches), total + patches.sum(axis=0), products + patches.T @ patches
+        mean = total / count
+        values, vectors = np.linalg.eigh(products / count - np.outer(mean, mean))
+        # Largest first; an eigenvector's sign is fixed by its largest entry.
+        values, vectors = np.maximum(values[::-1], 0)[: self.filters // 2], vectors[:, ::-1][:, : self.filters // 2]
+        signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(len(values))])
+        half = vectors * signs / np.sqrt(values + self.epsilon)
+        self._kernel.assign(np.concatenate([half, -half], axis=1).reshape(self._kernel.shape))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "epsilon": self.epsilon}

@@ -1,0 +1,47 @@
+"""The whitening first layer: what comes out of it is white."""
+
+import numpy as np
+import pytest
+
+from idmatters_tf.layers import PatchWhitening2D
+from models.normalizer_free import normalizer_free_resnet
+from tests.support.checks import check_layer, check_saving
+
+rng = np.random.default_rng(0)
+
+
+def smooth_images():
+    """Images whose neighbouring pixels and channels are correlated, with a mean other than 0."""
+    noise = rng.normal(size=(40, 14, 12, 3)) @ rng.normal(size=(3, 3))
+    return (noise + np.roll(noise, 1, axis=1) + 2 * np.roll(noise, 1, axis=2) + 0.7).astype("float32")
+
+
+@pytest.mark.parametrize(("size", "filters"), [(2, 24), (2, 10), (3, 54)])
+def test_outputs_are_uncorrelated_and_of_variance_one(size, filters):
+    images = smooth_images()
+    layer = PatchWhitening2D(filters, size, epsilon=1e-9, name="whitening")
+    layer.adapt(images)
+    outputs = np.array(layer(images)).reshape(-1, filters)
+    first, second = np.split(outputs, 2, axis=1)
+    np.testing.assert_allclose(second, -first, atol=1e-4)
+    np.testing.assert_allclose(np.cov(first.T), np.eye(filters // 2), atol=1e-3)
+    # Fewer filters are the directions of most variance: those that need the least amplification.
+    norms = np.linalg.norm(np.array(layer.kernel).reshape(-1, filters)[:, : filters // 2], axis=0)
+    assert (np.diff(norms) >= 0).all()
+    check_layer(layer, images)
+
+
+def test_the_kernel_is_frozen_and_the_network_saves(tmp_path):
+    model = normalizer_free_resnet((14, 12, 3), blocks=1, widths=(12,), stem=12, stem_size=2, whiten_stem=True)
+    stem, images = model.get_layer("stem"), smooth_images()
+    stem.adapt(images)
+    assert [variable.path for variable in stem.trainable_variables] == ["stem/bias"]
+    assert "stem/kernel" not in [variable.path for variable in model.trainable_variables]
+    again = check_saving(model, images, tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.get_layer("stem").kernel, stem.kernel)
+
+
+@pytest.mark.parametrize("filters", [7, 26])
+def test_filters_come_in_pairs_and_are_no_more_than_there_are(filters):
+    with pytest.raises(ValueError, match="`filters` must be even and at most 24"):
+        PatchWhitening2D(filters, 2).build((None, 8, 8, 3))
