@@ -208,6 +208,7 @@ def test_other_settings_on_a_run_are_refused_by_name(tmp_path, how):
         ({"widths": [64, 32]}, "--stem and --widths must not decrease with --shortcut pad"),
         ({"flavour": 3}, "there is no setting 'flavour'."),
         ({"program": "trainers.imagenet"}, "is a run of trainers.imagenet, not of trainers.cifar."),
+        ({"program": None}, "is a run of another program, not of trainers.cifar."),
     ],
 )
 def test_a_config_edited_by_hand_is_checked_whichever_way_it_comes_in(tmp_path, option, saved, message):

@@ -11,7 +11,9 @@ import tensorflow as tf
 from idmatters_tf import linear
 from models.linear import assign_weights, shortcut_network, weights_of
 from tests.support.programs import run_here, run_in_process
-from trainers.shortcuts import conditions, norms, sweep
+from trainers.cli.arguments import UsageError
+from trainers.experiments.registry import silent
+from trainers.shortcuts import conditions, norms, sweep, training_norms
 from trainers.shortcuts import data as shortcuts_data
 from trainers.shortcuts.__main__ import main
 from trainers.shortcuts.curves import at_common_losses, interpolated
@@ -90,6 +92,31 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, message)
     assert message in stderr
     assert len(stderr.strip().splitlines()) <= 2
     assert not (tmp_path / "run").exists()
+
+
+def test_norms_of_runs_of_any_training_program(tmp_path):
+    def run(name, settings, kinds=("train", "test")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"settings": settings}))
+        record = {
+            "step": 5,
+            "loss": 0.5,
+            "error": 0.1,
+            "seconds": 3.0,
+            "images_per_second": 9.0,
+            "norms": {"mean_frobenius": 1.5},
+        }
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps({"kind": k, **record}) + "\n" for k in kinds))
+        return str(tmp_path / name)
+
+    images = run("images", {"blocks": [1, 2], "widths": [4, 8]})
+    cifar = run("cifar", {"dataset": "cifar10", "blocks": 3, "widths": [4, 8]})
+    rows = training_norms.EXPERIMENT.run((images, cifar), None, silent)
+    assert [row.network for row in rows] == ["images, 7 convolutions", "cifar10, 13 convolutions"]
+    for settings in ({"dataset": "cifar10", "model": "resnet", "blocks": None, "widths": None}, {"dim": 6}):
+        without = run(f"without-{len(settings)}", settings, kinds=("train",))
+        with pytest.raises(UsageError, match="has no record of norms yet"):
+            training_norms.EXPERIMENT.run((without,), None, silent)
 
 
 def test_help_imports_nothing_heavy(program, tmp_path):

@@ -132,7 +132,7 @@ class Run:
             ) from error
         if program not in (None, config.get("program")):
             raise UsageError(
-                f"{self.path} is a run of {config.get('program', 'another program')}, not of {program}. Give the "
+                f"{self.path} is a run of {config.get('program') or 'another program'}, not of {program}. Give the "
                 f"command to that program, or name another run."
             )
         return config

@@ -1,7 +1,8 @@
 """Figure 2's measurement: the norms of the blocks against the training loss, from the logs of `trainers.cifar`."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -36,8 +37,7 @@ def _measure(folders: Sequence[str], settings: NormsSettings, progress: Progress
     counter = Counter(progress, "norms of runs", len(folders))
     for folder in folders:
         run = Run(folder)
-        of_run = run.config()["settings"]
-        label = f"{of_run['dataset']}, {2 * of_run['blocks'] * len(of_run['widths']) + 1} convolutions"
+        label = _network(run.config()["settings"])
         if label in {row.network for row in rows}:
             label = f"{label}, {folder}"
         loss, found = None, []
@@ -56,6 +56,15 @@ def _measure(folders: Sequence[str], settings: NormsSettings, progress: Progress
         rows += found
         counter.advance()
     return rows
+
+
+def _network(settings: Mapping[str, Any]) -> str:
+    """The data and the size of the network of a run of `trainers.cifar` or `trainers.imagenet`."""
+    blocks, data = settings.get("blocks"), settings.get("dataset", "images")
+    if blocks is None:
+        return f"{data}, {settings.get('model', 'unknown network')}"
+    each = blocks if isinstance(blocks, list) else [blocks] * len(settings["widths"])
+    return f"{data}, {2 * sum(each) + 1} convolutions"
 
 
 def draw(rows: Sequence[TrainingNormsRow]) -> Figure:
