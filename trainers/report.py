@@ -23,7 +23,7 @@ examples:
   python -m trainers.report runs/small runs/standard            compare two runs
   python -m trainers.report runs/* --out reports/all            every run; those without tests yet are left out
   python -m trainers.report runs/a runs/b --names pad "1x1"     with names of your own
-  python -m trainers.report runs/small --format pdf             one run's errors as vector graphics
+  python -m trainers.report runs/* --format pdf                 the plot as vector graphics
   python -m trainers.report runs/* --html report.html           one file with curves, settings and images, to send away
 
 It writes comparison.png (or in another --format), comparison.md and comparison.csv, and prints the table. Runs that

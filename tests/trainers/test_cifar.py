@@ -233,8 +233,10 @@ def test_killed_after_the_last_checkpoint_it_only_finishes(whole, tmp_path):
     shutil.copytree(whole[0], run)
     for name in ("result.json", "model.keras", "convergence.png"):
         (run / name).unlink()
-    result = run_here("trainers.cifar", "--resume", "--out", run)
+    result = run_here("trainers.cifar", "--resume", "--format", "svg", "--out", run)
     assert result.returncode == 0, result.stderr
+    # What the legend says is there as a comment beside the outlines of its letters.
+    assert "the learning rate drops" in (run / "convergence.svg").read_text()
     assert (run / "result.json").read_text() == (whole[0] / "result.json").read_text()
     assert (run / "model.keras").exists()
     assert (run / "convergence.png").exists()

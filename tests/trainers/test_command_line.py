@@ -106,8 +106,10 @@ def test_help_is_as_wide_as_the_terminal(monkeypatch, columns, widest):
     for text in help_texts():
         lines = text.splitlines()
         assert widest - 20 < max(map(len, lines)), text
-        # Commands are not broken, so that they can be copied; nor is an option with the names of its choices.
-        wide = [line for line in lines if len(line) > widest and not re.fullmatch(r" +\[?--[\w-]+ \{\S*", line)]
+        # Commands are not broken, so that they can be copied; nor is an option with its choices.
+        wide = [
+            line for line in lines if len(line) > widest and not re.fullmatch(r" +\[?--[\w-]+( \{\S*| \| --\S*)", line)
+        ]
         assert all(line.startswith(("  python -m trainers.", "      --")) and "   " not in line[2:] for line in wide), (
             wide
         )

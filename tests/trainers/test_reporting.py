@@ -63,6 +63,7 @@ def runs(tmp_path):
     (third / "config.json").write_text(json.dumps(config))
     (third / "result.json").write_text(json.dumps({"verdicts": ["SEEN: 1 < 2."], "rows": {"descent": 7}}))
     (third / "figures" / "descent.png").write_bytes(PNG)
+    (third / "figures" / "descent.svg").write_text("<svg/>")
     return [first, second, third]
 
 

@@ -155,8 +155,12 @@ def _about(run: Run, config: Mapping[str, Any]) -> list[str]:
         parts += [f"<p>{html.escape(str(verdict))}</p>" for verdict in result.get("verdicts", ())]
         numbers = dict(_flat({key: value for key, value in result.items() if key != "verdicts"}))
         parts.append(_table(("result", "value"), [[key, _text(value)] for key, value in numbers.items()]))
-    for path in sorted(path for path in run.path.rglob("*") if path.suffix.lower() in _IMAGES and path.is_file()):
+    images = {path for path in run.path.rglob("*") if path.suffix.lower() in _IMAGES and path.is_file()}
+    for path in sorted(images):
         name = path.relative_to(run.path).as_posix()
+        # The same figure in two formats is shown once.
+        if path.suffix == ".svg" and path.with_suffix(".png") in images:
+            continue
         if not name.startswith(("saved_model/", "checkpoints/", ".")):
             source = f"data:{_IMAGES[path.suffix.lower()]};base64,{base64.b64encode(path.read_bytes()).decode()}"
             shown = html.escape(name)

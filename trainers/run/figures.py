@@ -18,11 +18,11 @@ DPI = 150
 
 
 def convergence(records: Records, path: str | os.PathLike, title: str, drop_steps: Sequence[int] = ()) -> None:
-    """The paper's Figure 1: training and test error against steps, saved as PNG.
+    """The paper's Figure 1: training and test error against steps.
 
     Args:
         records: the records of metrics.jsonl.
-        path: the file to write.
+        path: the file to write, .png, .svg or .pdf.
         title: above the plot.
         drop_steps: the steps at which the learning rate drops, marked by dotted lines.
     """

@@ -26,8 +26,8 @@ from trainers.run.records import encode, read
 
 WHERE_DATA_ARE = ("data_dir", "download")
 # What a run writes besides its config: without them it is still a run.
-_RESULTS = ("result.json", "metrics.jsonl", "checkpoints", "events", "convergence.png", "preprocessing.keras")
-_RESULTS += ("model.keras", "saved_model", "best")
+_RESULTS = ("result.json", "metrics.jsonl", "checkpoints", "events", "preprocessing.keras", "model.keras")
+_RESULTS += ("saved_model", "best", "convergence.png", "convergence.svg", "convergence.pdf")
 # What is in a run's folder before the run has begun.
 _PREPARATIONS = (".cluster-token", ".lock", ".writing-")
 

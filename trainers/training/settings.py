@@ -240,7 +240,7 @@ class Devices:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """How often something is written."""
+    """How often something is written, and how."""
 
     log_every: int = setting(
         20, help="number of steps between training records", metavar="N", at_least=1, free_on_resume=True
@@ -258,6 +258,12 @@ class Intervals:
         at_least=1,
         free_on_resume=True,
         free_per_task=True,
+    )
+    format: Literal["png", "svg", "pdf"] = setting(
+        "png",
+        help="format of the convergence plot; svg and pdf are written beside the png",
+        free_on_resume=True,
+        added_later=True,
     )
     histograms: bool = setting(
         False,
