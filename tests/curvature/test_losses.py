@@ -126,12 +126,13 @@ def test_masks_count_as_in_fit():
         np.testing.assert_allclose(operator @ vector, slope * (slope @ vector), atol=1e-12)
 
 
-def test_weights_of_time_steps():
+@pytest.mark.parametrize("shape", [(6, 5), (6, 5, 1), (6,)])
+def test_weights_of_time_steps(shape):
     model, x, y = masked()
-    weights = np.random.default_rng(3).uniform(0.5, 2, (6, 5))
+    weights = np.random.default_rng(3).uniform(0.5, 2, shape)
     for reduction in ("sum_over_batch_size", "sum", "mean_with_sample_weight"):
         loss = keras.losses.MeanSquaredError(reduction=reduction, dtype="float64")
-        expected = float(loss(y, model(x), sample_weight=weights))
+        expected = float(loss(y, model(x), sample_weight=np.broadcast_to(weights.reshape(6, -1), (6, 5))))
         operator = HessianOperator(model, loss, (x, y, weights), batch_size=4, check=False)
         assert operator.loss() == pytest.approx(expected, rel=1e-12)
 
