@@ -67,7 +67,7 @@ GALLERY = {
     "edge_of_stability": Example(
         "The edge of stability",
         ("--images 200 --steps 100",),
-        ("runs/edge-of-stability/sharpness.png", "runs/edge-of-stability/coupling-none-end.png"),
+        ("runs/edge-of-stability/sharpness.png", "runs/edge-of-stability/couplings.png"),
     ),
     "factorize_a_matrix": Example("A matrix as a product near the identity"),
     "certificate_along_descent": Example("Gradient dominance along a descent"),
@@ -172,10 +172,13 @@ def run(command: list[str], folder: pathlib.Path, fails: bool = False) -> str:
 
 
 def as_seen(output: str) -> str:
-    """Text without colours, and of each line what was written last over it."""
+    """Text without colours; of each line what was written last over it, and of Keras' progress bars the last state."""
     plain = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", output)
     lines = [re.split(r"[\r\b]+", line.rstrip("\r\b "))[-1].rstrip() for line in plain.split("\n")]
-    return "\n".join(lines)
+    # Where standard output is no terminal, Keras writes a line for each state.
+    bars = [re.match(r" *(\d+)/(\d+) ━", line) for line in lines]
+    unfinished = [bar is not None and bar[1] != bar[2] for bar in bars]
+    return "\n".join(line for line, is_unfinished in zip(lines, unfinished, strict=True) if not is_unfinished)
 
 
 def of_notebook(path: pathlib.Path, folder: pathlib.Path) -> str:

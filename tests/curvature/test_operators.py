@@ -131,6 +131,8 @@ def test_variables_restrict_to_a_block_and_blocks_are_parts_of_the_whole():
     operator = HessianOperator(model, loss, data, chunk=5)
     dense = operator.to_dense()
     blocks, pairs = operator.blocks(), operator.blocks(off_diagonal=True)
+    vector = np.random.default_rng(0).normal(size=len(dense))
+    np.testing.assert_allclose(operator.T @ vector, operator @ vector, atol=1e-13)
     assert list(blocks) == list(operator.layers) == [layer.path for layer in model.layers if layer.trainable_weights]
     for row, rows in operator.layers.items():
         np.testing.assert_allclose(blocks[row], dense[rows, rows], atol=1e-13)
