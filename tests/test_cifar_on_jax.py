@@ -68,14 +68,22 @@ def test_the_fast_preset_learns_and_goes_on_as_if_it_had_not_been_cut_off(tmp_pa
         "--batch-size",
         "32",
         "--arguments",
-        '{"blocks": 1, "widths": [8, 8], "stem": 4, "last_kernel_size": 3}',
+        '{"blocks": 1, "widths": [8, 8], "stem": 6, "last_kernel_size": 3, "whiten_stem": true}',
     ]
     fast += ["--steps", "30", "--warm-up-steps", "3", "--precision", "float32", "--evaluate-every", "30"]
     # So few steps have to be longer ones.
     fast += ["--learning-rate", "0.1", "--other-rate", "0.5", "--cutout", "8"]
+    # Options that are not in the preset.
+    fast += ["--average-weights", "0.5", "--mixup", "0.02", "--adaptive-clipping", "1"]
     train(tmp_path / "whole", *fast)
     losses = [json.loads(line)["loss"] for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert np.mean(losses[-6:-1]) < 0.98 * np.mean(losses[:3])
+    saved = weights(tmp_path / "whole")
+    trained = sum(name.startswith("0_") for name in saved)
+    # The step, and for each weight its average and its velocity.
+    assert sum(name.startswith("2_") for name in saved) == 2 * trained + 1
+    stem = saved["1_0"].reshape(27, 6)
+    np.testing.assert_array_equal(stem[:, :3], -stem[:, 3:])
     if not more_faults:
         return
     train(tmp_path / "parts", *fast, "--minutes", "0")
