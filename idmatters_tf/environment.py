@@ -11,11 +11,12 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "numpy", "tensorflow-datasets")
+# Pre-releases of Keras are another package, which TensorFlow's release candidates require.
+PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "keras-nightly", "numpy", "tensorflow-datasets")
 # The instructions that TensorFlow, Eigen and oneDNN have kernels of their own for.
 _INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd", "sve")
 # What a new version of may or may not change is the user's to know; these change what is computed.
-_OF_THE_BITS = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "numpy")
+_OF_THE_BITS = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy")
 
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:

@@ -17,7 +17,7 @@ from idmatters_tf.callbacks.validation import check_repeatable
 from idmatters_tf.keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
 
 FORMAT = 1
-_PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "numpy", "idmatters-tf")
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy", "idmatters-tf")
 
 
 class ExactResume(keras.callbacks.Callback):

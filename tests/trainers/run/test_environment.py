@@ -1,5 +1,6 @@
 """What the bits depend on is recorded, and a resume elsewhere is told."""
 
+import importlib.metadata
 import json
 
 import pytest
@@ -16,7 +17,8 @@ def test_a_resume_under_the_same_conditions_says_nothing(tmp_path, capsys):
         Run(tmp_path / "run").start({}, DATA, "program", HERE)
     saved = json.loads((tmp_path / "run" / "config.json").read_text())
     assert saved["numerics"] == HERE
-    assert {"python", "tensorflow", "keras", "numpy"} <= {name.removesuffix("-cpu") for name in saved["versions"]}
+    named = {name.removesuffix("-cpu").removesuffix("-nightly") for name in saved["versions"]}
+    assert {"python", "tensorflow", "keras", "numpy"} <= named
     assert capsys.readouterr().err == ""
 
 
@@ -34,6 +36,19 @@ def test_a_resume_elsewhere_is_told_what_differs(tmp_path, capsys, changes, mess
     run.start({}, DATA, "program", HERE)
     run.start({}, DATA, "program", {**HERE, **changes})
     assert capsys.readouterr().err == f"{message}: results will differ by rounding from those of an uninterrupted run\n"
+
+
+def test_a_pre_release_of_keras_is_recorded_and_compared(monkeypatch):
+    def installed(package):
+        if package != "keras-nightly":
+            raise importlib.metadata.PackageNotFoundError(package)
+        return "3.16.0.dev1"
+
+    monkeypatch.setattr(importlib.metadata, "version", installed)
+    found = environment.versions()
+    assert found["keras-nightly"] == "3.16.0.dev1"
+    changed = {"versions": {**found, "keras-nightly": "3.16.0.dev2"}}
+    assert environment.differences({"versions": found}, changed) == ["keras-nightly was 3.16.0.dev1, is 3.16.0.dev2"]
 
 
 def test_other_versions_and_runs_that_say_nothing_of_threads(tmp_path, capsys):
