@@ -164,6 +164,9 @@ def test_diagonal_with_its_error_over_many_seeds():
     np.testing.assert_allclose(np.sqrt(np.mean(errors**2, axis=0)), spread, rtol=0.35)
     off_diagonal = np.sum(matrix**2, axis=1) - np.diag(matrix) ** 2
     np.testing.assert_allclose(spread, np.sqrt(off_diagonal / 50), rtol=0.35)
+    # From two samples, too, the variance is without bias.
+    pairs = np.array([diagonal(matrix, 2, seed).standard_error for seed in range(200)])
+    assert np.mean(pairs**2) == pytest.approx(np.mean(off_diagonal) / 2, rel=0.1)
 
 
 def test_with_enough_products_trace_and_diagonal_are_exact():
