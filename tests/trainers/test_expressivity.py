@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 
@@ -126,11 +127,14 @@ def test_the_example_takes_a_csv_file_and_arrays(tmp_path):
     table.write_text("kind,length,mass\n" + "".join(f"{'ab'[i % 2]},{i / 7:.3f},{i % 5}\n" for i in range(40)))
     np.savez(tmp_path / "arrays.npz", x=np.random.default_rng(0).random((30, 5)), labels=np.arange(30) % 3)
     command = [sys.executable, "examples/memorize_your_data.py", "--out", tmp_path / "m.keras"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     for source, rows in (
         (["--csv", table, "--label", "kind"], 40),
         (["--npz", tmp_path / "arrays.npz"], 30),
     ):
-        done = subprocess.run([*command, *source], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(
+            [*command, *source], cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False
+        )
         assert done.returncode == 0, done.stderr
         assert f"{rows} of {rows} rows right" in done.stdout
         assert done.stderr == ""
