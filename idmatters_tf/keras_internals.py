@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
-from keras.src import backend
-from keras.src.backend.common import global_state
+from keras.src.backend.common import global_state, masking
 from keras.src.models.functional import Functional, functional_like_constructor
 from keras.src.ops import numpy as numpy_operations
 from keras.src.random import seed_generator
@@ -33,7 +32,7 @@ def random_layers(model: keras.Model) -> list[str]:
 
 def mask_of(tensor: Tensor) -> Tensor | None:
     """The mask that `keras.layers.Masking`, or an `Embedding` with `mask_zero`, has attached to a model's output."""
-    return backend.get_keras_mask(tensor)
+    return masking.get_keras_mask(tensor)
 
 
 def compiled_loss(model: keras.Model) -> tuple[Any, Any]:
@@ -46,7 +45,7 @@ def compiled_loss(model: keras.Model) -> tuple[Any, Any]:
 
 def set_mask(tensor: Tensor, mask: Tensor) -> None:
     """Attaches a mask to a tensor, as a layer does to its outputs."""
-    backend.set_keras_mask(tensor, mask)
+    masking.set_keras_mask(tensor, mask)
 
 
 @dataclasses.dataclass(frozen=True)

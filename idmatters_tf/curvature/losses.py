@@ -19,6 +19,8 @@ REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "sum", "
 # Losses that take outputs for probabilities, unless `from_logits` says otherwise: of classes, and of yes or no.
 CATEGORICAL = ("categorical_crossentropy", "sparse_categorical_crossentropy", "categorical_focal_crossentropy")
 BINARY = ("binary_crossentropy", "binary_focal_crossentropy")
+# Losses that compare the examples of a batch with each other, or divide one sum over them by another.
+JOINING = ("circle", "dice", "tversky")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +55,13 @@ class Term:
         name = getattr(function, "__name__", "")
         return "categorical" if name in CATEGORICAL else "binary" if name in BINARY else None
 
+    @property
+    def joins_examples(self) -> bool:
+        """Whether the loss of several batches is not made of theirs, because examples of a batch are joined first."""
+        if isinstance(self.loss, (keras.losses.Dice, keras.losses.Tversky)):
+            return self.loss.axis is None or 0 in keras.tree.flatten(self.loss.axis)
+        return isinstance(self.loss, keras.losses.Circle) or getattr(self.loss, "__name__", "") in JOINING
+
     def output(self, outputs: Any) -> Any:
         """Its part of the outputs."""
         return outputs if self.path is None else outputs[self.path]
@@ -72,6 +81,10 @@ class Term:
             raise ValueError(
                 f"Argument `loss` must return a tensor of floating-point numbers. Received: {described(values)}"
             )
+        # What does not count, as Keras marks it: labels of `ignore_class`, pairs without a loss in `Circle`.
+        counted = mask_of(values)
+        if counted is not None:
+            mask = counted if mask is None else ops.logical_and(mask, counted)
         weights = _entry(batch.weights, self.path)
         if weights is not None and _rank(weights) == _rank(values) + 1 and weights.shape[-1] == 1:
             weights = ops.squeeze(weights, -1)

@@ -23,17 +23,19 @@ class Products(abc.ABC):
 
     def scales(self) -> tuple[NDArray[np.float64], int]:
         """(factors of the loss' terms, number of examples); from a pass through the data the first time."""
-        if self._scales is None:
-            self._scales = (np.zeros(0), 0)
-            terms = len(self.objective.loss.terms)
-            counts, examples = np.zeros((terms, 3)), 0
+        joined = [term for term in self.objective.loss.terms if term.joins_examples]
+        # Which pairs count in Keras' `Circle` depends on the outputs.
+        if self._scales is None or joined:
+            counts, sizes = np.zeros((len(self.objective.loss.terms), 3)), []
             for batch in self.objective.batches:
-                counts, examples = counts + self.counts(batch), examples + length(batch)
-            try:
-                self._scales = (np.array(self.objective.loss.factors(counts.tolist())), examples)
-            except ValueError:
-                self._scales = None
-                raise
+                counts, sizes = counts + self.counts(batch), [*sizes, length(batch)]
+            if joined and len(sizes) > 1:
+                raise ValueError(
+                    f"The loss {self.objective.loss!r} joins the examples of a batch, so that each way to cut the data "
+                    f"gives another one. Received: data in {len(sizes)} batches. Pass them as one: "
+                    f"batch_size={sum(sizes)}."
+                )
+            self._scales = (np.array(self.objective.loss.factors(counts.tolist())), sum(sizes))
         return self._scales
 
     @abc.abstractmethod

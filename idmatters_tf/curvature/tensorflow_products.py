@@ -41,6 +41,11 @@ class TensorFlowProducts(Products):
                 "Curvature is computed on one machine: leave the scope of the multi-worker strategy, or use "
                 "tf.distribute.MirroredStrategy."
             )
+        if self._replicas > 1 and any(term.joins_examples for term in objective.loss.terms):
+            raise ValueError(
+                f"The loss {objective.loss!r} joins the examples of a batch, which would be split over "
+                f"{self._replicas} replicas. Leave the strategy's scope."
+            )
         self._traces: dict[str, _Traced] = {}
         # TensorFlow's graphs are full of cycles, a megabyte for each operator, which would wait for a later collection.
         weakref.finalize(self, _release, self._traces).atexit = False

@@ -126,6 +126,31 @@ def test_masks_count_as_in_fit():
         np.testing.assert_allclose(operator @ vector, slope * (slope @ vector), atol=1e-12)
 
 
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"])
+def test_ignored_labels_count_as_in_fit(reduction):
+    model, x, _ = masked()
+    y = np.random.default_rng(4).integers(-1, 2, (6, 5))
+    loss = keras.losses.SparseCategoricalCrossentropy(True, ignore_class=-1, reduction=reduction, dtype="float64")
+    operator = HessianOperator(model, loss, (x, y), batch_size=4)
+    assert operator.loss() == pytest.approx(float(loss(y, model(x))), rel=1e-12)
+    assert operator.difference is not None
+    assert operator.difference.difference < 1e-6
+
+
+@pytest.mark.parametrize("loss", [keras.losses.Circle(gamma=2.0, margin=0.2), keras.losses.Dice(), "tversky"])
+def test_losses_that_join_the_examples_of_a_batch_take_one(loss):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="sigmoid")])
+    y = np.arange(7) % 3 if isinstance(loss, keras.losses.Circle) else np.eye(3)[np.arange(7) % 3]
+    operator = HessianOperator(model, loss, (rows(), y))
+    assert operator.loss() == pytest.approx(float(keras.ops.mean(keras.losses.get(loss)(y, model(rows())))), rel=1e-6)
+    # `Circle` leaves pairs out by their outputs.
+    model.layers[-1].kernel.assign(-3 * model.layers[-1].kernel)
+    assert operator.loss() == pytest.approx(float(keras.ops.mean(keras.losses.get(loss)(y, model(rows())))), rel=1e-6)
+    with pytest.raises(ValueError, match=r"joins the examples of a batch.*data in 3 batches.*batch_size=7"):
+        HessianOperator(model, loss, (rows(), y), batch_size=3)
+
+
 @pytest.mark.parametrize("shape", [(6, 5), (6, 5, 1), (6,)])
 def test_weights_of_time_steps(shape):
     model, x, y = masked()
