@@ -49,7 +49,9 @@ class Term:
     @property
     def expects(self) -> str | None:
         """ "categorical" or "binary" where the loss takes the outputs for probabilities, else None."""
-        if getattr(self.loss, "from_logits", False):
+        # Keras 3.16 has it in the configuration alone.
+        config = self.loss.get_config() if isinstance(self.loss, keras.losses.Loss) else {}
+        if config.get("from_logits", getattr(self.loss, "from_logits", False)):
             return None
         function = getattr(self.loss, "fn", self.loss)
         name = getattr(function, "__name__", "")

@@ -24,7 +24,7 @@ def sequential(*layers, shape=(4,), dtype="float64"):
 
 
 def test_tensorflow_loses_the_mean_in_the_second_derivative_of_the_variance():
-    """If this fails, TensorFlow has been mended and the replacement can go."""
+    """True of TensorFlow 2.21; once it is skipped with the lowest version supported, the replacement can go."""
     x = tf.Variable([0.0, 1.0, 4.0], dtype=tf.float64)
 
     def hessian():
@@ -35,6 +35,8 @@ def test_tensorflow_loses_the_mean_in_the_second_derivative_of_the_variance():
         return outer.jacobian(gradient, x, experimental_use_pfor=False).numpy()
 
     exact = 2 / 3 * (np.eye(3) - 1 / 3)
+    if np.abs(hessian() - exact).max() < 1e-12:
+        pytest.skip("this TensorFlow computes it right")
     assert np.abs(hessian() - exact).max() > 0.2
     with differentiable_twice():
         np.testing.assert_allclose(hessian(), exact, atol=1e-12)
