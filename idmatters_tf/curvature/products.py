@@ -28,7 +28,8 @@ class Products(abc.ABC):
         if self._scales is None or joined:
             counts, sizes = np.zeros((len(self.objective.loss.terms), 3)), []
             for batch in self.objective.batches:
-                counts, sizes = counts + self.counts(batch), [*sizes, length(batch)]
+                counts += self.counts(batch)
+                sizes.append(length(batch))
             if joined and len(sizes) > 1:
                 raise ValueError(
                     f"The loss {self.objective.loss!r} joins the examples of a batch, so that each way to cut the data "

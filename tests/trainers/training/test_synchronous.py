@@ -79,18 +79,23 @@ def test_evaluation_is_the_mean_over_every_image_once():
     assert measured["loss"] == pytest.approx(float(np.mean(losses)), rel=1e-5)
 
 
+def check_gradients(ours, found, images, probabilities):
+    """Compares gradients with Keras' of the cross-entropy and the penalties; returns the logits."""
+    with tf.GradientTape() as tape:
+        logits = ours.model(images, training=True)
+        loss = tf.reduce_mean(keras.losses.categorical_crossentropy(probabilities, logits, from_logits=True))
+        loss += tf.add_n(ours.model.losses)
+    expected = tape.gradient(loss, [v.value for v in ours.model.trainable_variables])
+    for gradient, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(gradient, wanted, atol=1e-6)
+    return logits
+
+
 def test_smoothed_labels_are_trained_on_and_plain_ones_reported():
     ours = trainer(label_smoothing=0.3).learner
     images, labels = BATCHES.batch(0)
     gradients, measured = ours.gradients(images, labels)
-    smooth = tf.one_hot(labels, 10) * 0.7 + 0.03
-    with tf.GradientTape() as tape:
-        logits = ours.model(images, training=True)
-        loss = tf.reduce_mean(keras.losses.categorical_crossentropy(smooth, logits, from_logits=True))
-        loss += tf.add_n(ours.model.losses)
-    expected = tape.gradient(loss, [v.value for v in ours.model.trainable_variables])
-    for found, wanted in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    logits = check_gradients(ours, gradients, images, tf.one_hot(labels, 10) * 0.7 + 0.03)
     plain = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     assert float(measured[0]) == pytest.approx(float(tf.reduce_mean(plain)), rel=1e-5)
 
@@ -120,13 +125,7 @@ def test_mixed_images_are_trained_on_with_the_labels_of_both_in_one_proportion()
     mixed = p * images.numpy() + (1 - p) * images.numpy()[others]
     both = p * np.eye(10)[labels] + (1 - p) * np.eye(10)[labels.numpy()[others]]
     gradients, measured = ours.gradients(images, labels)
-    with tf.GradientTape() as tape:
-        logits = ours.model(mixed, training=True)
-        loss = tf.reduce_mean(keras.losses.categorical_crossentropy(both * 0.8 + 0.02, logits, from_logits=True))
-        loss += tf.add_n(ours.model.losses)
-    expected = tape.gradient(loss, [v.value for v in ours.model.trainable_variables])
-    for found, wanted in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    logits = check_gradients(ours, gradients, mixed, both * 0.8 + 0.02)
     plain = keras.losses.categorical_crossentropy(both, logits, from_logits=True)
     assert float(measured[0]) == pytest.approx(float(tf.reduce_mean(plain)), rel=1e-5)
     assert float(measured[2]) == np.mean(np.argmax(logits, 1) != labels.numpy())
