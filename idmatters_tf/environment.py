@@ -49,7 +49,7 @@ def jax_numerics() -> dict[str, Any]:
     import jax
 
     return {
-        "cores": _cores(),
+        "cores": cores(),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "default"),
         "processor's instructions": _instructions(),
         "devices": sorted({device.device_kind for device in jax.devices()}),
@@ -67,6 +67,11 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def cores() -> int:
+    """How many the process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _installed(distribution):
     try:
         return importlib.metadata.version(distribution)
@@ -79,12 +84,7 @@ def _default_threads():
     asked = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
     if asked.isdecimal() and int(asked):
         return int(asked)
-    return _cores()
-
-
-def _cores():
-    """How many the process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return cores()
 
 
 def _instructions():

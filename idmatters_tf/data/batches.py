@@ -64,6 +64,17 @@ def shuffled(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
     )
 
 
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The data set without `tf.data`'s tuning of itself, which has nothing to choose in the data sets made here.
+
+    The end of an iterator waits for the thread that tunes it, and this thread may miss that it is to end and sleep on
+    for as long as until its next attempt, a minute in long runs (TensorFlow 2.21).
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
 class TrainBatches:
     """The training batches of a data set.
 
@@ -153,7 +164,7 @@ class TrainBatches:
             return tf.ensure_shape(images, [size, *images.shape[1:]]), tf.ensure_shape(labels, [size])
 
         numbers = tf.data.Dataset.range(steps * share.count)
-        return numbers.map(element, num_parallel_calls=2, deterministic=True).prefetch(4)
+        return untuned(numbers.map(element, num_parallel_calls=2, deterministic=True).prefetch(4))
 
 
 class EvaluationBatches:
@@ -196,4 +207,4 @@ class EvaluationBatches:
             return images, tf.gather(self._labels, indices), tf.cast(positions < n, tf.float32)
 
         steps = self.steps if steps is None else steps
-        return tf.data.Dataset.range(steps * share.count).map(element, num_parallel_calls=2).prefetch(2)
+        return untuned(tf.data.Dataset.range(steps * share.count).map(element, num_parallel_calls=2).prefetch(2))

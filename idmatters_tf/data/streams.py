@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 import tensorflow as tf
 
 from idmatters_tf.data import decoding
-from idmatters_tf.data.batches import ALONE, Share, shuffled
+from idmatters_tf.data.batches import ALONE, Share, shuffled, untuned
 from idmatters_tf.data.folders import ImageFiles
 from idmatters_tf.data.protocols import Int
 from idmatters_tf.data.records import Records
+from idmatters_tf.environment import cores
 
 _AUGMENTATION, _FLIPS = 3, 2
 
@@ -75,7 +76,7 @@ class StreamTrainBatches:
             step = first_step + number // share.count * stride
             return step, (share.first + number % share.count) * size
 
-        return self._batches(tf.data.Dataset.range(steps * share.count), step_and_start, size).prefetch(2)
+        return untuned(self._batches(tf.data.Dataset.range(steps * share.count), step_and_start, size).prefetch(2))
 
     def _batches(self, numbers, step_and_start, size):
         def choose(number):
@@ -133,7 +134,7 @@ class StreamEvaluationBatches:
             return (*packed, tf.zeros([size], tf.bool)), labels, weights
 
         chosen = tf.data.Dataset.range(steps * share.count).map(choose, num_parallel_calls=2)
-        return self._source.decoded(chosen, size, decode).prefetch(2)
+        return untuned(self._source.decoded(chosen, size, decode).prefetch(2))
 
 
 class _Files:
@@ -160,7 +161,7 @@ class _Files:
         def both(paths, labels, *rest):
             return decode(lambda number: tf.io.read_file(paths[number]), labels, *rest)
 
-        return chosen.map(both, num_parallel_calls=tf.data.AUTOTUNE)
+        return chosen.map(both, num_parallel_calls=cores())
 
 
 class _Records:
@@ -178,8 +179,8 @@ class _Records:
 
         # In two steps: reading records counts as having state, and under `enable_op_determinism` a map with state is
         # run on one core, which is enough for reading but not for decoding.
-        records = chosen.unbatch().map(read, num_parallel_calls=tf.data.AUTOTUNE).batch(size, drop_remainder=True)
-        return records.map(from_memory, num_parallel_calls=tf.data.AUTOTUNE)
+        records = chosen.unbatch().map(read, num_parallel_calls=cores()).batch(size, drop_remainder=True)
+        return records.map(from_memory, num_parallel_calls=cores())
 
 
 def source(images: ImageFiles | Records) -> "_Files | _Records":
@@ -208,8 +209,9 @@ def broken(
         return tf.stack([place, tf.cast(tf.reduce_min(shape), tf.int64)])
 
     data = tf.data.Dataset.from_tensor_slices(tf.constant(list(places), tf.int64))
+    data = untuned(data.map(attempt, num_parallel_calls=4).ignore_errors())
     good = set()
-    for number, (place, _) in enumerate(data.map(attempt, num_parallel_calls=4).ignore_errors().as_numpy_iterator()):
+    for number, (place, _) in enumerate(data.as_numpy_iterator()):
         good.add(int(place))
         if number % 100 == 99:
             advance()

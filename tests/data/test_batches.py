@@ -145,6 +145,11 @@ def test_evaluation_counts_every_image_once(quarter, split):
     np.testing.assert_array_equal(counted, 1)
 
 
+def test_no_thread_that_tunes_holds_up_the_end_of_an_iterator():
+    for each in (batches().dataset(0, 2), EvaluationBatches(IMAGES, LABELS, 16).dataset()):
+        assert each.options().autotune.enabled is False
+
+
 def test_bad_arguments():
     with pytest.raises(ValueError, match="multiple of 3"):
         batches().dataset(0, 1, Share(3, 0, 3))

@@ -227,6 +227,12 @@ def test_evaluation_counts_every_image_once(files, batch_size, replicas):
         np.testing.assert_allclose(image, in_memory(files, place), atol=1e-3)
 
 
+def test_no_thread_that_tunes_holds_up_the_end_of_an_iterator(files, records):
+    for images in (files, records):
+        for each in (StreamTrainBatches(images, 4).dataset(0, 2), StreamEvaluationBatches(images, 4).dataset()):
+            assert each.options().autotune.enabled is False
+
+
 def test_broken_files_are_found(tmp_path):
     files = list_classes(make_tree(tmp_path, each=3, splits=("train",)) / "train")
     path = files.root / files.names[4]

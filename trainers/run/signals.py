@@ -12,8 +12,8 @@ class SignalHandler:
 
     Args:
         on_signal: called for each with the signal and how many there have been so far, itself included.
-        patience: how many signals are received; the one after them has its usual effect again, which ends the process
-            at once. None: all of them.
+        patience: how many signals of each kind are received; the next one of this kind has its usual effect again,
+            which ends the process at once. None: all of them.
 
     Attributes:
         received: the first signal, or None.
@@ -21,7 +21,8 @@ class SignalHandler:
 
     def __init__(self, on_signal: Callable[[signal.Signals, int], object] | None = None, patience: int | None = 1):
         self.received: signal.Signals | None = None
-        self._on_signal, self._patience, self._count = on_signal, patience, 0
+        self._on_signal, self._patience = on_signal, patience
+        self._counts = dict.fromkeys(SIGNALS, 0)
         self._previous = {}
 
     def __enter__(self) -> "SignalHandler":
@@ -29,17 +30,14 @@ class SignalHandler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._restore()
-
-    def _restore(self) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        self._previous = {}
 
     def _receive(self, number: int, _frame: types.FrameType | None) -> None:
-        self._count += 1
+        self._counts[number] += 1
         self.received = self.received or signal.Signals(number)
-        if self._count == self._patience:
-            self._restore()
+        if self._counts[number] == self._patience:
+            # Of this kind alone: one of the other kind that came with it would be lost, and Python say so.
+            signal.signal(number, self._previous[number])
         if self._on_signal is not None:
-            self._on_signal(signal.Signals(number), self._count)
+            self._on_signal(signal.Signals(number), sum(self._counts.values()))
