@@ -19,8 +19,8 @@ REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "sum", "
 # Losses that take outputs for probabilities, unless `from_logits` says otherwise: of classes, and of yes or no.
 CATEGORICAL = ("categorical_crossentropy", "sparse_categorical_crossentropy", "categorical_focal_crossentropy")
 BINARY = ("binary_crossentropy", "binary_focal_crossentropy")
-# Losses that compare the examples of a batch with each other, or divide one sum over them by another.
-JOINING = ("circle", "dice", "tversky")
+# Losses that divide one sum over the examples of a batch by another.
+JOINING = ("dice", "tversky")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,12 @@ class Term:
         """Whether the loss of several batches is not made of theirs, because examples of a batch are joined first."""
         if isinstance(self.loss, (keras.losses.Dice, keras.losses.Tversky)):
             return self.loss.axis is None or 0 in keras.tree.flatten(self.loss.axis)
-        return isinstance(self.loss, keras.losses.Circle) or getattr(self.loss, "__name__", "") in JOINING
+        return self.counts_by_outputs or getattr(self.loss, "__name__", "") in JOINING
+
+    @property
+    def counts_by_outputs(self) -> bool:
+        """Whether the outputs decide which elements count, as they do in Keras' `Circle`."""
+        return isinstance(self.loss, keras.losses.Circle) or getattr(self.loss, "__name__", "") == "circle"
 
     def output(self, outputs: Any) -> Any:
         """Its part of the outputs."""

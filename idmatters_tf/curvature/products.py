@@ -23,14 +23,14 @@ class Products(abc.ABC):
 
     def scales(self) -> tuple[NDArray[np.float64], int]:
         """(factors of the loss' terms, number of examples); from a pass through the data the first time."""
-        joined = [term for term in self.objective.loss.terms if term.joins_examples]
-        # Which pairs count in Keras' `Circle` depends on the outputs.
-        if self._scales is None or joined:
-            counts, sizes = np.zeros((len(self.objective.loss.terms), 3)), []
+        terms = self.objective.loss.terms
+        # The variables may have changed since the last time, and with them the outputs.
+        if self._scales is None or any(term.counts_by_outputs for term in terms):
+            counts, sizes = np.zeros((len(terms), 3)), []
             for batch in self.objective.batches:
                 counts += self.counts(batch)
                 sizes.append(length(batch))
-            if joined and len(sizes) > 1:
+            if len(sizes) > 1 and any(term.joins_examples for term in terms):
                 raise ValueError(
                     f"The loss {self.objective.loss!r} joins the examples of a batch, so that each way to cut the data "
                     f"gives another one. Received: data in {len(sizes)} batches. Pass them as one: "
