@@ -118,7 +118,7 @@ def local_cluster(workers: int, ps: int = 0) -> tuple[dict[str, list[str]], int]
 
 
 class Processes:
-    """Processes that live and end together; each line of their output is printed with the name of its process.
+    """Processes whose output is printed line by line, each with the name of its process.
 
     They end within seconds when this process is gone, even if it was killed: only it holds the writing end of a pipe
     whose reading end they all watch, see `trainers.cli.startup`.
@@ -127,12 +127,20 @@ class Processes:
     def __init__(self) -> None:
         self._watched, self._held = os.pipe()
         self._processes: dict[str, subprocess.Popen[str]] = {}
-        self._readers: list[threading.Thread] = []
+        self._readers: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
         self._signals = SignalHandler(self._pass_on, patience=None)
 
-    def start(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
-        """Starts one, in a process group of its own: signals reach it through `passing_signals_on` alone."""
+    def start(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], cores: Sequence[int] | None = None
+    ) -> None:
+        """Starts one, in a process group of its own: signals reach it through `passing_signals_on` alone.
+
+        Args:
+            name: of the process.
+            command, env: its command line and environment.
+            cores: the only ones that it may use, where the system can see to that.
+        """
         process = subprocess.Popen(
             command,
             env={**env, LAUNCHER_VARIABLE: str(self._watched)},
@@ -143,10 +151,17 @@ class Processes:
             start_new_session=True,
             pass_fds=(self._watched,),
         )
+        if cores is not None and hasattr(os, "sched_setaffinity"):
+            # It may have ended already.
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(process.pid, cores)
         self._processes[name] = process
         reader = threading.Thread(target=self._copy, args=(name, process.stdout), daemon=True)
         reader.start()
-        self._readers.append(reader)
+        self._readers[name] = reader
+        if self._signals.received is not None:
+            # It came while this one was being started.
+            process.send_signal(self._signals.received)
 
     def _copy(self, name: str, stream: IO[str]) -> None:
         for line in stream:
@@ -159,12 +174,21 @@ class Processes:
         return self._signals
 
     def _pass_on(self, number: int, count: int) -> None:
-        self._send(number if count < 3 else signal.SIGKILL)
+        self.send(number if count < 3 else signal.SIGKILL)
 
-    def _send(self, number: int) -> None:
+    def send(self, number: int) -> None:
+        """Sends a signal to all that have not ended."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.send_signal(number)
+
+    def ended(self) -> dict[str, int]:
+        """The exit codes of those that have ended since the last call, by name, all of their output printed."""
+        codes = {name: code for name, process in self._processes.items() if (code := process.poll()) is not None}
+        for name in codes:
+            self._readers.pop(name).join(timeout=5)
+            del self._processes[name]
+        return {name: _as_in_shells(code) for name, code in codes.items()}
 
     def wait(self) -> int:
         """Waits for all; ends the others when one fails. Returns the first bad exit code, or 0."""
@@ -178,20 +202,23 @@ class Processes:
             if failed is not None and not self._signals.received and not killed:
                 waited = time.monotonic() - failed[1]
                 if waited > GRACE_SECONDS:
-                    self._send(signal.SIGKILL)
+                    self.send(signal.SIGKILL)
                     killed = True
             time.sleep(0.05)
-        for reader in self._readers:
+        for reader in self._readers.values():
             reader.join(timeout=5)
         codes = [process.returncode for process in self._processes.values() if process.returncode]
-        code = code or (codes[0] if codes else 0)
-        # A process killed by a signal has a negative code; shells say 128 + the signal.
-        return 128 - code if code < 0 else code
+        return _as_in_shells(code or (codes[0] if codes else 0))
 
     def close(self) -> None:
         """Gives back what watching the processes took, once all have ended."""
         os.close(self._held)
         os.close(self._watched)
+
+
+def _as_in_shells(code: int) -> int:
+    """A process killed by a signal has a negative exit code here; shells say 128 + the signal."""
+    return 128 - code if code < 0 else code
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Trains one run for each seed and each combination of options, one after the other, and compares them."""
+"""Trains one run for each seed and each combination of options, and compares them."""
 
 import dataclasses
 import importlib
@@ -8,10 +8,12 @@ import pathlib
 import shlex
 import signal
 import sys
+import time
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from idmatters_tf.environment import cores
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import Option, add_options, options, parse, setting, with_defaults
 from trainers.cli.startup import run_program, say
@@ -26,12 +28,13 @@ examples:
   python -m trainers.sweep --vary initializer=identity,standard --seeds 0 1 2 3 4 \\
       --out runs/starts -- cifar --preset quick --clip-norm 1                       ten runs
   python -m trainers.sweep --vary "widths=16 32 64,32 64 128" nesterov=true,false --dry-run -- cifar --preset quick
+  python -m trainers.sweep --jobs 4 --seeds 0 1 2 3 -- cifar --preset quick         four at once
 
 Each run is a folder in --out, named after what is its own; the same command goes on after a stop and leaves finished
 runs as they are. A run that diverges or fails does not stop the others. trainers.report compares the runs at the end,
 seeds as mean and standard deviation, in the folder report in --out.
 
-exit codes: 0 done; 1 a run failed; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM, the run in progress saved
+exit codes: 0 done; 1 a run failed; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM, the runs in progress saved
 """
 # What the sweep decides itself, or what is no training.
 _OWN = ("out", "seed", "resume", "evaluate", "export_only", "overwrite")
@@ -51,6 +54,13 @@ class Settings:
         metavar="OPTION=VALUE,VALUE",
         may_be_empty=True,
     )
+    jobs: int = setting(
+        1,
+        help="how many runs are trained at once, each on cores of its own; on a CPU more than one is faster in total",
+        metavar="N",
+        at_least=1,
+        at_most=1024,
+    )
     out: str = setting("runs/sweep", help="folder of the runs", metavar="DIR")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the plot that compares the runs")
     dry_run: bool = setting(False, help="print the commands and start nothing")
@@ -59,6 +69,8 @@ class Settings:
     def __post_init__(self) -> None:
         if len(set(self.seeds)) < len(self.seeds):
             raise UsageError(f"--seeds must all be different. Received: {' '.join(map(str, self.seeds))}")
+        if self.jobs > cores():
+            raise UsageError(f"--jobs must be at most {cores()}, a core for each run. Received: {self.jobs}")
 
 
 def parser() -> Parser:
@@ -80,19 +92,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         for arguments in runs.values():
             print(shlex.join(["python", "-m", f"trainers.{command[0]}", *arguments]))
         return 0
-    failed = []
-    for number, (name, arguments) in enumerate(runs.items(), start=1):
-        say(f"run {number} of {len(runs)}: {name}")
-        code, received = _train(command[0], name, arguments)
-        if received is not None:
-            same = shlex.join(["python", "-m", "trainers.sweep", *(sys.argv[1:] if argv is None else argv)])
-            say(f"stopped by {received.name} in run {number} of {len(runs)}. To go on: {same}")
-            return 128 + received
-        if code == 2:
-            return 2
-        if code:
-            failed.append(name)
-    return _report(settings, runs, failed)
+    codes, received = _train(command[0], runs, settings.jobs)
+    if 2 in codes.values():
+        return 2
+    if received is not None:
+        same = shlex.join(["python", "-m", "trainers.sweep", *(sys.argv[1:] if argv is None else argv)])
+        finished = sum(code == 0 for code in codes.values())
+        say(f"stopped by {received.name} with {finished} of {len(runs)} runs finished. To go on: {same}")
+        return 128 + received
+    return _report(settings, runs, [name for name in runs if codes[name]])
 
 
 def runs_of(program: str, arguments: Sequence[str], settings: Settings) -> dict[str, list[str]]:
@@ -180,16 +188,47 @@ def _as_typed(option: Option, value: str) -> list[str]:
     return ["--no-" + option.flag[2:] if option.default else option.flag]
 
 
-def _train(program: str, name: str, arguments: Sequence[str]) -> tuple[int, signal.Signals | None]:
-    """Trains one run in a process of its own. Returns its exit code, and the signal that has stopped it."""
+def _train(program: str, runs: Mapping[str, Sequence[str]], jobs: int) -> tuple[dict[str, int], signal.Signals | None]:
+    """Trains the runs, each in a process of its own, `jobs` at a time.
+
+    Returns:
+        The exit codes by name, and the signal that has stopped the runs in progress. Bad input, exit code 2, stops
+        them as well.
+    """
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))
-    process = Processes()
-    with process.passing_signals_on() as handler:
-        process.start(name, [sys.executable, "-P", "-m", f"trainers.{program}", *arguments], env)
-        code = process.wait()
-    process.close()
-    return code, handler.received
+    waiting, free = list(runs), shares(jobs)
+    in_progress: dict[str, list[int] | None] = {}
+    codes: dict[str, int] = {}
+    processes = Processes()
+    with processes.passing_signals_on() as handler:
+        while True:
+            if waiting and free and handler.received is None and 2 not in codes.values():
+                name = waiting.pop(0)
+                say(f"run {len(runs) - len(waiting)} of {len(runs)}: {name}")
+                in_progress[name] = free.pop(0)
+                words = [sys.executable, "-P", "-m", f"trainers.{program}", *runs[name]]
+                processes.start(name, words, env, in_progress[name])
+                continue
+            if not in_progress:
+                break
+            for name, code in processes.ended().items():
+                codes[name] = code
+                free.append(in_progress.pop(name))
+                if code == 2:
+                    processes.send(signal.SIGTERM)
+            time.sleep(0.05)
+    processes.close()
+    return codes, handler.received
+
+
+def shares(jobs: int) -> list[list[int] | None]:
+    """The cores that this process may use, divided evenly among that many; None stands for all of them."""
+    if jobs == 1 or not hasattr(os, "sched_getaffinity"):
+        return [None] * jobs
+    available = sorted(os.sched_getaffinity(0))
+    bounds = [len(available) * number // jobs for number in range(jobs + 1)]
+    return [available[first:last] for first, last in itertools.pairwise(bounds)]
 
 
 def _report(settings: Settings, runs: Mapping[str, Sequence[str]], failed: Sequence[str]) -> int:

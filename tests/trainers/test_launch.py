@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support.processes import children, runs, start
+from trainers.launch import Processes
 
 SLEEPERS = """
 import sys
@@ -59,6 +60,27 @@ def test_a_signal_is_handed_on_to_all():
         output, _ = process.communicate(timeout=30)
     assert process.returncode in (1, 7)
     assert output == "[worker 0] saved\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell")
+def test_each_process_has_its_cores_and_ends_with_its_code(capfd):
+    processes, last = Processes(), max(os.sched_getaffinity(0))
+    sees = "import os, sys; print(sorted(os.sched_getaffinity(0))); sys.exit(int(sys.argv[1]))"
+    dies = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    processes.start("first", [sys.executable, "-c", f"import time; time.sleep(0.3); {sees}", "0"], {}, [last])
+    processes.start("second", [sys.executable, "-c", sees, "3"], {})
+    processes.start("third", [sys.executable, "-c", dies], {})
+    codes, deadline = {}, time.monotonic() + 60
+    while len(codes) < 3:
+        assert time.monotonic() < deadline
+        found = processes.ended()
+        assert not set(found) & set(codes)
+        codes |= found
+    processes.close()
+    assert codes == {"first": 0, "second": 3, "third": 137}
+    said = capfd.readouterr().out
+    assert f"[first] [{last}]\n" in said
+    assert f"[second] {sorted(os.sched_getaffinity(0))}\n" in said
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,18 @@
 
 import json
 import shlex
+import signal
+import time
 
 import pytest
 
+from idmatters_tf.environment import cores
+from tests.support.processes import reached, start
 from trainers import cifar
 from trainers.cifar import Cifar
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, parse
-from trainers.sweep import Settings, main, runs_of
+from trainers.sweep import Settings, main, runs_of, shares
 from trainers.training.program import split
 
 
@@ -72,3 +76,61 @@ def test_a_sweep_starts_its_runs_and_reports(tmp_path, capfd):
     (tmp_path / "seed-8" / "config.json").unlink()
     assert main(words) == 2
     assert "holds something other than a run" in capfd.readouterr().out
+
+
+def test_each_job_has_cores_of_its_own(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {9, 2, 3, 4, 7}, raising=False)
+    assert shares(1) == [None]
+    assert shares(2) == [[2, 3], [4, 7, 9]]
+    assert shares(5) == [[2], [3], [4], [7], [9]]
+    with pytest.raises(UsageError, match="--jobs must be at most 5, a core for each run. Received: 6"):
+        Settings(jobs=6)
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Starts a sweep of three runs, two at once, that take longer than any test; gives its process."""
+    words = ["--jobs", 2, "--seeds", 0, 1, 2, "--out", tmp_path, "--", "cifar", "--dataset", "shapes"]
+    words += ["--blocks", 1, "--stem", 2, "--widths", 2, 4, "--batch-size", 8, "--train-images", 64]
+    words += [
+        "--test-images",
+        16,
+        "--learning-rate",
+        1e-6,
+        "--steps",
+        1_000_000,
+        "--log-every",
+        1,
+        "--evaluate-every",
+        1_000_000,
+    ]
+    process = start("trainers.sweep", *words)
+    yield process
+    process.kill()
+    process.communicate(timeout=60)
+
+
+@pytest.mark.skipif(cores() < 2, reason="needs two cores")
+def test_runs_in_progress_are_stopped_together(sweep, tmp_path):
+    deadline = time.monotonic() + 120
+    while min(reached(tmp_path / f"seed-{seed}") for seed in (0, 1)) < 2:
+        assert sweep.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    sweep.send_signal(signal.SIGTERM)
+    output, _ = sweep.communicate(timeout=60)
+    assert sweep.returncode == 143
+    for seed in (0, 1):
+        assert f"[seed-{seed}] stopped by SIGTERM; saved." in output
+    assert "stopped by SIGTERM with 0 of 3 runs finished. To go on: python -m trainers.sweep --jobs 2" in output
+    assert not (tmp_path / "seed-2").exists()
+
+
+@pytest.mark.skipif(cores() < 2, reason="needs two cores")
+def test_bad_input_to_one_ends_those_in_progress(tmp_path, request):
+    (tmp_path / "seed-1").mkdir()
+    (tmp_path / "seed-1" / "config.json").write_text("{")
+    sweep = request.getfixturevalue("sweep")
+    output, _ = sweep.communicate(timeout=120)
+    assert sweep.returncode == 2, output
+    assert not (tmp_path / "seed-2").exists()
