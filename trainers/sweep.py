@@ -56,7 +56,8 @@ class Settings:
     )
     jobs: int = setting(
         1,
-        help="how many runs are trained at once, each on cores of its own; on a CPU more than one is faster in total",
+        help="how many runs are trained at once, each on cores of its own, so at most one for each core; on CPUs more "
+        "than one is faster in total",
         metavar="N",
         at_least=1,
         at_most=1024,
@@ -69,8 +70,6 @@ class Settings:
     def __post_init__(self) -> None:
         if len(set(self.seeds)) < len(self.seeds):
             raise UsageError(f"--seeds must all be different. Received: {' '.join(map(str, self.seeds))}")
-        if self.jobs > cores():
-            raise UsageError(f"--jobs must be at most {cores()}, a core for each run. Received: {self.jobs}")
 
 
 def parser() -> Parser:
@@ -92,7 +91,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for arguments in runs.values():
             print(shlex.join(["python", "-m", f"trainers.{command[0]}", *arguments]))
         return 0
-    codes, received = _train(command[0], runs, settings.jobs)
+    jobs = min(settings.jobs, cores())
+    if jobs < settings.jobs:
+        say(f"--jobs {settings.jobs}: {jobs} at once, one for each core")
+    codes, received = _train(command[0], runs, jobs)
     if 2 in codes.values():
         return 2
     if received is not None:
