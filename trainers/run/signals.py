@@ -3,6 +3,7 @@
 import signal
 import types
 from collections.abc import Callable
+from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -22,8 +23,8 @@ class SignalHandler:
     def __init__(self, on_signal: Callable[[signal.Signals, int], object] | None = None, patience: int | None = 1):
         self.received: signal.Signals | None = None
         self._on_signal, self._patience = on_signal, patience
-        self._counts = dict.fromkeys(SIGNALS, 0)
-        self._previous = {}
+        self._counts: dict[signal.Signals, int] = dict.fromkeys(SIGNALS, 0)
+        self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "SignalHandler":
         self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
@@ -34,10 +35,11 @@ class SignalHandler:
             signal.signal(number, handler)
 
     def _receive(self, number: int, _frame: types.FrameType | None) -> None:
-        self._counts[number] += 1
-        self.received = self.received or signal.Signals(number)
-        if self._counts[number] == self._patience:
+        kind = signal.Signals(number)
+        self._counts[kind] += 1
+        self.received = self.received or kind
+        if self._counts[kind] == self._patience:
             # Of this kind alone: one of the other kind that came with it would be lost, and Python say so.
-            signal.signal(number, self._previous[number])
+            signal.signal(kind, self._previous[kind])
         if self._on_signal is not None:
-            self._on_signal(signal.Signals(number), sum(self._counts.values()))
+            self._on_signal(kind, sum(self._counts.values()))
