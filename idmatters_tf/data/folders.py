@@ -187,7 +187,7 @@ def _checksum(name):
 
 
 def _is_image(entry):
-    return entry.name.lower().endswith(SUFFIXES)
+    return entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()
 
 
 def _images_and_others(folder):

@@ -31,6 +31,14 @@ def test_a_tree(tree):
     assert imagenet.load(tree).digest() != digest
 
 
+def test_a_class_may_be_called_like_an_image(tree):
+    for part in ("train", "val"):
+        (tree / part / "n01").rename(tree / part / "n01.jpg")
+    data = imagenet.load(tree)
+    assert data.class_names == ("n00", "n01.jpg", "n02")
+    assert data.test.labels == data.train.labels == [0] * 4 + [1] * 4 + [2] * 4
+
+
 @pytest.mark.parametrize("form", ["pairs", "commas", "classes"])
 def test_flat_validation_images_with_a_file_of_classes(tree, form):
     for image in sorted((tree / "val").glob("*/*")):
