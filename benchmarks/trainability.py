@@ -52,7 +52,13 @@ STARTS = {
     "skipinit": {"initializer": "standard", "branch_scale": 0.0},
     "batch": {"initializer": "standard", "norm": "batch"},
 }
-TITLES = {"clipped": "standard, clipped to norm 1", "batch": "standard, batch normalisation"}
+TITLES = {
+    "identity": "the paper's: near the identity",
+    "clipped": "standard, clipped to norm 1",
+    "fixup": "Fixup",
+    "skipinit": "SkipInit",
+    "batch": "standard, batch normalisation",
+}
 BOUND = 100.0
 
 
