@@ -214,11 +214,12 @@ def _train(program: str, runs: Mapping[str, Sequence[str]], jobs: int) -> tuple[
                 continue
             if not in_progress:
                 break
-            for name, code in processes.ended().items():
-                codes[name] = code
-                free.append(in_progress.pop(name))
-                if code == 2:
-                    processes.send(signal.SIGTERM)
+            ended = processes.ended()
+            if 2 in ended.values() and 2 not in codes.values():
+                # Once: a second one would end them before they have saved.
+                processes.send(signal.SIGTERM)
+            free += [in_progress.pop(name) for name in ended]
+            codes |= ended
             time.sleep(0.05)
     processes.close()
     return codes, handler.received

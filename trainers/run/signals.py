@@ -27,7 +27,10 @@ class SignalHandler:
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "SignalHandler":
-        self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        # Known before the first can come.
+        self._previous = {number: signal.getsignal(number) for number in SIGNALS}
+        for number in SIGNALS:
+            signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
