@@ -72,6 +72,12 @@ def command_of(words: Sequence[str]) -> list[str]:
     return list(words[1:] if words[:1] == ["--"] else words)
 
 
+def as_module(command: Sequence[str]) -> list[str]:
+    """The command line that runs a training program, from its name and options, for `Processes.start`."""
+    # -P: the current folder may have packages of the same names.
+    return [sys.executable, "-P", "-m", f"trainers.{command[0]}", *command[1:]]
+
+
 def check_program(name: str) -> None:
     """Raises UsageError where a name is that of no training program."""
     if name not in PROGRAMS:
@@ -95,12 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for job, addresses in jobs.items():
             for index in range(len(addresses)):
                 config = {"cluster": jobs, "task": {"type": job, "index": index}}
-                env = {**os.environ, "TF_CONFIG": json.dumps(config), "PYTHONUNBUFFERED": "1", **secret}
-                env["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))
+                variables = {"TF_CONFIG": json.dumps(config), **secret}
                 # The tasks' meeting place comes from TF_CONFIG; here its usual port may be taken by another cluster.
-                # -P: the current folder may have packages of the same names.
-                words = ["-P", "-m", f"trainers.{command[0]}", *command[1:], "--control-port", str(control_port)]
-                processes.start(f"{job} {index}", [sys.executable, *words], env)
+                words = [*command, "--control-port", str(control_port)]
+                processes.start(f"{job} {index}", as_module(words), variables)
         return processes.wait()
 
 
@@ -132,18 +136,25 @@ class Processes:
         self._signals = SignalHandler(self._pass_on, patience=None)
 
     def start(
-        self, name: str, command: Sequence[str], env: Mapping[str, str], cores: Sequence[int] | None = None
+        self,
+        name: str,
+        command: Sequence[str],
+        variables: Mapping[str, str] | None = None,
+        cores: Sequence[int] | None = None,
     ) -> None:
         """Starts one, in a process group of its own: signals reach it through `passing_signals_on` alone.
 
         Args:
             name: of the process.
-            command, env: its command line and environment.
+            command: its command line.
+            variables: environment variables that it has beside this process's.
             cores: the only ones that it may use, where the system can see to that.
         """
+        env = {**os.environ, **(variables or {}), LAUNCHER_VARIABLE: str(self._watched), "PYTHONUNBUFFERED": "1"}
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))
         process = subprocess.Popen(
             command,
-            env={**env, LAUNCHER_VARIABLE: str(self._watched)},
+            env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

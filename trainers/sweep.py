@@ -17,7 +17,7 @@ from idmatters_tf.environment import cores
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import Option, add_options, options, parse, setting, with_defaults
 from trainers.cli.startup import run_program, say
-from trainers.launch import PACKAGES, Processes, add_command, check_program, command_of
+from trainers.launch import Processes, add_command, as_module, check_program, command_of
 from trainers.run.folder import Run
 from trainers.training.program import split
 from trainers.training.task import Task
@@ -197,8 +197,6 @@ def _train(program: str, runs: Mapping[str, Sequence[str]], jobs: int) -> tuple[
         The exit codes by name, and the signal that has stopped the runs in progress. Bad input, exit code 2, stops
         them as well.
     """
-    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))
     waiting, free = list(runs), shares(jobs)
     in_progress: dict[str, list[int] | None] = {}
     codes: dict[str, int] = {}
@@ -209,8 +207,7 @@ def _train(program: str, runs: Mapping[str, Sequence[str]], jobs: int) -> tuple[
                 name = waiting.pop(0)
                 say(f"run {len(runs) - len(waiting)} of {len(runs)}: {name}")
                 in_progress[name] = free.pop(0)
-                words = [sys.executable, "-P", "-m", f"trainers.{program}", *runs[name]]
-                processes.start(name, words, env, in_progress[name])
+                processes.start(name, as_module([program, *runs[name]]), cores=in_progress[name])
                 continue
             if not in_progress:
                 break
