@@ -78,9 +78,10 @@ class Term:
         output, y = self.output(outputs), _entry(batch.y, self.path)
         mask = None if keras.tree.is_nested(output) else mask_of(output)
         if isinstance(self.loss, keras.losses.Loss):
-            # `Loss.__call__` would round to the loss' own dtype, float32 by default, and reduce batch by batch.
-            dtype = keras.backend.standardize_dtype(keras.tree.flatten(output)[0].dtype)
-            y = keras.tree.map_structure(lambda part: ops.cast(part, dtype), y)
+            # `Loss.__call__` would round to the loss' own dtype, float32 by default, and reduce batch by batch. Half
+            # precision goes to float32 as there: bfloat16 has not even the labels of more than 256 classes.
+            dtype = keras.backend.result_type(keras.tree.flatten(output)[0].dtype, "float32")
+            y, output = keras.tree.map_structure(lambda part: ops.cast(part, dtype), (y, output))
             values = self.loss.call(y, output)
         else:
             values = self.loss(y, output)

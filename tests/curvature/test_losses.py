@@ -126,6 +126,26 @@ def test_masks_count_as_in_fit():
         np.testing.assert_allclose(operator @ vector, slope * (slope @ vector), atol=1e-12)
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_losses_of_half_precision_outputs_are_computed_in_float32(policy, from_logits):
+    keras.utils.set_random_seed(0)
+    # Labels that bfloat16 would round, the last ones to a class that does not exist; and sums of rounded probabilities.
+    classes, activation = (1000, None) if from_logits else (10, "softmax")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(classes, activation, dtype=policy)])
+    x, y = rows(200), np.arange(800, 1000) % classes
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        operator = HessianOperator(model, loss, (x, y), check=False)
+    with tf.GradientTape() as tape:
+        value = loss(y, model(x))
+    assert operator.loss() == pytest.approx(float(value), rel=1e-6)
+    expected = tape.gradient(value, model.trainable_variables)
+    expected = np.concatenate([np.ravel(part) for part in expected])
+    np.testing.assert_allclose(operator.gradient(), expected, atol=1e-3 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"])
 def test_ignored_labels_count_as_in_fit(reduction):
     model, x, _ = masked()
