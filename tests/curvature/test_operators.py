@@ -177,6 +177,34 @@ def test_float32():
     np.testing.assert_allclose(operator.to_dense(), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("operator", [HessianOperator, GaussNewtonOperator, FisherOperator])
+def test_mixed_precision_is_float32_but_for_rounding(operator):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 8, 8, 3)).astype("float32"), np.arange(20) % 4
+    products = {}
+    for policy in ("float32", "mixed_bfloat16", "mixed_float16"):
+        keras.utils.set_random_seed(0)
+        layers = keras.layers
+        model = keras.Sequential(
+            [
+                keras.Input((8, 8, 3)),
+                layers.Conv2D(6, 3, activation="softplus", dtype=policy),
+                layers.BatchNormalization(dtype=policy),
+                layers.DepthwiseConv2D(3, dtype=policy),
+                layers.AveragePooling2D(2, dtype=policy),
+                layers.Flatten(dtype=policy),
+                layers.Dense(4, dtype=policy),
+            ]
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        of_data = operator(model, loss, (x, y), batch_size=7, check=False)
+        products[policy] = of_data @ np.random.default_rng(1).normal(size=of_data.shape[0])
+        assert products[policy].dtype == np.float32
+    size = np.linalg.norm(products["float32"])
+    assert np.linalg.norm(products["mixed_bfloat16"] - products["float32"]) < 0.03 * size
+    assert np.linalg.norm(products["mixed_float16"] - products["float32"]) < 0.01 * size
+
+
 def test_relu_networks_with_linear_last_layer_have_the_gauss_newton_diagonal():
     """A network that is piecewise linear in each layer's weights: diag(Hessian) = diag(GGN)."""
     keras.config.set_dtype_policy("float64")
