@@ -81,7 +81,8 @@ class Term:
             # `Loss.__call__` would round to the loss' own dtype, float32 by default, and reduce batch by batch. Half
             # precision goes to float32 as there: bfloat16 has not even the labels of more than 256 classes.
             dtype = keras.backend.result_type(keras.tree.flatten(output)[0].dtype, "float32")
-            y, output = keras.tree.map_structure(lambda part: ops.cast(part, dtype), (y, output))
+            y = keras.tree.map_structure(lambda part: ops.cast(part, dtype), y)
+            output = keras.tree.map_structure(lambda part: ops.cast(part, dtype), output)
             values = self.loss.call(y, output)
         else:
             values = self.loss(y, output)

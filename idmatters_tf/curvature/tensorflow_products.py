@@ -8,7 +8,7 @@ import gc
 import itertools
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from idmatters_tf.curvature.batches import length
 from idmatters_tf.curvature.objective import Objective, penalty_share
 from idmatters_tf.curvature.products import Array, Kind, Products, fisher_scales
 from idmatters_tf.curvature.second_derivatives import differentiable_twice
+from idmatters_tf.curvature.tracing import Traced, quiet
 from idmatters_tf.keras_internals import mask_of, set_mask
 
 # A function of (theta, batch, scales, *arguments).
@@ -46,7 +47,7 @@ class TensorFlowProducts(Products):
                 f"The loss {objective.loss!r} joins the examples of a batch, which would be split over "
                 f"{self._replicas} replicas. Leave the strategy's scope."
             )
-        self._traces: dict[str, _Traced] = {}
+        self._traces: dict[str, Traced] = {}
         # TensorFlow's graphs are full of cycles, a megabyte for each operator, which would wait for a later collection.
         weakref.finalize(self, _release, self._traces).atexit = False
         # A batch and its tensors: arrays of one batch, as they are for small models, are converted once.
@@ -76,7 +77,7 @@ class TensorFlowProducts(Products):
         dtype = self.objective.dtype
         if len(vectors) > 1 and self._vectorizes:
             try:
-                with _quiet(logging.ERROR):
+                with quiet(logging.ERROR):
                     return np.asarray(self._sum(f"{kind}_products", tf.constant(vectors, dtype)))
             except (ValueError, NotImplementedError, tf.errors.OpError):
                 # Where single products fail, too, the error is theirs.
@@ -169,11 +170,11 @@ class TensorFlowProducts(Products):
         factors, examples = self.scales()
         fisher = name.startswith("fisher")
         sums = None
-        # Contexts that matter while a graph is made; `_Traced` enters them itself.
+        # Contexts that matter while a graph is made; `Traced` enters them itself.
         with contextlib.ExitStack() as contexts:
             if self._replicas > 1:
                 contexts.enter_context(differentiable_twice())
-                contexts.enter_context(_quiet())
+                contexts.enter_context(quiet())
             for batch in self.objective.batches if batches is None else batches:
                 if self._last[0] is not batch or not self.objective.batches.kept:
                     self._last = batch, _tensors(batch)
@@ -205,7 +206,7 @@ class TensorFlowProducts(Products):
                 sums = result if sums is None else tf.nest.map_structure(tf.add, sums, result)
         return sums
 
-    def _trace(self, name: str, replicated: bool) -> "_Traced":
+    def _trace(self, name: str, replicated: bool) -> Traced:
         if name not in self._traces:
             # Weak, or this object would live as long as its traces.
             this = weakref.ref(self)
@@ -222,7 +223,7 @@ class TensorFlowProducts(Products):
                     lambda result: strategy.reduce(tf.distribute.ReduceOp.SUM, result, axis=None), results
                 )
 
-            self._traces[name] = _Traced(on_replicas if replicated else on_replica)
+            self._traces[name] = Traced(on_replicas if replicated else on_replica)
         return self._traces[name]
 
     def _theta(self) -> list[Any]:
@@ -256,7 +257,7 @@ def _missing_gradient(error: Exception) -> str | None:
     return None
 
 
-def _release(traces: dict[str, "_Traced"]) -> None:
+def _release(traces: dict[str, Traced]) -> None:
     """Frees the graphs of an operator that is no longer used."""
     traces.clear()
     gc.collect()
@@ -264,35 +265,6 @@ def _release(traces: dict[str, "_Traced"]) -> None:
 
 def _tensors(batch: Any) -> Any:
     return tf.nest.map_structure(lambda part: None if part is None else tf.convert_to_tensor(part), batch)
-
-
-class _Traced:
-    """A function traced for each size of batch; from the third size on, once for all the others.
-
-    Calling a `tf.function` itself would warn of retracing as soon as a few operators have been made: it counts by the
-    place in the source.
-    """
-
-    def __init__(self, function: Callable[..., Any]):
-        self.function: Any = tf.function(function)
-        self._graphs: dict[Any, dict[Any, Any]] = {}
-
-    def __call__(self, batch: Any, *arguments: Any) -> Any:
-        graphs = self._graphs.setdefault(tuple(tuple(argument.shape) for argument in arguments), {})
-        size: Any = length(batch)
-        if size not in graphs:
-            specification = batch
-            if len(graphs) >= 2:
-                size = "any"
-                specification = tf.nest.map_structure(_of_any_length, batch)
-            if size not in graphs:
-                with differentiable_twice(), _quiet():
-                    graphs[size] = self.function.get_concrete_function(specification, *arguments)
-        return graphs[size](batch, *arguments)
-
-
-def _of_any_length(tensor: Any) -> Any:
-    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
 def _shares(batch: Any, replicas: int) -> list[tuple[Any, float]]:
@@ -309,22 +281,3 @@ def _shares(batch: Any, replicas: int) -> list[tuple[Any, float]]:
     return [
         (tf.nest.map_structure(lambda tensor, a=a, b=b: tensor[a:b], batch), 1.0) for a, b in itertools.pairwise(bounds)
     ]
-
-
-@contextlib.contextmanager
-def _quiet(level: int | None = None) -> Iterator[None]:
-    """Without `vectorized_map`'s line for each gradient of a kernel that it computes in a loop: that is all right.
-
-    Args:
-        level: also without all messages up to this level.
-    """
-
-    def wanted(record: logging.LogRecord) -> bool:
-        return "uses a while_loop" not in str(record.msg) and (level is None or record.levelno > level)
-
-    logger = logging.getLogger("tensorflow")
-    logger.addFilter(wanted)
-    try:
-        yield
-    finally:
-        logger.removeFilter(wanted)

@@ -117,6 +117,50 @@ def test_a_callable_that_returns_the_mean_is_weighted_by_the_batch():
     np.testing.assert_allclose(by_mean, by_example, atol=1e-13)
 
 
+def of_sequences():
+    layers = keras.layers
+    inputs = keras.Input((None, 4))
+    hidden = layers.LayerNormalization()(layers.Conv1D(4, 3, padding="same", activation="tanh")(inputs))
+    return keras.Model(inputs, layers.Dense(3)(layers.GlobalAveragePooling1D()(hidden)))
+
+
+def of_images():
+    layers = keras.layers
+    # Keras' UpSampling2D fails on images of unknown size.
+    return keras.Sequential(
+        [
+            keras.Input((None, None, 3)),
+            layers.Conv2D(4, 3, activation="softplus"),
+            layers.UpSampling2D(2, interpolation="bilinear"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(3),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "operator"),
+    [(of_sequences, HessianOperator), (of_sequences, FisherOperator), (of_images, HessianOperator)],
+)
+def test_batches_of_sequences_and_images_of_other_sizes(make, operator):
+    keras.config.set_dtype_policy("float64")
+    keras.utils.set_random_seed(0)
+    model, rng = make(), np.random.default_rng(0)
+    shapes = [(size, 4) if make is of_sequences else (size, size + 2, 3) for size in (5, 7, 9, 11, 5)]
+    counts = [8, 8, 8, 3, 8]
+    data = [
+        (rng.normal(size=(count, *shape)), np.arange(count) % 3) for count, shape in zip(counts, shapes, strict=True)
+    ]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    of_all = operator(model, loss, data)
+    vectors = rng.normal(size=(of_all.shape[0], 3))
+    alone = [operator(model, loss, [batch], check=False) @ vectors for batch in data]
+    # TensorFlow resizes images in float32.
+    atol = 1e-7 if make is of_images else 1e-12
+    np.testing.assert_allclose(of_all @ vectors, np.average(alone, axis=0, weights=counts), atol=atol)
+    np.testing.assert_allclose(of_all @ vectors[:, 0], (of_all @ vectors)[:, 0], atol=atol)
+
+
 def test_many_sizes_of_batches_and_a_shuffled_data_set():
     model, loss, (x, y) = cases.case("cross-entropy")
     expected = dense_hessian(model, loss, (x, y))
