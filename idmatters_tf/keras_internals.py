@@ -1,9 +1,10 @@
 """What this package relies on of Keras' internals (version 3.15), all of it."""
 
 import dataclasses
+import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -251,11 +252,13 @@ class Call:
     """One call of a layer, or of an operation, in a model's graph.
 
     Attributes:
+        name: of the operation; "nested/layer" inside of a nested model.
         operation: what is called.
         inputs, outputs: the symbolic tensors that it takes and returns.
-        node: Keras' own record.
+        node: Keras' own record; None for the way into a nested model and out of it, two calls of the model's name.
     """
 
+    name: str
     operation: Any
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
@@ -263,17 +266,48 @@ class Call:
 
 
 def graph_calls(model: keras.Model) -> list[Call] | None:
-    """The calls of a functional or Sequential model in the order of their execution; None for other models."""
+    """The calls of a functional or Sequential model in the order of their execution; None for other models.
+
+    Nested models are gone through call by call, but for those that are called several times or with more than one
+    tensor.
+    """
     graph = graph_of(model)
-    if graph is None:
-        return None
+    return None if graph is None else list(_calls_of(graph, ""))
+
+
+def _calls_of(graph: Any, prefix: str) -> Iterator[Call]:
     by_depth: Any = graph._nodes_by_depth
-    return [
-        Call(node.operation, tuple(node.input_tensors), tuple(node.outputs), node)
-        for depth in sorted(by_depth, reverse=True)
-        for node in by_depth[depth]
-        if node.operation is not None and not node.is_input
-    ]
+    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+    nodes = [node for node in nodes if node.operation is not None and not node.is_input]
+    for node in nodes:
+        name, inputs, outputs = prefix + node.operation.name, tuple(node.input_tensors), tuple(node.outputs)
+        nested = _nested_graph(node, nodes)
+        if nested is None:
+            yield Call(name, node.operation, inputs, outputs, node)
+            continue
+        yield Call(name, functools.partial(_into, nested), inputs, tuple(nested.inputs), None)
+        yield from _calls_of(nested, f"{name}/")
+        yield Call(name, _as_it_is, tuple(nested.outputs), outputs, None)
+
+
+def _nested_graph(node: Any, nodes: Sequence[Any]) -> Any:
+    """The graph of the nested model that a node calls, where its calls can stand for the node; else None."""
+    graph = graph_of(node.operation)
+    if graph is None or type(node.operation).call not in (Functional.call, keras.Sequential.call):
+        return None
+    one_tensor = len(node.input_tensors) == len(graph.inputs) == 1
+    # A mask, or training=True.
+    given = any(value is not None for value in node.arguments.kwargs.values())
+    once = sum(other.operation is node.operation for other in nodes) == 1
+    return graph if one_tensor and once and not given else None
+
+
+def _into(nested: Any, tensor: Tensor) -> Any:
+    return standardized_inputs(nested, tensor)
+
+
+def _as_it_is(*tensors: Tensor) -> Any:
+    return tensors
 
 
 def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
@@ -293,7 +327,10 @@ def run_calls(calls: Iterable[Call], values: dict[int, Tensor], training: bool) 
         training: how layers are called that have such an argument.
     """
     for call in calls:
-        arguments, options = call.node.arguments.fill_in(values)
+        if call.node is None:
+            arguments, options = [values[id(tensor)] for tensor in call.inputs], {}
+        else:
+            arguments, options = call.node.arguments.fill_in(values)
         if "training" in getattr(call.operation, "_call_context_args", ()):
             options = {**options, "training": training}
         outputs = call.operation(*arguments, **options)

@@ -5,7 +5,7 @@ The theorems of both papers speak of the norms of residual layers: |||A||| is th
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,6 +14,7 @@ import scipy.sparse.linalg
 from keras import ops
 from numpy.typing import NDArray
 
+from idmatters_tf.keras_internals import graph_of
 from idmatters_tf.keras_types import Tensor
 from idmatters_tf.layers import (
     BasicBlock2D,
@@ -115,28 +116,47 @@ def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[
     """Norms of the kernels of each residual block of a built model, in the order of their application.
 
     Args:
-        model: a `keras.Model`; with convolutional blocks of known image size, channels last.
+        model: a `keras.Model`; with convolutional blocks a functional or Sequential one of known image size, channels
+            last.
         tolerance: of the spectral norms of convolutions.
 
     Returns:
         By the names of the layers `ResidualConv2D`, `ScaledResidualConv2D` (its kernels times their gains),
-        `BasicBlock2D`, `LinearResidual`, `ResidualDense` and `ShortcutUnit`. Empty without such blocks.
+        `BasicBlock2D`, `LinearResidual`, `ResidualDense` and `ShortcutUnit`; "nested/layer" for those inside of a
+        nested model. Empty without such blocks.
+
+    Raises:
+        ValueError: where the size of a convolutional block's images is not known.
     """
     norms = {}
-    for layer in model.layers:
+    for name, layer in _layers(model):
         if isinstance(layer, (ResidualConv2D, ScaledResidualConv2D, BasicBlock2D)):
-            inputs: Tensor = layer.input
-            outputs: Tensor = layer.output
+            size, reduced = _image_sizes(name, layer)
             first, second = applied_kernel(layer.conv1), applied_kernel(layer.conv2)
-            norms[layer.name] = [
-                KernelNorms(frobenius_norm(first), spectral_norm(first, inputs.shape[1:3], layer.strides, tolerance)),
-                KernelNorms(frobenius_norm(second), spectral_norm(second, outputs.shape[1:3], 1, tolerance)),
+            norms[name] = [
+                KernelNorms(frobenius_norm(first), spectral_norm(first, size, layer.strides, tolerance)),
+                KernelNorms(frobenius_norm(second), spectral_norm(second, reduced, 1, tolerance)),
             ]
         elif isinstance(layer, (LinearResidual, ResidualDense, ShortcutUnit)):
-            norms[layer.name] = [
+            norms[name] = [
                 KernelNorms(frobenius_norm(kernel), spectral_norm(kernel)) for kernel in _dense_kernels(layer)
             ]
     return norms
+
+
+def _image_sizes(name: str, layer: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(rows, cols) of the images that a block takes and returns."""
+    try:
+        found = layer.input.shape[1:3], layer.output.shape[1:3]
+    except AttributeError:
+        # Of a model that is a class of its own.
+        found = ((None, None),) * 2
+    if None in (*found[0], *found[1]):
+        raise ValueError(
+            f"The norms of {name!r} as a linear map depend on the size of its images, which is not known. Build a "
+            f"functional or Sequential model that begins with keras.Input((rows, cols, channels))."
+        )
+    return found
 
 
 def block_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, dict[str, float]]:
@@ -174,7 +194,16 @@ def branch_bounds(model: keras.Model, norms: Mapping[str, Sequence[KernelNorms]]
     Returns:
         By the block's name; NaN with batch normalisation, whose scale is not the kernels', and without a skip.
     """
-    return {name: _bound(model.get_layer(name), kernels) for name, kernels in norms.items()}
+    layers = dict(_layers(model))
+    return {name: _bound(layers[name], kernels) for name, kernels in norms.items()}
+
+
+def _layers(model: keras.Model, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(name, layer) of all layers, those of nested models as "nested/layer"."""
+    for layer in model.layers:
+        yield prefix + layer.name, layer
+        if graph_of(layer) is not None:
+            yield from _layers(layer, f"{prefix}{layer.name}/")
 
 
 def _bound(layer: Any, norms: Sequence[KernelNorms]) -> float:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmatters_tf.layers import ResidualConv2D
-from idmatters_tf.norms import block_norms, frobenius_norm, spectral_norm
+from idmatters_tf.norms import block_norms, branch_bounds, frobenius_norm, kernel_norms, spectral_norm
 
 rng = np.random.default_rng(2)
 
@@ -61,3 +61,29 @@ def test_block_norms_of_a_model():
 def test_a_convolution_needs_a_size():
     with pytest.raises(ValueError, match=r"`size`.*\(3, 3, 2, 2\), size=None"):
         spectral_norm(np.ones((3, 3, 2, 2)))
+
+
+class OfItsOwn(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.block = ResidualConv2D(4, name="block")
+
+    def call(self, inputs):
+        return self.block(inputs)
+
+
+def test_blocks_of_nested_models_and_of_images_of_unknown_size():
+    keras.utils.set_random_seed(0)
+    body = keras.Sequential([keras.Input((6, 6, 2)), ResidualConv2D(4, strides=2, name="block")], name="body")
+    model = keras.Sequential([keras.Input((6, 6, 2)), body, ResidualConv2D(4, name="block")])
+    norms = kernel_norms(model)
+    assert list(norms) == ["body/block", "block"]
+    assert norms["body/block"] == kernel_norms(body)["block"]
+    assert branch_bounds(model, norms)["body/block"] == branch_bounds(body, kernel_norms(body))["block"]
+    model = OfItsOwn()
+    model(np.ones((1, 6, 6, 4)))
+    for unknown in (model, keras.Sequential([keras.Input((None, None, 4)), ResidualConv2D(4, name="block")])):
+        with pytest.raises(
+            ValueError, match="norms of 'block' .* depend on the size of its images, which is not known"
+        ):
+            kernel_norms(unknown)

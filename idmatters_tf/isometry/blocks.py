@@ -48,7 +48,8 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
         model: functional or Sequential, built.
         blocks: None for all residual layers of this package and all sums x + f(x), in which one term is computed from
             the other; or a list of names of layers (from the layer's input to its output) and of pairs of names (from
-            the output of the first layer to that of the second); or a dict of these by a name of your own.
+            the output of the first layer to that of the second); or a dict of these by a name of your own. A layer
+            inside of a nested model is "nested/layer"; its own name will do where no other layer has it.
 
     Raises:
         ValueError: for a model without a graph, names that it does not have, none found, and blocks whose output
@@ -124,7 +125,7 @@ def _residual_ends(calls: Sequence[Call]) -> tuple[list[str], list[tuple[Any, An
                 if id(skip) in ancestors.get(id(branch), set()):
                     start = skip
         if start is not None:
-            names.append(_unused(call.operation.name, names))
+            names.append(_unused(call.name, names))
             ends.append((start, call.outputs[0]))
     return names, ends
 
@@ -155,17 +156,26 @@ def _input_tensors(calls: Sequence[Call]) -> list[Any]:
 
 
 def _call_of(name: str, calls: Sequence[Call]) -> Call:
-    found = [call for call in calls if call.operation.name == name]
+    found = [call for call in calls if call.name == name]
+    found = found or [call for call in calls if call.name.endswith(f"/{name}")]
+    if len(found) == 2 and found[0].name == found[1].name and found[0].node is None:
+        # The way into a nested model and out of it.
+        return dataclasses.replace(found[0], outputs=found[1].outputs)
     if len(found) == 1:
         return found[0]
+    if len({call.name for call in found}) > 1:
+        raise ValueError(
+            f"Several layers are called {name!r}: {', '.join(dict.fromkeys(call.name for call in found))}. Give the "
+            f"whole name of one."
+        )
     if found:
         raise ValueError(
             f"The layer {name!r} is called {len(found)} times, so that its name does not say which call is meant. Name "
             f"blocks by layers that are called once."
         )
     raise ValueError(
-        f"Argument `blocks` names {name!r}, which is no layer of the model (layers inside of another layer or model "
-        f"cannot be named). It has: {_names(calls)}"
+        f"Argument `blocks` names {name!r}, which is no layer of the model (layers inside of other layers, and of "
+        f"models that are called several times, cannot be named). It has: {_names(calls)}"
     )
 
 
@@ -180,5 +190,5 @@ def _unused(name: str, names: Sequence[str]) -> str:
 
 
 def _names(calls: Sequence[Call], most: int = 20) -> str:
-    names = list(dict.fromkeys(call.operation.name for call in calls))
+    names = list(dict.fromkeys(call.name for call in calls))
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

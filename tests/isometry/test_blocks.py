@@ -88,6 +88,49 @@ def test_blocks_that_are_none(blocks, message):
         find_blocks(residual(), blocks)
 
 
+def body():
+    inputs = keras.Input((4, 4, 2))
+    hidden = layers.ResidualConv2D(2, name="one")(inputs)
+    hidden = keras.layers.Add(name="two")([hidden, keras.layers.Conv2D(2, 3, padding="same", name="conv")(hidden)])
+    return keras.Model(inputs, hidden, name="body")
+
+
+def test_blocks_inside_of_nested_models():
+    keras.utils.set_random_seed(0)
+    inner = body()
+    inputs = keras.Input((4, 4, 2), name="images")
+    hidden = layers.ResidualConv2D(2, name="one")(keras.Sequential([inner], name="outer")(2 * inputs))
+    model = keras.Model(inputs, keras.layers.Flatten(name="flat")(hidden))
+    images = np.random.default_rng(0).normal(size=(2, 4, 4, 2)).astype("float32")
+    assert names(model) == ["outer/body/one", "outer/body/two", "one"]
+    found, alone = block_distances(model, images), block_distances(inner, 2 * images)
+    np.testing.assert_allclose(found["outer/body/one"], alone["one"], rtol=1e-5)
+    np.testing.assert_allclose(found["outer/body/two"], alone["two"], rtol=1e-5)
+    # By whole names and by those that no other layer has; nested models, too.
+    assert names(model, ["one", "outer/body/one", "conv", "body", "outer"]) == [
+        *("one", "outer/body/one", "conv", "body", "outer")
+    ]
+    np.testing.assert_allclose(jacobian(model, images, "body") @ np.ones(64), jacobian(inner, 2 * images) @ np.ones(64))
+    through = jacobian(model, images, ("images", "two")) @ np.ones(64)
+    np.testing.assert_allclose(through, 2 * (jacobian(inner, 2 * images) @ np.ones(64)), rtol=1e-5)
+    assert names(model, [("two", "flat")]) == ["two to flat"]
+
+
+def test_nested_models_that_stay_closed():
+    tower, x = body(), keras.Input((4, 4, 2))
+    twice = keras.Model(x, layers.ResidualConv2D(2, name="last")(tower(tower(x))))
+    assert names(twice) == ["last"]
+    in_training = keras.Model(x, layers.ResidualConv2D(2, name="last")(tower(x, training=True)))
+    assert names(in_training, ["last", "body"]) == ["last", "body"]
+    with pytest.raises(ValueError, match=r"'conv', which is no layer.*called several times.*It has: body, last"):
+        find_blocks(twice, ["conv"])
+    other = body()
+    other.name = "body2"
+    model = keras.Sequential([keras.Input((4, 4, 2)), body(), other])
+    with pytest.raises(ValueError, match="Several layers are called 'conv': body/conv, body2/conv"):
+        find_blocks(model, ["conv"])
+
+
 class Subclassed(keras.Model):
     def __init__(self):
         super().__init__()
