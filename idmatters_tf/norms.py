@@ -147,10 +147,10 @@ def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[
 def _image_sizes(name: str, layer: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     """(rows, cols) of the images that a block takes and returns."""
     try:
-        found = layer.input.shape[1:3], layer.output.shape[1:3]
+        found = tuple(layer.input.shape[1:3]), tuple(layer.output.shape[1:3])
     except AttributeError:
         # Of a model that is a class of its own.
-        found = ((None, None),) * 2
+        found: Any = ((None, None), (None, None))
     if None in (*found[0], *found[1]):
         raise ValueError(
             f"The norms of {name!r} as a linear map depend on the size of its images, which is not known. Build a "
