@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from idmatters_tf.keras_types import Tensor
@@ -59,6 +60,9 @@ class Muon(Momentum):
     Frobenius'. Variables of fewer than `least_rank` axes (biases, gains, the last layer) descend by
     `optimizers.Momentum` with the rate multiplied by `other_rate`.
 
+    So kernels have to start at the size they are to have, as `HeNormal`'s do: the paper's start near the identity would
+    stay there, and zeros are refused.
+
     Source: Jordan et al., *Muon* (2024) for the orthogonalised step, and the airbench94_muon recipe of the same author
     for kernels of constant norm; the rate as an angle is this package's form.
 
@@ -71,6 +75,9 @@ class Muon(Momentum):
         least_rank: how many axes a variable has to have to be taken for a kernel.
         orthogonalize_dtype: in which the iteration is computed; bfloat16 is what its authors use.
         kwargs: as for `keras.optimizers.SGD`.
+
+    Raises:
+        ValueError: by `build`, for a kernel of zeros.
     """
 
     def __init__(
@@ -90,6 +97,16 @@ class Muon(Momentum):
         self.other_rate = float(other_rate)
         self.least_rank = int(least_rank)
         self.orthogonalize_dtype = orthogonalize_dtype
+
+    def build(self, variables: Any) -> None:
+        for variable in variables:
+            if len(variable.shape) >= self.least_rank and _is_zero(variable):
+                raise ValueError(
+                    f"Muon keeps the norm of every kernel, and {variable.path!r} is zero: it would never learn. "
+                    f"Initialise it otherwise, as with HeNormal; or let a gain start at zero that multiplies it "
+                    f"(`layers.ScaledResidualConv2D(branch_gain=0)`)."
+                )
+        super().build(variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         learning_rate = ops.cast(learning_rate, variable.dtype)
@@ -119,3 +136,11 @@ class Muon(Momentum):
 
 def _norm(tensor: Any) -> Any:
     return ops.sqrt(ops.sum(ops.square(tensor)))
+
+
+def _is_zero(variable: Any) -> bool:
+    try:
+        return not np.any(ops.convert_to_numpy(variable.value))
+    except (NotImplementedError, TypeError):
+        # While a function is traced values are not known.
+        return False

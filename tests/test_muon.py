@@ -106,3 +106,12 @@ def test_fit_save_and_load(tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.optimizer.get_config() == model.optimizer.get_config()
     np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def test_kernels_of_zeros_are_refused():
+    zeros = keras.Variable(np.zeros((3, 3, 2, 4)), name="kernel")
+    with pytest.raises(ValueError, match="'kernel' is zero: it would never learn. Initialise it otherwise"):
+        Muon().build([keras.Variable(np.ones((3, 3, 2, 4))), zeros])
+    # Biases and the last layer may start there.
+    Muon().build([keras.Variable(np.zeros(4)), keras.Variable(np.zeros((5, 2)))])
+    Muon(least_rank=5).build([zeros])

@@ -21,6 +21,7 @@ from trainers.training.settings import (
     Intervals,
     Recipe,
     check_not_decreasing,
+    check_optimizer,
     check_widths,
     layout_options,
 )
@@ -189,6 +190,7 @@ class ImageNetSettings:
                 f"--widths {' '.join(map(str, widths))}"
             )
         networks.check_options(model, as_dict(self), RECIPES)
+        check_optimizer(self.recipe, self.ablations)
         check_precision(self.curvature, self.recipe.precision)
         if model == "identity":
             check_widths(self.layout())

@@ -71,6 +71,7 @@ def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(program, tmp_path):
         (["--whiten-stem"], "--whiten-stem is not an option of --model identity"),
         (["--branch-gain", "0.1"], "--branch-gain is not an option of --model identity"),
         (["--mixup", "0.2", "--batch-size", "25"], "--batch-size must be even with --mixup"),
+        (["--optimizer", "muon", "--initializer", "fixup"], "--initializer fixup starts some at zero"),
         (["--mirror"], "--mirror needs --evaluate"),
         (["--label-smoothing", "1"], "argument --label-smoothing"),
         (["--dataset", "shapes", "--train-images", "50", "--held-out", "50"], "--held-out must be less than the 50"),

@@ -329,6 +329,15 @@ def batch_norm(replicas: int) -> Literal["batch", "synchronized"]:
     return "batch" if replicas == 1 else "synchronized"
 
 
+def check_optimizer(recipe: Recipe, ablations: Ablations) -> None:
+    """Raises UsageError for a start that the optimizer cannot leave."""
+    if recipe.optimizer == "muon" and ablations.initializer == "fixup":
+        raise UsageError(
+            "--optimizer muon keeps the norm of every kernel, and --initializer fixup starts some at zero: they would "
+            "never learn. Use --initializer standard, with --branch-scale 0 for branches that start at zero."
+        )
+
+
 def check_widths(layout: Layout) -> None:
     """Raises UsageError for widths that the shortcut cannot follow."""
     if layout.shortcut == "pad":
