@@ -1,6 +1,9 @@
 """Residual blocks on vectors: the blocks of the two papers' theorems.
 
 Vectors are rows here, as everywhere in Keras, so each kernel is the transpose of the matrix that the papers print.
+
+Under a 16-bit dtype policy the branches are computed in 16 bits and added in float32, the dtype of the outputs: a
+branch 1/1000 of its skip would be rounded away by bfloat16's 8 bits.
 """
 
 from typing import Any
@@ -11,10 +14,33 @@ from keras import ops
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.initializers import ScaledGlorot, reseeded
 from idmatters_tf.keras_types import Activation, Initializer, Regularizer, Shape, Tensor
+from idmatters_tf.layers.arguments import wide_dtype
+
+
+class VectorLayer(keras.layers.Layer):
+    """A layer on vectors whose outputs have its inputs' shape, and float32 where it computes in 16 bits."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
+
+    def narrow(self, tensor: Tensor) -> Tensor:
+        """Inputs or weights in the dtype of the layer's computations."""
+        return ops.cast(tensor, self.compute_dtype)
+
+    def wide(self, tensor: Tensor) -> Tensor:
+        """Inputs or a branch in the dtype of the outputs."""
+        return ops.cast(tensor, wide_dtype(self))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return tuple(input_shape)
+
+    def compute_output_spec(self, inputs: Tensor, *_: Any, **__: Any) -> keras.KerasTensor:
+        return keras.KerasTensor(inputs.shape, dtype=wide_dtype(self))
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class LinearResidual(keras.layers.Layer):
+class LinearResidual(VectorLayer):
     """A linear residual layer: `h + A h`.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 1.2. At A = 0 a chain of these is the identity, and
@@ -28,14 +54,13 @@ class LinearResidual(keras.layers.Layer):
         `(batch, ..., dim)`.
 
     Output shape:
-        The same as the input's.
+        The same as the input's; float32 under a 16-bit dtype policy.
     """
 
     def __init__(
         self, kernel_initializer: Initializer = "zeros", kernel_regularizer: Regularizer = None, **kwargs: Any
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
@@ -49,10 +74,8 @@ class LinearResidual(keras.layers.Layer):
         )
 
     def call(self, inputs: Tensor) -> Tensor:
-        return inputs + ops.matmul(inputs, self.kernel)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)
+        branch = ops.matmul(self.narrow(inputs), self.narrow(self.kernel))
+        return self.wide(inputs) + self.wide(branch)
 
     def get_config(self) -> dict[str, Any]:
         config = {
@@ -63,7 +86,7 @@ class LinearResidual(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class ResidualDense(keras.layers.Layer):
+class ResidualDense(VectorLayer):
     """A residual block with one hidden layer: `h + V relu(U h + s)`.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 3.1 and Theorem 3.2 (v3), where the last block has no
@@ -83,7 +106,7 @@ class ResidualDense(keras.layers.Layer):
         `(batch, ..., dim)`.
 
     Output shape:
-        The same as the input's.
+        The same as the input's; float32 under a 16-bit dtype policy.
     """
 
     def __init__(
@@ -98,7 +121,6 @@ class ResidualDense(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.units = positive_integer("units", units, self)
         self.activation = keras.activations.get(activation)
         self.skip = bool(skip)
@@ -124,11 +146,9 @@ class ResidualDense(keras.layers.Layer):
         )
 
     def call(self, inputs: Tensor) -> Tensor:
-        branch = ops.matmul(self.activation(ops.matmul(inputs, self.U) + self.s), self.V)
-        return inputs + branch if self.skip else branch
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)
+        U, s, V = map(self.narrow, (self.U, self.s, self.V))
+        branch = self.wide(ops.matmul(self.activation(ops.matmul(self.narrow(inputs), U) + s), V))
+        return self.wide(inputs) + branch if self.skip else branch
 
     def get_config(self) -> dict[str, Any]:
         config = {
@@ -144,7 +164,7 @@ class ResidualDense(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class ShortcutUnit(keras.layers.Layer):
+class ShortcutUnit(VectorLayer):
     """An n-shortcut unit: `h + post(W_n mid(W_(n-1) ... mid(W_1 pre(h))))`.
 
     Source: Li et al., *Demystifying ResNet*, Definitions 2 and 3 and Eq. 5.
@@ -163,7 +183,8 @@ class ShortcutUnit(keras.layers.Layer):
         `(batch, ..., dim)`.
 
     Output shape:
-        The same as the input's. `kernels` holds the n kernels, W_1's transpose first.
+        The same as the input's; float32 under a 16-bit dtype policy. `kernels` holds the n kernels, W_1's transpose
+        first.
     """
 
     def __init__(
@@ -178,7 +199,6 @@ class ShortcutUnit(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.depth = positive_integer("depth", depth, self)
         self.pre, self.mid, self.post = (keras.activations.get(function) for function in (pre, mid, post))
         self.shortcut = bool(shortcut)
@@ -198,14 +218,11 @@ class ShortcutUnit(keras.layers.Layer):
         ]
 
     def call(self, inputs: Tensor) -> Tensor:
-        branch = self.pre(inputs)
+        branch = self.pre(self.narrow(inputs))
         for number, kernel in enumerate(self.kernels):
-            branch = ops.matmul(branch if number == 0 else self.mid(branch), kernel)
-        branch = self.post(branch)
-        return inputs + branch if self.shortcut else branch
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)
+            branch = ops.matmul(branch if number == 0 else self.mid(branch), self.narrow(kernel))
+        branch = self.wide(self.post(branch))
+        return self.wide(inputs) + branch if self.shortcut else branch
 
     def get_config(self) -> dict[str, Any]:
         config = {

@@ -9,11 +9,11 @@ from keras import ops
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.initializers import reseeded
 from idmatters_tf.keras_types import Initializer, Shape, Tensor
-from idmatters_tf.layers.dense import ResidualDense, last_dimension
+from idmatters_tf.layers.dense import ResidualDense, VectorLayer, last_dimension
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
-class ResidualDenseStack(keras.layers.Layer):
+class ResidualDenseStack(VectorLayer):
     """A chain of `ResidualDense` blocks: `h <- h + V_j relu(U_j h + s_j)` for j = 1, ..., blocks.
 
     The weights of all blocks are stacked in three variables and the layer scans over them. Memory grows with the batch,
@@ -38,7 +38,7 @@ class ResidualDenseStack(keras.layers.Layer):
         `(batch, ..., dim)`.
 
     Output shape:
-        The same as the input's.
+        The same as the input's; float32 under a 16-bit dtype policy.
 
     Example:
 
@@ -76,7 +76,8 @@ class ResidualDenseStack(keras.layers.Layer):
         self.V = self.add_weight(name="V", shape=(self.blocks, self.units, dim), initializer=second)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        weights: list[Tensor] = [ops.convert_to_tensor(weight) for weight in (self.U, self.s, self.V)]
+        weights: list[Tensor] = [self.narrow(ops.convert_to_tensor(weight)) for weight in (self.U, self.s, self.V)]
+        inputs = self.wide(inputs)
         if training or self.lookahead == 1:
             return _chain(inputs, weights)
         groups = self.blocks // self.lookahead
@@ -98,9 +99,6 @@ class ResidualDenseStack(keras.layers.Layer):
             getattr(block, name).assign(getattr(self, name)[number])
         return block
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)
-
     def get_config(self) -> dict[str, Any]:
         config = {
             "blocks": self.blocks,
@@ -117,8 +115,8 @@ def _chain(h: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
     def block(h: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, None]:
         U, s, V = weights
-        hidden: Tensor = ops.matmul(h, U)
-        return h + ops.matmul(ops.relu(hidden + s), V), None
+        hidden: Tensor = ops.matmul(ops.cast(h, U.dtype), U)
+        return h + ops.cast(ops.matmul(ops.relu(hidden + s), V), h.dtype), None
 
     scanned: Tensor = ops.scan(block, h, tuple(weights), length=weights[0].shape[0])
     return scanned[0]
@@ -127,8 +125,8 @@ def _chain(h: Tensor, weights: Sequence[Tensor]) -> Tensor:
 def _unless_silent(h: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, None]:
     """A group of blocks, skipped where none of their units fires on h: then each of them is the identity."""
     U, s, _ = weights
-    wide = ops.reshape(ops.transpose(U, (1, 0, 2)), (U.shape[1], -1))
-    hidden: Tensor = ops.matmul(h, wide)
+    wide: Tensor = ops.reshape(ops.transpose(U, (1, 0, 2)), (U.shape[1], -1))
+    hidden: Tensor = ops.matmul(ops.cast(h, wide.dtype), wide)
     # Compared, not added: one array of batch times units fewer. A sum rounds to 0 only where it is 0.
     thresholds: Tensor = ops.negative(ops.reshape(s, (-1,)))
     fires = ops.any(hidden > thresholds)

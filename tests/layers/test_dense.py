@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idmatters_tf.layers import LinearResidual, PerImageStandardization, RandomProjection, ResidualDense, ShortcutUnit
+from idmatters_tf.initializers import ScaledGlorot
+from idmatters_tf.layers import (
+    LinearResidual,
+    PerImageStandardization,
+    RandomProjection,
+    ResidualDense,
+    ResidualDenseStack,
+    ShortcutUnit,
+)
 from tests.support.checks import check_layer, check_saving
 
 rng = np.random.default_rng(1)
@@ -84,6 +92,27 @@ def test_random_projection_is_saved_with_the_model(tmp_path):
     model.layers[-1].kernel.assign(np.ones((4, 3)))
     reloaded = check_saving(model, np.eye(4), tmp_path / "model.keras")
     np.testing.assert_array_equal(reloaded.layers[-1].kernel, np.ones((4, 3)))
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda dtype: LinearResidual(keras.initializers.RandomNormal(stddev=1e-3, seed=0), dtype=dtype),
+        lambda dtype: ResidualDense(16, kernel_initializer=ScaledGlorot(seed=0), dtype=dtype),
+        lambda dtype: ShortcutUnit(2, mid="relu", kernel_initializer=ScaledGlorot(seed=0), dtype=dtype),
+        lambda dtype: ResidualDenseStack(3, 8, 2, keras.initializers.RandomNormal(stddev=0.01, seed=0), dtype=dtype),
+    ],
+)
+def test_small_branches_survive_16_bits(make, dtype):
+    vectors = rng.normal(size=(4, 16)).astype("float32")
+    exact, half = make("float32"), make(dtype)
+    branch = np.array(exact(vectors)) - vectors
+    inputs = keras.Input((16,))
+    model = keras.Model(inputs, half(inputs))
+    assert model.output.dtype == keras.backend.standardize_dtype(half(vectors).dtype) == "float32"
+    error = np.linalg.norm(np.array(half(vectors)) - vectors - branch)
+    assert 0 < error < 0.02 * np.linalg.norm(branch)
 
 
 @given(st.integers(1, 5), st.integers(0, 255))
