@@ -1,6 +1,7 @@
 """Orthogonalised momentum for convolution kernels of constant norm: what trains networks without normalisation fast."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -99,14 +100,17 @@ class Muon(Momentum):
         self.orthogonalize_dtype = orthogonalize_dtype
 
     def build(self, variables: Any) -> None:
-        for variable in variables:
-            if len(variable.shape) >= self.least_rank and _is_zero(variable):
-                raise ValueError(
-                    f"Muon keeps the norm of every kernel, and {variable.path!r} is zero: it would never learn. "
-                    f"Initialise it otherwise, as with HeNormal; or let a gain start at zero that multiplies it "
-                    f"(`layers.ScaledResidualConv2D(branch_gain=0)`)."
-                )
+        for variable in self.kernels_of_zeros(variables):
+            raise ValueError(
+                f"Muon keeps the norm of every kernel, and {variable.path!r} is zero: it would never learn. "
+                f"Initialise it otherwise, as with HeNormal; or let a gain start at zero that multiplies it "
+                f"(`layers.ScaledResidualConv2D(branch_gain=0)`)."
+            )
         super().build(variables)
+
+    def kernels_of_zeros(self, variables: Iterable[keras.Variable]) -> list[keras.Variable]:
+        """Those of the variables that would stay zero; none while a function is traced, for values are not known."""
+        return [variable for variable in variables if len(variable.shape) >= self.least_rank and _is_zero(variable)]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         learning_rate = ops.cast(learning_rate, variable.dtype)

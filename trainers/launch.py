@@ -72,10 +72,16 @@ def command_of(words: Sequence[str]) -> list[str]:
     return list(words[1:] if words[:1] == ["--"] else words)
 
 
-def as_module(command: Sequence[str]) -> list[str]:
-    """The command line that runs a training program, from its name and options, for `Processes.start`."""
+def as_module(words: Sequence[str]) -> list[str]:
+    """The command line that runs a program of this package, from its module's name and its options."""
     # -P: the current folder may have packages of the same names.
-    return [sys.executable, "-P", "-m", f"trainers.{command[0]}", *command[1:]]
+    return [sys.executable, "-P", "-m", *words]
+
+
+def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that finds this package: this process's and the variables given."""
+    path = os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, **variables, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def check_program(name: str) -> None:
@@ -103,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 config = {"cluster": jobs, "task": {"type": job, "index": index}}
                 variables = {"TF_CONFIG": json.dumps(config), **secret}
                 # The tasks' meeting place comes from TF_CONFIG; here its usual port may be taken by another cluster.
-                words = [*command, "--control-port", str(control_port)]
+                words = [f"trainers.{command[0]}", *command[1:], "--control-port", str(control_port)]
                 processes.start(f"{job} {index}", as_module(words), variables)
         return processes.wait()
 
@@ -150,11 +156,9 @@ class Processes:
             variables: environment variables that it has beside this process's.
             cores: the only ones that it may use, where the system can see to that.
         """
-        env = {**os.environ, **(variables or {}), LAUNCHER_VARIABLE: str(self._watched), "PYTHONUNBUFFERED": "1"}
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))
         process = subprocess.Popen(
             command,
-            env=env,
+            env=child_environment({**(variables or {}), LAUNCHER_VARIABLE: str(self._watched)}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

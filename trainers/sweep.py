@@ -207,7 +207,7 @@ def _train(program: str, runs: Mapping[str, Sequence[str]], jobs: int) -> tuple[
                 name = waiting.pop(0)
                 say(f"run {len(runs) - len(waiting)} of {len(runs)}: {name}")
                 in_progress[name] = free.pop(0)
-                processes.start(name, as_module([program, *runs[name]]), cores=in_progress[name])
+                processes.start(name, as_module([f"trainers.{program}", *runs[name]]), cores=in_progress[name])
                 continue
             if not in_progress:
                 break

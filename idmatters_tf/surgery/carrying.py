@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from idmatters_tf import keras_internals
@@ -88,13 +87,12 @@ def check_norms_can_grow(optimizer: Any, blocks: Mapping[str, keras.layers.Layer
     if not isinstance(optimizer, Muon):
         return
     for name, block in blocks.items():
-        for variable in block.trainable_variables:
-            if len(variable.shape) >= optimizer.least_rank and not np.any(ops.convert_to_numpy(variable)):
-                raise ValueError(
-                    f"Muon keeps the norm of each kernel: {variable.path}, which is zero, would stay zero, and "
-                    f"the block {name!r} the identity. Pass a block with a trained factor on its branch, such as "
-                    f"ResidualConv2D(filters, branch_scale=0.0, kernel_initializer='he_normal')."
-                )
+        for variable in optimizer.kernels_of_zeros(block.trainable_variables):
+            raise ValueError(
+                f"Muon keeps the norm of each kernel: {variable.path}, which is zero, would stay zero, and "
+                f"the block {name!r} the identity. Pass a block with a trained factor on its branch, such as "
+                f"ResidualConv2D(filters, branch_scale=0.0, kernel_initializer='he_normal')."
+            )
 
 
 def _carry_state(optimizer: Any, new: Any, places: list[keras.Variable | None]) -> None:

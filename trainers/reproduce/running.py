@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from trainers.cli.arguments import RunError, UsageError
+from trainers.launch import as_module, child_environment
 from trainers.reproduce.rows import DataSet, Row
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -120,8 +121,7 @@ def _process(words: Sequence[str], row: Row) -> list[str]:
     """What is executed for the words of a command."""
     program = words[0]
     if program.startswith("trainers."):
-        # -P: the current folder may have packages of the same names.
-        return [sys.executable, "-P", "-m", *words]
+        return as_module(words)
     files = [word for word in words if word.endswith(".py")]
     if not all(map(_in_checkout, files)):
         raise UsageError(f"{row.name} needs {files[0]}, which is part of a checkout, not of the installed package.")
@@ -136,14 +136,16 @@ def _in_checkout(file: str) -> bool:
 
 def _run(words: Sequence[str], log: pathlib.Path) -> int:
     """Runs a process to its end; its output goes to ours and to the log. Returns its exit code."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     tests = words[1:3] == ["-m", "pytest"]
     print(f"$ {shlex.join(['python', *words[1:]])}", flush=True)
     with (
         open(log, "ab") as kept,
         subprocess.Popen(
-            words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT if tests else None
+            words,
+            env=child_environment({}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT if tests else None,
         ) as process,
         _handing_on(process),
     ):
