@@ -11,7 +11,7 @@ from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import group, setting
 from trainers.cli.startup import explained, import_tensorflow, run_program
 from trainers.training import networks
-from trainers.training.curvature import EXAMPLES_AT_ONCE, Curvature, check_precision
+from trainers.training.curvature import EXAMPLES_AT_ONCE, Curvature
 from trainers.training.program import make_parser, run_task
 from trainers.training.settings import Ablations, Command, Devices, Intervals, Recipe, check_optimizer
 from trainers.training.task import Task
@@ -123,7 +123,6 @@ class CifarSettings:
     def __post_init__(self) -> None:
         networks.check(self.network, self.ablations)
         check_optimizer(self.recipe, self.ablations)
-        check_precision(self.curvature, self.recipe.precision)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import as_dict, group, setting
 from trainers.cli.startup import import_tensorflow, run_program, say
 from trainers.training import networks
-from trainers.training.curvature import EXAMPLES_AT_ONCE, Curvature, check_precision
+from trainers.training.curvature import EXAMPLES_AT_ONCE, Curvature
 from trainers.training.program import make_parser, run_task
 from trainers.training.settings import (
     Ablations,
@@ -191,7 +191,6 @@ class ImageNetSettings:
             )
         networks.check_options(model, as_dict(self), RECIPES)
         check_optimizer(self.recipe, self.ablations)
-        check_precision(self.curvature, self.recipe.precision)
         if model == "identity":
             check_widths(self.layout())
         else:

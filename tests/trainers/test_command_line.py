@@ -43,7 +43,6 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--evaluate", ""], "argument --evaluate: expected text in UTF-8 that is not empty, received ''"),
         (["--data-dir", os.fsdecode(b"/tmp/\xff")], "argument --data-dir: expected text in UTF-8 that is not empty"),
         (["--blocks", "1" + 18 * "0"], "argument --blocks: expected a whole number of at least 1 and at most 10000"),
-        (["--curvature-every", "5", "--precision", "bfloat16"], "--curvature-every needs --precision float32"),
         (["--data-dir", "/nowhere"], "cifar10 was not found in /nowhere, which does not exist"),
         (["--overwrite", "--evaluate", "a"], "--overwrite is for a new run"),
         (["--init-from", "nowhere"], "--init-from nowhere has no checkpoint. Name the folder of a run that has one"),

@@ -2,8 +2,12 @@
 
 import json
 
+import keras
+import numpy as np
 import pytest
 
+from idmatters_tf.curvature import HessianOperator
+from idmatters_tf.data import shapes
 from tests.support.programs import run_here
 
 SMALL = ("--dataset", "shapes", "--blocks", 1, "--widths", 4, 8, "--stem", 4, "--train-images", 60, "--test-images", 20)
@@ -61,12 +65,22 @@ def test_measurements_do_not_change_the_training(watched, tmp_path):
         assert record["gradient_norm"] > 0
 
 
-def test_bfloat16_is_refused(tmp_path):
-    result = run_here(
-        "trainers.cifar", *SMALL, "--curvature-every", 2, "--precision", "bfloat16", "--out", tmp_path / "run"
-    )
-    assert result.returncode == 2
-    assert "--curvature-every needs --precision float32" in result.stderr
+def test_a_training_in_bfloat16_is_measured_in_float32(tmp_path):
+    run, bfloat16 = tmp_path / "run", ("--precision", "bfloat16")
+    examples = ("--curvature-every", 2, "--curvature-examples", 21)
+    result = run_here("trainers.cifar", *SMALL, *bfloat16, *examples, "--out", run)
+    assert result.returncode == 0, result.stderr
+    measured = [record for record in records(run) if record["kind"] == "curvature"]
+    assert [record["step"] for record in measured] == [2, 4]
+
+    # Exported in float32, with the standardisation inside.
+    model = keras.saving.load_model(run / "model.keras")
+    data = shapes.load(train=60, test=20)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    operator = HessianOperator(model, loss, (data.train_images[:21], data.train_labels[:21]))
+    largest = np.linalg.eigvalsh(operator.to_dense())[-1]
+    assert measured[1]["largest_eigenvalue_1"] == pytest.approx(largest, rel=1e-2)
+    assert measured[1]["gradient_norm"] == pytest.approx(np.linalg.norm(operator.gradient()), rel=1e-4)
 
 
 def test_figure_2_from_a_run(watched, tmp_path):

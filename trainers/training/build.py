@@ -30,6 +30,13 @@ def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: s
         keras.config.set_dtype_policy(previous)
 
 
+def in_float32(task: Task, model: keras.Model, replicas: int = 1) -> keras.Model:
+    """A task's network as it was trained, built once more in float32, with a copy of its weights."""
+    network = build_network(task, model.input_shape[1:], model.output_shape[-1], "float32", replicas)
+    network.set_weights(model.get_weights())
+    return network
+
+
 def optimizer_of(recipe: Recipe) -> Callable[[], keras.optimizers.Optimizer]:
     """What makes the optimizer of a recipe."""
     shared: dict[str, Any] = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}

@@ -9,6 +9,8 @@ from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
 
 if TYPE_CHECKING:
+    import keras
+
     from idmatters_tf.curvature import Measurement
     from trainers.run.folder import Run
     from trainers.training.learner import Learner
@@ -26,7 +28,7 @@ class Curvature:
         None,
         help="measure the Hessian of the training loss every N steps: extreme eigenvalues, stability threshold, "
         "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl (default: "
-        "never); about 100 Hessian-vector products each",
+        "never); about 100 Hessian-vector products each, in float32 also where --precision is not",
         metavar="N",
         at_least=1,
         free_on_resume=True,
@@ -42,19 +44,12 @@ class Curvature:
     )
 
 
-def check_precision(curvature: Curvature, precision: str) -> None:
-    """Raises UsageError where the Hessian cannot be measured in the precision of the training."""
-    if curvature.curvature_every is not None and precision != "float32":
-        raise UsageError(
-            f"--curvature-every needs --precision float32: second derivatives are lost in the rounding of {precision}."
-        )
-
-
 class CurvatureCallback:
     """Measures every so many steps; called with the step and the seconds since the run began.
 
     Args:
         learner: a `trainers.training.learner.Learner`.
+        model: what is measured: the learner's network, or the same one in float32, which gets its weights each time.
         examples: training images without augmentation, as the learner's evaluation takes them.
         run: metrics.jsonl gets a record of kind "curvature".
         every: number of steps between measurements.
@@ -63,13 +58,15 @@ class CurvatureCallback:
         UsageError: the loss cannot be measured.
     """
 
-    def __init__(self, learner: "Learner", examples: EvaluationBatchSource, run: "Run", every: int):
+    def __init__(
+        self, learner: "Learner", model: "keras.Model", examples: EvaluationBatchSource, run: "Run", every: int
+    ):
         import keras
         import tensorflow as tf
 
         from idmatters_tf.curvature import HessianOperator
 
-        self._run, self._every, self._learner = run, every, learner
+        self._run, self._every, self._learner, self._model = run, every, learner, model
         self._last: Measurement | None = None
         batches = examples.dataset()
         if learner.preprocess is not None:
@@ -79,7 +76,7 @@ class CurvatureCallback:
         try:
             # In the scope: each replica then takes its share of the images.
             with learner.strategy.scope():
-                self._operator = HessianOperator(learner.model, loss, batches)
+                self._operator = HessianOperator(model, loss, batches)
         except ValueError as error:
             raise UsageError(f"--curvature-every: {error}") from error
         self._writer = tf.summary.create_file_writer(str(run.path / "events"))
@@ -90,6 +87,8 @@ class CurvatureCallback:
 
         if step % self._every:
             return
+        if self._model is not self._learner.model:
+            self._model.set_weights(self._learner.model.get_weights())
         measured = measure(
             self._operator,
             **EFFORT,

@@ -13,7 +13,7 @@ from trainers.cli.arguments import RunError
 from trainers.cli.startup import say
 from trainers.run.folder import Run
 from trainers.training import preprocessing as fitted
-from trainers.training.build import build_network
+from trainers.training.build import in_float32
 from trainers.training.checkpoints import BEST, restore_weights
 from trainers.training.task import Task
 
@@ -92,8 +92,7 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
     """
     folder, names = pathlib.Path(out or run.path), run.data().output_names
     # Rebuilt in float32 and for one device: what is served should not depend on how it was trained.
-    network = build_network(task, model.input_shape[1:], model.output_shape[-1], "float32")
-    network.set_weights(model.get_weights())
+    network = in_float32(task, model)
     preprocessing = fitted.load(run.path) if task.has_preprocessing else None
     best = saved_steps(run.checkpoints_path / BEST)
     try:

@@ -124,9 +124,14 @@ class Task(abc.ABC, Generic[Data]):
         every, count = dataclasses.astuple(self.settings.curvature)
         if every is None:
             return ()
+        from trainers.training.build import in_float32
         from trainers.training.curvature import CurvatureCallback
 
-        return [CurvatureCallback(learner, self.examples(count), run, every)]
+        model = learner.model
+        if self.settings.recipe.precision != "float32":
+            with learner.strategy.scope():
+                model = in_float32(self, model, learner.strategy.num_replicas_in_sync)
+        return [CurvatureCallback(learner, model, self.examples(count), run, every)]
 
     def explain(self, error: Exception, step: int) -> str:
         """A sentence about data that could not be read at a step; empty where that was not the reason."""
