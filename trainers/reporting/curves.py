@@ -4,8 +4,6 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 
-from trainers.run import figures
-
 Point = tuple[float, float]
 
 # As matplotlib's cycle, which the other figures have.
@@ -114,9 +112,3 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
     every = -(-len(points) // MOST_POINTS)
     kept = list(points[::every])
     return kept if kept[-1] == points[-1] else [*kept, points[-1]]
-
-
-def running_mean(points: Sequence[Point]) -> list[Point]:
-    """Each value as the mean over the last fortieth of the points."""
-    steps = [x for x, _ in points]
-    return list(zip(steps, figures.running_mean([y for _, y in points]), strict=True))

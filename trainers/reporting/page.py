@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import idmatters_tf
-from trainers.reporting.curves import chart, running_mean, style
+from trainers.reporting.curves import chart, style
+from trainers.run.figures import rate_drops, running_mean
 from trainers.run.folder import Run
 
 _IMAGES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".svg": "image/svg+xml"}
@@ -81,7 +82,7 @@ def _curves(runs: Mapping[str, Run]) -> str:
         for name in runs:
             points = _points(records[name], kind, path, factor)
             if points:
-                curves[name] = running_mean(points) if averaged else points
+                curves[name] = running_mean(points, rate_drops(records[name])) if averaged else points
         drawn |= set(curves)
         charts.append(chart(title, curves, numbers, logarithmic))
     legend = [

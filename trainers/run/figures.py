@@ -1,8 +1,9 @@
 """Figures of runs."""
 
+import itertools
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from idmatters_tf.checkpointing import replacing
@@ -36,8 +37,9 @@ def convergence(records: Records, path: str | os.PathLike, title: str, drop_step
     if train:
         steps, errors = zip(*train, strict=True)
         axes.plot(steps, errors, color="tab:blue", alpha=0.25, linewidth=1)
-        smoothed, marker = running_mean(errors), _marker(train, 1)
-        axes.plot(steps, smoothed, color="tab:blue", marker=marker, linewidth=1.5, label="training error (augmented)")
+        smoothed = zip(*running_mean(train, rate_drops(records)), strict=True)
+        label, marker = "training error (augmented)", _marker(train, 1)
+        axes.plot(*smoothed, color="tab:blue", marker=marker, linewidth=1.5, label=label)
     if test:
         steps, errors = zip(*test, strict=True)
         axes.plot(steps, errors, color="tab:red", marker=_marker(test), markersize=4, label="test error")
@@ -99,8 +101,8 @@ def comparison(
         for member in members:
             train = _errors(runs[member], "train")
             if train:
-                steps, errors = zip(*train, strict=True)
-                axes.plot(steps, running_mean(errors), color=color, alpha=0.3, linewidth=1, marker=_marker(train, 1))
+                smoothed = zip(*running_mean(train, rate_drops(runs[member])), strict=True)
+                axes.plot(*smoothed, color=color, alpha=0.3, linewidth=1, marker=_marker(train, 1))
         steps, means, deviations = _mean(tests)
         best = min(means)
         label = f"{name} (best {best:.2f} %{ended})"
@@ -158,7 +160,29 @@ def _errors(records, kind):
     return [(record["step"], 100 * record["error"]) for record in records if record["kind"] == kind]
 
 
-def running_mean(values: Sequence[float], share: int = 40) -> list[float]:
-    """Each value as the mean over the last fortieth of the values."""
-    width = max(1, len(values) // share)
-    return [sum(values[max(0, i - width + 1) : i + 1]) / min(width, i + 1) for i in range(len(values))]
+def rate_drops(records: Records) -> list[int]:
+    """The steps of the records at which a constant learning rate has fallen to half or less."""
+    rates = [(record["step"], record["learning_rate"]) for record in records if "learning_rate" in record]
+    # A linear one does that as well, just before its end.
+    return [
+        step
+        for (_, earlier), (_, before), (step, rate) in zip(rates, rates[1:], rates[2:], strict=False)
+        if earlier == before and rate <= before / 2
+    ]
+
+
+def running_mean(points: Sequence[tuple[int, float]], drops: Iterable[int] = (), share: int = 40) -> list[Any]:
+    """Each value of (step, value) as the mean over a fortieth of the points, itself in their middle.
+
+    Curves are steep behind the first point and behind the drops: means do not reach over these, and take as many points
+    before as behind.
+    """
+    steps, at_drops = [step for step, _ in points], set(drops)
+    bounds = [0, *(place for place, step in enumerate(steps) if place and step in at_drops), len(points)]
+    means: list[float] = []
+    for start, stop in itertools.pairwise(bounds):
+        for place in range(start, stop):
+            reach = min(len(points) // share // 2, place - start)
+            near = [value for _, value in points[place - reach : min(place + reach + 1, stop)]]
+            means.append(sum(near) / len(near))
+    return list(zip(steps, means, strict=True))
