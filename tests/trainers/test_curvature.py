@@ -1,6 +1,7 @@
 """The Hessian measured during training, and Figure 2 from the runs' logs."""
 
 import json
+from typing import Any
 
 import keras
 import numpy as np
@@ -74,7 +75,7 @@ def test_a_training_in_bfloat16_is_measured_in_float32(tmp_path):
     assert [record["step"] for record in measured] == [2, 4]
 
     # Exported in float32, with the standardisation inside.
-    model = keras.saving.load_model(run / "model.keras")
+    model: Any = keras.saving.load_model(run / "model.keras")
     data = shapes.load(train=60, test=20)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     operator = HessianOperator(model, loss, (data.train_images[:21], data.train_labels[:21]))

@@ -171,7 +171,7 @@ def rate_drops(records: Records) -> list[int]:
     ]
 
 
-def running_mean(points: Sequence[tuple[int, float]], drops: Iterable[int] = (), share: int = 40) -> list[Any]:
+def running_mean(points: Sequence[tuple[float, float]], drops: Iterable[int] = (), share: int = 40) -> list[Any]:
     """Each value of (step, value) as the mean over a fortieth of the points, itself in their middle.
 
     Curves are steep behind the first point and behind the drops: means do not reach over these, and take as many points
