@@ -12,9 +12,9 @@ convolutions, are trained for a few hundred steps from six starts at learning ra
     skipinit        De & Smith (2020): standard kernels, each branch times a trained factor that starts at 0
     batch           standard kernels with batch normalisation behind each convolution
 
-A heat map for each start shows the training loss (mean over the last tenth of the steps and over the seeds) by depth
-and rate; a cross marks runs whose loss was no longer finite, or rose above 100, for at least one seed. Momentum 0.9,
-batches of 64, weight decay 1e-4, pad by 2, crop, flip, standardise, constant rate.
+A heat map for each start shows the training loss (mean over the last tenth of the steps and over the seeds that did not
+diverge) by depth and rate; a cross marks runs whose loss was no longer finite, or rose above 100, for one seed or more.
+Momentum 0.9, batches of 64, weight decay 1e-4, pad by 2, crop, flip, standardise, constant rate.
 
 Each finished run is a line of results.jsonl: a run that was stopped goes on with the same command. The order is such
 that the whole map is there coarsely before it is there in full.
@@ -159,7 +159,7 @@ def draw(rows, options, path):
             if len(finite) < len(cell):
                 panel.plot(j, i, "x", color="black", markersize=6)
         image = panel.imshow(losses, origin="lower", aspect="auto", cmap="viridis_r", vmin=lowest, vmax=math.log(10))
-        panel.set_xticks(range(len(rates)), [f"{rate:.2g}" for rate in rates], fontsize=7, rotation=45)
+        panel.set_xticks(range(len(rates)), [f"{rate:.3g}" for rate in rates], fontsize=7, rotation=45)
         panel.set_yticks(range(len(blocks)), [f"{6 * count + 1}" for count in blocks], fontsize=7)
         panel.set_title(TITLES.get(start, start), fontsize=9)
         panel.set_facecolor("lightgrey")
@@ -169,7 +169,8 @@ def draw(rows, options, path):
     figure.supylabel("convolutions", fontsize=9)
     if image is not None:
         bar = figure.colorbar(image, ax=axes[: len(starts)], shrink=0.8, extend="both")
-        bar.set_label(f"training loss after {options.steps} steps; cross: diverged", fontsize=8)
+        crossed = "diverged" if len(options.seeds) == 1 else f"diverged for one of {len(options.seeds)} seeds or more"
+        bar.set_label(f"training loss after {options.steps} steps; cross: {crossed}", fontsize=8)
     save_figure(figure, path)
 
 
@@ -196,7 +197,7 @@ def main():
                 row |= {"loss": loss if math.isfinite(loss) else None, "seconds": round(time.monotonic() - began, 1)}
                 rows.append(row)
                 print(json.dumps(row), file=file, flush=True)
-                progress.set_description(f"{start}, {6 * blocks + 1} convolutions, rate {rate:.2g}: {loss:.2f}")
+                progress.set_description(f"{start}, {6 * blocks + 1} convolutions, rate {rate:.3g}: {loss:.2f}")
                 progress.update()
             keras.backend.clear_session()
             draw(rows, options, options.out / "trainability.png")

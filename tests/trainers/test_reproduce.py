@@ -307,7 +307,9 @@ def test_what_is_read_from_a_run(tmp_path):
     lines = ['{"kind": "test", "step": 1, "seconds": 1, "loss": 4.0, "error": 0.5}\n' for _ in range(2)]
     lines[1] = lines[1].replace('"step": 1', '"step": 2').replace("4.0", "1.0")
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    (tmp_path / "sweep.csv").write_text("depth,best,lg,empty\n4,False,1.0,\n8,True,2.0,\n8,False,5.0,\n")
+    # Lines of other programs' results have no steps; the last one was cut off.
+    (tmp_path / "results.jsonl").write_text('{"seed": 0, "loss": 2}\n{"seed": 1, "loss": 3}\n{"seed": 2, "lo')
+    (tmp_path / "sweep.csv").write_text("depth,best,lg,empty,partly\n4,False,1.0,,1\n8,True,2.0,,\n8,False,5.0,,2\n")
 
     def value(file, key=None, **how):
         return value_of(Number("x", file=file, key=key, **how), tmp_path, tmp_path / "x.log")
@@ -317,6 +319,10 @@ def test_what_is_read_from_a_run(tmp_path):
     assert value("metrics.jsonl", "loss", where={"kind": "test"}) == 1
     assert value("metrics.jsonl", "loss", where={"kind": "test"}, take="max") == 4
     assert value("metrics.jsonl", "loss", where={"kind": "test"}, take="ratio") == 0.25
+    assert value("metrics.jsonl", "loss", take="mean") == 2.5
+    assert value("results.jsonl", "loss", take="mean") == 2.5
+    assert value("sweep.csv", "empty", take="mean") is None
+    assert value("sweep.csv", "partly", take="mean") is None
     assert value("metrics.jsonl", "loss", where={"step": 1}) == 4
     assert value("sweep.csv", "lg", where={"depth": 8, "best": "True"}, base=10) == 100
     for missing in (

@@ -1,7 +1,8 @@
 """The numbers of a row, read from the folder of a run and compared with those that were recorded.
 
 - `file` ends in .json: `key` is a path such as `loaded.largest_error`; in .jsonl or .csv: the value of `key` in the
-  lines that have the values of `where`. `take` is "last" or "max" of them, or "ratio", of the last to the first.
+  lines that have the values of `where`. `take` is "last" or "max" of them, "ratio", of the last to the first, or
+  "mean", which is there only where each of those lines has a value: a diverged run has none.
 - `pattern`, in any file: a regular expression whose group is the number; its last match counts.
 - `base`: what was read is a logarithm with that base. `times` multiplies the value, to get the unit.
 """
@@ -12,11 +13,11 @@ import json
 import math
 import pathlib
 import re
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from trainers.reproduce.rows import Number, Row
-from trainers.run.records import read
 
 LOG = "log"
 
@@ -96,9 +97,14 @@ def value_of(number: Number, folder: pathlib.Path, log: pathlib.Path) -> float |
         numbers = [float(value) for value in values if value not in (None, "")]
     except (TypeError, ValueError):
         return None
-    if not numbers:
+    if not numbers or (number.take == "mean" and len(numbers) < len(values)):
         return None
-    taken = {"last": lambda: numbers[-1], "max": lambda: max(numbers), "ratio": lambda: numbers[-1] / numbers[0]}
+    taken = {
+        "last": lambda: numbers[-1],
+        "max": lambda: max(numbers),
+        "mean": lambda: statistics.fmean(numbers),
+        "ratio": lambda: numbers[-1] / numbers[0],
+    }
     value = taken[number.take]()
     return (value if number.base is None else float(number.base) ** value) * float(number.times)
 
@@ -111,12 +117,25 @@ def _values(path: pathlib.Path, number: Number) -> list[Any]:
             return []
         return [_at(value, number.key or "")]
     if path.suffix == ".jsonl":
-        lines: Sequence[Any] = read(path, lambda _: None)
+        lines: Sequence[Any] = _whole_lines(path)
     else:
         with open(path, newline="", encoding="utf-8") as stream:
             lines = list(csv.DictReader(stream))
     chosen = [line for line in lines if all(_same(line.get(name), wanted) for name, wanted in number.where.items())]
     return [_at(line, number.key or "") for line in chosen]
+
+
+def _whole_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file with one in each line; a line that a crash has cut off is left out."""
+    found = []
+    for line in path.read_bytes().splitlines():
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
 
 
 def _at(value: Any, key: str) -> Any:
