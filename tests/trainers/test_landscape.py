@@ -195,6 +195,12 @@ def test_weight_decay_finds_smaller_norms():
     assert rows[0].risk < 1e-6
 
 
+@pytest.mark.filterwarnings("error")
+def test_targets_at_which_nothing_is_to_be_learnt_are_drawn():
+    figure = descent.draw_certificate(descent.measure({"the identity": np.eye(1)}, [2], 2, 1))
+    assert figure.axes[0].get_ylim() == (1e-14, 1)
+
+
 def test_the_zero_asymmetric_start_takes_as_many_steps_for_either_determinant():
     targets = {sign: random_target(3, 3.0, sign, 0) for sign in (1, -1)}
     rows = zero_asymmetric.measure({str(sign): R for sign, R in targets.items()}, 6, 400, 5)
@@ -233,6 +239,11 @@ def test_no_run_is_slower_than_a_theorem_promises():
             assert row.measured_steps <= row.promised_steps
     slower = [dataclasses.replace(row, measured=row.measured / 10) for row in rows]
     assert certified.verdict(slower).seen is False
+    # Runs so short that none ends.
+    unfinished = [dataclasses.replace(row, measured_steps=None) for row in rows]
+    promised = sum(row.scope == "run" and row.promised is not None for row in rows)
+    assert certified.verdict(unfinished).reason.startswith(f"{promised} of {promised} steps")
+    assert certified.verdict([row for row in rows if row.scope != "run"]).seen is None
 
 
 def test_theorems_keep_their_promises_at_their_own_rates():

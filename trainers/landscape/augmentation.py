@@ -92,7 +92,7 @@ def measure(
 
 def draw(rows: Sequence[AugmentationRow]) -> Figure:
     """The risk against steps, a panel for each of the first four targets."""
-    figure = panels_by_target(rows, _panel, "risk f - C", most=4)
+    figure = panels_by_target(rows, _panel, "risk f - C", most=4, lowest=1e-10)
     add_legend(figure)
     return figure
 
@@ -102,7 +102,6 @@ def _panel(axes: Axes, rows: Sequence[AugmentationRow]) -> None:
     for (problem, start), run in by_columns(rows, "problem", "start").items():
         line(axes, run, "step", "risk", color=colors[problem], alpha=0.7, label=None if start else problem)
     axes.axhline(rows[0].barrier, color="black", linestyle=":", label="distance to the singular maps, squared")
-    axes.set_ylim(bottom=1e-10)
     axes.set_xlabel("step", fontsize=9)
 
 

@@ -103,7 +103,7 @@ def _rows(target: str, depth: int, network: str, found: linear.Trajectories, sho
 
 def draw(rows: Sequence[DescentRow]) -> Figure:
     """The risk against steps, a panel for each of the first six targets."""
-    figure = panels_by_target(rows, _panel, "risk f - C", most=6)
+    figure = panels_by_target(rows, _panel, "risk f - C", most=6, lowest=1e-12)
     handles = [sample_of(f"depth {depth}", color=color) for depth, color in color_by_depth(rows).items()]
     handles += [sample_of(network, **style) for network, style in STYLES.items()]
     handles.append(sample_of("leaves the ball", linestyle="", marker="x"))
@@ -126,13 +126,14 @@ def _panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
         left = next((row for row in run if not row.inside), None)
         if network == "residual from zero" and left is not None:
             axes.plot(left.step, left.risk, "x", color=colors[depth], markersize=9)
-    axes.set_ylim(bottom=1e-12)
     axes.set_xlabel("step", fontsize=9)
 
 
 def draw_certificate(rows: Sequence[DescentRow]) -> Figure:
     """The squared gradient along the path from zero and its lower bounds, for each of the first four targets."""
-    figure = panels_by_target(rows, _certificate_panel, "squared gradient of f, and what is guaranteed", most=4)
+    figure = panels_by_target(
+        rows, _certificate_panel, "squared gradient of f, and what is guaranteed", most=4, lowest=1e-14
+    )
     colors = color_by_depth(rows)
     handles = [sample_of(f"depth {depth}", color=colors[depth]) for depth in _few(colors)]
     handles += [
@@ -158,7 +159,6 @@ def _certificate_panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
         line(axes, run, "step", "gradient", color=colors[depth])
         line(axes, run, "step", "per_layer_bound", color=colors[depth], linestyle="--")
         line(axes, run, "step", "bound", color=colors[depth], linestyle=":")
-    axes.set_ylim(bottom=1e-14)
     axes.set_xlabel("step", fontsize=9)
 
 

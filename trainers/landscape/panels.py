@@ -1,5 +1,6 @@
 """What the figures of `trainers.landscape` have in common: a panel for each of the first few targets."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -12,7 +13,11 @@ Row = TypeVar("Row")
 
 
 def panels_by_target(
-    rows: Sequence[Row], panel: Callable[[Axes, Sequence[Row]], None], label: str, most: int
+    rows: Sequence[Row],
+    panel: Callable[[Axes, Sequence[Row]], None],
+    label: str,
+    most: int,
+    lowest: float | None = None,
 ) -> Figure:
     """A figure with a panel for each of the first targets, which says how many others there are.
 
@@ -23,6 +28,7 @@ def panels_by_target(
         panel: draws the rows of one target.
         label: of the vertical axes, which are logarithmic.
         most: how many panels there are at most.
+        lowest: the lower end of the vertical axes, where rounding errors begin.
     """
     found = list(by_column(rows, "target").items())
     targets = found[:most]
@@ -33,6 +39,12 @@ def panels_by_target(
         each.set_title(target, fontsize=9)
         each.set_yscale("log")
         panel(each, chosen)
+    if lowest is not None:
+        if not any(math.isfinite(each.dataLim.minposy) for each in axes):
+            # All is zero. Matplotlib would warn that it finds no limits.
+            axes[0].autoscale(False, axis="y")
+            axes[0].set_ylim(top=1)
+        axes[0].set_ylim(bottom=lowest)
     figure.supylabel(label, fontsize=9)
     return figure
 

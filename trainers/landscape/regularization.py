@@ -90,7 +90,7 @@ def measure(
 
 def draw(rows: Sequence[RegularizationRow]) -> Figure:
     """Norm and risk against the rate of decay, a panel for each of the first four targets."""
-    figure = panels_by_target(rows, _panel, "norm, risk", most=4)
+    figure = panels_by_target(rows, _panel, "norm, risk", most=4, lowest=1e-6)
     add_legend(figure, columns=5)
     return figure
 
@@ -106,7 +106,6 @@ def _panel(axes: Axes, rows: Sequence[RegularizationRow]) -> None:
     smallest = min(row.weight_decay for row in rows if row.weight_decay)
     axes.set_xscale("symlog", linthresh=smallest)
     axes.set_xlim(left=-smallest / 5)
-    axes.set_ylim(bottom=1e-6)
     axes.set_xlabel("weight decay", fontsize=9)
 
 

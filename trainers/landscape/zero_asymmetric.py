@@ -122,7 +122,7 @@ def verdict(rows: Sequence[ZeroAsymmetricRow]) -> Verdict:
 
 def draw(rows: Sequence[ZeroAsymmetricRow]) -> Figure:
     """The risk against steps, a panel for each of the first six targets."""
-    figure = panels_by_target(rows, _panel, "risk f - C", most=MOST_TARGETS)
+    figure = panels_by_target(rows, _panel, "risk f - C", most=MOST_TARGETS, lowest=1e-12)
     add_legend(figure)
     return figure
 
@@ -132,7 +132,6 @@ def _panel(axes: Axes, rows: Sequence[ZeroAsymmetricRow]) -> None:
     for (start,), run in by_columns(rows, "start").items():
         line(axes, run, "step", "risk", color=colors[start], label=start)
     axes.axhline(REACHED, color="black", linestyle=":", linewidth=1, label="counts as reached")
-    axes.set_ylim(bottom=1e-12)
     axes.set_xscale("symlog", linthresh=100)
     axes.set_xlim(left=0)
     axes.set_xlabel("step", fontsize=9)
