@@ -1,7 +1,6 @@
 """Benchmarks of many trainings that go on after a stop: their data, and their results as lines of JSON."""
 
 import argparse
-import json
 import pathlib
 import sys
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from typing import Any
 
 from idmatters_tf.data import cifar, shapes
 from idmatters_tf.data.images import DataError, ImageData
+from trainers.run.records import objects
 
 
 def load(options: argparse.Namespace) -> ImageData:
@@ -21,7 +21,7 @@ def load(options: argparse.Namespace) -> ImageData:
 
 def finished(path: pathlib.Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows of an earlier sitting with the same settings; ends the program with a sentence where they differ."""
-    rows = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
+    rows = objects(path)
     if rows and rows[0]["settings"] != settings:
         sys.exit(f"error: {path} holds runs with other settings: {rows[0]['settings']}. Give another --out.")
     return rows

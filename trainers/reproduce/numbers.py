@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainers.reproduce.rows import Number, Row
+from trainers.run.records import objects
 
 LOG = "log"
 
@@ -117,25 +118,12 @@ def _values(path: pathlib.Path, number: Number) -> list[Any]:
             return []
         return [_at(value, number.key or "")]
     if path.suffix == ".jsonl":
-        lines: Sequence[Any] = _whole_lines(path)
+        lines: Sequence[Any] = objects(path)
     else:
         with open(path, newline="", encoding="utf-8") as stream:
             lines = list(csv.DictReader(stream))
     chosen = [line for line in lines if all(_same(line.get(name), wanted) for name, wanted in number.where.items())]
     return [_at(line, number.key or "") for line in chosen]
-
-
-def _whole_lines(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file with one in each line; a line that a crash has cut off is left out."""
-    found = []
-    for line in path.read_bytes().splitlines():
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            found.append(value)
-    return found
 
 
 def _at(value: Any, key: str) -> Any:
