@@ -56,8 +56,8 @@ class Settings:
     )
     jobs: int = setting(
         1,
-        help="how many runs are trained at once, each on cores of its own, so at most one for each core; on CPUs more "
-        "than one is faster in total",
+        help="how many runs are trained at once, each on cores of its own, so at most one for each core; faster in "
+        "total where a run does not keep all cores busy",
         metavar="N",
         at_least=1,
         at_most=1024,

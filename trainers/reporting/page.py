@@ -76,13 +76,14 @@ def _curves(runs: Mapping[str, Run]) -> str:
     """The charts, and the legend that they share."""
     numbers = {name: number for number, name in enumerate(runs)}
     records = {name: run.metrics() for name, run in runs.items()}
+    drops = {name: rate_drops(each) for name, each in records.items()}
     charts, drawn = [], set()
     for title, kind, path, factor, averaged, logarithmic in _CHARTS:
         curves = {}
         for name in runs:
             points = _points(records[name], kind, path, factor)
             if points:
-                curves[name] = running_mean(points, rate_drops(records[name])) if averaged else points
+                curves[name] = running_mean(points, drops[name]) if averaged else points
         drawn |= set(curves)
         charts.append(chart(title, curves, numbers, logarithmic))
     legend = [

@@ -174,8 +174,8 @@ def rate_drops(records: Records) -> list[int]:
 def running_mean(points: Sequence[tuple[float, float]], drops: Iterable[int] = (), share: int = 40) -> list[Any]:
     """Each value of (step, value) as the mean over a fortieth of the points, itself in their middle.
 
-    Curves are steep behind the first point and behind the drops: means do not reach over these, and take as many points
-    before as behind.
+    Curves are steep behind the first point and behind the drops: means do not reach over these, and take no more points
+    behind than before; fewer just in front of a drop and of the end.
     """
     steps, at_drops = [step for step, _ in points], set(drops)
     bounds = [0, *(place for place, step in enumerate(steps) if place and step in at_drops), len(points)]
