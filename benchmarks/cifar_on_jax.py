@@ -42,8 +42,7 @@ from idmatters_tf.data import cifar, shapes
 from idmatters_tf.data.images import DataError
 from idmatters_tf.keras_internals import weight_averages
 from idmatters_tf.layers import PatchWhitening2D, PerImageStandardization
-from idmatters_tf.muon import Muon
-from idmatters_tf.optimizers import Momentum
+from idmatters_tf.optimizers import Momentum, Muon
 from models.all_cnn import all_cnn_c
 from models.cifar import identity_resnet
 from models.densenet import densenet

@@ -8,8 +8,7 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
                    ShortcutUnit, PerImageStandardization
     expressivity   residual networks that memorise any sample, in closed form
     linear         deep linear networks as mathematics: risks, factorisations, Hessians, gradient descent
-    optimizers     Momentum (the learning rate outside the velocity, as TensorFlow 1 had it)
-    muon           Muon (orthogonalised momentum for kernels of constant norm)
+    optimizers     Momentum (the learning rate outside the velocity, as in TensorFlow 1), Muon (orthogonalised momentum)
     clipping       adaptive gradient clipping, for networks without normalisation
     norms          Frobenius and spectral norms of a network's kernels
     callbacks      for `model.fit`: exact resume after a kill; what the theory watches, measured during training
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
         isometry,
         layers,
         linear,
-        muon,
         norms,
         optimizers,
         surgery,
@@ -58,7 +56,6 @@ __all__ = [
     "isometry",
     "layers",
     "linear",
-    "muon",
     "norms",
     "optimizers",
     "surgery",

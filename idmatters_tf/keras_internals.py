@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras.src.backend.common import global_state, masking
 from keras.src.models.functional import Functional, functional_like_constructor
 from keras.src.ops import numpy as numpy_operations
@@ -237,6 +238,21 @@ def variable_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable
 def optimized_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """The variables that an optimizer was built for; empty before."""
     return list(optimizer._trainable_variables) if optimizer.built else []
+
+
+def value_outside_functions(variable: keras.Variable) -> np.ndarray:
+    """Return the current value of a variable, also while TensorFlow traces a function."""
+    if keras.backend.backend() != "tensorflow":
+        return keras.ops.convert_to_numpy(variable.value)
+    import tensorflow as tf
+
+    with tf.init_scope():
+        return np.array(variable.value)
+
+
+def replicas(optimizer: keras.optimizers.Optimizer) -> int:
+    """Return the number of replicas of the `tf.distribute` strategy that an optimizer was created under, 1 without."""
+    return getattr(getattr(optimizer, "_distribution_strategy", None), "num_replicas_in_sync", 1)
 
 
 def weight_averages(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:

@@ -33,8 +33,7 @@ CLASSES = {
         "ShortcutUnit",
         "ZCAWhitening",
     ),
-    "idmatters_tf.muon": ("Muon",),
-    "idmatters_tf.optimizers": ("Momentum",),
+    "idmatters_tf.optimizers": ("Momentum", "Muon"),
 }
 """The names of the registered classes by the module that has them."""
 

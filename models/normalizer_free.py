@@ -33,7 +33,7 @@ def normalizer_free_resnet(
     loss starts at ln(classes). All convolutions have biases. It differs from `models.cifar.identity_resnet` in the
     gains, the biases, the two activations outside of blocks, the stride of the first stage and the head.
 
-    It is meant for `idmatters_tf.muon.Muon`, which keeps the norm of every kernel; with other optimizers
+    It is meant for `idmatters_tf.optimizers.Muon`, which keeps the norm of every kernel; with other optimizers
     `standardize=True` bounds the kernels (Brock et al., 2021).
 
     Args:

@@ -51,7 +51,7 @@ def test_one_import_is_enough(saved, tmp_path, imports):
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["idmatters_tf.optimizers", "Momentum"]
+    assert done.stdout.split() == ["idmatters_tf.optimizers.momentum", "Momentum"]
     np.testing.assert_allclose(np.load(out), expected, rtol=1e-6)
 
 

@@ -20,7 +20,7 @@ class ScaledConv2D(keras.layers.Conv2D):
     """A convolution with a trained gain for each output channel: `convolution(x, gain * kernel) + bias`.
 
     The gains multiply the kernel, not the outputs, which costs nothing next to the convolution. With kernels of
-    constant norm (`idmatters_tf.muon.Muon`) or standardised ones the gains are what sets the scale of the outputs, as
+    constant norm (`idmatters_tf.optimizers.Muon`) or standardised ones, the gains set the scale of the outputs, as
     those of batch normalisation do.
 
     Source: Brock et al., *Characterizing signal propagation to close the performance gap in unnormalized ResNets*
@@ -87,7 +87,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
     """A residual block whose two kernels have trained gains: `x + C2(activation(C1 x))`, with biases.
 
     The block of Hardt & Ma in the form that trains fast without normalisation layers: kernels start as He et al.'s
-    (2015) and are meant to keep their norm (`idmatters_tf.muon.Muon`) or to be standardised, and the gains of the
+    (2015) and are meant to keep their norm (`idmatters_tf.optimizers.Muon`) or to be standardised, and the gains of the
     second kernel, `branch_gain` at the start, decide how far the block is from the identity. 0 is SkipInit (De &
     Smith, 2020) for each channel; 0.2 is the alpha of Brock et al. (2021).
 

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from idmatters_tf import keras_internals
-from idmatters_tf.muon import Muon
+from idmatters_tf.optimizers import Muon
 
 # What `exclude_from_weight_decay` sets, which is in no configuration.
 EXCLUDED, EXCLUDED_NAMES = "_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"

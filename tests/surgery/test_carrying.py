@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-from idmatters_tf.muon import Muon
-from idmatters_tf.optimizers import Momentum
+from idmatters_tf.optimizers import Momentum, Muon
 from idmatters_tf.surgery import deepen, remove_identities
 from tests.support.surgery_cases import TwoLayerBlock
 

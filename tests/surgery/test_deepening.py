@@ -4,7 +4,7 @@ import pytest
 from keras import layers, ops
 
 from idmatters_tf.layers import ResidualConv2D, ResidualDense
-from idmatters_tf.muon import Muon
+from idmatters_tf.optimizers import Muon
 from idmatters_tf.surgery import deepen
 from tests.support.surgery_cases import CASES, TransformerBlock, TwoLayerBlock, inputs_for, sequential
 

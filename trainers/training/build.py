@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from idmatters_tf.data.protocols import DataSet
 from idmatters_tf.layers import PatchWhitening2D
-from idmatters_tf.muon import Muon
-from idmatters_tf.optimizers import Momentum
+from idmatters_tf.optimizers import Momentum, Muon
 from trainers.cli.arguments import UsageError
 from trainers.training.learner import Learner
 from trainers.training.settings import Recipe

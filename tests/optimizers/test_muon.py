@@ -1,13 +1,20 @@
 """Orthogonalised momentum against the singular value decomposition and against plain NumPy."""
 
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idmatters_tf.muon import NEWTON_SCHULZ, Muon, orthogonalize
 from idmatters_tf.optimizers import Momentum
+from idmatters_tf.optimizers.muon import NEWTON_SCHULZ, Muon, orthogonalize
+from tests.conftest import ROOT
 
 
 def polynomial(s, iterations):
@@ -39,20 +46,33 @@ def test_zeros_stay_zeros():
     assert not np.array(orthogonalize(keras.ops.zeros((3, 5)), 5)).any()
 
 
-def numpy_path(kernel, gradients, rates, momentum, nesterov, iterations):
+def test_a_batch_of_matrices_is_orthogonalized_one_by_one():
+    batch = np.random.default_rng(4).normal(size=(2, 3, 7, 5)) * np.geomspace(1e-6, 1e6, 6).reshape(2, 3, 1, 1)
+    found = np.array(orthogonalize(keras.ops.convert_to_tensor(batch), 4))
+    for index in np.ndindex(2, 3):
+        np.testing.assert_allclose(found[index], by_svd(batch[index], 4), atol=1e-8)
+
+
+def numpy_path(kernel, gradients, rates, momentum, nesterov, iterations, norm="keep"):
     velocity = np.zeros_like(kernel)
     for gradient, rate in zip(gradients, rates, strict=True):
         velocity = momentum * velocity + gradient
         step = gradient + momentum * velocity if nesterov else velocity
         matrix = step.reshape(-1, step.shape[-1])
         direction = by_svd(matrix, iterations).reshape(kernel.shape)
-        moved = kernel - rate * np.linalg.norm(kernel) / np.sqrt(min(matrix.shape)) * direction
-        kernel = moved * np.linalg.norm(kernel) / np.linalg.norm(moved)
+        if norm == "free":
+            kernel = kernel - rate * np.sqrt(matrix.shape[1] / matrix.shape[0]) * direction
+        else:
+            moved = kernel - rate * np.linalg.norm(kernel) / np.sqrt(min(matrix.shape)) * direction
+            kernel = moved * np.linalg.norm(kernel) / np.linalg.norm(moved)
     return kernel
 
 
+SHAPES = [(3, 3, 4, 6), (1, 1, 9, 5), (2, 2, 1, 32)]
+
+
 @pytest.mark.parametrize("nesterov", [True, False])
-@pytest.mark.parametrize("shape", [(3, 3, 4, 6), (1, 1, 9, 5), (2, 2, 1, 32)])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_kernels_follow_the_formula(shape, nesterov):
     rng = np.random.default_rng(0)
     kernel, gradients = rng.normal(size=shape), rng.normal(size=(4, *shape))
@@ -66,6 +86,35 @@ def test_kernels_follow_the_formula(shape, nesterov):
     expected = numpy_path(kernel, gradients, rates, 0.8, nesterov, 4)
     np.testing.assert_allclose(variable.numpy(), expected, atol=2e-5)
     np.testing.assert_allclose(np.linalg.norm(variable.numpy()), np.linalg.norm(kernel), rtol=1e-5)
+
+
+def test_kernels_of_equal_shape_are_updated_as_if_each_were_alone():
+    rng = np.random.default_rng(5)
+    shapes = [SHAPES[0], SHAPES[1], SHAPES[0], SHAPES[2], SHAPES[0]]
+    starts = [rng.normal(size=shape) for shape in shapes]
+    gradients = [[rng.normal(size=shape) for shape in shapes] for _ in range(3)]
+    for norm in ("keep", "free"):
+        variables = [keras.Variable(start, dtype="float32") for start in starts]
+        optimizer = Muon(0.1, momentum=0.8, norm=norm)
+        for step in gradients:
+            optimizer.apply([keras.ops.convert_to_tensor(gradient, "float32") for gradient in step], variables)
+        for place, (variable, start) in enumerate(zip(variables, starts, strict=True)):
+            own = [step[place] for step in gradients]
+            expected = numpy_path(start, own, [0.1] * 3, 0.8, True, 3, norm)
+            np.testing.assert_allclose(variable.numpy(), expected, atol=2e-5)
+
+
+@given(st.integers(1, 3), st.integers(1, 8), st.integers(1, 40), st.integers(0, 2**31))
+def test_a_free_step_changes_the_outputs_by_at_most_the_rate(size, inputs, outputs, seed):
+    rng = np.random.default_rng(seed)
+    shape = (size, size, inputs, outputs)
+    variable = keras.Variable(np.zeros(shape), dtype="float32")
+    Muon(0.1, norm="free", iterations=5).apply([rng.normal(size=shape).astype("float32")], [variable])
+    change = variable.numpy().reshape(-1, outputs)
+    patches = rng.normal(size=(50, size * size * inputs))
+    root_mean_square = np.sqrt(np.mean((patches @ change) ** 2, 1) / np.mean(patches**2, 1))
+    # 1.21 is the largest singular value that the iteration leaves.
+    assert root_mean_square.max() <= 0.1 * 1.21
 
 
 def test_the_size_of_the_gradient_does_not_matter_for_kernels():
@@ -110,8 +159,32 @@ def test_fit_save_and_load(tmp_path):
 
 def test_kernels_of_zeros_are_refused():
     zeros = keras.Variable(np.zeros((3, 3, 2, 4)), name="kernel")
-    with pytest.raises(ValueError, match="'kernel' is zero: it would never learn. Initialise it otherwise"):
+    with pytest.raises(ValueError, match="'kernel' is zero and would never learn. Initialize it otherwise"):
         Muon().build([keras.Variable(np.ones((3, 3, 2, 4))), zeros])
     # Biases and the last layer may start there.
     Muon().build([keras.Variable(np.zeros(4)), keras.Variable(np.zeros((5, 2)))])
     Muon(least_rank=5).build([zeros])
+    Muon(norm="free").build([zeros])
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ValueError, match="norm"):
+        Muon(norm="kept")
+    with pytest.raises(ValueError, match="must be None with norm='keep'.*weight_decay=0.1. Use norm='free'"):
+        Muon(weight_decay=0.1)
+    assert Muon.from_config(Muon(norm="free", weight_decay=0.1).get_config()).norm == "free"
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_fit_follows_the_formula_in_every_mode(backend):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    arguments = [sys.executable, "-m", "tests.support.muon_fits"]
+    env = {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(arguments, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert len(results) == (14 if backend == "tensorflow" else 12)
+    for name, (kernel, bias, expected_kernel, expected_bias) in results.items():
+        np.testing.assert_allclose(kernel, expected_kernel, atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(bias, expected_bias, atol=2e-5, err_msg=name)

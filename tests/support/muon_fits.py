@@ -1,0 +1,110 @@
+"""Fits with Muon in every mode of Keras, and the same path in NumPy with singular value decompositions.
+
+As a program: `python -m tests.support.muon_fits` prints a line of JSON that maps each case to the kernel and the bias
+after three steps and to those expected.
+"""
+
+import json
+
+import keras
+import numpy as np
+
+from idmatters_tf.optimizers import Muon
+from idmatters_tf.optimizers.muon import NEWTON_SCHULZ
+
+RATE, STEPS, DECAY, AVERAGE = 0.1, 3, 0.5, 0.6
+RNG = np.random.default_rng(0)
+IMAGES, TARGETS = RNG.normal(size=(6, 2, 2, 3)).astype("float32"), RNG.normal(size=(6, 4)).astype("float32")
+KERNEL, BIAS = RNG.normal(size=(2, 2, 3, 4)), RNG.normal(size=4)
+
+
+def orthogonal(matrix):
+    a, b, c = NEWTON_SCHULZ
+    left, s, right = np.linalg.svd(matrix, full_matrices=False)
+    s = s / np.linalg.norm(s)
+    for _ in range(3):
+        s = a * s + b * s**3 + c * s**5
+    return left * s @ right
+
+
+def expected(norm, decay=0.0, average=0.0):
+    """Return kernel and bias after gradient descent on the mean squared error of a linear map."""
+    x, W, bias = IMAGES.reshape(6, -1).astype(float), KERNEL.reshape(-1, 4), BIAS
+    v, u = np.zeros_like(W), np.zeros_like(bias)
+    averages = None
+    for _ in range(STEPS):
+        residual = 2 * (x @ W + bias - TARGETS) / TARGETS.size
+        dW, db = x.T @ residual, residual.sum(0)
+        v, u = 0.9 * v + dW, 0.9 * u + db
+        W, bias = W * (1 - RATE * decay), bias * (1 - RATE * decay)
+        bias = bias - 0.5 * RATE * (db + 0.9 * u)
+        D = orthogonal(dW + 0.9 * v)
+        if norm == "free":
+            W = W - RATE * np.sqrt(4 / 12) * D
+        else:
+            moved = W - RATE * np.linalg.norm(W) / np.sqrt(4) * D
+            W = moved * np.linalg.norm(W) / np.linalg.norm(moved)
+        old = averages or (W, bias)
+        averages = tuple(average * a + (1 - average) * b for a, b in zip(old, (W, bias), strict=True))
+    return averages if average else (W, bias)
+
+
+def fitted(optimizer, **options):
+    model = keras.Sequential([keras.Input((2, 2, 3)), keras.layers.Conv2D(4, 2, name="conv"), keras.layers.Flatten()])
+    model.get_layer("conv").set_weights([KERNEL, BIAS])
+    model.compile(optimizer, "mse", **options)
+    model.fit(IMAGES, TARGETS, batch_size=6, epochs=STEPS, verbose=0)
+    return model.get_layer("conv").get_weights()
+
+
+def zeros_are_refused(**options):
+    model = keras.Sequential([keras.Input((2, 2, 3)), keras.layers.Conv2D(4, 2, kernel_initializer="zeros")])
+    model.compile(Muon(), "mse", **options)
+    try:
+        model.fit(IMAGES, TARGETS[:, None, None], verbose=0)
+    except ValueError as error:
+        return "never learn" in str(error)
+    return False
+
+
+def main():
+    results = {}
+
+    def compare(name, optimizer, wanted, **options):
+        found = (*fitted(optimizer, **options), *wanted)
+        results[name] = [np.reshape(value, (-1, 4)).tolist() for value in found]
+
+    for norm in ("keep", "free"):
+        compare(f"{norm}, graph", Muon(RATE, norm=norm), expected(norm), jit_compile=False)
+        compare(f"{norm}, eager", Muon(RATE, norm=norm), expected(norm), run_eagerly=True)
+        compare(f"{norm}, jit", Muon(RATE, norm=norm), expected(norm), jit_compile=True)
+        scaled = keras.optimizers.LossScaleOptimizer(Muon(RATE, norm=norm), initial_scale=8.0)
+        compare(f"{norm}, loss scale", scaled, expected(norm))
+        averaged = Muon(RATE, norm=norm, use_ema=True, ema_momentum=AVERAGE)
+        compare(f"{norm}, averages", averaged, expected(norm, average=AVERAGE))
+    decaying = Muon(RATE, norm="free", weight_decay=DECAY)
+    compare("decay", decaying, expected("free", decay=DECAY))
+    dense = Muon(RATE, norm="free", orthogonalize_dtype="float64")
+    compare("in float64", dense, expected("free"))
+    for options in ({"jit_compile": False}, {"jit_compile": True}, {"run_eagerly": True}):
+        if not zeros_are_refused(**options):
+            raise RuntimeError(f"Kernels of zeros were accepted with {options}.")
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        for norm in ("keep", "free"):
+            with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+                compare(f"{norm}, two replicas", Muon(RATE, norm=norm), expected(norm))
+        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+            if not zeros_are_refused():
+                raise RuntimeError("Kernels of zeros were accepted with two replicas.")
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    main()
