@@ -50,7 +50,7 @@ def test_a_batch_of_matrices_is_orthogonalized_one_by_one():
     batch = np.random.default_rng(4).normal(size=(2, 3, 7, 5)) * np.geomspace(1e-6, 1e6, 6).reshape(2, 3, 1, 1)
     found = np.array(orthogonalize(keras.ops.convert_to_tensor(batch), 4))
     for index in np.ndindex(2, 3):
-        np.testing.assert_allclose(found[index], by_svd(batch[index], 4), atol=1e-8)
+        np.testing.assert_allclose(found[index], by_svd(batch[index], 4), atol=1e-6)
 
 
 def numpy_path(kernel, gradients, rates, momentum, nesterov, iterations, norm="keep"):
