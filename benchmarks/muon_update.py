@@ -1,6 +1,6 @@
 """Claim: an update by Muon takes at most half the time of Newton-Schulz iterations kernel by kernel, as in Keras.
 
-    python benchmarks/muon_update.py [--network identity | normalizer-free] [--batch-size N] [--precision P] [--rounds N]
+    python benchmarks/muon_update.py [--network NAME] [--batch-size N] [--precision P] [--rounds N]
 
 Compared is the update of all kernels of a network, with given gradients, as one `tf.function`. The alternative differs
 in the orthogonalization alone: `keras.optimizers.Muon.zeropower_via_newtonschulz5`, called for one kernel after the

@@ -197,7 +197,7 @@ class Cifar(Task["ImageData"]):
             replicas=replicas,
             input_shape=tuple(image_shape),
             classes=classes,
-            weight_decay=recipe.weight_decay,
+            weight_decay=recipe.weight_penalty,
             seed=recipe.seed,
         )
 

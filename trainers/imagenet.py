@@ -270,13 +270,13 @@ class ImageNet(Task["StreamedImageData"]):
 
             own = networks.normalizer_free_options(network.normalizer_free)
             sizes = {name: getattr(network, name) for name in ("blocks", "widths", "stem", "stem_size", "stem_strides")}
-            own |= {"weight_decay": recipe.weight_decay, "seed": recipe.seed}
+            own |= {"weight_decay": recipe.weight_penalty, "seed": recipe.seed}
             return normalizer_free_resnet(tuple(image_shape), classes, **sizes, **own)
         from models.identity import identity_network
 
         layout = self.settings.layout(replicas)
         return identity_network(
-            layout, tuple(image_shape), classes, recipe.weight_decay, recipe.seed, name="identity_resnet34"
+            layout, tuple(image_shape), classes, recipe.weight_penalty, recipe.seed, name="identity_resnet34"
         )
 
     def train_batches(self) -> "StreamTrainBatches":

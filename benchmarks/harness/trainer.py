@@ -8,6 +8,7 @@ import tensorflow as tf
 from idmatters_tf.optimizers import Momentum
 from trainers.training.learner import Learner
 from trainers.training.schedule import Schedule
+from trainers.training.settings import Recipe
 from trainers.training.synchronous import SynchronousTrainer
 
 
@@ -20,5 +21,5 @@ def make_trainer(
     """A trainer with momentum 0.9 and a constant learning rate."""
     strategy, schedule = strategy or tf.distribute.get_strategy(), Schedule(learning_rate)
     return SynchronousTrainer(
-        Learner(strategy, build_model, lambda: Momentum(learning_rate, 0.9), schedule, batch_size)
+        Learner(strategy, build_model, lambda: Momentum(learning_rate, 0.9), schedule, Recipe(batch_size=batch_size))
     )

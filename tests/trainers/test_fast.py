@@ -58,9 +58,34 @@ def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(program, tmp_path):
     np.testing.assert_allclose(np.std(features, axis=(0, 1, 2)), 1, atol=0.05)
 
 
+# The sizes change between two checkpoints.
+FREE = ["--optimizer", "muon", "--muon-norm", "free", "--weight-decay", 0.01, "--lookahead", 0.9, "--final-rate", 0.1]
+FREE += ["--train-sizes", 16, 20, "--size-steps", 12, 28, "--model", "identity", "--schedule", "linear"]
+
+
+def test_free_norms_lookahead_and_sizes_resume_bit_for_bit(program, tmp_path):
+    options = [*SMALL, *FREE, "--learning-rate", 0.2]
+    whole = run_here("trainers.cifar", *options, "--out", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    train = [record for record in records(tmp_path / "whole") if record["kind"] == "train"]
+    assert train[-1]["loss"] < 0.95 * train[0]["loss"]
+    assert train[-1]["learning_rate"] == pytest.approx(0.2 * (0.1 + 0.9 / 54), rel=1e-5)
+
+    process = start("trainers.cifar", *options, "--out", tmp_path / "killed")
+    wait_until(process, tmp_path / "killed", 20)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+    done = program("trainers.cifar", *options, "--out", tmp_path / "killed")
+    assert done.returncode == 0, done.stderr
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--lookahead", "0.9", "--average-weights", "0.9"], "--lookahead and --average-weights exclude each other"),
+        (["--train-sizes", "16", "20", "--size-steps", "100"], "--size-steps must have as many values"),
+        (["--train-sizes", "16", "20", "--size-steps", "100", "50"], "--size-steps must be in ascending order"),
         (["--preset", "fast", "--widths", "32", "16"], "must not decrease with --model normalizer-free"),
         (["--preset", "fast", "--depth", "20"], "--depth is not an option of --model normalizer-free"),
         (["--preset", "fast", "--warm-up-steps", "9000"], "--warm-up-steps must be less than --steps"),

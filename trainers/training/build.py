@@ -39,10 +39,13 @@ def in_float32(task: Task, model: keras.Model, replicas: int = 1) -> keras.Model
 def optimizer_of(recipe: Recipe) -> Callable[[], keras.optimizers.Optimizer]:
     """What makes the optimizer of a recipe."""
     shared: dict[str, Any] = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
-    if recipe.average_weights:
-        shared |= {"use_ema": True, "ema_momentum": recipe.average_weights}
+    if recipe.average_weights or recipe.lookahead:
+        # With lookahead the decay depends on the step; Keras provides the variables.
+        shared |= {"use_ema": True, "ema_momentum": recipe.average_weights or recipe.lookahead}
     if recipe.optimizer == "muon":
-        return lambda: Muon(recipe.learning_rate, other_rate=recipe.other_rate, **shared)
+        if recipe.has_free_muon and recipe.weight_decay:
+            shared["weight_decay"] = recipe.weight_decay
+        return lambda: Muon(recipe.learning_rate, norm=recipe.muon_norm, other_rate=recipe.other_rate, **shared)
     make = Momentum if recipe.momentum_convention == "tensorflow1" else keras.optimizers.SGD
     return lambda: make(recipe.learning_rate, **shared)
 
@@ -70,13 +73,8 @@ def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -
         lambda: build_network(task, data.image_shape, data.classes, dtype, replicas),
         optimizer_of(recipe),
         task.schedule(),
-        recipe.batch_size,
-        recipe.clip_norm,
-        recipe.label_smoothing,
+        recipe,
         task.preprocess_on_device,
-        recipe.mixup,
-        recipe.seed,
-        recipe.adaptive_clipping,
     )
 
 

@@ -4,6 +4,7 @@ Every number that an update uses is a function of the weights, the velocities an
 holds: a run that is killed and resumed goes through the same weights as one that is not.
 """
 
+import bisect
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +16,12 @@ import tensorflow as tf
 
 from idmatters_tf.clipping import clip_units, precedes_last_layer
 from idmatters_tf.data import mixup
-from idmatters_tf.keras_internals import seed_states, weight_averages
+from idmatters_tf.keras_internals import seed_states
+from idmatters_tf.optimizers import Muon
+from trainers.training.averages import WeightAverages
 from trainers.training.schedule import LinearSchedule, Schedule
+from trainers.training.settings import Recipe
+from trainers.training.sizes import accept_any_size, resize
 
 # With fewer classes the right one is among the first five too easily.
 TOP5_CLASSES = 50
@@ -28,18 +33,13 @@ class Learner:
     Args:
         strategy: a `tf.distribute.Strategy`.
         build_model: returns the network, a `keras.Model` from standardised images to logits.
-        make_optimizer: returns a Keras optimizer of the SGD family; with its `use_ema` the weights are averaged, and
-            `averaged` gives them to the network.
+        make_optimizer: returns a Keras optimizer of the SGD family, with `use_ema` where the recipe averages weights;
+            `averaged` then gives them to the network.
         schedule: the learning rate.
-        batch_size: of the global batch.
-        clip_norm: bound on the global norm of the gradient over all replicas, or None.
-        label_smoothing: the share of each label that is spread evenly over all classes; the cross-entropy that is
-            reported is that of the labels as they are.
+        recipe: the other settings of an update. The batch size is that of the global batch. Clipping bounds the
+            gradient of all replicas. With label smoothing, the reported cross-entropy is that of the labels as they
+            are; with mixup that of the mixed labels, and the error that of the label that counts more.
         preprocess: maps what the batches hold to images for the network, on the devices; None: they hold these.
-        mixup: the alpha of `idmatters_tf.data.mixup`, 0 for none; the cross-entropy that is reported is then that of
-            the mixed labels, and the error that of the label that counts more.
-        seed: of mixup.
-        adaptive_clipping: the bound of `idmatters_tf.clipping.clip_units`, over all replicas, or None.
     """
 
     def __init__(
@@ -48,24 +48,18 @@ class Learner:
         build_model: Callable[[], keras.Model],
         make_optimizer: Callable[[], keras.optimizers.Optimizer],
         schedule: Schedule | LinearSchedule,
-        batch_size: int,
-        clip_norm: float | None = None,
-        label_smoothing: float = 0.0,
+        recipe: Recipe,
         preprocess: Callable | None = None,
-        mixup: float = 0.0,
-        seed: int = 0,
-        adaptive_clipping: float | None = None,
     ):
-        self.strategy, self.schedule, self.batch_size = strategy, schedule, batch_size
-        self.clip_norm, self.label_smoothing, self.preprocess = clip_norm, label_smoothing, preprocess
-        self.mixup, self.seed, self.adaptive_clipping = mixup, seed, adaptive_clipping
+        self.strategy, self.schedule, self.recipe, self.preprocess = strategy, schedule, recipe, preprocess
         with strategy.scope():
             self.model = build_model()
             self.optimizer = make_optimizer()
             # Inside the scope: slot variables created while tracing break under several replicas.
             self.optimizer.build(self.model.trainable_variables)
-            self._averages = weight_averages(self.optimizer)
+            self._averages = WeightAverages(recipe, self.optimizer, self.model.trainable_variables)
             self._clipped = precedes_last_layer(self.model)
+            self._train_model = accept_any_size(self.model) if recipe.train_sizes else self.model
             # Neither weights nor saved with them.
             self._random_states = [(int(state.numpy()[0]), state) for state in seed_states(self.model)]
             self.step = tf.Variable(
@@ -88,46 +82,56 @@ class Learner:
         for seed, state in self._random_states:
             state.value.assign(tf.cast(tf.stack([seed, number]), state.value.dtype))
 
-    def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
+    def train_size(self, step: int) -> int | None:
+        """Return the side in pixels of the training images after `step` updates; None for the full size."""
+        place = bisect.bisect_right(self.recipe.size_steps, step)
+        return self.recipe.train_sizes[place] if place < len(self.recipe.train_sizes) else None
+
+    def gradients(self, images: tf.Tensor, labels: tf.Tensor, size: int | None = None) -> tuple[list[Any], tf.Tensor]:
         """This replica's part of the gradient, and of `[cross-entropy, weight penalty, error]`."""
         replica = tf.distribute.get_replica_context()
+        recipe, batch_size = self.recipe, self.recipe.batch_size
         images, share = self._prepared(images), None
-        if self.mixup:
-            share = mixup.share(self.mixup, self.seed, self.step)
+        if recipe.mixup:
+            share = mixup.share(recipe.mixup, recipe.seed, self.step)
             images = mixup.mix(images, share)
+        if size is not None:
+            images = resize(images, size)
         with tf.GradientTape() as tape:
-            logits = self.model(images, training=True)
+            logits = self._train_model(images, training=True)
             cross_entropies = _cross_entropy(labels, logits)
             if share is not None:
                 others = _cross_entropy(mixup.neighbours(labels), logits)
                 cross_entropies = share * cross_entropies + (1 - share) * others
-            cross_entropy = tf.reduce_sum(cross_entropies) / self.batch_size
+            cross_entropy = tf.reduce_sum(cross_entropies) / batch_size
             penalty = tf.add_n(self.model.losses or [tf.zeros(())]) / replica.num_replicas_in_sync
             loss = cross_entropy + penalty
-            if self.label_smoothing:
-                excess = tf.reduce_sum(_uniform_cross_entropy(logits)) / self.batch_size - cross_entropy
-                loss += self.label_smoothing * excess
+            if recipe.label_smoothing:
+                excess = tf.reduce_sum(_uniform_cross_entropy(logits)) / batch_size - cross_entropy
+                loss += recipe.label_smoothing * excess
         gradients = tape.gradient(loss, [variable.value for variable in self.model.trainable_variables])
-        error = tf.reduce_sum(_is_wrong(labels, logits)) / self.batch_size
+        error = tf.reduce_sum(_is_wrong(labels, logits)) / batch_size
         return gradients, tf.stack([cross_entropy, penalty, error])
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor) -> tf.Tensor:
         """Clips the gradient and updates the weights. Returns the gradient's norm before clipping."""
         norm = tf.linalg.global_norm(gradients)
-        if self.clip_norm is not None:
-            gradients, _ = tf.clip_by_global_norm(gradients, self.clip_norm, use_norm=norm)
-        if self.adaptive_clipping is not None:
-            weights = [variable.value for variable in self.model.trainable_variables]
-            gradients = clip_units(gradients, weights, self.adaptive_clipping, which=self._clipped)
-        # Each variable's update is called directly: `optimizer.apply` would reduce the gradients a second time, and
+        if self.recipe.clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self.recipe.clip_norm, use_norm=norm)
+        weights = [variable.value for variable in self.model.trainable_variables]
+        if self.recipe.adaptive_clipping is not None:
+            gradients = clip_units(gradients, weights, self.recipe.adaptive_clipping, which=self._clipped)
+        # The optimizer's updates are called directly: `optimizer.apply` would reduce the gradients a second time, and
         # would count its own iterations, which can lose counts where replicas are not synchronous.
-        for gradient, variable in zip(gradients, self.model.trainable_variables, strict=True):
-            self.optimizer.update_step(gradient, variable.value, rate)
-        if self._averages:
-            # As Keras' `use_ema`, which would count the optimizer's iterations: the first average is the weights.
-            decay = tf.where(self.step > 0, self.optimizer.ema_momentum, 0.0)
-            for variable, average in zip(self.model.trainable_variables, self._averages, strict=True):
-                self.optimizer.assign(average, decay * average.value + (1 - decay) * variable.value)
+        if self.optimizer.weight_decay:
+            for weight in weights:
+                weight.assign(weight * (1 - rate * self.optimizer.weight_decay))
+        if isinstance(self.optimizer, Muon):
+            self.optimizer.update_steps(gradients, weights, rate)
+        else:
+            for gradient, weight in zip(gradients, weights, strict=True):
+                self.optimizer.update_step(gradient, weight, rate)
+        self._averages.update(self.step)
         return norm
 
     @contextlib.contextmanager
@@ -141,12 +145,8 @@ class Learner:
 
     def exchange(self) -> None:
         """Exchanges the weights and their averages, bit for bit; before the first update there are no averages."""
-        if not self._averages or not int(self.step.numpy()):
-            return
-        for variable, average in zip(self.model.trainable_variables, self._averages, strict=True):
-            weights = np.array(variable)
-            variable.assign(np.array(average))
-            average.assign(weights)
+        if int(self.step.numpy()):
+            self._averages.exchange()
 
     def evaluation_sums(
         self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, mirror: bool = False

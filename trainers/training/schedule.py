@@ -36,19 +36,21 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class LinearSchedule:
-    """A rate that rises in equal steps to its peak and falls in equal steps to zero, one cycle of a training.
+    """A rate that rises in equal steps to its peak and falls in equal steps to its end, one cycle of a training.
 
     Source: Smith & Topin, *Super-convergence* (arXiv 1708.07120), with straight lines and without the last phase.
 
     Attributes:
         learning_rate: the peak.
-        steps: number of updates of the training; the one that would follow them has rate 0.
+        steps: number of updates of the training; the one that would follow them has the final rate.
         warm_up_steps: number of updates up to the first one at the peak.
+        final_rate: the final rate as a fraction of the peak.
     """
 
     learning_rate: float
     steps: int
     warm_up_steps: int = 0
+    final_rate: float = 0.0
 
     @property
     def drop_steps(self) -> tuple[int, ...]:
@@ -60,6 +62,8 @@ class LinearSchedule:
         step = tf.cast(tf.cast(step, tf.int64), tf.float32)
         rising = (step + 1) / (self.warm_up_steps + 1)
         falling = (self.steps - step) / (self.steps - self.warm_up_steps)
+        if self.final_rate:
+            falling = self.final_rate + (1 - self.final_rate) * falling
         return self.learning_rate * tf.minimum(rising, falling)
 
 
@@ -71,7 +75,7 @@ def schedule_of(recipe: Recipe, images: int) -> Schedule | LinearSchedule:
         images: how many there are to train on.
     """
     if recipe.schedule == "linear":
-        return LinearSchedule(recipe.learning_rate, recipe.steps, recipe.warm_up_steps)
+        return LinearSchedule(recipe.learning_rate, recipe.steps, recipe.warm_up_steps, recipe.final_rate)
     drops, factor = recipe.drop_steps, recipe.drop_factor
     if recipe.schedule == "decay":
         drops = decay_steps(recipe.steps, images, recipe.batch_size, recipe.decay_epochs)

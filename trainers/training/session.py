@@ -121,7 +121,7 @@ class Session:
         if bad.any():
             self._diverged(step - len(values) + 1 + int(np.argmax(bad)))
         loss, penalty, error, norm = values[:, :4].mean(axis=0)
-        images_per_second = len(values) * self.trainer.learner.batch_size / max(seconds, 1e-9)
+        images_per_second = len(values) * self.trainer.learner.recipe.batch_size / max(seconds, 1e-9)
         record = {
             "loss": loss,
             "penalty": penalty,
@@ -193,7 +193,7 @@ class Session:
 
     def _diverged(self, step):
         self.run.record(kind="diverged", step=step, seconds=self.seconds())
-        clip = self.trainer.learner.clip_norm
+        clip = self.trainer.learner.recipe.clip_norm
         advice = (
             "Start again with --clip-norm 1 or a lower --learning-rate, and another --out."
             if clip is None or clip > 1

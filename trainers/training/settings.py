@@ -40,6 +40,12 @@ class Recipe:
         help="gradient descent with momentum, or orthogonalised momentum on kernels of constant norm (Jordan et al., "
         "2024), where the learning rate is the angle by which a kernel turns in a step",
     )
+    muon_norm: Literal["keep", "free"] = setting(
+        "keep",
+        help="with --optimizer muon: kernels keep their norms, or change them freely, which networks that start near "
+        "the identity need; --weight-decay is then decoupled from the loss",
+        added_later=True,
+    )
     other_rate: float = setting(
         0.5,
         help="with --optimizer muon: factor on the learning rate of biases, gains and the last layer",
@@ -63,7 +69,8 @@ class Recipe:
     )
     weight_decay: float = setting(
         1e-4,
-        help="adds X * sum(w^2) / 2 over the kernels to the loss, as the paper's code does",
+        help="adds X * sum(w^2) / 2 over the kernels to the loss, as the paper's code does; with --muon-norm free, "
+        "multiplies all weights by 1 - rate * X in each step instead",
         metavar="X",
         at_least=0,
     )
@@ -97,6 +104,33 @@ class Recipe:
         below=1,
         added_later=True,
     )
+    lookahead: float = setting(
+        0.0,
+        help="every 5 steps, move the weights to a running average of themselves whose decay rises with the cube of "
+        "the step to X^5 (Zhang et al., 2019; Jordan, 2024; 0: none)",
+        metavar="X",
+        at_least=0,
+        below=1,
+        added_later=True,
+    )
+    train_sizes: tuple[int, ...] = setting(
+        (),
+        help="train on images scaled to N x N pixels, for each N up to the step of --size-steps; evaluation uses the "
+        "full size",
+        metavar="N",
+        at_least=4,
+        at_most=4096,
+        may_be_empty=True,
+        added_later=True,
+    )
+    size_steps: tuple[int, ...] = setting(
+        (),
+        help="steps at which the sizes of --train-sizes end; behind the last one images have their full size",
+        metavar="N",
+        at_least=1,
+        may_be_empty=True,
+        added_later=True,
+    )
     init_from: str | None = setting(
         None, help="start from the weights of the newest checkpoint of this run", metavar="RUN", added_later=True
     )
@@ -125,6 +159,14 @@ class Recipe:
         at_least=0,
         added_later=True,
     )
+    final_rate: float = setting(
+        0.0,
+        help="with --schedule linear: factor on the learning rate at the end",
+        metavar="X",
+        at_least=0,
+        at_most=1,
+        added_later=True,
+    )
     warm_up_rate: float = setting(0.01, help="learning rate of the warm-up", metavar="X", above=0, added_later=True)
     decay_epochs: float = setting(
         2.0, help="number of epochs between two decays of the learning rate", metavar="X", above=0, added_later=True
@@ -141,6 +183,15 @@ class Recipe:
     def __post_init__(self) -> None:
         if list(self.drop_steps) != sorted(self.drop_steps):
             raise UsageError(f"--drop-steps must be in ascending order. Received: {list(self.drop_steps)}")
+        if list(self.size_steps) != sorted(set(self.size_steps)):
+            raise UsageError(f"--size-steps must be in ascending order. Received: {list(self.size_steps)}")
+        if len(self.size_steps) != len(self.train_sizes):
+            raise UsageError(
+                f"--size-steps must have as many values as --train-sizes. Received: {list(self.size_steps)} and "
+                f"{list(self.train_sizes)}"
+            )
+        if self.lookahead and self.average_weights:
+            raise UsageError("--lookahead and --average-weights exclude each other. Give one of them.")
         if self.mixup and self.batch_size % 2:
             raise UsageError(f"--batch-size must be even with --mixup. Received: {self.batch_size}")
         if self.schedule == "linear" and self.warm_up_steps >= self.steps:
@@ -148,6 +199,16 @@ class Recipe:
                 f"--warm-up-steps must be less than --steps with --schedule linear. Received: {self.warm_up_steps} of "
                 f"{self.steps}"
             )
+
+    @property
+    def has_free_muon(self) -> bool:
+        """True for Muon with free norms, whose weight decay is decoupled."""
+        return self.optimizer == "muon" and self.muon_norm == "free"
+
+    @property
+    def weight_penalty(self) -> float:
+        """Weight decay that is part of the loss."""
+        return 0.0 if self.has_free_muon else self.weight_decay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,10 +392,10 @@ def batch_norm(replicas: int) -> Literal["batch", "synchronized"]:
 
 def check_optimizer(recipe: Recipe, ablations: Ablations) -> None:
     """Raises UsageError for a start that the optimizer cannot leave."""
-    if recipe.optimizer == "muon" and ablations.initializer == "fixup":
+    if recipe.optimizer == "muon" and not recipe.has_free_muon and ablations.initializer == "fixup":
         raise UsageError(
             "--optimizer muon keeps the norm of every kernel, and --initializer fixup starts some at zero: they would "
-            "never learn. Use --initializer standard, with --branch-scale 0 for branches that start at zero."
+            "never learn. Use --muon-norm free, or --initializer standard with --branch-scale 0."
         )
 
 

@@ -27,12 +27,13 @@ class SynchronousTrainer:
         self.learner = learner
 
     @tf.function(autograph=False)
-    def update(self, batches: Any, stop: tuple | tf.Tensor = ()) -> tf.Tensor:
+    def update(self, batches: Any, stop: tuple | tf.Tensor = (), size: int | None = None) -> tf.Tensor:
         """One update.
 
         Args:
             batches: the iterator of a distributed data set.
             stop: in a cluster, a float32 scalar, 1 where this worker has been asked to stop, else 0.
+            size: side of the training images in pixels, see `Learner.train_size`; each size is traced once.
 
         Returns:
             float32 `[cross-entropy, weight penalty, error, gradient norm, learning rate]`, and with `stop` its sum over
@@ -40,15 +41,15 @@ class SynchronousTrainer:
         """
         learner = self.learner
         rate = learner.schedule.rate(learner.step)
-        results = learner.strategy.run(self._replica_update, args=(*next(batches), rate, stop))
+        results = learner.strategy.run(self._replica_update, args=(*next(batches), rate, stop, size))
         learner.step.assign_add(1)
         # The same on every replica.
         return learner.strategy.experimental_local_results(results)[0]
 
-    def _replica_update(self, images, labels, rate, stop):
+    def _replica_update(self, images, labels, rate, stop, size):
         replica = tf.distribute.get_replica_context()
         self.learner.reseed()
-        gradients, measured = self.learner.gradients(images, labels)
+        gradients, measured = self.learner.gradients(images, labels, size)
         measured = tf.concat([measured, tf.reshape(stop, [-1])], 0)
         if replica.num_replicas_in_sync > 1:
             # All in one go: each exchange costs a round through the replicas, however small it is.
@@ -105,7 +106,7 @@ class SynchronousTrainer:
             batches = iter(distribute(self.learner.strategy, lambda share: train.dataset(first, steps - first, share)))
             for step in range(first + 1, steps + 1):
                 started = time.monotonic()
-                result = self.update(batches, *stop.request(handler))
+                result = self.update(batches, stop.request(handler), self.learner.train_size(step - 1))
                 session.add(result)
                 session.spent(time.monotonic() - started)
                 # Read once: a signal that comes during what follows is for the next step.
@@ -134,8 +135,8 @@ class _CommonStop:
         self._alone, self._previous = alone, None
 
     def request(self, handler):
-        """The arguments by which the update tells the others of a signal; none where there are no others."""
-        return () if self._alone else (tf.constant(float(handler.received is not None)),)
+        """The argument by which the update tells the others of a signal; empty where there are no others."""
+        return () if self._alone else tf.constant(float(handler.received is not None))
 
     def agreed(self, handler, result):
         """The signal that ends the training after this step, or None: the same decision on all workers."""

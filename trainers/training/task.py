@@ -113,11 +113,13 @@ class Task(abc.ABC, Generic[Data]):
         """Raises UsageError where the settings do not fit the cluster; None: there is none."""
         if self.settings.curvature.curvature_every is not None and cluster is not None:
             raise UsageError("--curvature-every works on one machine, not in a cluster. Leave it out.")
-        if self.settings.recipe.average_weights and cluster is not None and cluster.asynchronous:
-            raise UsageError(
-                "--average-weights needs synchronous training: with parameter servers, updates of an average would be "
-                "lost. Leave it out."
-            )
+        if cluster is None or not cluster.asynchronous:
+            return
+        for name in ("average_weights", "lookahead", "train_sizes"):
+            if getattr(self.settings.recipe, name):
+                raise UsageError(
+                    f"--{name.replace('_', '-')} needs synchronous training, not parameter servers. Leave it out."
+                )
 
     def callbacks(self, learner: "Learner", run: "Run") -> Sequence["Callback"]:
         """What is called after each step, see `trainers.training.session.Session`."""

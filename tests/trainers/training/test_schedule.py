@@ -22,3 +22,5 @@ def test_the_linear_rate_rises_to_its_peak_and_falls_to_zero():
     expected = [0.1, 0.2, 0.3, 0.24, 0.18, 0.12, 0.06, 0.0]
     np.testing.assert_allclose(rates(LinearSchedule(0.3, 7, 2), 8), expected, atol=1e-7)
     np.testing.assert_allclose(rates(LinearSchedule(0.3, 3), 4), [0.3, 0.2, 0.1, 0.0], atol=1e-7)
+    expected = [0.15, 0.3, 0.24, 0.18, 0.12]
+    np.testing.assert_allclose(rates(LinearSchedule(0.3, 4, 1, final_rate=0.4), 5), expected, atol=1e-7)

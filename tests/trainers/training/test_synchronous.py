@@ -8,11 +8,14 @@ import tensorflow as tf
 from idmatters_tf.data import mixup, shapes
 from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
-from idmatters_tf.optimizers import Momentum
+from idmatters_tf.optimizers import Momentum, Muon
 from models.cifar import identity_resnet
 from trainers.cluster.strategy import distribute
+from trainers.training.build import optimizer_of
 from trainers.training.learner import Learner
 from trainers.training.schedule import Schedule
+from trainers.training.settings import Recipe
+from trainers.training.sizes import resize
 from trainers.training.synchronous import SynchronousTrainer
 
 DATA = shapes.load(80, 45)
@@ -28,8 +31,8 @@ def build():
 
 def trainer(clip_norm=None, **options):
     strategy = tf.distribute.get_strategy()
-    learner = Learner(strategy, build, lambda: Momentum(0.2, 0.9), SCHEDULE, 16, clip_norm, **options)
-    return SynchronousTrainer(learner)
+    recipe = Recipe(batch_size=16, clip_norm=clip_norm, **options)
+    return SynchronousTrainer(Learner(strategy, build, lambda: Momentum(0.2, 0.9), SCHEDULE, recipe))
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.3])
@@ -104,9 +107,8 @@ def test_units_of_all_layers_but_the_last_one_are_clipped():
     def network():
         return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(2)])
 
-    learner = Learner(
-        tf.distribute.get_strategy(), network, lambda: Momentum(1.0, 0.0), SCHEDULE, 16, adaptive_clipping=0.01
-    )
+    recipe = Recipe(batch_size=16, adaptive_clipping=0.01)
+    learner = Learner(tf.distribute.get_strategy(), network, lambda: Momentum(1.0, 0.0), SCHEDULE, recipe)
     kernel, bias, last_kernel, last_bias = before = learner.model.get_weights()
     learner.apply([tf.fill(weight.shape, 3.0) for weight in before], tf.constant(1.0))
     steps = [one - other for one, other in zip(before, learner.model.get_weights(), strict=True)]
@@ -144,7 +146,8 @@ def test_mirror_images_are_averaged_where_asked_for():
 
 def test_the_averages_follow_their_recurrence_and_change_places_with_the_weights():
     strategy = tf.distribute.get_strategy()
-    learner = Learner(strategy, build, lambda: Momentum(0.2, 0.9, use_ema=True, ema_momentum=0.75), SCHEDULE, 16)
+    recipe = Recipe(batch_size=16, average_weights=0.75)
+    learner = Learner(strategy, build, lambda: Momentum(0.2, 0.9, use_ema=True, ema_momentum=0.75), SCHEDULE, recipe)
     ours, iterator = SynchronousTrainer(learner), iter(distribute(strategy, lambda share: BATCHES.dataset(0, 3, share)))
     model, start = learner.model, learner.model.get_weights()
     with learner.averaged():
@@ -161,3 +164,72 @@ def test_the_averages_follow_their_recurrence_and_change_places_with_the_weights
     for variable, expected in zip(model.trainable_variables, weights, strict=True):
         np.testing.assert_array_equal(variable, expected)
     assert max(np.abs(a - w).max() for a, w in zip(averages, weights, strict=True)) > 1e-3
+
+
+@pytest.mark.parametrize("steps", [15, 17])
+def test_lookahead_moves_the_weights_to_a_running_average(steps):
+    strategy = tf.distribute.get_strategy()
+    recipe = Recipe(batch_size=16, steps=steps, lookahead=0.9)
+    gradients = [np.random.default_rng(step).normal(size=(2, 3)).astype("float32") for step in range(steps)]
+
+    def network():
+        return keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, use_bias=False)])
+
+    learner = Learner(strategy, network, lambda: keras.optimizers.SGD(0.1, use_ema=True), SCHEDULE, recipe)
+    weights = learner.model.get_weights()[0]
+    average = None
+    for step, gradient in enumerate(gradients, start=1):
+        learner.apply([tf.constant(gradient)], tf.constant(0.1))
+        learner.step.assign_add(1)
+        weights = weights - 0.1 * gradient
+        if step % 5 == 0:
+            decay = 0.0 if average is None else 0.9**5 * (step / steps) ** 3
+            average = weights = decay * (0 if average is None else average) + (1 - decay) * weights
+        elif step == steps:
+            weights = average
+        np.testing.assert_allclose(learner.model.get_weights()[0], weights, atol=1e-6)
+        with learner.averaged():
+            np.testing.assert_allclose(learner.model.get_weights()[0], weights, atol=1e-6)
+
+
+def test_free_muon_decays_weights_as_keras_does():
+    recipe = Recipe(batch_size=16, optimizer="muon", muon_norm="free", weight_decay=0.3)
+    assert (recipe.weight_penalty, Recipe(weight_decay=0.3).weight_penalty) == (0.0, 0.3)
+    make = optimizer_of(recipe)
+    learner = Learner(tf.distribute.get_strategy(), build, make, SCHEDULE, recipe)
+    assert isinstance(learner.optimizer, Muon)
+    theirs, optimizer = build(), make()
+    optimizer.learning_rate = 0.2
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        gradients = [tf.constant(rng.normal(size=v.shape), tf.float32) for v in theirs.trainable_variables]
+        optimizer.apply(gradients, theirs.trainable_variables)
+        learner.apply(gradients, tf.constant(0.2))
+    for ours, wanted in zip(learner.model.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, wanted, atol=1e-6)
+
+
+def test_training_images_are_scaled_and_the_weights_are_those_of_the_network():
+    ours = trainer(train_sizes=(16, 20), size_steps=(2, 3)).learner
+    assert [ours.train_size(step) for step in range(5)] == [16, 16, 20, None, None]
+    images, labels = BATCHES.batch(0)
+    gradients, _ = ours.gradients(images, labels, 16)
+    # Halving with antialiasing is a triangular filter of 4 x 4 pixels, which is cut off at the border.
+    columns = np.zeros((32, 16))
+    for place in range(16):
+        for offset, weight in zip(range(-1, 3), (1, 3, 3, 1), strict=True):
+            if 0 <= 2 * place + offset < 32:
+                columns[2 * place + offset, place] = weight
+    columns /= columns.sum(0)
+    small = np.einsum("nxyc,xi,yj->nijc", images, columns, columns)
+    small = (small - small.mean((1, 2, 3), keepdims=True)) / small.std((1, 2, 3), keepdims=True)
+    np.testing.assert_allclose(resize(images, 16), small, atol=1e-4)
+    model = identity_resnet((16, 16, 3), blocks=1, widths=(4, 8), stem=4, weight_decay=0.1, seed=1)
+    model.set_weights(ours.model.get_weights())
+    with tf.GradientTape() as tape:
+        logits = model(small, training=True)
+        loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True))
+        loss += tf.add_n(model.losses)
+    expected = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    for gradient, wanted in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(gradient, wanted, atol=1e-5)
