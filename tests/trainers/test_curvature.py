@@ -18,6 +18,7 @@ SMALL += (
     "--steps",
     4,
     "--drop-steps",
+    3,
     "--learning-rate",
     0.1,
     "--evaluate-every",
@@ -60,6 +61,11 @@ def test_measurements_do_not_change_the_training(watched, tmp_path):
     assert losses[0] == losses[1]
     measured = [record for record in records(watched) if record["kind"] == "curvature"]
     assert [record["step"] for record in measured] == [2, 4]
+    # Heavy-ball momentum of 0.9; the rate falls from 0.1 to 0.01 before the last update.
+    rates = {record["step"]: record["learning_rate"] for record in records(watched) if record["kind"] == "train"}
+    assert [rates[2], rates[4]] == pytest.approx([0.1, 0.01])
+    for record in measured:
+        assert record["stability_threshold"] == pytest.approx(2 * 1.9 / rates[record["step"]], rel=1e-6)
     for record in measured:
         assert record["smallest_eigenvalue_1"] <= record["smallest_eigenvalue_2"] < record["largest_eigenvalue_1"]
         assert 0 <= record["index"] <= 1

@@ -88,6 +88,16 @@ class Learner:
         for seed, state in self._random_states:
             state.value.assign(tf.cast(tf.stack([seed, number]), state.value.dtype))
 
+    def set_rate(self) -> tf.Tensor:
+        """Assign the schedule's rate at the current step to the optimizer, and return it, a float32 scalar.
+
+        The returned tensor is computed, not read back: asynchronous workers share the optimizer's variable, so that it
+        may hold another worker's rate by then.
+        """
+        rate = self.schedule.rate(self.step)
+        self.optimizer.learning_rate.assign(rate)
+        return rate
+
     def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
         """This replica's part of the gradient, and of `[cross-entropy, weight penalty, error]`."""
         replica = tf.distribute.get_replica_context()
