@@ -9,6 +9,7 @@ import pytest
 
 from idmatters_tf.curvature import HessianOperator
 from idmatters_tf.data import shapes
+from tests.support.processes import tensors
 from tests.support.programs import run_here
 
 SMALL = ("--dataset", "shapes", "--blocks", 1, "--widths", 4, 8, "--stem", 4, "--train-images", 60, "--test-images", 20)
@@ -70,6 +71,12 @@ def test_measurements_do_not_change_the_training(watched, tmp_path):
         assert record["smallest_eigenvalue_1"] <= record["smallest_eigenvalue_2"] < record["largest_eigenvalue_1"]
         assert 0 <= record["index"] <= 1
         assert record["gradient_norm"] > 0
+
+
+def test_the_rate_is_no_part_of_a_checkpoint(watched):
+    """It is a function of the step; the checksums of recorded runs are those of its first value."""
+    (rate,) = [value for name, value in tensors(watched).items() if "_learning_rate" in name]
+    assert rate == np.float32(0.1)
 
 
 def test_a_training_in_bfloat16_is_measured_in_float32(tmp_path):

@@ -64,6 +64,7 @@ class Learner:
             self.optimizer = make_optimizer()
             # Inside the scope: slot variables created while tracing break under several replicas.
             self.optimizer.build(self.model.trainable_variables)
+            self._first_rate = float(np.array(self.optimizer.learning_rate))
             self._averages = weight_averages(self.optimizer)
             self._clipped = precedes_last_layer(self.model)
             # Neither weights nor saved with them.
@@ -97,6 +98,20 @@ class Learner:
         rate = self.schedule.rate(self.step)
         self.optimizer.learning_rate.assign(rate)
         return rate
+
+    @contextlib.contextmanager
+    def first_rate(self) -> Iterator[None]:
+        """Give the optimizer the rate that it was made with inside the block, for a checkpoint.
+
+        The rate is a function of the step. The checksums of recorded runs include the optimizer's variable, which holds
+        its first value.
+        """
+        current = np.array(self.optimizer.learning_rate)
+        self.optimizer.learning_rate.assign(self._first_rate)
+        try:
+            yield
+        finally:
+            self.optimizer.learning_rate.assign(current)
 
     def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
         """This replica's part of the gradient, and of `[cross-entropy, weight penalty, error]`."""
