@@ -1,7 +1,6 @@
 """What this package relies on of Keras' internals (version 3.15), all of it."""
 
 import dataclasses
-import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,8 +44,8 @@ def compiled_loss(model: keras.Model) -> tuple[Any, Any]:
     return compiled._user_loss, compiled._user_loss_weights
 
 
-def set_mask(tensor: Tensor, mask: Tensor) -> None:
-    """Attaches a mask to a tensor, as a layer does to its outputs."""
+def set_mask(tensor: Tensor, mask: Tensor | None) -> None:
+    """Attaches a mask to a tensor, as a layer does to its outputs; None takes it away."""
     masking.set_keras_mask(tensor, mask)
 
 
@@ -271,7 +270,10 @@ class Call:
         name: of the operation; "nested/layer" inside of a nested model.
         operation: what is called.
         inputs, outputs: the symbolic tensors that it takes and returns.
-        node: Keras' own record; None for the way into a nested model and out of it, two calls of the model's name.
+        node: Keras' own record; None for the way out of a nested model.
+        masks: the symbolic tensors, not of floating point, that it takes as arguments called "mask" or "..._mask". They
+            are not among `inputs`.
+        way: "in" and "out" for the two calls of a nested model's name; None for all others.
     """
 
     name: str
@@ -279,6 +281,8 @@ class Call:
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     node: Any
+    masks: tuple[Any, ...] = ()
+    way: str | None = None
 
 
 def graph_calls(model: keras.Model) -> list[Call] | None:
@@ -296,34 +300,47 @@ def _calls_of(graph: Any, prefix: str) -> Iterator[Call]:
     nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
     nodes = [node for node in nodes if node.operation is not None and not node.is_input]
     for node in nodes:
-        name, inputs, outputs = prefix + node.operation.name, tuple(node.input_tensors), tuple(node.outputs)
-        nested = _nested_graph(node, nodes)
+        name, outputs = prefix + node.operation.name, tuple(node.outputs)
+        inputs, masks = _inputs_and_masks(node)
+        nested = _nested_graph(node, nodes, inputs)
         if nested is None:
-            yield Call(name, node.operation, inputs, outputs, node)
+            yield Call(name, node.operation, inputs, outputs, node, masks)
             continue
-        yield Call(name, functools.partial(_into, nested), inputs, tuple(nested.inputs), None)
+        yield Call(name, node.operation, inputs, tuple(nested.inputs), node, masks, "in")
         yield from _calls_of(nested, f"{name}/")
-        yield Call(name, _as_it_is, tuple(nested.outputs), outputs, None)
+        yield Call(name, node.operation, tuple(nested.outputs), outputs, None, (), "out")
 
 
-def _nested_graph(node: Any, nodes: Sequence[Any]) -> Any:
+def _inputs_and_masks(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The symbolic tensors that a node takes as inputs and as masks.
+
+    Keras passes masks by the names of the arguments, and records them where it passes them itself, too.
+    """
+    args, kwargs = node.arguments.args, node.arguments.kwargs
+    try:
+        given = inspect.signature(node.operation.call).bind_partial(*args).arguments
+    except (TypeError, ValueError):
+        given = {"": args}
+    inputs: list[Any] = []
+    masks: list[Any] = []
+    for name, value in [*given.items(), *kwargs.items()]:
+        is_mask = name == "mask" or name.endswith("_mask")
+        for tensor in keras.tree.flatten(value):
+            if isinstance(tensor, keras.KerasTensor):
+                (masks if is_mask and not keras.backend.is_float_dtype(tensor.dtype) else inputs).append(tensor)
+    return tuple(inputs), tuple(masks)
+
+
+def _nested_graph(node: Any, nodes: Sequence[Any], inputs: Sequence[Any]) -> Any:
     """The graph of the nested model that a node calls, where its calls can stand for the node; else None."""
     graph = graph_of(node.operation)
     if graph is None or type(node.operation).call not in (Functional.call, keras.Sequential.call):
         return None
-    one_tensor = len(node.input_tensors) == len(graph.inputs) == 1
-    # A mask, or training=True.
-    given = any(value is not None for value in node.arguments.kwargs.values())
+    one_tensor = len(inputs) == len(graph.inputs) == 1
+    # training=True.
+    given = any(value is not None for name, value in node.arguments.kwargs.items() if name != "mask")
     once = sum(other.operation is node.operation for other in nodes) == 1
     return graph if one_tensor and once and not given else None
-
-
-def _into(nested: Any, tensor: Tensor) -> Any:
-    return standardized_inputs(nested, tensor)
-
-
-def _as_it_is(*tensors: Tensor) -> Any:
-    return tensors
 
 
 def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
@@ -334,20 +351,54 @@ def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
     return {id(symbolic): value for symbolic, value in zip(graph.inputs, values, strict=True)}
 
 
-def run_calls(calls: Iterable[Call], values: dict[int, Tensor], training: bool) -> None:
-    """Executes calls one after the other.
+# By the identity of a call's first output and the place among its inputs: the mask that Keras has attached to the input.
+AttachedMasks = dict[tuple[int, int], Tensor]
+
+
+def run_calls(
+    calls: Iterable[Call], values: dict[int, Tensor], training: bool, attached: AttachedMasks | None = None
+) -> AttachedMasks:
+    """Execute calls one after the other.
+
+    Keras attaches masks to tensors. Layers read them, hand them on and remove them again, so that they depend on the
+    order of all calls of a model: each call of a part of the model gets those of the whole one.
 
     Args:
         calls: in the order of their execution.
         values: by the identity of their symbolic tensors, what has been computed; the calls' outputs are added.
         training: how layers are called that have such an argument.
+        attached: the masks of the calls' inputs, from a run of the whole model; those that Keras attaches if None.
+
+    Returns:
+        The masks of the calls' inputs at the time of each call.
     """
+    found: AttachedMasks = {}
+    entered: dict[int, tuple[Tensor, Tensor | None]] = {}
     for call in calls:
-        if call.node is None:
-            arguments, options = [values[id(tensor)] for tensor in call.inputs], {}
+        tensors = [values[id(tensor)] for tensor in call.inputs]
+        for place, tensor in enumerate(tensors):
+            key = id(call.outputs[0]), place
+            if attached is not None:
+                set_mask(tensor, attached.get(key))
+            mask = mask_of(tensor)
+            if mask is not None:
+                found[key] = mask
+        arguments, options = (tensors, {}) if call.node is None else call.node.arguments.fill_in(values)
+        if call.way == "in":
+            explicit = options.get("mask")
+            mask = mask_of(tensors[0]) if explicit is None else explicit
+            entered[id(call.operation)] = tensors[0], mask
+            outputs = keras.tree.flatten(standardized_inputs(graph_of(call.operation), tensors[0]))
+            if mask is not None:
+                set_mask(outputs[0], mask)
+        elif call.way == "out":
+            outputs = tensors
+            if id(call.operation) in entered and call.operation.supports_masking:
+                first, mask = entered[id(call.operation)]
+                call.operation._set_mask_metadata(first, outputs, mask)
         else:
-            arguments, options = call.node.arguments.fill_in(values)
-        if "training" in getattr(call.operation, "_call_context_args", ()):
-            options = {**options, "training": training}
-        outputs = call.operation(*arguments, **options)
-        values.update(zip(map(id, call.outputs), keras.tree.flatten(outputs), strict=True))
+            if "training" in getattr(call.operation, "_call_context_args", ()):
+                options = {**options, "training": training}
+            outputs = keras.tree.flatten(call.operation(*arguments, **options))
+        values.update(zip(map(id, call.outputs), outputs, strict=True))
+    return found

@@ -9,6 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from idmatters_tf.optimizers import Momentum
+
 
 def stability_threshold(learning_rate: float, momentum: float = 0.0, nesterov: bool = False) -> float:
     """The largest curvature of a quadratic on which descent at a constant rate does not diverge.
@@ -40,15 +42,26 @@ def stability_threshold(learning_rate: float, momentum: float = 0.0, nesterov: b
 
 
 def optimizer_threshold(optimizer: Any) -> float | None:
-    """`stability_threshold` of a Keras optimizer at its current rate.
+    """Return the `stability_threshold` of a Keras optimizer at its current rate.
+
+    Decoupled weight decay d shifts the curvature: with it, 2 / rate - d takes the place of 2 / rate.
+
+    Args:
+        optimizer: a Keras optimizer, also one inside of `keras.optimizers.LossScaleOptimizer`.
 
     Returns:
-        None where the threshold on the Hessian is not defined: for optimizers that are not `keras.optimizers.SGD` or a
-        sub-class of it (Adam preconditions the gradient, so that another matrix decides), and for a rate of zero.
+        None where the threshold on the Hessian is not defined: for optimizers that are not exactly `keras.optimizers.SGD`
+        or `idmatters_tf.optimizers.Momentum` (Adam preconditions the gradient, so that another matrix decides; the rate
+        of `idmatters_tf.optimizers.Muon` is an angle), for a rate of zero, and for a momentum of 1.
     """
-    if not isinstance(optimizer, keras.optimizers.SGD):
+    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    # No sub-classes: each may take another step.
+    if type(optimizer) not in (keras.optimizers.SGD, Momentum):
         return None
     rate = float(np.asarray(keras.ops.convert_to_numpy(optimizer.learning_rate)))
-    if not rate > 0:
+    momentum = float(optimizer.momentum)
+    if not 0 < rate < np.inf or not 0 <= momentum < 1:
         return None
-    return stability_threshold(rate, float(optimizer.momentum), bool(optimizer.nesterov))
+    decayed = 1 - rate * (optimizer.weight_decay or 0) / 2
+    return decayed * stability_threshold(rate, momentum, bool(optimizer.nesterov)) if decayed > 0 else None

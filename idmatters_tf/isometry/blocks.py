@@ -24,6 +24,8 @@ RESIDUAL_LAYERS = (BasicBlock2D, LinearResidual, ResidualConv2D, ResidualDense, 
 class Block:
     """A part of a model with one input and one output.
 
+    Masks are not inputs: they keep the values that they have in the model.
+
     Attributes:
         name: of the layer, or "FROM to TO".
         start, end: the symbolic tensors at its two ends.
@@ -133,10 +135,12 @@ def _residual_ends(calls: Sequence[Call]) -> tuple[list[str], list[tuple[Any, An
 def _named(entry: Any, calls: Sequence[Call], name: str | None = None) -> Block:
     if isinstance(entry, str):
         call = _call_of(entry, calls)
-        if len(call.inputs) != 1 or len(call.outputs) != 1:
+        # A layer may be given one tensor twice, as in self-attention.
+        inputs = {id(tensor) for tensor in call.inputs}
+        if len(inputs) != 1 or len(call.outputs) != 1:
             raise ValueError(
                 f"Argument `blocks` must name layers with one input and one output. Received: {entry!r} with "
-                f"{len(call.inputs)} and {len(call.outputs)}. Name a pair of layers around it."
+                f"{len(inputs)} and {len(call.outputs)}. Name a pair of layers around it."
             )
         return between(name or entry, call.inputs[0], call.outputs[0], calls)
     if not isinstance(entry, Sequence) or len(entry) != 2 or not all(isinstance(part, str) for part in entry):
@@ -158,7 +162,7 @@ def _input_tensors(calls: Sequence[Call]) -> list[Any]:
 def _call_of(name: str, calls: Sequence[Call]) -> Call:
     found = [call for call in calls if call.name == name]
     found = found or [call for call in calls if call.name.endswith(f"/{name}")]
-    if len(found) == 2 and found[0].name == found[1].name and found[0].node is None:
+    if len(found) == 2 and [call.way for call in found] == ["in", "out"] and found[0].name == found[1].name:
         # The way into a nested model and out of it.
         return dataclasses.replace(found[0], outputs=found[1].outputs)
     if len(found) == 1:

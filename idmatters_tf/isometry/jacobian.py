@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.isometry.blocks import Block, find_blocks
 from idmatters_tf.isometry.linearization import Array, Linearization, linearize
-from idmatters_tf.keras_internals import graph_calls, graph_inputs, run_calls
+from idmatters_tf.keras_internals import AttachedMasks, graph_calls, graph_inputs, run_calls
 from idmatters_tf.keras_types import Tensor
 
 DEFAULT_CHUNK = 16
@@ -92,20 +92,20 @@ class BlockAtInputs:
 
     Attributes:
         block: see `Block`; None for the whole model.
-        function: from the block's input to its output, with the model's current weights.
-        points: the inputs, (1, ...) each; with `training` all of them as one batch.
+        places: (function, point) for each example, or one for the whole batch. The function maps the block's input to
+            its output, with the model's current weights and the masks of that place; the point is the input there,
+            (examples, ...).
         separable: whether examples are treated one by one.
     """
 
     block: Block | None
-    function: Callable[[Any], Any]
-    points: Sequence[Tensor]
+    places: Sequence[tuple[Callable[[Any], Any], Tensor]]
     separable: bool
 
-    def jacobians(self) -> Iterator[JacobianOperator]:
+    def jacobians(self, chunk: int = DEFAULT_CHUNK) -> Iterator[JacobianOperator]:
         """The Jacobian at each point, one after the other."""
-        for point in self.points:
-            yield JacobianOperator(self.function, point, self.separable)
+        for function, point in self.places:
+            yield JacobianOperator(function, point, self.separable, chunk)
 
 
 def jacobian(
@@ -122,15 +122,21 @@ def jacobian(
             examples' Jacobians are not independent of each other.
         chunk: see `JacobianOperator`.
     """
-    found = whole_at_inputs(model, inputs, training) if block is None else None
-    if found is None:
-        (found,) = blocks_at_inputs(model, inputs, [block], training)
-    point: Tensor = ops.concatenate(list(found.points))
-    return JacobianOperator(found.function, point, found.separable, chunk)
+    if block is None:
+        found = whole_at_inputs(model, inputs, training, together=True)
+    else:
+        (found,) = blocks_at_inputs(model, inputs, [block], training, together=True)
+    (operator,) = found.jacobians(chunk)
+    return operator
 
 
-def whole_at_inputs(model: keras.Model, inputs: Any, training: bool = False) -> BlockAtInputs:
+def whole_at_inputs(
+    model: keras.Model, inputs: Any, training: bool = False, together: bool = False
+) -> BlockAtInputs:
     """A model as one block, from its input to its output.
+
+    Args:
+        model, inputs, training, together: see `blocks_at_inputs`.
 
     Raises:
         ValueError: for an input of whole numbers, and for several inputs or outputs.
@@ -153,11 +159,11 @@ def whole_at_inputs(model: keras.Model, inputs: Any, training: bool = False) -> 
             )
         return outputs[0]
 
-    return BlockAtInputs(None, function, _points(batch, training), not training)
+    return BlockAtInputs(None, [(function, batch[rows]) for rows in _rows(batch, training or together)], not training)
 
 
 def blocks_at_inputs(
-    model: keras.Model, inputs: Any, blocks: Any = None, training: bool = False
+    model: keras.Model, inputs: Any, blocks: Any = None, training: bool = False, together: bool = False
 ) -> Iterator[BlockAtInputs]:
     """The blocks of a model, each with what its input is at given inputs of the model.
 
@@ -167,30 +173,61 @@ def blocks_at_inputs(
         blocks: see `find_blocks`.
         training: how the layers are called. Nothing of the model is changed: neither moving averages nor the states of
             random generators, so that dropout draws the same numbers each time.
+        together: whether the batch is one point; with `training` it always is.
     """
     _check_model(model)
     found = find_blocks(model, blocks)
     values = graph_inputs(model, inputs)
     with keras.StatelessScope(collect_losses=True):
-        run_calls(graph_calls(model) or [], values, training)
+        attached = run_calls(graph_calls(model) or [], values, training)
     for block in found:
         batch = values[id(block.start)]
         _check_float(batch.dtype, f"The input of the block {block.name!r}")
-        yield BlockAtInputs(block, _function(block, training), _points(batch, training), not training)
+        places = []
+        for rows in _rows(batch, training or together):
+            places.append((_function(block, values, attached, rows, training), batch[rows]))
+        yield BlockAtInputs(block, places, not training)
 
 
-def _function(block: Block, training: bool) -> Callable[[Any], Any]:
+def _function(
+    block: Block, values: dict[int, Tensor], attached: AttachedMasks, rows: slice, training: bool
+) -> Callable[[Any], Any]:
+    """Return the function from a block's input to its output at some examples, with the masks that they have there.
+
+    Args:
+        block: see `Block`.
+        values, attached: from `run_calls` on the whole model.
+        rows: the examples.
+        training: how the layers are called.
+    """
+    batch = values[id(block.start)]
+    examples = len(batch[rows])
+    own = {(id(call.outputs[0]), place) for call in block.calls for place in range(len(call.inputs))}
+    of_inputs = {key: mask for key, mask in attached.items() if key in own}
+    explicit, shared = {}, {}
+    for tensor in {id(tensor): tensor for call in block.calls for tensor in call.masks}.values():
+        # Attention may have one mask for all examples.
+        by_example = tensor.shape[:1] == block.start.shape[:1]
+        (explicit if by_example else shared)[id(tensor)] = values[id(tensor)]
+
+    def chosen(masks: dict[Any, Tensor], copies: int) -> dict[Any, Tensor]:
+        found = {key: mask[rows] if len(mask) == len(batch) else mask for key, mask in masks.items()}
+        return found if copies == 1 else {key: ops.concatenate([mask] * copies) for key, mask in found.items()}
+
     def function(tensor: Tensor) -> Tensor:
-        values = {id(block.start): tensor}
+        # Several products are computed at once, on copies of the point.
+        copies = tensor.shape[0] // examples
+        computed = {id(block.start): tensor, **shared, **chosen(explicit, copies)}
         with keras.StatelessScope(collect_losses=True):
-            run_calls(block.calls, values, training)
-        return values[id(block.end)]
+            run_calls(block.calls, computed, training, chosen(of_inputs, copies))
+        return computed[id(block.end)]
 
     return function
 
 
-def _points(batch: Tensor, training: bool) -> list[Tensor]:
-    return [batch] if training else [batch[place : place + 1] for place in range(len(batch))]
+def _rows(batch: Tensor, together: bool) -> list[slice]:
+    """Slices of the batch, one for each point."""
+    return [slice(None)] if together else [slice(place, place + 1) for place in range(len(batch))]
 
 
 def _check_model(model: Any) -> None:

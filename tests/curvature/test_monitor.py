@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.curvature import CurvatureMonitor, HessianOperator, measure, optimizer_threshold, stability_threshold
+from idmatters_tf.optimizers import Muon
 from idmatters_tf.optimizers import Momentum
 from tests.conftest import ROOT
 from tests.support import curvature_cases as cases
@@ -92,6 +93,55 @@ def test_the_stability_threshold_on_a_quadratic(optimizer, momentum, nesterov):
         return abs(float(weight.value))
 
     threshold = stability_threshold(0.1, momentum, nesterov)
+    assert distance(0.97 * threshold) < 1 < distance(1.03 * threshold)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Signs(keras.optimizers.SGD):
+    """A sub-class whose update is another one."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(keras.ops.sign(gradient), variable, learning_rate)
+
+
+def test_the_threshold_is_that_of_the_current_rate_of_plain_descent_alone():
+    # A sub-class may take any step: Muon's rate is an angle.
+    for other in (Muon(0.1), Signs(0.1), keras.optimizers.Muon(0.1), keras.optimizers.Lion(0.1)):
+        assert optimizer_threshold(other) is None
+    several = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1)))
+    assert optimizer_threshold(several) is None
+    for plain in (Momentum(0.1, 1.0), keras.optimizers.SGD(0.1, 1.0), None):
+        assert optimizer_threshold(plain) is None
+
+    weight = keras.Variable(1.0, dtype="float32")
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.1, 0.01])
+    descent = keras.optimizers.SGD(schedule, use_ema=True)
+    wrapped = keras.optimizers.LossScaleOptimizer(keras.optimizers.LossScaleOptimizer(Momentum(0.1)))
+    descent.build([weight])
+    assert optimizer_threshold(descent) == pytest.approx(20)
+    for _ in range(3):
+        descent.apply([weight.value], [weight])
+    assert optimizer_threshold(descent) == pytest.approx(200)
+    assert optimizer_threshold(wrapped) == pytest.approx(38)
+    wrapped.learning_rate = 0.01
+    assert optimizer_threshold(wrapped) == pytest.approx(380)
+    assert optimizer_threshold(keras.optimizers.SGD(lambda: 0.01)) == pytest.approx(200)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("optimizer", [Momentum, keras.optimizers.SGD])
+def test_weight_decay_lowers_the_threshold(optimizer, nesterov):
+    def distance(curvature):
+        weight = keras.Variable(1.0, dtype="float32")
+        descent = optimizer(0.1, momentum=0.5, nesterov=nesterov, weight_decay=3.0)
+        descent.build([weight])
+        assert optimizer_threshold(descent) == pytest.approx(threshold)
+        for _ in range(200):
+            descent.apply([curvature * weight.value], [weight])
+        return abs(float(weight.value))
+
+    # Of w' = (1 - 0.1 * 3) w + step; without decay the first factor is 20.
+    threshold = (20 - 3) * 1.5 / (2 if nesterov else 1)
     assert distance(0.97 * threshold) < 1 < distance(1.03 * threshold)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from idmatters_tf.curvature import HessianOperator
 from idmatters_tf.data import shapes
+from tests.support.processes import tensors
 from tests.support.programs import run_here
 
 SMALL = ("--dataset", "shapes", "--blocks", 1, "--widths", 4, 8, "--stem", 4, "--train-images", 60, "--test-images", 20)
@@ -18,6 +19,7 @@ SMALL += (
     "--steps",
     4,
     "--drop-steps",
+    3,
     "--learning-rate",
     0.1,
     "--evaluate-every",
@@ -60,10 +62,21 @@ def test_measurements_do_not_change_the_training(watched, tmp_path):
     assert losses[0] == losses[1]
     measured = [record for record in records(watched) if record["kind"] == "curvature"]
     assert [record["step"] for record in measured] == [2, 4]
+    # Heavy-ball momentum of 0.9; the rate falls from 0.1 to 0.01 before the last update.
+    rates = {record["step"]: record["learning_rate"] for record in records(watched) if record["kind"] == "train"}
+    assert [rates[2], rates[4]] == pytest.approx([0.1, 0.01])
+    for record in measured:
+        assert record["stability_threshold"] == pytest.approx(2 * 1.9 / rates[record["step"]], rel=1e-6)
     for record in measured:
         assert record["smallest_eigenvalue_1"] <= record["smallest_eigenvalue_2"] < record["largest_eigenvalue_1"]
         assert 0 <= record["index"] <= 1
         assert record["gradient_norm"] > 0
+
+
+def test_the_rate_is_no_part_of_a_checkpoint(watched):
+    """It is a function of the step; the checksums of recorded runs are those of its first value."""
+    (rate,) = [value for name, value in tensors(watched).items() if "_learning_rate" in name]
+    assert rate == np.float32(0.1)
 
 
 def test_a_training_in_bfloat16_is_measured_in_float32(tmp_path):

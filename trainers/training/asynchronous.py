@@ -40,7 +40,7 @@ class AsynchronousTrainer:
     def update(self, batches: Any) -> tf.Tensor:
         """One worker's update; returns what that of the synchronous trainer returns."""
         learner = self.learner
-        rate = learner.schedule.rate(learner.step)
+        rate = learner.set_rate()
         gradients, measured = learner.strategy.run(learner.gradients, args=next(batches))
         total = tf.distribute.ReduceOp.SUM
         gradients = [learner.strategy.reduce(total, gradient, axis=None) for gradient in gradients]

@@ -57,6 +57,7 @@ class Learner:
             self.optimizer = make_optimizer()
             # Inside the scope: slot variables created while tracing break under several replicas.
             self.optimizer.build(self.model.trainable_variables)
+            self._first_rate = float(np.array(self.optimizer.learning_rate))
             self._averages = WeightAverages(recipe, self.optimizer, self.model.trainable_variables)
             self._clipped = precedes_last_layer(self.model)
             self._train_model = accept_any_size(self.model) if recipe.train_sizes else self.model
@@ -81,6 +82,30 @@ class Learner:
         number = self.step * replica.num_replicas_in_sync + tf.cast(replica.replica_id_in_sync_group, tf.int64)
         for seed, state in self._random_states:
             state.value.assign(tf.cast(tf.stack([seed, number]), state.value.dtype))
+
+    def set_rate(self) -> tf.Tensor:
+        """Assign the schedule's rate at the current step to the optimizer, and return it, a float32 scalar.
+
+        The returned tensor is computed, not read back: asynchronous workers share the optimizer's variable, so that it
+        may hold another worker's rate by then.
+        """
+        rate = self.schedule.rate(self.step)
+        self.optimizer.learning_rate.assign(rate)
+        return rate
+
+    @contextlib.contextmanager
+    def first_rate(self) -> Iterator[None]:
+        """Give the optimizer the rate that it was made with inside the block, for a checkpoint.
+
+        The rate is a function of the step. The checksums of recorded runs include the optimizer's variable, which holds
+        its first value.
+        """
+        current = np.array(self.optimizer.learning_rate)
+        self.optimizer.learning_rate.assign(self._first_rate)
+        try:
+            yield
+        finally:
+            self.optimizer.learning_rate.assign(current)
 
     def train_size(self, step: int) -> int | None:
         """Return the side in pixels of the training images after `step` updates; None for the full size."""

@@ -188,7 +188,7 @@ class Session:
             self.cluster.agree(f"the weights at step {step}", self.trainer.learner.digest())
         if self.run.writes:
             self.run.sync_metrics()
-            with self.trainer.learner.averaged():
+            with self.trainer.learner.averaged(), self.trainer.learner.first_rate():
                 self.checkpoints.save(step, self.run.records)
 
     def _diverged(self, step):

@@ -40,7 +40,7 @@ class SynchronousTrainer:
             all replicas, by which all workers learn of it at the same step.
         """
         learner = self.learner
-        rate = learner.schedule.rate(learner.step)
+        rate = learner.set_rate()
         results = learner.strategy.run(self._replica_update, args=(*next(batches), rate, stop, size))
         learner.step.assign_add(1)
         # The same on every replica.

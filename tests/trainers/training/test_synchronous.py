@@ -65,6 +65,8 @@ def test_updates_equal_the_recipe_written_out(clip_norm):
         error = np.mean(np.argmax(logits, axis=1) != labels)
         measured = ours.update(iterator).numpy()
         np.testing.assert_allclose(measured, [loss, penalty, error, norm, rate], rtol=2e-4, atol=1e-6)
+        # Monitors take the rate from the optimizer.
+        assert np.float32(ours.learner.optimizer.learning_rate) == measured[4]
     for variable, expected in zip(ours.learner.model.trainable_variables, weights, strict=True):
         np.testing.assert_allclose(variable, expected, atol=2e-5)
     assert ours.learner.step.numpy() == 6

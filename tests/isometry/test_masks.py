@@ -1,0 +1,25 @@
+"""Blocks with Keras masks against finite differences of the whole model, in which Keras hands the masks on."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.support import mask_cases
+
+
+@pytest.mark.parametrize("name", mask_cases.CASES)
+def test_blocks_have_the_masks_of_the_model(name):
+    mask_cases.compare(name)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_on_jax():
+    env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "tests.support.mask_cases"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == list(mask_cases.CASES)

@@ -1,0 +1,232 @@
+"""Blocks of models with Keras masks, in pure Keras, and their Jacobians by finite differences of the whole model.
+
+As a program: `python -m tests.support.mask_cases` compares all of them, and prints their names.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+TIME, WIDTH, STEP = 5, 4, 1e-2
+# Real time steps of the two examples; the others are padding.
+LENGTHS = (3, 4)
+PADDING = np.arange(TIME) >= np.array(LENGTHS)[:, None]
+
+
+class Shift(keras.layers.Layer):
+    """Adds `shift` to its input, by which finite differences are taken inside of the model."""
+
+    supports_masking = True
+    shift = 0.0
+
+    def call(self, x):
+        return x + self.shift
+
+
+class Attach(keras.layers.Layer):
+    """Gives its input the mask that it is called with."""
+
+    supports_masking = True
+
+    def call(self, x, mask=None):
+        return 1.0 * x
+
+
+def vectors():
+    x = np.random.default_rng(0).normal(size=(2, TIME, WIDTH)).astype("float32")
+    x[PADDING] = 0
+    return x
+
+
+def tokens():
+    found = np.random.default_rng(1).integers(1, 9, (2, TIME))
+    found[PADDING] = 0
+    return found
+
+
+def residual(branch, start, name="sum"):
+    return keras.layers.Add(name=name)([start, branch])
+
+
+def attention(name="attention"):
+    return keras.layers.MultiHeadAttention(2, 3, name=name)
+
+
+def recurrent(name="recurrent", kind=keras.layers.LSTM):
+    return kind(WIDTH, return_sequences=True, name=name)
+
+
+# Each takes a function of the block's beginning and returns (inputs, end): symbolic, the data, and the block.
+
+
+def padded_attention(begin):
+    x = keras.Input((TIME, WIDTH))
+    hidden = begin(keras.layers.Masking()(x))
+    return x, residual(attention()(hidden, hidden), hidden), vectors(), "sum"
+
+
+def attention_alone(begin):
+    x = keras.Input((TIME, WIDTH))
+    hidden = begin(keras.layers.Masking()(x))
+    return x, attention()(hidden, hidden), vectors(), "attention"
+
+
+def embedded_recurrence(begin):
+    x = keras.Input((TIME,), dtype="int32")
+    hidden = begin(keras.layers.Embedding(9, WIDTH, mask_zero=True)(x))
+    return x, residual(recurrent()(hidden), hidden), tokens(), "sum"
+
+
+def masked_recurrence(kind):
+    def case(begin):
+        x = keras.Input((TIME, WIDTH))
+        return x, recurrent(kind=kind)(begin(keras.layers.Masking()(x))), vectors(), "recurrent"
+
+    return case
+
+
+def both_ways(begin):
+    x = keras.Input((TIME, WIDTH))
+    layer = keras.layers.Bidirectional(recurrent("one_way"), merge_mode="sum", name="recurrent")
+    return x, layer(begin(keras.layers.Masking()(x))), vectors(), "recurrent"
+
+
+def explicit_mask(positional):
+    def case(begin):
+        x, real = keras.Input((TIME, WIDTH)), keras.Input((TIME,), dtype="bool")
+        hidden, layer = begin(keras.layers.Dense(WIDTH)(x)), recurrent(kind=keras.layers.GRU)
+        end = layer(hidden, None, real) if positional else layer(hidden, mask=real)
+        return [x, real], residual(end, hidden), [vectors(), ~PADDING], "sum"
+
+    return case
+
+
+def mask_of_every_pair(begin):
+    x, pairs = keras.Input((TIME, WIDTH)), keras.Input((TIME, TIME), dtype="bool")
+    hidden = begin(keras.layers.Dense(WIDTH)(x))
+    allowed = np.random.default_rng(2).random((2, TIME, TIME)) < 0.6
+    end = residual(attention()(hidden, hidden, attention_mask=ops.logical_not(pairs)), hidden)
+    return [x, pairs], end, [vectors(), ~allowed], "sum"
+
+
+def two_explicit_masks(begin):
+    x, real, other = keras.Input((TIME, WIDTH)), *(keras.Input((TIME,), dtype="bool") for _ in range(2))
+    hidden = begin(keras.layers.Dense(WIDTH)(x))
+    keys = keras.layers.Dense(WIDTH)(hidden)
+    end = keras.layers.Attention()([hidden, keys], mask=[real, other])
+    return [x, real, other], residual(end, hidden), [vectors(), ~PADDING, PADDING[:, ::-1]], "sum"
+
+
+def two_attached_masks(begin):
+    x, real, other = keras.Input((TIME, WIDTH)), *(keras.Input((TIME,), dtype="bool") for _ in range(2))
+    hidden = begin(keras.layers.Dense(WIDTH, name="first")(x))
+    one, two = Attach()(hidden, mask=real), Attach()(keras.layers.Dense(WIDTH)(hidden), mask=other)
+    end = residual(attention()(one, two), hidden)
+    return [x, real, other], end, [vectors(), ~PADDING, ~PADDING[:, ::-1]], "sum"
+
+
+def removed_mask(begin):
+    """Attention removes the mask of its input: the sum, and what follows, see none."""
+    x = keras.Input((TIME, WIDTH))
+    hidden = begin(keras.layers.Masking()(x))
+    middle = keras.layers.Add(name="middle")([hidden, attention()(hidden, hidden)])
+    return x, residual(recurrent()(middle), hidden), vectors(), "sum"
+
+
+def nested(begin):
+    inner = keras.Input((TIME, WIDTH))
+    hidden = begin(keras.layers.Dense(WIDTH)(inner))
+    body = keras.Model(inner, residual(recurrent()(hidden), hidden), name="body")
+    x = keras.Input((TIME, WIDTH))
+    return x, body(keras.layers.Masking()(x)), vectors(), "body/sum"
+
+
+def nested_with_explicit_mask(begin):
+    inner = keras.Input((TIME, WIDTH))
+    body = keras.Sequential([inner, keras.layers.Dense(WIDTH), recurrent()], name="body")
+    x, real = keras.Input((TIME, WIDTH)), keras.Input((TIME,), dtype="bool")
+    hidden = begin(keras.layers.Dense(WIDTH)(x))
+    return [x, real], residual(body(hidden, mask=real), hidden), [vectors(), ~PADDING], "sum"
+
+
+def nested_that_drops_it(begin):
+    """A nested model hands the mask of its input on, even where one of its operations does not."""
+    inner = keras.Input((TIME, WIDTH))
+    body = keras.Model(inner, ops.tanh(inner), name="body")
+    x = keras.Input((TIME, WIDTH))
+    hidden = begin(body(keras.layers.Masking()(x)))
+    return x, residual(recurrent()(hidden), hidden), vectors(), "sum"
+
+
+def called_twice(begin):
+    inner = keras.Input((TIME, WIDTH))
+    body = keras.Model(inner, recurrent()(inner), name="body")
+    x = keras.Input((TIME, WIDTH))
+    hidden = begin(keras.layers.Masking()(x))
+    return x, residual(body(body(hidden)), hidden), vectors(), "sum"
+
+
+CASES = {
+    "padded attention": padded_attention,
+    "attention by name": attention_alone,
+    "embedding and LSTM": embedded_recurrence,
+    "masked LSTM by name": masked_recurrence(keras.layers.LSTM),
+    "masked GRU by name": masked_recurrence(keras.layers.GRU),
+    "masked SimpleRNN by name": masked_recurrence(keras.layers.SimpleRNN),
+    "Bidirectional": both_ways,
+    "explicit mask": explicit_mask(False),
+    "explicit mask by position": explicit_mask(True),
+    "attention_mask": mask_of_every_pair,
+    "attention with two explicit masks": two_explicit_masks,
+    "attention with two attached masks": two_attached_masks,
+    "a mask that attention removes": removed_mask,
+    "nested model": nested,
+    "nested model with an explicit mask": nested_with_explicit_mask,
+    "nested model that drops the mask inside": nested_that_drops_it,
+    "nested model called twice": called_twice,
+}
+
+
+def build(name, begin=lambda tensor: tensor):
+    """Returns (model, data, block) of a case."""
+    keras.utils.set_random_seed(0)
+    inputs, end, data, block = CASES[name](begin)
+    return keras.Model(inputs, end), data, block
+
+
+def by_differences(name):
+    """Central differences of the whole model by a shift of the block's input, (examples, outputs, inputs)."""
+    plain, data, _ = build(name)
+    layer = Shift()
+    model, _, _ = build(name, layer)
+    model.set_weights(plain.get_weights())
+    directions = np.eye(TIME * WIDTH).reshape(-1, TIME, WIDTH)
+    shifts = STEP * np.concatenate([directions, -directions])
+    layer.shift = np.concatenate([shifts, shifts]).astype("float32")
+    ends = ops.convert_to_numpy(model(keras.tree.map_structure(lambda array: np.repeat(array, len(shifts), 0), data)))
+    plus, minus = np.moveaxis(ends.astype(np.float64).reshape(2, 2, len(directions), -1), 1, 0)
+    return np.swapaxes(plus - minus, 1, 2) / (2 * STEP)
+
+
+def compare(name):
+    """Compares a case's Jacobians, of each example and of the batch, with the differences."""
+    from idmatters_tf.isometry import block_distances, jacobian
+
+    model, data, block = build(name)
+    expected = by_differences(name)
+    distances = [np.linalg.norm(matrix - np.eye(TIME * WIDTH), 2) for matrix in expected]
+    blocks = None if block.endswith("sum") else [block]
+    np.testing.assert_allclose(block_distances(model, data, blocks)[block], distances, 3e-3)
+    if blocks is not None:
+        # Of the batch, in chunks of copies of it.
+        found = jacobian(model, data, block, chunk=4) @ np.eye(2 * TIME * WIDTH, dtype="float32")
+        for place, matrix in enumerate(expected):
+            rows = slice(place * TIME * WIDTH, (place + 1) * TIME * WIDTH)
+            np.testing.assert_allclose(found[rows, rows], matrix, atol=3e-3)
+    return distances
+
+
+if __name__ == "__main__":
+    for each in CASES:
+        compare(each)
+        print(each)
