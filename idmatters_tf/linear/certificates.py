@@ -19,7 +19,7 @@ from idmatters_tf.linear.flow import as_plain, largest_defect
 from idmatters_tf.linear.identity_start import ROUNDING
 from idmatters_tf.linear.network import frobenius_norm, layer_norms
 from idmatters_tf.linear.shortcuts import LayerJacobians, layer_jacobians, problem
-from idmatters_tf.linear.statistics import regression, smallest_variance
+from idmatters_tf.linear.statistics import regression
 
 Scope = Literal["step", "run"]
 
@@ -35,7 +35,8 @@ class Certificate:
         scope: "step": the guarantee is about the next step alone, and a later point needs its own; the product of
             (1 - contraction) over successive points bounds a run. "run": it holds for every step from here on.
         contraction: 1 - (L - L_min after a step) / (L - L_min before) is at least this; 0 where nothing is guaranteed.
-        largest_rate: the largest learning rate that the theorem allows; NaN where it does not apply at any.
+        largest_rate: the largest learning rate that the theorem allows; NaN where it does not apply at any, and infinite
+            where it exceeds float64.
     """
 
     theorem: str
@@ -149,7 +150,7 @@ class _Point:
         target: R if the inputs are whitened, (d, d).
         whitened: whether they are.
         jacobians: around each layer.
-        smallest, largest: eigenvalues of S over the directions that the inputs span.
+        smallest, largest: eigenvalues of S over the directions that the inputs span; the smallest rounded down.
         residual: sqrt(2 (L - L_min)).
         norms, gradient_norms: spectral norms of the layers and of their gradients.
     """
@@ -173,18 +174,18 @@ class _Point:
         if not all(np.isfinite(maps).all() for maps in (*around, residual)):
             raise overflow("certificates")
         gradient = around.after.swapaxes(-1, -2) @ (residual @ root.T) @ around.before.swapaxes(-1, -2)
-        if not np.isfinite(gradient).all():
-            raise overflow("certificates")
+        finite = bool(np.isfinite(gradient).all())
+        deviations = np.linalg.svd(root, compute_uv=False) if root.size else np.zeros(1)
         return cls(
             layers,
             syx,
             bool(np.abs(sxx - np.eye(len(sxx))).max() <= ROUNDING * len(sxx)),
             around,
-            smallest_variance(root),
-            float(np.linalg.norm(root, 2)) ** 2 if root.size else 0.0,
+            float(np.maximum(deviations[-1] - len(root) * np.finfo(np.float64).eps * deviations[0], 0.0) ** 2),
+            float(deviations[0] ** 2),
             frobenius_norm(residual),
             layer_norms(layers).tolist(),
-            layer_norms(gradient).tolist(),
+            layer_norms(gradient).tolist() if finite else [math.inf] * len(layers),
         )
 
     def smoothness(self, rate: float) -> float:

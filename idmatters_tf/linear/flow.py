@@ -100,23 +100,24 @@ def gradient_flow(
         if evaluations > most:
             raise ValueError(
                 f"Argument `max_evaluations` must be large enough to follow the flow to time {end:.3g}. Received: "
-                f"max_evaluations={most}, used up at time {time:.3g}; ask for an earlier time, larger tolerances or "
+                f"max_evaluations={most}, used up at time {math.ldexp(time, exponent):.3g}; ask for an earlier time, larger tolerances or "
                 f"more evaluations."
             )
         Q, P, end_to_end = layer_jacobians(flat.reshape(shape), shortcut)
         residual = (end_to_end @ root - targets) @ root.T
-        flow = -(P.swapaxes(-1, -2) @ residual @ Q.swapaxes(-1, -2)).ravel()
+        flow = np.ldexp(-(P.swapaxes(-1, -2) @ residual @ Q.swapaxes(-1, -2)).ravel(), exponent)
         # A trial step too far may overflow, and is repeated with a smaller one; the start may not.
         if evaluations == 1 and not np.isfinite(flow).all():
             raise overflow("gradient_flow")
         return flow
 
-    # The end must lie behind the start also where the only time asked for is 0.
-    end = float(times[-1]) or np.finfo(np.float64).tiny
-    distinct, record = np.unique(times, return_inverse=True)
-    solved = scipy.integrate.solve_ivp(
-        velocity, (0.0, end), W.ravel(), method="DOP853", t_eval=distinct, rtol=rtol, atol=atol
-    )
+    # The end must lie behind the start also where the only time asked for is 0. It is between 1/2 and 1 in units in which
+    # the solver runs: its first step has absolute thresholds.
+    end = float(times[-1]) or 1.0
+    exponent = math.frexp(end)[1]
+    distinct, record = np.unique(np.ldexp(times, -exponent), return_inverse=True)
+    span = 0.0, math.ldexp(end, -exponent)
+    solved = scipy.integrate.solve_ivp(velocity, span, W.ravel(), method="DOP853", t_eval=distinct, rtol=rtol, atol=atol)
     if not solved.success:
         raise ValueError(
             f"The flow could not be followed to time {end:.3g}: {solved.message} Ask for an earlier time, or for "
@@ -233,7 +234,7 @@ class FlowComparison:
         scale: Frobenius norm of the way the flow has come, (records,).
         descent_excess, flow_excess: L - L_min, (records,).
         sharpness: largest eigenvalue of the Hessian on descent's path, (records,).
-        limit: 2 / rate.
+        limit: 2 / rate, infinite for rate 0.
         left_at: the first recorded step at which the distance is more than `tolerance` times `scale`; -1 for none.
     """
 
@@ -247,7 +248,6 @@ class FlowComparison:
     left_at: int
 
 
-@within_float64
 def descent_against_flow(
     W: ArrayLike,
     sxx: ArrayLike,
@@ -257,6 +257,7 @@ def descent_against_flow(
     shortcut: bool = True,
     record_every: int = 1,
     tolerance: float = 0.1,
+    max_evaluations: int = 100_000,
 ) -> FlowComparison:
     """Follows gradient descent and the flow from the same point, and says where descent leaves the flow.
 
@@ -268,6 +269,7 @@ def descent_against_flow(
         shortcut: False for a plain network.
         record_every: updates between records.
         tolerance: the relative distance beyond which descent has left the flow.
+        max_evaluations: the most gradients that the solver of the flow may take.
 
     Returns:
         `FlowComparison`.
@@ -290,9 +292,9 @@ def descent_against_flow(
         excess.append(excess_risk(current, sxx, syx, shortcut))
     path = np.array(points)
     recorded = record_every * np.arange(len(path))
-    flow = gradient_flow(W, sxx, syx, rate * recorded, shortcut)
-    distance = np.asarray(np.linalg.norm((path - flow.weights).reshape(len(path), -1), axis=1))
-    scale = np.asarray(np.linalg.norm((flow.weights - W).reshape(len(path), -1), axis=1))
+    flow = gradient_flow(W, sxx, syx, rate * recorded, shortcut, max_evaluations=max_evaluations)
+    distance = np.array([frobenius_norm(difference) for difference in path - flow.weights])
+    scale = np.array([frobenius_norm(way) for way in flow.weights - W])
     away = np.flatnonzero(distance > tolerance * scale)
     return FlowComparison(
         steps=recorded,

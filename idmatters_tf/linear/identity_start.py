@@ -63,9 +63,9 @@ def identity_start_barrier(R: ArrayLike, depth: int, learning_rate: float) -> fl
     and at least 0 if rate (1 + |lambda|) <= 1. If it is not, the first step leads below 0, where a^l falls on towards
     lambda: the condition is sharp.
 
-    In floating point the layers do not stay equal. The maps where a = 0 are saddle points, rounding errors grow there,
-    and descent for long enough leaves them and falls below the barrier: in about 37 / (rate |lambda|) steps for l = 2,
-    far later for deeper networks.
+    In floating point it can fall below. The maps where a = 0 are saddle points, and rounding errors that make the layers
+    differ grow there until descent leaves them: for l = 2 by a factor of 1 + rate |lambda| a step, so that it takes
+    about 37 / (rate |lambda|) steps, and longer for deeper networks.
     Source: Bartlett, Helmbold & Long (arXiv 1802.06093, abstract) for the failure; statement and proof are ours.
 
     Args:

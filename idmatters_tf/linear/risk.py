@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from idmatters_tf.linear.arguments import Floats, covariance_matrix, non_negative, real_array, within_float64
 from idmatters_tf.linear.network import compose, layer_norms
-from idmatters_tf.linear.statistics import scaled_root, smallest_variance
+from idmatters_tf.linear.statistics import coordinate_scales, scaled_root
 
 # Gradient and risk are rounded: at equality in (2.3) one may fall short of the other by this share.
 ROUNDING = 1e-7
@@ -93,8 +93,11 @@ def _product(E: Floats, S: Floats) -> Floats:
 
     Source: Ogita, Rump & Oishi, *Accurate Sum and Dot Product* (2005), Algorithm 5.3 (Dot2).
     """
-    exponents = [int(np.frexp(np.abs(matrix).max())[1]) for matrix in (E, S)]
-    E, S = (np.ldexp(matrix, -exponent) for matrix, exponent in zip((E, S), exponents, strict=True))
+    # In units in which the variances are near 1, and no split overflows.
+    scales = coordinate_scales(S)
+    E, S = E * scales, S / scales / scales[:, None]
+    unit = 2.0**100 if np.abs(E).max() > 2.0**900 else 1.0
+    E = E / unit
     total, lost = np.zeros_like(E), np.zeros_like(E)
     for column, row in zip(E.T[:, :, None], S, strict=True):
         product = column * row
@@ -106,7 +109,7 @@ def _product(E: Floats, S: Floats) -> Floats:
         rounded = added - total
         lost += (total - (added - rounded)) + (product - rounded)
         total = added
-    return np.ldexp(total + lost, sum(exponents))
+    return (total + lost) * scales * unit
 
 
 def _split(numbers: Floats) -> tuple[Floats, Floats]:
@@ -176,13 +179,12 @@ def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None 
     norms = layer_norms(A)
     tau = float(norms.max())
     uniform = per_layer = 0.0
-    if tau < 1:
-        scales, root = scaled_root(covariance)
-        root = scales[:, None] * root
+    scales, root = scaled_root(covariance)
+    root = scales[:, None] * root
+    if tau < 1 and root.size:
+        smallest = float(np.linalg.svd(root, compute_uv=False)[-1]) ** 2
         counted = min(float(np.linalg.norm(E @ root) ** 2), excess)
-        uniform, per_layer = (
-            float(factor) * smallest_variance(root) * counted for factor in dominance_factors(norms)
-        )
+        uniform, per_layer = (float(factor) * smallest * counted for factor in dominance_factors(norms))
     holds = gradient_norm_squared >= (1 - ROUNDING) * max(uniform, per_layer)
     return GradientDominance(gradient_norm_squared, uniform, per_layer, tau, excess, tau < 1, holds)
 

@@ -87,10 +87,7 @@ def scaled_root(covariance: Floats) -> ScaledRoot:
     Args:
         covariance: (d, d), symmetric positive semidefinite.
     """
-    variances = np.diag(covariance)
-    scales = np.ldexp(1.0, np.frexp(variances)[1] // 2)
-    # A coordinate without variance has no scale of its own.
-    scales[variances <= 0] = scales[variances > 0].max(initial=np.finfo(np.float64).tiny)
+    scales = coordinate_scales(covariance)
     eigenvalues, vectors = np.linalg.eigh(covariance / scales / scales[:, None])
     if eigenvalues[0] < -1e-10 * eigenvalues[-1]:
         # Semidefinite only up to rounding of its largest entries: one scale for all.
@@ -100,16 +97,13 @@ def scaled_root(covariance: Floats) -> ScaledRoot:
     return ScaledRoot(scales, vectors[:, kept] * np.sqrt(eigenvalues[kept]))
 
 
-def smallest_variance(root: Floats) -> float:
-    """Return the smallest non-zero eigenvalue of F F^T for F of full column rank, (d, rank), rounded down; 0 if empty.
-
-    Args:
-        root: F.
-    """
-    if not root.size:
-        return 0.0
-    singular_values = np.linalg.svd(root, compute_uv=False)
-    return max(float(singular_values[-1] - len(root) * np.finfo(np.float64).eps * singular_values[0]), 0.0) ** 2
+def coordinate_scales(covariance: Floats) -> Floats:
+    """Return powers of two, (d,), near the standard deviations of the coordinates: dividing by them rounds nothing."""
+    variances = np.diag(covariance)
+    scales = np.ldexp(1.0, np.frexp(variances)[1] // 2)
+    # A coordinate without variance has no scale of its own.
+    scales[variances <= 0] = scales[variances > 0].max(initial=np.finfo(np.float64).tiny)
+    return scales
 
 
 class Regression(NamedTuple):
