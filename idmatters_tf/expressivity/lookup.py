@@ -25,6 +25,9 @@ from idmatters_tf.expressivity.samples import chunks
 
 # Integers up to 2^53 are exact in float64.
 WORD_BITS = 53
+# Bits of a float64, with its sign and exponent.
+FLOAT_BITS = 64
+EPS = float(np.finfo(np.float64).eps)
 # Directions of which the one with the widest smallest gap is taken.
 DIRECTIONS = 16
 # The smallest gap between points of different labels, in cells: an integer threshold fits into every gap, a quarter of
@@ -46,8 +49,8 @@ class Lookup:
         thresholds, labels: of each chunk, (chunks, slots) whole numbers, padded with repetitions of the last label.
         threshold_bits, label_bits: of a packed field.
         per_word: how many slots one number holds; 0 where they are not packed.
-        margin: how far in cells the projection of a point may move before its label changes, (n,), in the order of the
-            rows.
+        margin: distance in cells that the projection of a point may move before its label changes, (n,), in the order
+            of the rows; never too large, whatever was rounded.
         rounding: the share of the rounding error that is allowed which the projection's may take.
     """
 
@@ -62,6 +65,11 @@ class Lookup:
     per_word: int
     margin: NDArray[np.float64]
     rounding: float = 0.0
+
+    @property
+    def radii(self) -> NDArray[np.float64]:
+        """Distances that the rows may move in any direction before their labels change, (n,), in the norm of x."""
+        return radii_below(self.margin, self.kernel)
 
     @property
     def word_bits(self) -> int:
@@ -120,15 +128,39 @@ def unshared(dim: int, rows: int, numbers: int, per_word: int, bits: int, classe
     return dim + 1 + 6 * rows + table + bit_weights + 10 * slots + last
 
 
-def lower_bound(rows: int, classes: int, bits: int = WORD_BITS) -> float:
-    """How many numbers of so many bits any memoriser of arbitrary labels needs: classes^rows functions to tell apart.
+def radii_below(margin: NDArray[np.float64], kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Divide distances on the line by the norm of the projection, rounded down.
+
+    Args:
+        margin: (n,), 0 or more.
+        kernel: (d,), not zero.
+
+    Returns:
+        (n,) float64.
+    """
+    exponent = int(np.frexp(np.abs(kernel).max())[1])
+    norm = np.linalg.norm(np.ldexp(kernel, -exponent)) * (1 + (len(kernel) + 8) * EPS)
+    with np.errstate(over="ignore", under="ignore"):
+        radii = np.ldexp(margin / norm * (1 - 4 * EPS), -exponent)
+    return np.where(margin > 0, np.nextafter(radii, 0), 0.0)
+
+
+def lower_bound(rows: int, classes: int, bits: int = FLOAT_BITS) -> int:
+    """Count the numbers that any memoriser of arbitrary labels needs.
+
+    There are classes^rows labellings, each a network of its own, and numbers of so many bits have 2^bits values each.
+    The layout of the network is the same for all labellings.
+
+    Args:
+        rows, classes: n and r.
+        bits: of a number; a float64 has 64 with its sign and exponent.
 
     Example: CIFAR-10 with random labels.
 
-    >>> round(lower_bound(50_000, 10))
-    3134
+    >>> lower_bound(50_000, 10)
+    2596
     """
-    return rows * math.log2(classes) / bits
+    return math.ceil(rows * math.log2(classes) / bits)
 
 
 def construct_lookup(
@@ -178,7 +210,8 @@ def construct_lookup(
     # Up to an eighth of a cell below the next threshold a point still counts as not having passed it.
     upper = np.append(lowest[1:] - 1 / STEEP, np.inf)[segment]
     margin = np.empty(len(t))
-    margin[order] = np.minimum(t - lowest[segment], upper - t)
+    places = max(np.abs(t).max(), np.abs(lowest).max(), np.abs(boundaries).max())
+    margin[order] = np.minimum(t - lowest[segment], upper - t) - 2 * error - 8 * EPS * places
     return Lookup(
         kernel,
         bias,
@@ -189,7 +222,7 @@ def construct_lookup(
         threshold_bits,
         label_bits,
         per_word,
-        margin,
+        np.maximum(margin, 0),
         rounding=float(2 * error / ROUNDING),
     )
 
@@ -235,7 +268,7 @@ def line(
     kernel = directions[:, best] * scale
     bias = 2.0 - float(T[:, best].min() * scale)
     # The bound for sums in any order (Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.1).
-    error = (x.shape[1] + 2) * np.finfo(np.float64).eps * (float(sizes[best] * scale) + abs(bias))
+    error = (x.shape[1] + 2) * EPS * (float(sizes[best] * scale) + abs(bias))
     # Twice: here and in the network.
     if 2 * error > ROUNDING:
         raise ValueError(

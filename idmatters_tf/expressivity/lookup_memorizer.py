@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf.expressivity.lookup import WORD_BITS, construct_lookup, lower_bound
 from idmatters_tf.expressivity.lookup_network import lookup_network, three_layers_network
-from idmatters_tf.expressivity.samples import distinct_rows, scaled
+from idmatters_tf.expressivity.samples import distinct_rows, scaled, unscaled
 from idmatters_tf.expressivity.three_layers import construct_three_layers
 from idmatters_tf.expressivity.verification import Verification, verify
 
@@ -28,9 +28,10 @@ class LookupReport:
         words, word_bits: numbers of a chunk's row in the table, and bits of each; for "yun" those of a group's weights.
         parameters: numbers stored, those that build the network from them not counted twice.
         unshared: weights and biases of the network drawn out, every copy of a shared one counted.
-        lower_bound: what any memoriser of such labels needs, in numbers of 53 bits.
-        smallest_radius, median_radius: certified, over the distinct rows: how far a row may move in any direction, in
-            the norm of x, before the answer changes.
+        lower_bound: numbers of 64 bits that any memoriser of such labels needs.
+        smallest_radius, median_radius: certified, over the distinct rows: distance that a row may move in any
+            direction, in the norm of x, before the answer changes; never larger than that of the network as a function
+            of real numbers.
         verified: a `Verification` by dtype.
         build_seconds, verify_seconds: wall time.
     """
@@ -46,7 +47,7 @@ class LookupReport:
     word_bits: int
     parameters: int
     unshared: int
-    lower_bound: float
+    lower_bound: int
     smallest_radius: float
     median_radius: float
     verified: dict[str, Verification]
@@ -82,15 +83,17 @@ def memorize_by_lookup(
     points, factor = scaled(x if len(kept) == len(x) else x[kept])
     if construction == "yun":
         found = construct_three_layers(points, labels[kept], classes, seed)
-        model = three_layers_network(dataclasses.replace(found, kernel=found.kernel * factor))
+        found = dataclasses.replace(found, kernel=unscaled(found.kernel, factor))
+        model = three_layers_network(found)
         chunks, slots = found.groups, len(found.biases)
         words, word_bits = 2 * slots, WORD_BITS
     else:
         found = construct_lookup(points, labels[kept], classes, construction == "bit-extraction", seed)
-        model = lookup_network(dataclasses.replace(found, kernel=found.kernel * factor))
+        found = dataclasses.replace(found, kernel=unscaled(found.kernel, factor))
+        model = lookup_network(found)
         chunks, slots = found.thresholds.shape
         words, word_bits = found.table().shape[1] - 1, found.word_bits
-    radii = found.margin / (np.linalg.norm(found.kernel) or np.finfo(float).tiny) / factor
+    radii = found.radii
     built = time.perf_counter()
     verified = {}
     if "float64" in check:

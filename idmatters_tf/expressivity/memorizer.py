@@ -15,7 +15,7 @@ from idmatters_tf.arguments import one_of, positive_integer
 from idmatters_tf.expressivity.construction import Order, TooClose, Weights, construct
 from idmatters_tf.expressivity.lookup_memorizer import memorize_by_lookup
 from idmatters_tf.expressivity.models import ExactModel
-from idmatters_tf.expressivity.samples import checked, chunks, distinct_rows, scaled
+from idmatters_tf.expressivity.samples import checked, chunks, distinct_rows, scaled, unscaled
 from idmatters_tf.expressivity.verification import Verification, verify
 from idmatters_tf.layers import ResidualDenseStack
 
@@ -143,7 +143,7 @@ def memorize(
         weights = construct(points, their_labels, classes, width, order, seed, building)
     except TooClose as error:
         raise ValueError(error.sentence(kept)) from None
-    weights = dataclasses.replace(weights, projection=weights.projection * factor)
+    weights = dataclasses.replace(weights, projection=unscaled(weights.projection, factor))
     smallest = float(weights.margins.min())
     if dtype == "float32" and smallest < SAFE_FLOAT32_MARGIN:
         warnings.warn(

@@ -1,64 +1,58 @@
 """Robust memorising: how far a point may move in any direction before the network could answer differently."""
 
+import math
 from collections.abc import Callable
-from typing import cast
+from fractions import Fraction
+from typing import Any
 
 import keras
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf.expressivity.construction import Weights
+from idmatters_tf.expressivity.dyadic import Dyadic, root_below
+from idmatters_tf.expressivity.exact_blocks import EPS, UNDERFLOW, ExactBlocks, Stretch, Units, rounding
+from idmatters_tf.expressivity.exact_layers import construction_of, names_of, residual_weights
+from idmatters_tf.expressivity.samples import checked
 
 Floats = NDArray[np.float64]
 
-# A squared norm below this share of the terms that it is the sum of has lost digits, and is computed anew.
-CANCELLED = 1e-8
-
 
 def certified_radii(model: keras.Model, x: ArrayLike, progress: Callable[[int, int], object] | None = None) -> Floats:
-    """For each row the radius of a ball in which the network of construction="hardt-ma" is proved to answer the same.
+    """Compute for each row the radius of a ball in which a network of construction="hardt-ma" answers the same.
 
     The smallest distance to a hyperplane on which a unit's activation would begin or end, |pre-activation| / ||its
     gradient||, over all units. In the ball of that radius no activation changes, so that the network is affine there,
-    and within the distance at which another class's output would draw level the answer stays. Not exceeded by the
-    true radius, and up to rounding.
+    and within the distance at which another class's output would draw level the answer stays.
+
+    The radius is that of the network as a function of real numbers, computed in rational arithmetic and rounded down:
+    it is never larger than the exact one, and smaller by one float at most. Float64 only selects the units among which
+    the nearest hyperplane is searched. What a machine's rounding adds to the outputs inside the ball is not included.
 
     The other constructions' radii are distances on a line, `LookupReport.smallest_radius`.
 
     Args:
         model: from `memorize`, or loaded from a file.
-        x: (n, d); of any rows, those of the sample or others.
+        x: (n, d), finite; of any rows, those of the sample or others. Rounded to float64.
         progress: called with (rows done, n).
 
     Returns:
-        (n,) float64, in the norm of x. The work grows with rows times units times width.
+        (n,) float64, in the norm of x; 0 where two outputs are equal, inf where no input would change the answer. The
+        work grows with rows times units times width, and with the square of the number of blocks in which a row fires.
 
     Raises:
-        ValueError: for a model of another construction.
+        ValueError: for a model of another construction, NaN or infinite weights, and bad x.
     """
-    names = {layer.name for layer in model.layers}
-    if not {"projection", "blocks", "last_hidden", "last"} <= names:
+    if construction_of(model) != "hardt-ma":
         raise ValueError(
-            f"Argument `model` must be of construction='hardt-ma'. Received: layers {sorted(names)}. The report of the "
-            f"other constructions has their radii."
+            f"Argument `model` must be of construction='hardt-ma'. Received: layers {names_of(model)}. The report of "
+            f"the other constructions has their radii."
         )
-    projection, *bias = _weights(model, "projection")
-    U, s, V = _weights(model, "blocks")
-    last_U, last_s = _weights(model, "last_hidden")
-    (last_V,) = _weights(model, "last")
-    nothing = np.empty(0)
-    weights = Weights(
-        projection, bias[0] if bias else None, U, s, V, last_U, last_s, last_V, nothing.astype(int), nothing
-    )
-    return radii_of(weights, x, progress)
+    return radii_of(residual_weights(model), x, progress)
 
 
 def radii_of(weights: Weights, x: ArrayLike, progress: Callable[[int, int], object] | None = None) -> Floats:
-    """`certified_radii` of the network with these weights.
-
-    A point of the sample fires in one block of thousands. Where units with columns c_f of U and rows m_f of V fire, the
-    Jacobian J becomes J + sum_f J c_f m_f^T, and the squared norm of a later unit's gradient J u changes by
-    2 sum_f <J c_f, J u> <m_f, u> + ||sum_f J c_f <m_f, u>||^2: two products with few rows instead of one with all of J.
+    """Compute `certified_radii` of the network with these weights.
 
     Args:
         weights: of the network.
@@ -68,82 +62,213 @@ def radii_of(weights: Weights, x: ArrayLike, progress: Callable[[int, int], obje
     Returns:
         (n,) float64, in the norm of x.
     """
-    U, s, V = weights.U, weights.s, weights.V
-    blocks, width = U.shape[0], U.shape[2]
-    units = np.ascontiguousarray(U.transpose(1, 0, 2)).reshape(U.shape[1], -1)
-    thresholds = s.ravel()
-    # Norms of gradients with respect to x: ||projection w|| = ||root w||, of k numbers instead of d.
-    root = cast(Floats, np.linalg.qr(weights.projection, mode="r"))
-    points = np.asarray(x, np.float64) @ weights.projection
-    if weights.bias is not None:
-        points = points + weights.bias
-    first = np.linalg.norm(root @ units, axis=0) ** 2
-    radii = np.empty(len(points))
-
-    def radius_of(h: Floats) -> float:
-        squared, block, J, radius = first, 0, root, np.inf
-        while block < blocks:
-            rest = slice(block * width, None)
-            before = h @ units[:, rest] + thresholds[rest]
-            active = np.flatnonzero(before > 0)
-            # Up to the end of the first block in which a unit fires the Jacobian is the same.
-            here = blocks if not len(active) else block + int(active[0]) // width + 1
-            count = (here - block) * width
-            radius = min(radius, _distance(before[:count], np.sqrt(squared[:count])))
-            squared = squared[count:]
-            if len(active):
-                fires = before[count - width : count] > 0
-                columns, moves = J @ U[here - 1][:, fires], V[here - 1][fires]
-                squared = _updated(squared, J, columns, moves, units[:, here * width :])
-                J = J + columns @ moves
-                h = h + before[count - width : count][fires] @ moves
-            block = here
-        return min(radius, _last_block(h, J, weights))
-
-    # A network of width 1 may overflow far from its sample: nothing is certified there.
-    with np.errstate(over="ignore", invalid="ignore"):
-        for row, h in enumerate(points):
-            radius = radius_of(h)
-            radii[row] = radius if np.isfinite(radius) or radius == np.inf else 0.0
-            if progress is not None and (row + 1) % 100 == 0:
-                progress(row + 1, len(points))
+    x, *_ = checked(x, np.zeros(len(np.asarray(x)), int))
+    if x.shape[1] != len(weights.projection):
+        raise ValueError(
+            f"Argument `x` must have rows of length {len(weights.projection)}, as the model's inputs. Received: shape "
+            f"{x.shape}"
+        )
+    network = _Network(weights)
+    radii = np.empty(len(x))
+    for row, point in enumerate(x):
+        radii[row] = network.radius(point)
+        if progress is not None and (row + 1) % 100 == 0:
+            progress(row + 1, len(x))
     return radii
 
 
-def _updated(squared: Floats, J: Floats, columns: Floats, moves: Floats, later: Floats) -> Floats:
-    """||(J + columns moves) u||^2 for the columns u of `later`, from ||J u||^2."""
-    if not later.shape[1]:
-        return squared
-    moved = moves @ later
-    along = (columns.T @ J) @ later
-    cross = 2 * np.einsum("fu,fu->u", along, moved)
-    square = np.einsum("fu,fu->u", moved, (columns.T @ columns) @ moved)
-    updated = squared + cross + square
-    # Not <=: also where a sum overflows and is NaN.
-    lost = np.flatnonzero(~(updated > CANCELLED * (squared + np.abs(cross) + square)))
-    if len(lost):
-        gradients = (J + columns @ moves) @ later[:, lost]
-        updated[lost] = np.einsum("ku,ku->u", gradients, gradients)
-    return updated
+class _Network:
+    """The weights in the forms that are used for every row."""
+
+    def __init__(self, weights: Weights):
+        self.projection = Dyadic.exactly(weights.projection)
+        self.bias = Dyadic.exactly(np.zeros(1) if weights.bias is None else weights.bias)
+        self.blocks = ExactBlocks(weights.U, weights.s, weights.V)
+        self.last = Units(weights.last_U, weights.last_s)
+        self.last_V = weights.last_V
+        self.lengths = _Lengths(self.projection)
+        self.start = Dyadic.exactly(np.eye(weights.projection.shape[1], dtype=int))
+        # All rows enter the first block with the same gradients.
+        self.first = _Gradients(self.lengths, Dyadic.exactly(np.eye(weights.projection.shape[1], dtype=int)))
+        self.first_bounds = self.first.bounds(self.blocks.units.columns, self.blocks.units.norms)
+
+    def radius(self, point: NDArray[Any]) -> float:
+        h, gradients, units = Dyadic.exactly(point) @ self.projection + self.bias, self.first, self.blocks.units
+        search, largest = _Search(), np.ldexp(self.first_bounds[1], self.first.scale - self.lengths.scale)
+        for stretch in self.blocks.stretches(h):
+            bounds = self.first_bounds if gradients is self.first else None
+            search.through(stretch, units, gradients, largest[stretch.units], bounds)
+            if len(stretch.fires):
+                rows = self.blocks.V[stretch.fires]
+                largest += gradients.growth(stretch.fires, units, rows)
+                gradients = gradients.behind(units.column(stretch.fires), Dyadic.exactly(rows))
+            h = stretch.behind
+        return self._behind_the_blocks(h, gradients, search)
+
+    def _behind_the_blocks(self, h: Dyadic, gradients: "_Gradients", search: "_Search") -> float:
+        rounded, scale = h.floats()
+        everything = slice(0, len(self.last.norms))
+        before, errors = self.last.before(rounded, scale, everything)
+        nowhere = np.full(len(before), np.inf)
+        stretch = Stretch(everything, h, before, errors, scale, h, np.empty(0, np.int64))
+        search.through(stretch, self.last, gradients, nowhere)
+        hidden = self.last.values(h, np.arange(everything.stop)).relu()
+        fires = np.flatnonzero(hidden.integers)
+        V = Dyadic.exactly(self.last_V[fires])
+        outputs = hidden[fires] @ V if len(fires) else Dyadic.exactly(np.zeros(self.last_V.shape[1], int))
+        best = int(np.argmax(outputs.integers))
+        others = np.flatnonzero(np.arange(len(outputs.integers)) != best)
+        lead = outputs[[best]] - outputs[others]
+        if not all(lead.integers):
+            return 0.0
+        if len(others):
+            columns = self.last.column(fires) @ (V[:, [best]] - V[:, others])
+            search.among(lead, columns, gradients)
+        return math.inf if search.squared is None else root_below(search.squared)
 
 
-def _last_block(h: Floats, J: Floats, weights: Weights) -> float:
-    before = h @ weights.last_U + weights.last_s
-    J = J @ weights.last_U
-    radius = _distance(before, np.linalg.norm(J, axis=0))
-    fires = before > 0
-    outputs, J = before[fires] @ weights.last_V[fires], J[:, fires] @ weights.last_V[fires]
-    best = int(outputs.argmax())
-    others = np.arange(len(outputs)) != best
-    lead, gradient = outputs[best] - outputs[others], np.linalg.norm(J[:, [best]] - J[:, others], axis=0)
-    return min(radius, _distance(lead, gradient))
+class _Lengths:
+    """Lengths ||projection w||, exactly and, of k numbers instead of d, in floats."""
+
+    def __init__(self, projection: Dyadic):
+        floats, self.scale = projection.floats()
+        self.gram = projection.T @ projection
+        self.root, self.slack = floats, 0.0
+        size = float(np.linalg.norm(floats))
+        if floats.shape[0] > floats.shape[1]:
+            # | ||root w||^2 - ||floats w||^2 | <= slack ||w||^2, whatever the accuracy of the factorisation.
+            self.root = np.linalg.qr(floats, mode="r")
+            residual = floats.T @ floats - self.root.T @ self.root
+            both = size**2 + float(np.linalg.norm(self.root)) ** 2
+            self.slack = float(np.linalg.norm(residual)) + rounding(len(floats)) * both
+        self.size = float(np.linalg.norm(self.root))
 
 
-def _distance(values: Floats, gradients: Floats) -> float:
-    """To the nearest zero of affine functions; those without a gradient, such as units without a point, have none."""
-    some = gradients > 0
-    return float((np.abs(values[some]) / gradients[some]).min(initial=np.inf))
+class _Gradients:
+    """Gradients with respect to the input, projection jacobian u, of functions <u, h>; h changes by dx jacobian."""
+
+    def __init__(self, lengths: _Lengths, jacobian: Dyadic):
+        self.lengths, self._jacobian = lengths, jacobian
+        floats, scale = jacobian.floats()
+        self.scale = scale + lengths.scale
+        self._root = lengths.root @ floats
+        size = float(np.linalg.norm(floats))
+        self._rounding = rounding(len(lengths.root) + 2 * len(floats))
+        self._error = self._rounding * lengths.size * size
+        self._slack = lengths.slack * size**2
+
+    def behind(self, U: Dyadic, V: Dyadic) -> "_Gradients":
+        """Return the gradients behind a block in which units with these columns (k, f) and rows (f, k) fire."""
+        return _Gradients(self.lengths, self._jacobian + (self._jacobian @ U) @ V)
+
+    def growth(self, fires: NDArray[np.integer], units: Units, V: Floats) -> Floats:
+        """Bound by how much all units' gradients grow, over 2^lengths.scale, where some fire."""
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            along = self.bounds(units.columns[:, fires], units.norms[fires])[1]
+            along = np.ldexp(along, self.scale - self.lengths.scale - units.scales[fires])
+            sizes = np.linalg.norm(V, axis=1)
+            moved = np.abs(V @ units.columns) + rounding(V.shape[1]) * sizes[:, None] * units.norms + UNDERFLOW
+            return (1 + rounding(len(fires))) * (along @ moved)
+
+    def bounds(self, columns: Floats, norms: Floats) -> tuple[Floats, Floats]:
+        """Bound the lengths of the gradients over 2^scale, of columns u with these norms, from both sides."""
+        lengths = np.linalg.norm(self._root @ columns, axis=0)
+        errors, slack = self._rounding * lengths + self._error * norms, self._slack * norms**2
+        lower = np.sqrt(np.maximum(np.maximum(lengths - errors, 0) ** 2 - slack, 0))
+        upper = np.sqrt((lengths + errors) ** 2 + slack)
+        return lower * (1 - 16 * EPS), upper * (1 + 16 * EPS) + UNDERFLOW
+
+    def squared(self, column: Dyadic) -> Fraction:
+        """Compute a gradient's squared length exactly."""
+        w = self._jacobian @ column
+        return (w @ (self.lengths.gram @ w)).fractions()[0]
 
 
-def _weights(model: keras.Model, layer: str) -> list[Floats]:
-    return [np.asarray(keras.ops.convert_to_numpy(one), np.float64) for one in model.get_layer(layer).weights]
+class _Search:
+    """The squared distance to the nearest zero of affine functions.
+
+    Attributes:
+        squared: the smallest so far; None where no function has had a gradient.
+    """
+
+    squared: Fraction | None = None
+
+    def through(
+        self,
+        stretch: Stretch,
+        units: Units,
+        gradients: _Gradients,
+        largest: Floats,
+        bounds: tuple[Floats, Floats] | None = None,
+    ) -> None:
+        """Take in the units of a stretch.
+
+        Args:
+            stretch, units: the stretch, and the units of all stretches.
+            gradients: those in the stretch.
+            largest: (units of the stretch,), of the gradients, over 2^lengths.scale: more than they are.
+            bounds: of the gradients of all units, if known.
+        """
+        here = stretch.units
+        with np.errstate(invalid="ignore"):
+            # More than the roundings of sums of millions of terms.
+            reachable = (1 + 1e-9) * self._limit(stretch.scale - gradients.lengths.scale) * largest + UNDERFLOW
+            near = ~(np.abs(stretch.before) - stretch.errors > reachable) & ~units.constant[here]
+        numbers = here.start + np.flatnonzero(near)
+        if bounds is None:
+            lower, upper = gradients.bounds(units.columns[:, numbers], units.norms[numbers])
+        else:
+            lower, upper = (bound[numbers] for bound in bounds)
+        scale = stretch.scale - gradients.scale
+
+        def exactly(place: int) -> tuple[Fraction, Dyadic]:
+            unit = numbers[[place]]
+            return units.values(stretch.h, unit).fractions()[0], units.column(unit)[:, 0]
+
+        self._take(stretch.before[near], stretch.errors[near], lower, upper, scale, gradients, exactly)
+
+    def among(self, values: Dyadic, columns: Dyadic, gradients: _Gradients) -> None:
+        """Take in functions with these values at the point, and these columns u (k, functions)."""
+        floats, scale = columns.floats()
+        shifts = -np.frexp(np.abs(floats).max(axis=0))[1]
+        floats = np.ldexp(floats, shifts)
+        rounded, values_scale = values.floats()
+        rounded = np.ldexp(rounded, shifts)
+        lower, upper = gradients.bounds(floats, np.linalg.norm(floats, axis=0))
+        errors = 4 * EPS * np.abs(rounded) + UNDERFLOW
+
+        def exactly(place: int) -> tuple[Fraction, Dyadic]:
+            return values[[place]].fractions()[0], columns[:, place]
+
+        self._take(rounded, errors, lower, upper, values_scale - scale - gradients.scale, gradients, exactly)
+
+    def _take(
+        self,
+        values: Floats,
+        errors: Floats,
+        lower: Floats,
+        upper: Floats,
+        scale: int,
+        gradients: _Gradients,
+        exactly: Callable[[int], tuple[Fraction, Dyadic]],
+    ) -> None:
+        """Look at those functions exactly which may be the nearest."""
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            nearest = np.maximum(np.abs(values) - errors, 0) / upper * (1 - 4 * EPS)
+            farthest = (np.abs(values) + errors) / lower * (1 + 4 * EPS)
+        nearest, farthest = np.nan_to_num(nearest, nan=0.0), np.where(np.isnan(farthest), np.inf, farthest)
+        within = farthest.min(initial=np.inf)
+        for place in np.argsort(nearest):
+            if nearest[place] > min(within, self._limit(scale)):
+                break
+            value, column = exactly(int(place))
+            length = gradients.squared(column)
+            if length:
+                squared = value**2 / length
+                self.squared = squared if self.squared is None else min(self.squared, squared)
+
+    def _limit(self, scale: int) -> float:
+        """The smallest distance so far, over 2^scale, rounded up."""
+        if self.squared is None:
+            return math.inf
+        return math.nextafter(root_below(self.squared * Fraction(4) ** -scale), math.inf)

@@ -76,6 +76,19 @@ def scaled(x: NDArray[Any]) -> tuple[NDArray[Any], float]:
     return x.astype(np.float64) * factor, factor
 
 
+def unscaled(projection: Floats, factor: float) -> Floats:
+    """Multiply a projection of `scaled` points by their factor, so that it takes the points themselves.
+
+    Raises:
+        ValueError: where the points are so small that their projection overflows.
+    """
+    with np.errstate(over="ignore"):
+        product = projection * factor
+    if not np.isfinite(product).all():
+        raise ValueError("Argument `x` is too small for weights in float64. Multiply it by a power of two, say 2.0**100.")
+    return product
+
+
 def chunks(x: NDArray[Any]) -> list[slice]:
     """Slices over the rows of x, of about 2^24 numbers each: no second copy of the whole in float64."""
     step = max(1, CHUNK_ENTRIES // x.shape[1])

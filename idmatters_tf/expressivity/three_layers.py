@@ -23,12 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmatters_tf.expressivity.lookup import GAP, line
+from idmatters_tf.expressivity.lookup import EPS, GAP, line, radii_below
 
 Floats = NDArray[np.float64]
-
-EPS = float(np.finfo(np.float64).eps)
-
 
 @dataclasses.dataclass(frozen=True)
 class ThreeLayers:
@@ -39,8 +36,8 @@ class ThreeLayers:
         slopes, offsets: of the first hidden layer, (m,) each, m = 2 p - 1: clip(slopes t + offsets, -1, 1).
         weights, biases: of the second, (m, q) and (q,).
         classes: r. The label's number is r / 2 times the sum of the second layer, minus 1/2.
-        margin: how far in cells the projection of a point may move before its label changes, (n,), in the order of the
-            rows.
+        margin: distance in cells that the projection of a point may move before its label changes, (n,), in the order
+            of the rows; never too large, whatever was rounded.
         rounding: the share of the rounding error that is allowed which all that is computed may take.
     """
 
@@ -53,6 +50,11 @@ class ThreeLayers:
     classes: int
     margin: Floats
     rounding: float = 0.0
+
+    @property
+    def radii(self) -> Floats:
+        """Distances that the rows may move in any direction before their labels change, (n,), in the norm of x."""
+        return radii_below(self.margin, self.kernel)
 
     @property
     def groups(self) -> int:
@@ -125,7 +127,8 @@ def construct_three_layers(x: NDArray[Any], labels: NDArray[Any], classes: int, 
     weights[::2] = (stop - start) / 2
     weights[1::2] = (start[1:] - stop[:-1]) / 2
     biases = start[0] + weights.sum(axis=0)
-    rounding = _rounding(weights, biases, slopes, offsets, t, 2 / gaps, error) * classes
+    summed = _summed(weights, biases, slopes, offsets, t)
+    rounding = float(2 * error * (2 / gaps).max() + summed) * classes
     if rounding > 1:
         raise ValueError(
             f"Rounding may move a value by {rounding / classes:.2g}, and labels are {2 / classes:.2g} apart: float64 "
@@ -135,25 +138,17 @@ def construct_three_layers(x: NDArray[Any], labels: NDArray[Any], classes: int, 
 
     margin = np.empty(n)
     # Half the distance of two labels over the slope; the other units have not left saturation there.
-    margin[order] = gaps / (2 * max(classes, 2))
+    margin[order] = gaps / 2 * (1 / max(classes, 2) - 2 * summed) - 2 * error
+    margin = np.maximum(margin, 0)
     return ThreeLayers(kernel, bias, slopes, offsets, weights, biases, classes, margin, rounding)
 
 
-def _rounding(
-    weights: Floats,
-    biases: Floats,
-    slopes: Floats,
-    offsets: Floats,
-    t: Floats,
-    steep: Floats,
-    error: float,
-) -> float:
-    """By how much rounding may move the value at a point: half the distance of labels, 1 / r, is allowed."""
+def _summed(weights: Floats, biases: Floats, slopes: Floats, offsets: Floats, t: Floats) -> float:
+    """Bound by how much rounding behind the projection moves a point's value; half the distance of labels is 1 / r."""
     size = float((np.abs(weights).sum(axis=0) + np.abs(biases)).max())
     # At a point only its own group's unit is not saturated: how far rounding moves that one, times what it is worth.
     first = EPS * (np.abs(slopes) * np.abs(t).max() + np.abs(offsets))[::2]
-    summed = size * (len(slopes) + 2) * EPS + 2 * float((np.abs(weights[::2]).max(axis=1) * first).max())
-    return float(2 * error * steep.max() + summed)
+    return size * (len(slopes) + 2) * EPS + 2 * float((np.abs(weights[::2]).max(axis=1) * first).max())
 
 
 def evaluate_three_layers_exactly(network: ThreeLayers, row: ArrayLike) -> Fraction:

@@ -16,8 +16,9 @@ class Verification:
     """What a network does on a sample.
 
     Attributes:
-        rows, correct: how many rows there are, and on how many the largest output is the label's.
-        largest_error: over all rows and classes, of |output - one-hot|.
+        rows, correct: numbers of all rows, and of those on which the label's output is larger than all others. Equal
+            outputs and NaN are not correct.
+        largest_error: over all rows and classes, of |output - one-hot|; NaN where an output is.
         wrong_rows: the first ten rows that are not correct.
     """
 
@@ -38,7 +39,7 @@ def verify(
     batch_size: int = 4096,
     progress: Callable[[int, int], object] | None = None,
 ) -> Verification:
-    """Runs every row through the model, in batches of the model's own dtype, and compares with the one-hot vectors.
+    """Run every row through the model, in batches of the model's own dtype, and compare with the one-hot vectors.
 
     Args:
         model: from `memorize`, or loaded from a file.
@@ -51,7 +52,7 @@ def verify(
     """
     x, labels, _ = checked(x, labels, model.output_shape[-1])
     dtype = model.inputs[0].dtype
-    correct, largest, wrong = 0, 0.0, []
+    largest, wrong = 0.0, []
     order = _by_norm(model, x)
     # Compiled, unless there is a single batch, for which that would take longer than running it. `predict` would round
     # float64 to float32.
@@ -62,14 +63,16 @@ def verify(
         rows = order[start : start + size]
         filled = np.pad(rows, (0, size - len(rows)), mode="edge")
         outputs: NDArray[Any] = np.array(keras.ops.convert_to_numpy(run(x[filled].astype(dtype))))[: len(rows)]
-        right = outputs.argmax(axis=1) == labels[rows]
-        correct += int(right.sum())
-        wrong.extend(int(row) for row in rows[~right][: 10 - len(wrong)])
-        outputs[np.arange(len(rows)), labels[rows]] -= 1
-        largest = max(largest, float(np.abs(outputs).max()))
+        # Not the largest of the outputs, which would be class 0 where all are equal or NaN.
+        own = np.arange(outputs.shape[1]) == labels[rows, None]
+        ahead = outputs < outputs[own][:, None]
+        right = np.where(own, ~np.isnan(outputs), ahead).all(axis=1)
+        wrong.extend(int(row) for row in rows[~right])
+        # NaN stays NaN.
+        largest = float(np.maximum(largest, np.abs(outputs - own).max()))
         if progress is not None:
             progress(start + len(rows), len(x))
-    return Verification(len(x), correct, largest, tuple(sorted(wrong)))
+    return Verification(len(x), len(x) - len(wrong), largest, tuple(sorted(wrong)[:10]))
 
 
 def _by_norm(model, x):

@@ -68,8 +68,9 @@ from idmatters_tf.linear.flow import (
     stability_limit,
 )
 
-# What convergence theorems promise along a run.
-from idmatters_tf.linear.certificates import Certificate, certificates, identity_start_barrier, scalar_recursions
+# Guarantees of convergence theorems along runs, and the start from the identity.
+from idmatters_tf.linear.certificates import Certificate, certificates
+from idmatters_tf.linear.identity_start import identity_start_barrier, scalar_recursions
 
 __all__ = [
     "Certificate",

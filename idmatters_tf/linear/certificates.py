@@ -1,4 +1,4 @@
-"""What convergence theorems promise at a point of gradient descent: which apply, how fast the excess risk must fall.
+"""Contraction of the excess risk that convergence theorems guarantee for gradient descent, from a given point.
 
 All for plain deep linear networks and for residual ones with units of one layer, whose layers are I + A. The loss is
 L = ||Y - f X||_F^2 / (2m), as in `gradient_descent`, and rate is its learning rate.
@@ -9,36 +9,34 @@ L = ||Y - f X||_F^2 / (2m), as in `gradient_descent`, and rate is its learning r
 
 import dataclasses
 import math
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, non_negative, positive_integer, real_array
-from idmatters_tf.linear.flow import as_plain, balancedness
-from idmatters_tf.linear.network import layer_norms
-from idmatters_tf.linear.shortcuts import layer_jacobians, problem
+from idmatters_tf.linear.arguments import Floats, non_negative, overflow
+from idmatters_tf.linear.flow import as_plain, largest_defect
+from idmatters_tf.linear.identity_start import ROUNDING
+from idmatters_tf.linear.network import frobenius_norm, layer_norms
+from idmatters_tf.linear.shortcuts import LayerJacobians, layer_jacobians, problem
 from idmatters_tf.linear.statistics import regression
 
-# Equality of matrices that theorems ask for, up to this share of their size.
-ROUNDING = 1e-12
-
-Scope = Literal["point", "run"]
+Scope = Literal["step", "run"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """What one theorem promises at one point.
+    """The guarantee of one theorem for gradient descent from one point, in exact arithmetic.
 
     Attributes:
         theorem: its name, see `certificates`.
         applies: whether its assumptions hold.
         reason: the first assumption that fails, in words; empty where it applies.
-        scope: "run": the promise holds for every step from here on. "point": it is about gradient flow at this point,
-            rate times the speed at which log(L - L_min) falls here; a later point needs its own.
-        contraction: 1 - (L - L_min after a step) / (L - L_min before) is at least this; 0 where nothing is promised.
-        largest_rate: the largest learning rate that the theorem allows; NaN where it does not apply at any, and
-            infinite where it is about gradient flow.
+        scope: "step": the guarantee is about the next step alone, and a later point needs its own; the product of
+            (1 - contraction) over successive points bounds a run. "run": it holds for every step from here on.
+        contraction: 1 - (L - L_min after a step) / (L - L_min before) is at least this; 0 where nothing is guaranteed.
+        largest_rate: the largest learning rate that the theorem allows; NaN where it does not apply at any, and infinite
+            where it exceeds float64.
     """
 
     theorem: str
@@ -49,26 +47,47 @@ class Certificate:
     largest_rate: float
 
     def steps(self, start: float, goal: float) -> float:
-        """How many steps suffice from one excess risk to another at this contraction; infinite without a promise."""
-        if goal >= start:
+        """Return a number of steps that suffices from one excess risk to another; infinite where none is guaranteed.
+
+        Args:
+            start, goal: numbers of 0 or more. With scope "step", `start` is the excess risk at the point.
+        """
+        start, goal = non_negative("start", start), non_negative("goal", goal)
+        if start <= goal:
             return 0.0
-        if not self.contraction:
+        if start * (1 - self.contraction) <= goal:
+            return 1.0
+        if self.scope == "step" or not self.contraction or not goal:
             return math.inf
-        return math.ceil(math.log(start / goal) / -math.log1p(-self.contraction))
+        steps = (math.log(start) - math.log(goal)) / -math.log1p(-self.contraction)
+        return float(math.ceil(steps)) if steps < math.inf else math.inf
 
 
 def certificates(
     W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, learning_rate: float, shortcut: bool = True
 ) -> dict[str, Certificate]:
-    """Which convergence theorems apply at a point, and what each promises.
+    """Return the convergence theorems with their guarantees for gradient descent from a point.
 
-    With N layers, R the optimal map, E = f - R, and mu the constant of a Polyak-Lojasiewicz inequality
-    ||grad L||^2 >= 2 mu (L - L_min), which promises a contraction of rate * 2 mu per step of a flow:
+    With N layers, R the optimal map, E = f - R, S = S_XX, and mu the constant of a Polyak-Lojasiewicz inequality
+    ||grad L||_F^2 >= 2 mu (L - L_min) at the point:
 
-    - "jacobians" (a point): mu = sigma_min(S) sum_i sigma_min(P_i)^2 sigma_min(Q_i)^2 with the true Jacobians P_i and
+    - "jacobians" (a step): mu = sigma_min(S) sum_i sigma_min(P_i)^2 sigma_min(Q_i)^2 with the true Jacobians P_i and
       Q_i after and before layer i. It needs no ball.
-    - "dominance" (a point): Hardt & Ma's (2.3), `gradient_dominance`, where those singular values are bounded by
+    - "dominance" (a step): Hardt & Ma's (2.3), `gradient_dominance`, where those singular values are bounded by
       1 - |||A|||: mu = N (1 - tau)^(2N-2) sigma_min(S), tau < 1.
+
+      Both at rates with rate K <= 2, and then the contraction is 2 mu rate (1 - rate K / 2). K bounds the second
+      derivative of L along the step: with G_i the gradient of layer i, m_i = ||W_i|| + rate ||G_i||, and e_k the sum
+      of all products of k of the numbers m_1^2, ..., m_N^2,
+
+          K = ||S|| e_(N-1) + sqrt(4 ||S|| e_(N-2) (L - L_min)).
+
+      Proof: let h(t) = L(W - t G) - L_min for 0 <= t <= rate. There no layer's norm is above m_i. The change of the
+      map to first order, sum_i P_i G_i Q_i, has Frobenius norm of at most sqrt(e_(N-1)) ||G||_F by Cauchy-Schwarz, and
+      that to second order, 2 sum_(i<j) P_j G_j C_ij G_i Q_i, of at most sqrt(2 e_(N-2)) ||G||_F^2. So h''(t) is at most
+      (||S|| e_(N-1) + sqrt(2 h(t)) sqrt(||S|| 2 e_(N-2))) ||G||_F^2, which is K ||G||_F^2 as long as h(t) <= h(0). Until
+      then h(t) <= h(0) - t (1 - t K / 2) ||G||_F^2, which is below h(0) for t < 2 / K, so that h(t) does not get above
+      h(0) before the step ends. With ||G||_F^2 >= 2 mu h(0) the contraction follows.
     - "balanced" (a run): Arora, Cohen, Golowich & Hu (arXiv 1810.02281), Theorem 1. Whitened inputs, deficiency margin
       c = sigma_min(R) - ||E||_F > 0, delta-balanced layers with delta <= c^2 / (256 N^3 ||R||_F^(2(N-1)/N)), and rate
       at most c^((4N-2)/N) / (6144 N^3 ||R||_F^((6N-4)/N)). Contraction rate * c^(2(N-1)/N). The constants were compared
@@ -87,7 +106,8 @@ def certificates(
       most 1/K every a moves towards b without passing it, and each step contracts by at least
       rate N min(1, b)^(2N-2). This proof is ours, and so are its constants.
 
-    All were searched for violations at random: none was found.
+    The guarantees are for exact arithmetic: near the optimum, where the excess risk is no more than rounding errors, it
+    does not fall further.
 
     Args:
         W: a point, (units, n, d, d); with shortcuts n = 1.
@@ -99,7 +119,7 @@ def certificates(
         A dict by theorem.
 
     Raises:
-        ValueError: for shortcuts over two layers or more.
+        ValueError: for shortcuts over two layers or more, and where the end-to-end map exceeds float64.
     """
     W, sxx, syx = problem(W, sxx, syx)
     if shortcut and W.shape[1] > 1:
@@ -108,75 +128,139 @@ def certificates(
             f"{W.shape}. Pass shortcut=False for a plain network."
         )
     rate = non_negative("learning_rate", learning_rate)
-    point = _Point.of(W, sxx, syx, shortcut)
-    found = (
-        _jacobians(point, rate),
-        _dominance(point, rate),
-        _balanced(point, rate),
-        _zero_asymmetric(point, rate),
-        _positive_definite(point, rate),
-    )
+    # Overflow leads to infinite bounds, and these to the rate 0.
+    with np.errstate(over="ignore", invalid="ignore"):
+        point = _Point.of(W, sxx, syx, shortcut)
+        found = (
+            _jacobians(point, rate),
+            _dominance(point, rate),
+            _balanced(point, rate),
+            _zero_asymmetric(point, rate),
+            _positive_definite(point, rate),
+        )
     return {certificate.theorem: certificate for certificate in found}
 
 
-class _Point(NamedTuple):
-    """layers: (N, d, d). target: R. error: E. smallest: sigma_min(S) over the directions that the inputs span."""
+@dataclasses.dataclass(frozen=True)
+class _Point:
+    """A point and what the theorems need of it.
+
+    Attributes:
+        layers: (N, d, d).
+        target: R if the inputs are whitened, (d, d).
+        whitened: whether they are.
+        jacobians: around each layer.
+        smallest, largest: eigenvalues of S over the directions that the inputs span; the smallest rounded down.
+        residual: sqrt(2 (L - L_min)).
+        norms, gradient_norms: spectral norms of the layers and of their gradients.
+    """
 
     layers: Floats
     target: Floats
-    error: Floats
-    smallest: float
     whitened: bool
+    jacobians: LayerJacobians
+    smallest: float
+    largest: float
+    residual: float
+    norms: list[float]
+    gradient_norms: list[float]
 
     @classmethod
     def of(cls, W: Floats, sxx: Floats, syx: Floats, shortcut: bool) -> "_Point":
         layers = as_plain(W, shortcut)
         root, targets = regression(sxx, syx)
-        # The columns of the root are orthogonal: their squared norms are the non-zero eigenvalues of S.
-        squares = np.sum(root**2, axis=0)
-        target = targets / squares @ root.T
-        product = layer_jacobians(layers[:, None], shortcut=False).end_to_end
-        whitened = bool(np.abs(sxx - np.eye(len(sxx))).max() <= ROUNDING * len(sxx))
-        return cls(layers, target, product - target, float(squares.min(initial=np.inf)), whitened)
+        around = layer_jacobians(layers[:, None], shortcut=False)
+        residual = around.end_to_end @ root - targets
+        if not all(np.isfinite(maps).all() for maps in (*around, residual)):
+            raise overflow("certificates")
+        gradient = around.after.swapaxes(-1, -2) @ (residual @ root.T) @ around.before.swapaxes(-1, -2)
+        finite = bool(np.isfinite(gradient).all())
+        deviations = np.linalg.svd(root, compute_uv=False) if root.size else np.zeros(1)
+        return cls(
+            layers,
+            syx,
+            bool(np.abs(sxx - np.eye(len(sxx))).max() <= ROUNDING * len(sxx)),
+            around,
+            float(np.maximum(deviations[-1] - len(root) * np.finfo(np.float64).eps * deviations[0], 0.0) ** 2),
+            float(deviations[0] ** 2),
+            frobenius_norm(residual),
+            layer_norms(layers).tolist(),
+            layer_norms(gradient).tolist() if finite else [math.inf] * len(layers),
+        )
+
+    def smoothness(self, rate: float) -> float:
+        """Return K for a step of this rate, see `certificates`; infinite where it exceeds float64."""
+        # The elementary symmetric polynomials of degree N, N - 1 and N - 2 of the layers so far.
+        all_of_them, but_one, but_two = 1.0, 0.0, 0.0
+        for norm, gradient_norm in zip(self.norms, self.gradient_norms, strict=True):
+            size = (norm + rate * gradient_norm) ** 2 if norm + rate * gradient_norm < 1e150 else math.inf
+            all_of_them, but_one, but_two = size * all_of_them, size * but_one + all_of_them, size * but_two + but_one
+        K = self.largest * but_one + self.residual * math.sqrt(2 * self.largest * but_two)
+        return math.inf if math.isnan(K) else K
+
+    def largest_rate(self) -> float:
+        """Return the largest rate with rate * K <= 2, rounded down; K grows with the rate."""
+        # K is never 0 here: it is at least mu.
+        low, high = 0.0, 2 / max(self.smoothness(0.0), float(np.finfo(np.float64).tiny))
+        if high * self.smoothness(high) <= 2:
+            return high
+        while high - low > ROUNDING * high and high > np.finfo(np.float64).tiny:
+            middle = (low + high) / 2
+            low, high = (middle, high) if middle * self.smoothness(middle) <= 2 else (low, middle)
+        return low
 
 
 def _jacobians(point: _Point, rate: float) -> Certificate:
-    around = layer_jacobians(point.layers[:, None], shortcut=False)
-    after, before = (np.linalg.svd(maps, compute_uv=False)[:, -1] for maps in (around.after, around.before))
-    mu = point.smallest * float(np.sum(after**2 * before**2))
-    reason = "" if mu > 0 else "for every layer a product of those before or after it is singular"
-    return _at_a_point("jacobians", reason, rate, mu)
+    N, d = point.layers.shape[:2]
+    # Each product is rounded by at most this share of the product of the norms.
+    rounding = N * d * float(np.finfo(np.float64).eps)
+    norms = np.array(point.norms)
+    bounds = np.cumprod(np.append(1.0, norms[:-1])), np.cumprod(np.append(1.0, norms[:0:-1]))[::-1]
+    before, after = (
+        np.maximum(np.linalg.svd(maps, compute_uv=False)[:, -1] - rounding * bound, 0.0)
+        for maps, bound in zip((point.jacobians.before, point.jacobians.after), bounds, strict=True)
+    )
+    mu = point.smallest * float(np.sum((after * before) ** 2))
+    reason = "" if mu > 0 else "for every layer a product of those before or after it is singular, up to rounding"
+    return _for_a_step("jacobians", reason, point, rate, mu)
 
 
 def _dominance(point: _Point, rate: float) -> Certificate:
-    N = len(point.layers)
-    tau = float(layer_norms(point.layers - np.eye(len(point.target))).max())
-    if tau >= 1:
-        return _at_a_point("dominance", f"|||A||| = {tau:.3g} is not below 1", rate, 0.0)
+    N, d = point.layers.shape[:2]
+    tau = float(layer_norms(point.layers - np.eye(d)).max())
+    if not tau < 1:
+        return _for_a_step("dominance", f"|||A||| = {tau:.3g} is not below 1", point, rate, 0.0)
     mu = N * math.exp((2 * N - 2) * math.log1p(-tau)) * point.smallest
-    return _at_a_point("dominance", "", rate, mu)
+    return _for_a_step("dominance", "" if mu > 0 else "the bound is below float64", point, rate, mu)
 
 
-def _at_a_point(theorem: str, reason: str, rate: float, mu: float) -> Certificate:
-    # For large rates a step is not a flow, and a share of 1 or more is no promise.
-    contraction = -math.expm1(-2 * mu * rate)
-    return Certificate(theorem, not reason, reason, "point", contraction, math.nan if reason else math.inf)
+def _for_a_step(theorem: str, reason: str, point: _Point, rate: float, mu: float) -> Certificate:
+    if not point.smallest:
+        reason = "the inputs are all zero, or their smallest variance is no more than rounding"
+    if reason:
+        return Certificate(theorem, False, reason, "step", 0.0, math.nan)
+    largest = point.largest_rate()
+    share = 2 * mu * rate * (1 - rate * point.smoothness(rate) / 2) if rate <= largest else 0.0
+    return _allowed(theorem, "step", rate, largest, share)
 
 
 def _balanced(point: _Point, rate: float) -> Certificate:
+    if not point.whitened:
+        return _not_for_a_run("balanced", "the inputs are not whitened")
     N = len(point.layers)
-    size = float(np.linalg.norm(point.target))
-    margin = float(np.linalg.svd(point.target, compute_uv=False)[-1] - np.linalg.norm(point.error))
-    delta = balancedness(point.layers[:, None], shortcut=False)
-    reason = "" if point.whitened else "the inputs are not whitened"
-    if not reason and margin <= 0:
-        reason = f"the deficiency margin is {margin:.3g}, not positive"
-    if not reason and delta > (allowed := margin**2 / (256 * N**3 * size ** (2 * (N - 1) / N))):
-        reason = f"the layers are {delta:.3g}-balanced, {allowed:.3g} is allowed"
-    if reason:
-        return _not_for_a_run("balanced", reason)
-    largest = margin ** ((4 * N - 2) / N) / (6144 * N**3 * size ** ((6 * N - 4) / N))
-    return _for_a_run("balanced", rate, largest, rate * margin ** (2 * (N - 1) / N))
+    size = frobenius_norm(point.target)
+    smallest = float(np.linalg.svd(point.target, compute_uv=False)[-1])
+    margin = smallest - frobenius_norm(point.jacobians.end_to_end - point.target)
+    if not margin > 0:
+        return _not_for_a_run("balanced", f"the deficiency margin is {margin:.3g}, not positive")
+    # Powers by logarithms: they exceed float64 long before their quotients do.
+    log_margin, log_size = math.log(margin), math.log(size)
+    delta = largest_defect(point.layers)
+    allowed = _exp(2 * log_margin - 2 * (N - 1) / N * log_size) / (256 * N**3)
+    if not delta <= allowed:
+        return _not_for_a_run("balanced", f"the layers are {delta:.3g}-balanced, {allowed:.3g} is allowed")
+    largest = _exp(((4 * N - 2) * log_margin - (6 * N - 4) * log_size) / N) / (6144 * N**3)
+    return _allowed("balanced", "run", rate, largest, rate * _exp(2 * (N - 1) / N * log_margin))
 
 
 def _zero_asymmetric(point: _Point, rate: float) -> Certificate:
@@ -188,7 +272,7 @@ def _zero_asymmetric(point: _Point, rate: float) -> Certificate:
     if reason:
         return _not_for_a_run("zero-asymmetric", reason)
     u = max(4 * N * float(np.sum(point.target**2)), math.e)
-    return _for_a_run("zero-asymmetric", rate, 1 / (4 * N * u), 1.5 * rate)
+    return _allowed("zero-asymmetric", "run", rate, 1 / (4 * N * u), 1.5 * rate)
 
 
 def _positive_definite(point: _Point, rate: float) -> Certificate:
@@ -204,64 +288,23 @@ def _positive_definite(point: _Point, rate: float) -> Certificate:
     if reason:
         return _not_for_a_run("positive definite", reason)
     power = (2 * N - 2) / N
-    largest = 1 / ((2 * N - 1) * max(1.0, float(high) ** power))
-    return _for_a_run("positive definite", rate, largest, rate * N * min(1.0, float(low) ** power))
+    largest = 1 / ((2 * N - 1) * _exp(power * max(0.0, math.log(high))))
+    contraction = rate * N * _exp(power * min(0.0, math.log(low)))
+    return _allowed("positive definite", "run", rate, largest, contraction)
 
 
-def _for_a_run(theorem: str, rate: float, largest: float, contraction: float) -> Certificate:
-    if rate > largest:
+def _allowed(theorem: str, scope: Scope, rate: float, largest: float, contraction: float) -> Certificate:
+    if not rate <= largest:
         reason = f"the rate is {rate:.3g}, at most {largest:.3g} is allowed"
-        return Certificate(theorem, False, reason, "run", 0.0, largest)
-    return Certificate(theorem, True, "", "run", contraction, largest)
+        return Certificate(theorem, False, reason, scope, 0.0, largest)
+    # Beyond these ends there is only rounding.
+    return Certificate(theorem, True, "", scope, min(max(contraction, 0.0), 1.0), largest)
 
 
 def _not_for_a_run(theorem: str, reason: str) -> Certificate:
     return Certificate(theorem, False, reason, "run", 0.0, math.nan)
 
 
-def scalar_recursions(eigenvalues: ArrayLike, depth: int, learning_rate: float, steps: int) -> Floats:
-    """Gradient descent from the identity towards a symmetric target, in its eigenbasis: one number for each eigenvalue.
-
-    a <- a - rate * a^(l-1) (a^l - lambda), from a = 1, is what every layer does to the eigenvector of lambda; the
-    excess risk is sum (a^l - lambda)^2 / 2. For lambda > 0 and a small enough rate a reaches lambda^(1/l); for
-    lambda < 0 it only falls to 0, so that the excess risk never falls below `identity_start_barrier`.
-    Source: Bartlett, Helmbold & Long (arXiv 1802.06093), for whitened inputs and the identity start.
-
-    Args:
-        eigenvalues: of the target, (d,).
-        depth: l.
-        learning_rate: of L = ||Y - f X||_F^2 / (2m).
-        steps: the number of updates.
-
-    Returns:
-        (steps + 1, d) float64: a after each number of updates.
-    """
-    eigenvalues = real_array("eigenvalues", eigenvalues, ("d",))
-    depth, rate = positive_integer("depth", depth), non_negative("learning_rate", learning_rate)
-    a = np.empty((int(non_negative("steps", steps)) + 1, len(eigenvalues)))
-    a[0] = 1.0
-    for step in range(len(a) - 1):
-        a[step + 1] = a[step] - rate * a[step] ** (depth - 1) * (a[step] ** depth - eigenvalues)
-    return a
-
-
-def identity_start_barrier(R: ArrayLike) -> float:
-    """The excess risk below which gradient descent from the identity never falls, for a symmetric target.
-
-    Half the sum of the squares of R's negative eigenvalues; for whitened inputs and a rate below
-    1 / (1 + max |lambda|), so that no recursion jumps over zero (see `scalar_recursions`).
-    Source: Bartlett, Helmbold & Long (arXiv 1802.06093, abstract) for the failure; the number is from the recursion.
-
-    Args:
-        R: (d, d), symmetric.
-
-    Raises:
-        ValueError: where R is not symmetric.
-    """
-    R = real_array("R", R, ("d", "d"))
-    if np.abs(R - R.T).max() > ROUNDING * np.abs(R).max():
-        raise ValueError(
-            f"Argument `R` must be symmetric. Received: a matrix that differs from its transpose by "
-            f"{np.abs(R - R.T).max():.3g}. Other targets have no such barrier in closed form."
-        )
-    return float(np.sum(np.minimum(np.linalg.eigvalsh(R), 0.0) ** 2) / 2)
+def _exp(exponent: float) -> float:
+    # Infinite where math.exp raises.
+    return float(np.exp(exponent))

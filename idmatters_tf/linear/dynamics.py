@@ -15,7 +15,7 @@ import joblib  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Booleans, Floats, Integers, non_negative, positive_integer, real_array
+from idmatters_tf.linear.arguments import Booleans, Floats, Integers, non_negative_integer, positive_integer, real_array
 from idmatters_tf.linear.network import layer_norms
 from idmatters_tf.linear.statistics import regression
 
@@ -33,7 +33,8 @@ class Trajectories:
     Attributes:
         steps: (records,) after how many updates each record was made.
         excess_risk: L - L_min, (networks..., records).
-        gradient_norm: Frobenius norm of the whole gradient (without weight decay), (networks..., records).
+        gradient_norm: Frobenius norm of the whole gradient (without weight decay), (networks..., records); infinite
+            where its square overflows.
         layer_norms: spectral norms of the layers W[r, l], (networks..., records, units, n).
         tau: the largest spectral norm of (unit's map - I), (networks..., records). For n = 1 with shortcuts it is
             Hardt & Ma's |||A|||, and for plain networks that of A_i = W_i - I.
@@ -96,7 +97,9 @@ def gradient_descent(
     networks, d = len(W), W.shape[-1]
     rates = _one_each("learning_rates", learning_rates, networks)
     decays = _one_each("weight_decay", weight_decay, networks)
-    steps, record_every = int(non_negative("steps", steps)), positive_integer("record_every", record_every)
+    steps = non_negative_integer("steps", steps)
+    # Beyond the end any larger number is the same.
+    record_every = min(positive_integer("record_every", record_every), steps + 1)
     root, targets = regression(real_array("sxx", sxx, (d, d)), real_array("syx", syx, (d, d)))
 
     recorded = np.append(np.arange(0, steps, record_every), steps)
@@ -105,10 +108,11 @@ def gradient_descent(
     layers = W.transpose(1, 2, 0, 3, 4).copy()
     active = np.arange(networks)
     descent = _Descent(layers, root, targets, shortcut)
-    limits = DIVERGED * np.maximum(descent.forward(layers), np.finfo(np.float64).tiny)
+    with np.errstate(over="ignore"):
+        limits = DIVERGED * np.maximum(descent.forward(layers), np.finfo(np.float64).tiny)
     for step in range(steps + 1):
         excess = descent.forward(layers)
-        fine = excess <= limits[active]
+        fine = np.isfinite(excess) & (excess <= limits[active])
         if not fine.all():
             histories.diverged_at[active[~fine]] = step
             active, excess, layers = active[fine], excess[fine], layers[:, :, fine]
@@ -155,7 +159,7 @@ def sweep(
         A dict by name of `Trajectories` whose leading axes are (seeds, rates).
     """
     rates = real_array("learning_rates", learning_rates, ("rates",))
-    steps = int(non_negative("steps", steps))
+    steps = non_negative_integer("steps", steps)
     shape = ("seeds", "units", "n", "d", "d")
     checked = {name: (real_array(f"starts[{name!r}]", W, shape), shortcut) for name, (W, shortcut) in starts.items()}
     if workers is None:
@@ -303,10 +307,10 @@ class _Histories:
 
 
 def _one_each(name: str, values: ArrayLike, networks: int) -> Floats:
-    values = np.asarray(values, dtype=np.float64)
-    if values.shape not in ((), (networks,)) or not (np.isfinite(values).all() and (values >= 0).all()):
+    checked = real_array(name, values, None)
+    if checked.shape not in ((), (networks,)) or (checked < 0).any():
         raise ValueError(
             f"Argument `{name}` must be a number of 0 or more, or one for each of the {networks} networks. Received: "
-            f"{values.tolist()!r}"
+            f"{checked.tolist()!r}"
         )
-    return np.broadcast_to(values, (networks,))
+    return np.broadcast_to(checked, (networks,))

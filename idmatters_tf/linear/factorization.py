@@ -16,12 +16,13 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, positive_integer, real_array
+from idmatters_tf.linear.arguments import Floats, positive_integer, real_array, within_float64
 from idmatters_tf.linear.network import compose
 from idmatters_tf.linear.operator_angle import operator_angle
 from idmatters_tf.linear.orthogonal import rotate, rotate_minus_identity, rotation_of, split_rotation
 
 
+@within_float64
 def factorize(
     R: ArrayLike,
     depth: int,
@@ -73,7 +74,7 @@ def factorize(
     """
     R = real_array("R", R, ("d", "d"))
     depth = positive_integer("depth", depth)
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(
             f"Argument `method` must be one of {', '.join(map(repr, METHODS))}. Received: method={method!r}"
         )
@@ -116,6 +117,7 @@ class FactorizationBounds:
     gamma: float
 
 
+@within_float64
 def factorization_bounds(R: ArrayLike, depth: int) -> FactorizationBounds:
     """Bounds on the norm of the best factorisation: the theorem's, that of `factorize`, and one from below.
 
@@ -190,6 +192,7 @@ class ScaledTarget(NamedTuple):
     factor: float
 
 
+@within_float64
 def scale_to_smallest_gamma(R: ArrayLike) -> ScaledTarget:
     """R scaled so that sigma_min = 1/sqrt(kappa) and sigma_max = sqrt(kappa): gamma = log(kappa) / 2 is then smallest.
 

@@ -7,20 +7,33 @@ The loss is that of `gradient_descent`, L = ||Y - f X||_F^2 / (2m), and time is 
 # Matrices have capital letters, and an argument is checked under its own name.
 
 import dataclasses
+import math
 
 import numpy as np
 import scipy.integrate
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, Integers, non_negative, positive_integer, real_array
+from idmatters_tf.linear.arguments import (
+    Floats,
+    Integers,
+    non_negative,
+    overflow,
+    positive_integer,
+    real_array,
+    within_float64,
+)
 from idmatters_tf.linear.dynamics import gradient_descent
 from idmatters_tf.linear.hessian import ShortcutHessian, shortcut_hessian
+from idmatters_tf.linear.network import frobenius_norm
 from idmatters_tf.linear.shortcuts import excess_risk, layer_jacobians
 from idmatters_tf.linear.statistics import regression
 
 # Up to this many weights the dense Hessian is assembled: faster than Lanczos, and exact for multiple eigenvalues.
 DENSE = 400
+
+# SciPy's lower limit for relative tolerances.
+SMALLEST_RTOL = 100 * float(np.finfo(np.float64).eps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +56,7 @@ class Flow:
     evaluations: int
 
 
+@within_float64
 def gradient_flow(
     W: ArrayLike,
     sxx: ArrayLike,
@@ -51,6 +65,7 @@ def gradient_flow(
     shortcut: bool = True,
     rtol: float = 1e-10,
     atol: float = 1e-12,
+    max_evaluations: int = 100_000,
 ) -> Flow:
     """dW/dt = -dL/dW from one starting point, by SciPy's Runge-Kutta method of order 8 (DOP853).
 
@@ -59,48 +74,68 @@ def gradient_flow(
         sxx, syx: X X^T / m and Y X^T / m, (d, d).
         times: when to record, (records,), ascending, none before 0.
         shortcut: False for a plain network.
-        rtol, atol: the solver's tolerances for each weight.
+        rtol, atol: the solver's tolerances for each weight; rtol is at least 2.3e-14.
+        max_evaluations: the most gradients that the solver may take.
 
     Returns:
         `Flow`.
 
     Raises:
-        ValueError: for times that are negative or not ascending, and where the solver fails.
+        ValueError: for times that are negative or not ascending, and where the solver fails or needs more gradients.
     """
     W = real_array("W", W, ("units", "n", "d", "d"))
     times = real_array("times", times, ("records",))
     if times[0] < 0 or (np.diff(times) < 0).any():
         raise ValueError(f"Argument `times` must be ascending, from 0 or later. Received: {times.tolist()}")
+    if non_negative("rtol", rtol) < SMALLEST_RTOL:
+        raise ValueError(f"Argument `rtol` must be at least {SMALLEST_RTOL:.3g}. Received: rtol={rtol!r}")
+    atol, most = non_negative("atol", atol), positive_integer("max_evaluations", max_evaluations)
+    evaluations = 0
     root, targets = regression(sxx, syx)
     shape = W.shape
 
-    def velocity(_time: float, flat: Floats) -> Floats:
+    def velocity(time: float, flat: Floats) -> Floats:
+        nonlocal evaluations
+        evaluations += 1
+        if evaluations > most:
+            raise ValueError(
+                f"Argument `max_evaluations` must be large enough to follow the flow to time {end:.3g}. Received: "
+                f"max_evaluations={most}, used up at time {math.ldexp(time, exponent):.3g}; ask for an earlier time, larger tolerances or "
+                f"more evaluations."
+            )
         Q, P, end_to_end = layer_jacobians(flat.reshape(shape), shortcut)
         residual = (end_to_end @ root - targets) @ root.T
-        return -(P.swapaxes(-1, -2) @ residual @ Q.swapaxes(-1, -2)).ravel()
+        flow = np.ldexp(-(P.swapaxes(-1, -2) @ residual @ Q.swapaxes(-1, -2)).ravel(), exponent)
+        # A trial step too far may overflow, and is repeated with a smaller one; the start may not.
+        if evaluations == 1 and not np.isfinite(flow).all():
+            raise overflow("gradient_flow")
+        return flow
 
-    # The end must lie behind the start also where the only time asked for is 0.
-    end = float(times[-1]) or np.finfo(np.float64).tiny
-    solved = scipy.integrate.solve_ivp(
-        velocity, (0.0, end), W.ravel(), method="DOP853", t_eval=times, rtol=rtol, atol=atol
-    )
+    # The end must lie behind the start also where the only time asked for is 0. It is between 1/2 and 1 in units in which
+    # the solver runs: its first step has absolute thresholds.
+    end = float(times[-1]) or 1.0
+    exponent = math.frexp(end)[1]
+    distinct, record = np.unique(np.ldexp(times, -exponent), return_inverse=True)
+    span = 0.0, math.ldexp(end, -exponent)
+    solved = scipy.integrate.solve_ivp(velocity, span, W.ravel(), method="DOP853", t_eval=distinct, rtol=rtol, atol=atol)
     if not solved.success:
         raise ValueError(
             f"The flow could not be followed to time {end:.3g}: {solved.message} Ask for an earlier time, or for "
             f"tolerances that are larger than rtol={rtol:g}, atol={atol:g}."
         )
-    weights = np.asarray(solved.y.T, np.float64).reshape(-1, *shape)
-    before = balance_defects(W, shortcut)
+    weights = np.asarray(solved.y.T, np.float64)[record].reshape(-1, *shape)
+    before = _defects(W, shortcut)
     maps = [layer_jacobians(one, shortcut).end_to_end for one in weights]
     return Flow(
         times,
         weights,
         np.array([float(np.linalg.norm(one @ root - targets)) ** 2 / 2 for one in maps]),
-        np.array([_largest(balance_defects(one, shortcut) - before) for one in weights]),
+        np.array([_largest(_defects(one, shortcut) - before) for one in weights]),
         int(solved.nfev),
     )
 
 
+@within_float64
 def balance_defects(W: ArrayLike, shortcut: bool = True) -> Floats:
     """W_(j+1)^T W_(j+1) - W_j W_j^T for successive layers: what gradient flow conserves, entry by entry.
 
@@ -117,7 +152,10 @@ def balance_defects(W: ArrayLike, shortcut: bool = True) -> Floats:
     Returns:
         (pairs, d, d).
     """
-    W = real_array("W", W, ("units", "n", "d", "d"))
+    return _defects(real_array("W", W, ("units", "n", "d", "d")), shortcut)
+
+
+def _defects(W: Floats, shortcut: bool) -> Floats:
     d = W.shape[-1]
     if shortcut and W.shape[1] > 1:
         earlier, later = W[:, :-1].reshape(-1, d, d), W[:, 1:].reshape(-1, d, d)
@@ -127,9 +165,15 @@ def balance_defects(W: ArrayLike, shortcut: bool = True) -> Floats:
     return later.swapaxes(-1, -2) @ later - earlier @ earlier.swapaxes(-1, -2)
 
 
+@within_float64
 def balancedness(W: ArrayLike, shortcut: bool = True) -> float:
     """The largest Frobenius norm of the `balance_defects`: the delta for which the weights are delta-balanced."""
-    return _largest(balance_defects(W, shortcut))
+    return _largest(_defects(real_array("W", W, ("units", "n", "d", "d")), shortcut))
+
+
+def largest_defect(layers: Floats) -> float:
+    """Return `balancedness` of the plain layers (layers, d, d), infinite or NaN where it exceeds float64."""
+    return _largest(_defects(layers[:, None], shortcut=False))
 
 
 def as_plain(W: Floats, shortcut: bool) -> Floats:
@@ -145,6 +189,7 @@ def as_plain(W: Floats, shortcut: bool) -> Floats:
     return layers + np.eye(W.shape[-1]) if shortcut else layers
 
 
+@within_float64
 def sharpness(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> float:
     """The largest eigenvalue of the Hessian of L.
 
@@ -165,7 +210,7 @@ def sharpness(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = Tru
 
 
 def stability_limit(learning_rate: float, momentum: float = 0.0) -> float:
-    """The sharpness above which descent on a quadratic diverges: 2 (1 + momentum) / rate.
+    """The sharpness above which descent on a quadratic diverges: 2 (1 + momentum) / rate, infinite for rate 0.
 
     Source: Cohen, Kaur, Li, Kolter & Talwalkar, *Gradient Descent on Neural Networks Typically Occurs at the Edge of
     Stability* (2021), sections 1 and 2, with heavy-ball momentum v <- momentum v - rate g, w <- w + v.
@@ -176,7 +221,7 @@ def stability_limit(learning_rate: float, momentum: float = 0.0) -> float:
     (8.0, 12.0)
     """
     rate, momentum = non_negative("learning_rate", learning_rate), non_negative("momentum", momentum)
-    return 2 * (1 + momentum) / rate if rate else np.inf
+    return 2 * (1 + momentum) / rate if rate else math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +234,7 @@ class FlowComparison:
         scale: Frobenius norm of the way the flow has come, (records,).
         descent_excess, flow_excess: L - L_min, (records,).
         sharpness: largest eigenvalue of the Hessian on descent's path, (records,).
-        limit: 2 / rate.
+        limit: 2 / rate, infinite for rate 0.
         left_at: the first recorded step at which the distance is more than `tolerance` times `scale`; -1 for none.
     """
 
@@ -212,6 +257,7 @@ def descent_against_flow(
     shortcut: bool = True,
     record_every: int = 1,
     tolerance: float = 0.1,
+    max_evaluations: int = 100_000,
 ) -> FlowComparison:
     """Follows gradient descent and the flow from the same point, and says where descent leaves the flow.
 
@@ -223,15 +269,19 @@ def descent_against_flow(
         shortcut: False for a plain network.
         record_every: updates between records.
         tolerance: the relative distance beyond which descent has left the flow.
+        max_evaluations: the most gradients that the solver of the flow may take.
 
     Returns:
         `FlowComparison`.
     """
     W = real_array("W", W, ("units", "n", "d", "d"))
-    record_every, rate = positive_integer("record_every", record_every), non_negative("learning_rate", learning_rate)
+    rate, tolerance = non_negative("learning_rate", learning_rate), non_negative("tolerance", tolerance)
+    steps = positive_integer("steps", steps)
+    # Without records after the start any larger number is the same.
+    record_every = min(positive_integer("record_every", record_every), steps + 1)
     points, current = [W], W
     excess: list[float] = []
-    for _ in range(positive_integer("steps", steps) // record_every):
+    for _ in range(steps // record_every):
         found = gradient_descent(current[None], sxx, syx, rate, record_every, shortcut, record_every=record_every)
         excess.append(float(found.excess_risk[0, 0]))
         if found.diverged_at[0] >= 0:
@@ -242,9 +292,9 @@ def descent_against_flow(
         excess.append(excess_risk(current, sxx, syx, shortcut))
     path = np.array(points)
     recorded = record_every * np.arange(len(path))
-    flow = gradient_flow(W, sxx, syx, rate * recorded, shortcut)
-    distance = np.asarray(np.linalg.norm((path - flow.weights).reshape(len(path), -1), axis=1))
-    scale = np.asarray(np.linalg.norm((flow.weights - W).reshape(len(path), -1), axis=1))
+    flow = gradient_flow(W, sxx, syx, rate * recorded, shortcut, max_evaluations=max_evaluations)
+    distance = np.array([frobenius_norm(difference) for difference in path - flow.weights])
+    scale = np.array([frobenius_norm(way) for way in flow.weights - W])
     away = np.flatnonzero(distance > tolerance * scale)
     return FlowComparison(
         steps=recorded,
@@ -259,4 +309,4 @@ def descent_against_flow(
 
 
 def _largest(matrices: Floats) -> float:
-    return float(np.linalg.norm(matrices, axis=(-2, -1)).max(initial=0.0))
+    return max((frobenius_norm(matrix) for matrix in matrices), default=0.0)

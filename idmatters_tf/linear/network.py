@@ -13,9 +13,10 @@ None]`.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, positive_integer, real_array
+from idmatters_tf.linear.arguments import Floats, non_negative_integer, positive_integer, real_array, within_float64
 
 
+@within_float64
 def compose(A: ArrayLike) -> Floats:
     """The end-to-end map (I + A_l) ... (I + A_1) of a linear residual network.
 
@@ -40,6 +41,7 @@ def compose(A: ArrayLike) -> Floats:
     return product
 
 
+@within_float64
 def shortcut_compose(W: ArrayLike, shortcut: bool = True) -> Floats:
     """The end-to-end map of an n-shortcut network, or of a plain one.
 
@@ -70,8 +72,20 @@ def layer_norms(A: ArrayLike) -> Floats:
 
     Returns:
         (...) float64.
+
+    Raises:
+        ValueError: for arrays of fewer than two axes, and values that are not finite real numbers.
     """
-    return np.asarray(np.linalg.norm(np.asarray(A, dtype=np.float64), 2, axis=(-2, -1)))
+    A = real_array("A", A, None)
+    if A.ndim < 2 or 0 in A.shape[-2:]:
+        raise ValueError(f"Argument `A` must have shape (..., d, d). Received: shape {A.shape}")
+    return np.asarray(np.linalg.norm(A, 2, axis=(-2, -1)))
+
+
+def frobenius_norm(M: Floats) -> float:
+    """Return ||M||_F, without squares that over- or underflow."""
+    exponent = np.frexp(np.abs(M).max(initial=0.0))[1]
+    return float(np.ldexp(np.linalg.norm(np.ldexp(M, -exponent)), exponent))
 
 
 def tensor_norm(A: ArrayLike) -> float:
@@ -127,6 +141,7 @@ def initial_weights(
     """
     for name, value in (("units", units), ("shortcut_depth", shortcut_depth), ("dim", dim)):
         positive_integer(name, value)
+    seed = non_negative_integer("seed", seed)
     several = () if networks is None else (positive_integer("networks", networks),)
     shape = (*several, units, shortcut_depth, dim, dim)
     rng = np.random.default_rng(seed)

@@ -10,12 +10,13 @@ import scipy.linalg
 import scipy.optimize
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, real_array
+from idmatters_tf.linear.arguments import Floats, real_array, within_float64
 
 # Below this many values of the parameter the minimum could be missed between two of them (seen at 5, not at 9).
 GRID = 17
 
 
+@within_float64
 def operator_angle(R: ArrayLike) -> float:
     """The largest angle between x and R x, in [0, pi]; its cosine is R's first antieigenvalue.
 

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, Integers, real_array
+from idmatters_tf.linear.arguments import Floats, Integers, real_array, within_float64
 
 
 class NormalForm(NamedTuple):
@@ -23,6 +23,7 @@ class NormalForm(NamedTuple):
     blocks: Floats
 
 
+@within_float64
 def normal_form(N: ArrayLike) -> NormalForm:
     """A real normal matrix as S D S^T: S orthogonal, D block diagonal with blocks of size 1 or 2.
 
@@ -46,11 +47,14 @@ def normal_form(N: ArrayLike) -> NormalForm:
     [-2.0, 2.0]
     """
     N = real_array("N", N, ("d", "d"))
+    # In units of the largest entry's power of two, so that no square over- or underflows.
+    exponent = np.frexp(np.abs(N).max())[1]
+    N = np.ldexp(N, -exponent)
     defect, size = np.linalg.norm(N @ N.T - N.T @ N), np.linalg.norm(N)
     if defect > 1e-10 * size**2:
         raise ValueError(
-            f"Argument `N` must be normal: N N^T = N^T N. Received: a matrix that misses it by {defect:.3g}. Use "
-            f"scipy.linalg.schur for a matrix that is not, its form is triangular."
+            f"Argument `N` must be normal: N N^T = N^T N. Received: a matrix that misses it by {defect / size**2:.3g} "
+            f"of its squared norm. Use scipy.linalg.schur for a matrix that is not, its form is triangular."
         )
     T, S = scipy.linalg.schur(N, output="real")
     lower = np.diag(T, -1)
@@ -60,7 +64,7 @@ def normal_form(N: ArrayLike) -> NormalForm:
         b = (T[i + 1, i] - T[i, i + 1]) / 2
         a = (T[i, i] + T[i + 1, i + 1]) / 2
         D[i : i + 2, i : i + 2] = [[a, -b], [b, a]]
-    return NormalForm(S, D)
+    return NormalForm(S, np.ldexp(D, exponent))
 
 
 class Rotation(NamedTuple):

@@ -15,13 +15,14 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, non_negative, positive_integer, real_array
+from idmatters_tf.linear.arguments import Floats, finite_number, non_negative, positive_integer, real_array, within_float64
 from idmatters_tf.linear.dynamics import DIVERGED
 from idmatters_tf.linear.factorization import factorize
 from idmatters_tf.linear.shortcuts import layer_jacobians
 from idmatters_tf.linear.statistics import regression
 
 
+@within_float64
 def project_to_positive(M: ArrayLike, gamma: float) -> Floats:
     """The nearest matrix in the Frobenius norm with u^T X u >= gamma for all unit vectors u.
 
@@ -30,7 +31,7 @@ def project_to_positive(M: ArrayLike, gamma: float) -> Floats:
 
     Args:
         M: (d, d).
-        gamma: the bound.
+        gamma: the bound, any finite number.
 
     Returns:
         (d, d) float64; M itself, up to rounding, where it satisfies the bound.
@@ -42,14 +43,17 @@ def project_to_positive(M: ArrayLike, gamma: float) -> Floats:
            [-2. ,  0.5]])
     """
     M = real_array("M", M, ("d", "d"))
-    values, vectors = np.linalg.eigh((M + M.T) / 2)
-    return np.asarray((vectors * np.maximum(values, gamma)) @ vectors.T + (M - M.T) / 2)
+    gamma = finite_number("gamma", gamma)
+    # Halves cannot overflow where the result does not.
+    values, vectors = np.linalg.eigh(M / 2 + M.T / 2)
+    return np.asarray((vectors * np.maximum(values, gamma)) @ vectors.T + (M / 2 - M.T / 2))
 
 
+@within_float64
 def positivity(M: ArrayLike) -> float:
     """The smallest u^T M u over unit vectors u: the smallest eigenvalue of the symmetric part."""
     M = real_array("M", M, ("d", "d"))
-    return float(np.linalg.eigvalsh((M + M.T) / 2)[0])
+    return float(np.linalg.eigvalsh(M / 2 + M.T / 2)[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Projected:
     Attributes:
         excess_risk: L - L_min after each number of updates, (steps + 1,); NaN from a divergence on.
         projected: how far the projection moved the end-to-end map in each step, Frobenius, (steps,).
-        weights: the last layers, (layers, d, d).
+        weights: the last layers, (layers, d, d); NaN after a divergence.
     """
 
     excess_risk: Floats
@@ -88,14 +92,15 @@ def projected_descent(
         sxx, syx: (d, d).
         learning_rate: of L = ||Y - f X||_F^2 / (2m).
         steps: the number of updates.
-        gamma: the bound on u^T f u; None for no projection.
+        gamma: the bound on u^T f u, above 0; None for no projection.
         balance: whether the layers are factorized anew; required with gamma.
 
     Returns:
         `Projected`.
 
     Raises:
-        ValueError: for gamma without balance, and where without gamma a product has no balanced factors.
+        ValueError: for gamma of 0 or less or without balance, and where without gamma a product has no balanced
+            factors.
     """
     W = real_array("W", W, ("layers", "d", "d")).copy()
     rate = non_negative("learning_rate", learning_rate)
@@ -104,22 +109,30 @@ def projected_descent(
             f"Argument `balance` must be True with `gamma`: a projected map needs new factors. Received: "
             f"gamma={gamma!r}, balance={balance!r}"
         )
+    if gamma is not None and not finite_number("gamma", gamma) > 0:
+        raise ValueError(
+            f"Argument `gamma` must be above 0: a map with u^T f u = 0 can be singular, without balanced factors. "
+            f"Received: gamma={gamma!r}. Pass None for no projection."
+        )
     root, targets = regression(real_array("sxx", sxx, W.shape[1:]), real_array("syx", syx, W.shape[1:]))
     count = positive_integer("steps", steps)
     excess, moved = np.full(count + 1, np.nan), np.zeros(count)
-    for step in range(count + 1):
-        before, after, product = layer_jacobians(W[:, None], shortcut=False)
-        residual = product @ root - targets
-        excess[step] = np.linalg.norm(residual) ** 2 / 2
-        if not excess[step] <= DIVERGED * max(float(excess[0]), np.finfo(np.float64).tiny):
-            excess[step] = np.nan
-            break
-        if step == count:
-            break
-        W -= rate * (after.swapaxes(-1, -2) @ (residual @ root.T) @ before.swapaxes(-1, -2))
-        if balance:
+    # Overflow is how divergence is seen: no warning.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for step in range(count + 1):
+            before, after, product = layer_jacobians(W[:, None], shortcut=False)
+            residual = product @ root - targets
+            excess[step] = np.linalg.norm(residual) ** 2 / 2
+            limit = DIVERGED * max(float(excess[0]), np.finfo(np.float64).tiny)
+            if not (np.isfinite(excess[step]) and excess[step] <= limit):
+                excess[step], W = np.nan, np.full_like(W, np.nan)
+                break
+            if step == count:
+                break
+            W -= rate * (after.swapaxes(-1, -2) @ (residual @ root.T) @ before.swapaxes(-1, -2))
             product = layer_jacobians(W[:, None], shortcut=False).end_to_end
-            projected = product if gamma is None else project_to_positive(product, gamma)
-            moved[step] = np.linalg.norm(projected - product)
-            W = np.eye(len(product)) + factorize(projected, len(W))
+            if balance and np.isfinite(product).all():
+                projected = product if gamma is None else project_to_positive(product, gamma)
+                moved[step] = np.linalg.norm(projected - product)
+                W = np.eye(len(product)) + factorize(projected, len(W))
     return Projected(excess, moved, W)

@@ -13,21 +13,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, covariance_matrix, non_negative, real_array
+from idmatters_tf.linear.arguments import Floats, covariance_matrix, non_negative, real_array, within_float64
 from idmatters_tf.linear.network import compose, layer_norms
-from idmatters_tf.linear.statistics import covariance_root
+from idmatters_tf.linear.statistics import coordinate_scales, scaled_root
 
 # Gradient and risk are rounded: at equality in (2.3) one may fall short of the other by this share.
 ROUNDING = 1e-7
 
 
+@within_float64
 def population_risk(
     A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None = None, noise_variance: float = 1.0
 ) -> float:
     """f(A) = E ||(I + A_l) ... (I + A_1) x - R x - xi||^2 = ||E S^(1/2)||_F^2 + C.
 
     E = (I + A_l) ... (I + A_1) - R, S = E[x x^T], and C = E||xi||^2 = d * noise_variance is the minimum. Computed from
-    E, so that it keeps its relative accuracy above C near an optimum.
+    E, so that it keeps its relative accuracy above C near an optimum; the covariance is taken as exact, and no direction
+    is too small to count.
     Source: Claim 2.3. v1 prints C = E[x x^T], which is a matrix.
 
     Args:
@@ -46,9 +48,11 @@ def population_risk(
     """
     A, R, covariance = _problem(A, R, covariance)
     noise = len(R) * non_negative("noise_variance", noise_variance)
-    return float(np.linalg.norm((compose(A) - R) @ covariance_root(covariance)) ** 2) + noise
+    E = compose(A) - R
+    return _excess(E, _product(E, covariance)) + noise
 
 
+@within_float64
 def risk_gradient(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None = None) -> Floats:
     """df/dA_i = 2 (I + A_(i+1))^T ... (I + A_l)^T E S (I + A_1)^T ... (I + A_(i-1))^T.
 
@@ -64,19 +68,55 @@ def risk_gradient(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None = Non
         (depth, d, d) float64.
     """
     A, R, covariance = _problem(A, R, covariance)
-    return _gradient(A, R, covariance_root(covariance))
+    return _gradient(A, _product(compose(A) - R, covariance))
 
 
-def _gradient(A: Floats, R: Floats, root: Floats) -> Floats:
-    inputs = [root]
-    for layer in A:
-        inputs.append(inputs[-1] + layer @ inputs[-1])
-    backward = 2 * (inputs.pop() - R @ root)
+def _gradient(A: Floats, ES: Floats) -> Floats:
+    before = [np.eye(A.shape[-1])]
+    for layer in A[:-1]:
+        before.append(before[-1] + layer @ before[-1])
+    backward = 2 * ES
     gradient = np.empty_like(A)
     for i in reversed(range(len(A))):
-        gradient[i] = backward @ inputs[i].T
+        gradient[i] = backward @ before[i].T
         backward = backward + A[i].T @ backward
     return gradient
+
+
+def _excess(E: Floats, ES: Floats) -> float:
+    # Rounding of a covariance can make it negative.
+    return max(float(np.vdot(E, ES)), 0.0)
+
+
+def _product(E: Floats, S: Floats) -> Floats:
+    """Return E S as if computed with twice the digits: directions of small variance and large error do not cancel.
+
+    Source: Ogita, Rump & Oishi, *Accurate Sum and Dot Product* (2005), Algorithm 5.3 (Dot2).
+    """
+    # In units in which the variances are near 1, and no split overflows.
+    scales = coordinate_scales(S)
+    E, S = E * scales, S / scales / scales[:, None]
+    unit = 2.0**100 if np.abs(E).max() > 2.0**900 else 1.0
+    E = E / unit
+    total, lost = np.zeros_like(E), np.zeros_like(E)
+    for column, row in zip(E.T[:, :, None], S, strict=True):
+        product = column * row
+        (upper, lower), (right_upper, right_lower) = _split(column), _split(row)
+        lost += lower * right_lower - (
+            product - upper * right_upper - lower * right_upper - upper * right_lower
+        )
+        added = total + product
+        rounded = added - total
+        lost += (total - (added - rounded)) + (product - rounded)
+        total = added
+    return (total + lost) * scales * unit
+
+
+def _split(numbers: Floats) -> tuple[Floats, Floats]:
+    """Return the upper and lower halves of the digits (Dekker): products of halves are exact."""
+    shifted = (2.0**27 + 1) * numbers
+    upper = shifted - (shifted - numbers)
+    return upper, numbers - upper
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +125,7 @@ class GradientDominance:
 
     Attributes:
         gradient_norm_squared: ||grad f||_F^2.
-        lower_bound: 4 l (1 - tau)^(2l-2) sigma_min(S) (f - C); 0 outside the ball tau < 1, where nothing is promised.
+        lower_bound: 4 l (1 - tau)^(2l-2) sigma_min(S) (f - C); 0 outside the ball tau < 1, where there is no bound.
         per_layer_bound: sum_i 4 prod_{j != i} (1 - ||A_j||)^2 sigma_min(S) (f - C), never below `lower_bound`; 0
             outside the ball.
         tau: |||A|||.
@@ -103,6 +143,7 @@ class GradientDominance:
     holds: bool
 
 
+@within_float64
 def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None = None) -> GradientDominance:
     """The certificate (2.3): inside the ball |||A||| < 1 a small gradient means a small excess risk.
 
@@ -111,7 +152,8 @@ def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None 
     It is tight: equality at A_i = -tau I, R = (1 - tau)^l I - u v^T with v the bottom eigenvector of S. With the norm
     of each layer in the place of the largest it is sharper (`per_layer_bound`). tau = 1 is rightly excluded: A_i = -I
     is critical and not optimal for l >= 2. For a singular S the smallest non-zero eigenvalue takes the place of
-    sigma_min(S): what the inputs do not span counts neither in the risk nor in the gradient.
+    sigma_min(S): what the inputs do not span counts neither in the risk nor in the gradient. Directions whose variance is
+    no more than rounding (`statistics.scaled_root`) do not count in the bounds either, which is on their safe side.
     Source: Eq. 2.3 in v3. v2's sigma_min(S)^2 is true only for sigma_min(S) <= 1 (fails at d = l = 1, A = R = 0, S = 4:
     64 < 256); v1's exponent l - 1 is false even for S = I (l = 3, A_i = -1/2, R = 2: 2.64 < 10.55), and so is its norm
     that is not squared.
@@ -131,16 +173,18 @@ def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None 
     (4.0, 4.0, True)
     """
     A, R, covariance = _problem(A, R, covariance)
-    root = covariance_root(covariance)
-    excess = float(np.linalg.norm((compose(A) - R) @ root) ** 2)
-    gradient_norm_squared = float(np.linalg.norm(_gradient(A, R, root)) ** 2)
+    E = compose(A) - R
+    ES = _product(E, covariance)
+    excess, gradient_norm_squared = _excess(E, ES), float(np.linalg.norm(_gradient(A, ES)) ** 2)
     norms = layer_norms(A)
     tau = float(norms.max())
     uniform = per_layer = 0.0
+    scales, root = scaled_root(covariance)
+    root = scales[:, None] * root
     if tau < 1 and root.size:
-        # The columns of the root are orthogonal: their squared norms are the non-zero eigenvalues of S.
-        smallest = float(np.min(np.sum(root**2, axis=0)))
-        uniform, per_layer = (float(factor) * smallest * excess for factor in dominance_factors(norms))
+        smallest = float(np.linalg.svd(root, compute_uv=False)[-1]) ** 2
+        counted = min(float(np.linalg.norm(E @ root) ** 2), excess)
+        uniform, per_layer = (float(factor) * smallest * counted for factor in dominance_factors(norms))
     holds = gradient_norm_squared >= (1 - ROUNDING) * max(uniform, per_layer)
     return GradientDominance(gradient_norm_squared, uniform, per_layer, tau, excess, tau < 1, holds)
 
@@ -155,20 +199,27 @@ class DominanceFactors(NamedTuple):
     per_layer: Floats
 
 
+@within_float64
 def dominance_factors(norms: Floats) -> DominanceFactors:
     """What multiplies sigma_min(S) (f - C) in the two bounds of `gradient_dominance`.
 
     Args:
-        norms: the layers' spectral norms, (..., depth), below 1.
+        norms: the layers' spectral norms, (..., depth), from 0 to below 1.
 
     Returns:
         `DominanceFactors`, (uniform, per_layer), each of shape (...).
 
     Raises:
-        ValueError: `norms` is a scalar.
+        ValueError: `norms` is a scalar or empty, or has values outside of this range.
     """
-    if not np.ndim(norms):
+    norms = real_array("norms", norms, None)
+    if not norms.ndim or not norms.shape[-1]:
         raise ValueError(f"Argument `norms` must have shape (..., depth), one norm a layer. Received: norms={norms}")
+    if norms.size and not (norms.min() >= 0 and norms.max() < 1):
+        raise ValueError(
+            f"Argument `norms` must be at least 0 and below 1: (2.3) holds inside this ball. Received: norms from "
+            f"{norms.min():.3g} to {norms.max():.3g}"
+        )
     depth = norms.shape[-1]
     logarithms = 2 * np.log1p(-norms)
     uniform = 4 * depth * np.exp((depth - 1) * logarithms.min(axis=-1))

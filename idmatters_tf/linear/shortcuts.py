@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, covariance_matrix, real_array
+from idmatters_tf.linear.arguments import Floats, covariance_matrix, non_negative, real_array, within_float64
 from idmatters_tf.linear.network import shortcut_compose
 from idmatters_tf.linear.statistics import regression
 
 
+@within_float64
 def shortcut_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float, shortcut: bool = True) -> float:
     """L(W) = ||Y - f(W) X||_F^2 / (2m) = tr(f S_XX f^T) / 2 - tr(f S_YX^T) + tr(S_YY) / 2, f the end-to-end map.
 
@@ -34,12 +35,16 @@ def shortcut_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float
         A float.
     """
     W, sxx, syx = problem(W, sxx, syx)
+    syy_trace = non_negative("syy_trace", syy_trace)
     f = shortcut_compose(W, shortcut)
     return float(np.vdot(f @ sxx, f) / 2 - np.vdot(f, syx) + syy_trace / 2)
 
 
+@within_float64
 def excess_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> float:
     """L(W) - L_min = ||(f - W*) S_XX^(1/2)||_F^2 / 2, with its relative accuracy also near the optimum.
+
+    Directions whose variance is no more than rounding do not count: see `regression`.
 
     Args and errors: as `shortcut_risk`; syx must vanish where sxx does.
 
@@ -51,6 +56,7 @@ def excess_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = T
     return float(np.linalg.norm(shortcut_compose(W, shortcut) @ root - targets) ** 2 / 2)
 
 
+@within_float64
 def shortcut_gradient(
     W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float | None = None, shortcut: bool = True
 ) -> Floats:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, covariance_matrix, positive_integer, real_array
+from idmatters_tf.linear.arguments import Floats, covariance_matrix, positive_integer, real_array, within_float64
 
 
 class Statistics(NamedTuple):
@@ -22,6 +22,7 @@ class Statistics(NamedTuple):
     syy_trace: float
 
 
+@within_float64
 def sufficient_statistics(X: ArrayLike, Y: ArrayLike) -> Statistics:
     """The second moments of a data set. Cost and memory of everything after do not depend on the number of samples.
 
@@ -44,6 +45,7 @@ class Optimum(NamedTuple):
     loss: float
 
 
+@within_float64
 def least_squares_optimum(X: ArrayLike, Y: ArrayLike) -> Optimum:
     """The best end-to-end map and the minimum loss, ||Y - W* X||_F^2 / (2m) with W* = Y X^+.
 
@@ -64,15 +66,44 @@ def least_squares_optimum(X: ArrayLike, Y: ArrayLike) -> Optimum:
     return Optimum(W, float(np.linalg.norm(Y - W @ X) ** 2 / (2 * X.shape[1])))
 
 
-def covariance_root(covariance: Floats) -> Floats:
-    """F of shape (d, rank) with F F^T = covariance; eigenvalues that are zero up to rounding are left out.
+class ScaledRoot(NamedTuple):
+    """A root of a covariance: F = scales[:, None] * root has F F^T = covariance.
+
+    scales: powers of two, (d,). root: (d, rank), with orthogonal columns.
+    """
+
+    scales: Floats
+    root: Floats
+
+
+def scaled_root(covariance: Floats) -> ScaledRoot:
+    """Return a root of a covariance, without the directions whose variance is no more than rounding.
+
+    The coordinates are first divided by powers of two to variances near 1, which rounds nothing, so that small and
+    large coordinates count alike. In these units a direction is left out if its variance is at most d eps times the
+    largest: changes of the entries in their last digits, such as the rounding errors of X X^T / m, could make it zero
+    or negative. diag(1, 1e-30) loses no direction, [[1, 1], [1, 1 + 1e-16]] loses one.
 
     Args:
         covariance: (d, d), symmetric positive semidefinite.
     """
-    eigenvalues, vectors = np.linalg.eigh(covariance)
+    scales = coordinate_scales(covariance)
+    eigenvalues, vectors = np.linalg.eigh(covariance / scales / scales[:, None])
+    if eigenvalues[0] < -1e-10 * eigenvalues[-1]:
+        # Semidefinite only up to rounding of its largest entries: one scale for all.
+        scales[:] = scales.max()
+        eigenvalues, vectors = np.linalg.eigh(covariance / scales / scales[:, None])
     kept = eigenvalues > len(eigenvalues) * np.finfo(np.float64).eps * max(eigenvalues[-1], 0.0)
-    return vectors[:, kept] * np.sqrt(eigenvalues[kept])
+    return ScaledRoot(scales, vectors[:, kept] * np.sqrt(eigenvalues[kept]))
+
+
+def coordinate_scales(covariance: Floats) -> Floats:
+    """Return powers of two, (d,), near the standard deviations of the coordinates: dividing by them rounds nothing."""
+    variances = np.diag(covariance)
+    scales = np.ldexp(1.0, np.frexp(variances)[1] // 2)
+    # A coordinate without variance has no scale of its own.
+    scales[variances <= 0] = scales[variances > 0].max(initial=np.finfo(np.float64).tiny)
+    return scales
 
 
 class Regression(NamedTuple):
@@ -88,23 +119,33 @@ class Regression(NamedTuple):
 def regression(sxx: ArrayLike, syx: ArrayLike) -> Regression:
     """The regression on at most d samples that has the same loss, up to its minimum, as the data had.
 
+    Second moments of data are rounded: directions whose variance is at most d eps of the largest, in units in which
+    every coordinate has a variance near 1, are left out (`scaled_root`).
+
     Args:
         sxx: (d, d), symmetric positive semidefinite.
         syx: (d, d).
 
     Raises:
-        ValueError: where syx is not of the form W sxx, which no data set gives.
+        ValueError: where syx is not of the form W sxx, which no data set gives, and where W exceeds float64.
     """
     syx = real_array("syx", syx, ("d", "d"))
-    root = covariance_root(covariance_matrix("sxx", sxx, len(syx)))
-    targets = np.asarray(np.linalg.lstsq(root, syx.T, rcond=None)[0].T, np.float64)
-    if np.abs(targets @ root.T - syx).max() > 1e-7 * max(np.abs(syx).max(), np.finfo(np.float64).tiny):
+    scales, root = scaled_root(covariance_matrix("sxx", sxx, len(syx)))
+    with np.errstate(over="ignore"):
+        scaled = syx / scales
+    if not np.isfinite(scaled).all():
+        raise ValueError(
+            "Arguments `sxx` and `syx` must have an optimal map within float64. Received: moments whose quotient "
+            "overflows; scale the data."
+        )
+    targets = np.asarray(np.linalg.lstsq(root, scaled.T, rcond=None)[0].T, np.float64)
+    if np.abs(targets @ root.T - scaled).max() > 1e-7 * max(np.abs(scaled).max(), np.finfo(np.float64).tiny):
         raise ValueError(
             "Argument `syx` must vanish where `sxx` does: its rows must lie in the range of `sxx`. Received: rows "
             "outside it, for which the loss has no minimum. Take both from the same data with "
             "`sufficient_statistics`."
         )
-    return Regression(root, targets)
+    return Regression(scales[:, None] * root, targets)
 
 
 class PrincipalComponents(NamedTuple):
@@ -118,6 +159,7 @@ class PrincipalComponents(NamedTuple):
     mean: Floats
 
 
+@within_float64
 def whiten(
     X: ArrayLike, components: int | None = None, method: Literal["svd", "covariance"] = "svd"
 ) -> PrincipalComponents:
@@ -129,7 +171,9 @@ def whiten(
         X: (d, m), a column for each sample.
         components: how many to keep, the largest first; all those with a variance above rounding if None.
         method: "svd" of the data, or the eigenvectors of their "covariance": a tenth of the time for many samples, but
-            directions whose standard deviation is below 1e-8 of the largest are lost in rounding.
+            directions whose standard deviation is below 1e-8 of the largest are lost in rounding. With n the larger
+            of d and m and eps = 2.2e-16, "svd" counts singular values above n eps sqrt(d m) max |X| as components, and
+            "covariance" variances above n eps d max |X|^2.
 
     Returns:
         `PrincipalComponents`, (whitened, transform, mean), with `whitened = transform @ (X - mean)`.
@@ -137,11 +181,12 @@ def whiten(
     Raises:
         ValueError: where the data have fewer components than asked for.
     """
-    (coordinates, directions, mean), variances = _principal_components(X, components, method)
+    (coordinates, directions, mean), variances, exponent = _principal_components(X, components, method)
     scale = np.sqrt(variances)
-    return PrincipalComponents(coordinates / scale, directions / scale, mean)
+    return PrincipalComponents(coordinates / scale, np.ldexp(directions / scale, -exponent), np.ldexp(mean, exponent))
 
 
+@within_float64
 def principal_components(
     X: ArrayLike, components: int | None = None, method: Literal["svd", "covariance"] = "svd"
 ) -> PrincipalComponents:
@@ -152,12 +197,18 @@ def principal_components(
     Returns:
         `PrincipalComponents`, (coordinates, directions, mean); the directions are orthonormal rows.
     """
-    return _principal_components(X, components, method)[0]
+    (coordinates, directions, mean), _, exponent = _principal_components(X, components, method)
+    return PrincipalComponents(np.ldexp(coordinates, exponent), directions, np.ldexp(mean, exponent))
 
 
-def _principal_components(X: ArrayLike, components: int | None, method: str) -> tuple[PrincipalComponents, Floats]:
-    """The components, and their variances (components, 1)."""
+def _principal_components(X: ArrayLike, components: int | None, method: str) -> tuple[PrincipalComponents, Floats, int]:
+    """Return the components of X / 2^exponent, their variances (components, 1), and the exponent.
+
+    In these units the largest entry is near 1, and no square over- or underflows.
+    """
     X = real_array("X", X, ("d", "m"))
+    exponent = int(np.frexp(np.abs(X).max())[1])
+    X = np.ldexp(X, -exponent)
     mean = X.mean(axis=1, keepdims=True)
     centred = X - mean
     eps, tiny = np.finfo(np.float64).eps, np.finfo(np.float64).tiny
@@ -167,7 +218,8 @@ def _principal_components(X: ArrayLike, components: int | None, method: str) -> 
         available = int(np.count_nonzero(singular_values > max(X.shape) * eps * scale))
         directions = vectors.T[: _checked_components(components, available)]
         coordinates = directions @ centred
-        return PrincipalComponents(coordinates, directions, mean), np.mean(coordinates**2, axis=1, keepdims=True)
+        variances = np.mean(coordinates**2, axis=1, keepdims=True)
+        return PrincipalComponents(coordinates, directions, mean), variances, exponent
     if method != "covariance":
         raise ValueError(f"Argument `method` must be 'svd' or 'covariance'. Received: method={method!r}")
     values, vectors = np.linalg.eigh(centred @ centred.T / X.shape[1])
@@ -177,7 +229,7 @@ def _principal_components(X: ArrayLike, components: int | None, method: str) -> 
     columns = vectors[:, ::-1][:, :kept]
     # Definite signs, so that the result does not depend on the LAPACK at hand.
     columns = columns * np.sign(columns[np.abs(columns).argmax(axis=0), np.arange(kept)])
-    return PrincipalComponents(columns.T @ centred, columns.T, mean), values[::-1][:kept, None]
+    return PrincipalComponents(columns.T @ centred, columns.T, mean), values[::-1][:kept, None], exponent
 
 
 def _checked_components(components: int | None, available: int) -> int:

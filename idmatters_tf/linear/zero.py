@@ -6,7 +6,7 @@ Source: Li et al., *Demystifying ResNet*, Theorem 1 and appendix A.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, covariance_matrix, positive_integer, real_array
+from idmatters_tf.linear.arguments import Floats, covariance_matrix, positive_integer, real_array, within_float64
 from idmatters_tf.linear.hessian import shortcut_hessian
 
 
@@ -25,6 +25,7 @@ def zero_stationary_order(shortcut_depth: int, sxx: ArrayLike, syx: ArrayLike) -
     return positive_integer("shortcut_depth", shortcut_depth) * (2 if _vanishes(sxx - syx, sxx, syx) else 1) - 1
 
 
+@within_float64
 def zero_hessian_spectrum(units: int, n: int, sxx: ArrayLike, syx: ArrayLike, slope: float = 1.0) -> Floats:
     """All eigenvalues of the Hessian at W = 0.
 
@@ -71,7 +72,9 @@ def zero_hessian_spectrum(units: int, n: int, sxx: ArrayLike, syx: ArrayLike, sl
 
 def _one_shortcut_spectrum(units: int, sxx: Floats, syx: Floats) -> Floats:
     G = sxx - syx
-    commute = np.allclose(sxx @ G, G @ sxx, rtol=0, atol=1e-12 * max(np.abs(sxx).max(), np.abs(G).max()) ** 2)
+    # In units of the largest entry, so that no product over- or underflows.
+    unit = max(np.abs(sxx).max(), np.abs(G).max(), 1e-300)
+    commute = np.allclose((sxx / unit) @ (G / unit), (G / unit) @ (sxx / unit), rtol=0, atol=1e-12)
     if not (commute and np.allclose(G, G.T, rtol=0, atol=1e-12 * np.abs(G).max())):
         d = len(sxx)
         return np.asarray(np.linalg.eigvalsh(shortcut_hessian(np.zeros((units, 1, d, d)), sxx, syx)), np.float64)

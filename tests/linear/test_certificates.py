@@ -1,6 +1,8 @@
-"""Convergence theorems against descent itself: no promise is broken, and none is made without its assumptions."""
+"""Convergence theorems against descent itself: no guarantee is broken, and none is given without its assumptions."""
 
 import itertools
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -24,28 +26,108 @@ def keeps_its_promise(certificate, excess):
     return (excess <= promised * (1 + 1e-9)).all()
 
 
-@given(SEEDS, st.integers(1, 6), st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
-def test_at_a_point_the_gradient_is_as_large_as_promised(seed, depth, d):
+STEPS = ("jacobians", "dominance")
+
+
+def random_point(seed, depth, d):
+    """Moments of random data, and a point with shortcuts (W, sxx, syx, shortcut)."""
     rng = np.random.default_rng(seed)
     X, Y = random_data(rng, d)
-    sxx, syx, _ = linear.sufficient_statistics(X, Y)
-    A = rng.normal(size=(depth, 1, d, d)) * rng.uniform(0, 0.6) / np.sqrt(d)
-    excess = linear.excess_risk(A, sxx, syx)
+    X *= np.exp(rng.normal(size=(d, 1)))
+    sxx, syx, _ = linear.sufficient_statistics(X, Y * np.exp(rng.normal()))
+    W = rng.normal(size=(depth, 1, d, d)) * rng.uniform(0, 1) / np.sqrt(d)
+    shortcut = bool(rng.integers(2))
+    return W if shortcut else W + 0.5 * np.eye(d), sxx, syx, shortcut
+
+
+@given(SEEDS, st.integers(1, 6), st.integers(1, 4))
+@settings(max_examples=150, deadline=None)
+def test_at_a_point_the_gradient_is_as_large_as_the_inequalities_say(seed, depth, d):
+    W, sxx, syx, shortcut = random_point(seed, depth, d)
+    excess = linear.excess_risk(W, sxx, syx, shortcut)
     assume(excess > 1e-12)
-    squared = np.sum(linear.shortcut_gradient(A, sxx, syx) ** 2)
-    rate = 1e-6
-    found = linear.certificates(A, sxx, syx, rate)
-    for name in ("jacobians", "dominance"):
+    squared = np.sum(linear.shortcut_gradient(W, sxx, syx, shortcut=shortcut) ** 2)
+    # For rates near 0 the contraction is rate * 2 mu.
+    rate = 1e-9
+    found = linear.certificates(W, sxx, syx, rate, shortcut)
+    for name in STEPS:
         assert rate * squared / excess >= found[name].contraction * (1 - 1e-5)
     assert found["jacobians"].contraction >= found["dominance"].contraction * (1 - 1e-9)
     # The same inequality as (2.3), for the risk 2 L.
-    W = linear.least_squares_optimum(X, Y)[0]
-    dominance = linear.gradient_dominance(A[:, 0], W, sxx)
-    if dominance.inside and np.linalg.eigvalsh(sxx)[0] > 1e-9:
-        assert found["dominance"].contraction == pytest.approx(
-            rate * dominance.lower_bound / 4 / excess, rel=1e-4, abs=1e-18
-        )
+    if shortcut and np.linalg.eigvalsh(sxx)[0] > 1e-9:
+        dominance = linear.gradient_dominance(W[:, 0], np.linalg.solve(sxx, syx.T).T, sxx)
+        if dominance.inside and found["dominance"].applies:
+            expected = rate * dominance.lower_bound / 4 / excess
+            assert found["dominance"].contraction == pytest.approx(expected, rel=1e-4, abs=1e-18)
+
+
+@given(SEEDS, st.integers(1, 6), st.integers(1, 4), st.floats(0.01, 3.0))
+@settings(max_examples=150, deadline=None)
+def test_no_step_takes_away_less_than_is_guaranteed_and_the_guarantees_compose(seed, depth, d, share):
+    W, sxx, syx, shortcut = random_point(seed, depth, d)
+    # A guess of the largest stable rate, and shares of it: from far below to beyond all guarantees.
+    rate = share / max(np.linalg.norm(linear.shortcut_hessian(W, sxx, syx, shortcut), 2), 1e-6)
+    left = dict.fromkeys(STEPS, 1.0)
+    start = linear.excess_risk(W, sxx, syx, shortcut)
+    for _ in range(12):
+        before = linear.excess_risk(W, sxx, syx, shortcut)
+        found = linear.certificates(W, sxx, syx, rate, shortcut)
+        descent = linear.gradient_descent(W[None], sxx, syx, rate, 1, shortcut)
+        W, after = descent.weights[0], descent.excess_risk[0, 1]
+        if np.isnan(after):
+            assert not any(found[name].applies for name in STEPS)
+            break
+        if before <= 1e-20 * start:
+            break
+        for name in STEPS:
+            certificate = found[name]
+            assert certificate.applies == (rate <= certificate.largest_rate)
+            assert 0 <= certificate.contraction <= 1
+            if certificate.applies:
+                assert after <= before * (1 - certificate.contraction) + 1e-9 * before + 1e-25
+            left[name] = left[name] * (1 - certificate.contraction) if certificate.applies else np.inf
+            assert after <= left[name] * start * (1 + 1e-7) + 1e-24
+
+
+@given(SEEDS, st.integers(1, 5), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_the_second_derivative_along_a_step_is_below_its_bound(seed, depth, d):
+    W, sxx, syx, shortcut = random_point(seed, depth, d)
+    largest = linear.certificates(W, sxx, syx, 0.0, shortcut)["jacobians"].largest_rate
+    assume(largest > 0)
+    gradient = linear.shortcut_gradient(W, sxx, syx, shortcut=shortcut)
+    g = gradient.ravel() / np.linalg.norm(gradient)
+    for t in np.linspace(0, largest, 7):
+        curvature = g @ linear.shortcut_hessian(W - t * gradient, sxx, syx, shortcut) @ g
+        assert curvature <= 2 / largest * (1 + 1e-9)
+
+
+def test_one_scalar_layer_is_exact():
+    for rate in (0.0, 0.3, 1.0, 1.7, 2.0):
+        found = linear.certificates([[[[0.0]]]], [[1.0]], [[5.0]], rate)
+        for name in STEPS:
+            assert found[name].contraction == pytest.approx(1 - (1 - rate) ** 2, abs=1e-13)
+            assert found[name].largest_rate == pytest.approx(2, rel=1e-11)
+    found = linear.certificates([[[[0.0]]]], [[1.0]], [[2.0]], 3.0)
+    assert linear.gradient_descent([[[[[0.0]]]]], [[1.0]], [[2.0]], 3.0, 1).excess_risk[0, 1] == 4 * 0.5
+    for name in STEPS:
+        assert not found[name].applies
+        assert "the rate is 3, at most 2 is allowed" in found[name].reason
+
+
+def test_a_guarantee_for_one_step_does_not_answer_for_a_run():
+    # From the identity the risk falls from 2 towards 1/2 and stays there.
+    A, R = np.zeros((3, 1, 1, 1)), [[-1.0]]
+    path = linear.gradient_descent(A[None], [[1.0]], R, 0.01, 3000, record_every=3000).excess_risk[0]
+    assert path[0] == 2
+    assert path[-1] > 0.5
+    for name in STEPS:
+        certificate = linear.certificates(A, [[1.0]], R, 0.01)[name]
+        assert certificate.scope == "step"
+        assert certificate.applies
+        assert certificate.steps(2, 1e-6) == np.inf
+        assert certificate.steps(2, 2 * (1 - certificate.contraction)) == 1
+        assert certificate.steps(2, 2) == 0
 
 
 @given(SEEDS, st.integers(1, 5), st.integers(1, 4))
@@ -122,28 +204,6 @@ def test_positive_definite_targets_are_scalar_recursions(seed, depth, low, high)
     assert (np.diff(np.abs(a - root), axis=0) <= 1e-14).all()
 
 
-def test_identity_start_equals_the_recursions_to_rounding():
-    eigenvalues = np.array([3.0, 1.5, 0.4])
-    basis = linear.initial_weights("orthogonal", 1, 1, 3, seed=5)[0, 0]
-    found = descend(linear.initial_weights("identity", 6, 1, 3), basis * eigenvalues @ basis.T, 0.01, 300)
-    a = linear.scalar_recursions(eigenvalues, 6, 0.01, 300)
-    np.testing.assert_allclose(found.weights[0, :, 0], np.broadcast_to(basis * a[-1] @ basis.T, (6, 3, 3)), atol=1e-14)
-
-
-def test_a_negative_eigenvalue_is_a_barrier_from_the_identity():
-    basis = linear.initial_weights("orthogonal", 1, 1, 3, seed=2)[0, 0]
-    R = basis * [2.0, 0.7, -0.8] @ basis.T
-    found = descend(linear.initial_weights("identity", 4, 1, 3), R, 0.05, 800)
-    barrier = linear.identity_start_barrier((R + R.T) / 2)
-    assert barrier == pytest.approx(0.32)
-    assert (found.excess_risk >= barrier).all()
-    assert found.excess_risk[0, -1] == pytest.approx(barrier, rel=0.05)
-    reason = linear.certificates(linear.initial_weights("identity", 4, 1, 3), np.eye(3), R, 0.01, False)
-    assert "eigenvalue -0.8" in reason["positive definite"].reason
-    with pytest.raises(ValueError, match="must be symmetric"):
-        linear.identity_start_barrier([[0.0, 1.0], [0.0, 0.0]])
-
-
 @given(SEEDS, st.integers(2, 6), st.integers(1, 4))
 @settings(max_examples=25, deadline=None)
 def test_flow_from_the_zero_asymmetric_start_falls_at_least_as_exp_minus_2_sigma_t(seed, depth, d):
@@ -177,3 +237,106 @@ def test_reasons_and_steps():
     assert (1 - certificate.contraction) ** steps <= 1e-3 < (1 - certificate.contraction) ** (steps - 1)
     with pytest.raises(ValueError, match="n = 1 with shortcuts"):
         linear.certificates(np.zeros((2, 2, 2, 2)), np.eye(2), R, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("contraction", "start", "goal", "expected"),
+    [
+        (1.0, 3.0, 1e-300, 1),
+        (1.0, 3.0, 0.0, 1),
+        (0.5, 1.0, 0.0, np.inf),
+        (0.5, 0.0, 0.0, 0),
+        (0.5, 8.0, 1.0, 3),
+        (0.5, 1e300, 1e-300, 1994),
+        (1e-320, 1.0, 0.1, np.inf),
+        (0.0, 1.0, 0.1, np.inf),
+    ],
+)
+def test_steps_at_the_ends(contraction, start, goal, expected):
+    certificate = linear.Certificate("balanced", True, "", "run", contraction, 1.0)
+    assert certificate.steps(start, goal) == expected
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf, None, "1", 1j])
+def test_steps_refuses_what_is_no_risk(bad):
+    certificate = linear.Certificate("balanced", True, "", "run", 0.5, 1.0)
+    with pytest.raises(ValueError, match="`goal` must be a finite number of 0 or more"):
+        certificate.steps(1.0, bad)
+    with pytest.raises(ValueError, match="`start` must be a finite number of 0 or more"):
+        certificate.steps(bad, 1.0)
+
+
+@given(
+    st.integers(1, 4),
+    st.sampled_from([-300, -200, -100, 0, 100, 200, 300]),
+    st.sampled_from([-300, -200, -100, -40, 0, 40, 100, 200, 300]),
+    st.floats(0.1, 1.9),
+)
+@settings(max_examples=200, deadline=None)
+def test_scalar_steps_in_rational_arithmetic_at_any_scale(depth, exponent, weight_exponent, share):
+    """A guarantee, if there is one, holds for the step in rational arithmetic, whatever the scales."""
+    s, r, w = 10.0**exponent, 0.7 * 10.0 ** min(weight_exponent * depth, 300), 1.1 * 10.0**weight_exponent
+    W = np.full((depth, 1, 1, 1), w)
+    syx = r * s
+    assume(0 < syx < np.inf)
+    try:
+        largest = linear.certificates(W, [[s]], [[syx]], 0.0, shortcut=False)["jacobians"].largest_rate
+    except ValueError as error:
+        assert "float64" in str(error)
+        return
+    rate = largest * share / 1.9
+    if not 0 < rate < np.inf:
+        return
+    certificate = linear.certificates(W, [[s]], [[syx]], rate, shortcut=False)["jacobians"]
+    S, target, eta, a = Fraction(s), Fraction(syx) / Fraction(s), Fraction(rate), Fraction(w)
+    after = a - eta * S * (a**depth - target) * a ** (depth - 1)
+    before, left = (a**depth - target) ** 2, (after**depth - target) ** 2
+    assert left <= before * (1 - Fraction(certificate.contraction)) + before * Fraction(1, 10**9)
+    assert certificate.applies
+
+
+def test_scales_of_the_inputs_change_the_rates_alone():
+    W, sxx, syx, shortcut = random_point(5, 3, 3)
+    reference = linear.certificates(W, sxx, syx, 1e-3, shortcut)
+    for exponent in (-900, -300, 300, 900):
+        scale = 2.0**exponent
+        found = linear.certificates(W, scale * sxx, scale * syx, 1e-3 / scale, shortcut)
+        for name in STEPS:
+            assert found[name].contraction == pytest.approx(reference[name].contraction, rel=1e-9)
+            assert found[name].largest_rate * scale == pytest.approx(
+                reference[name].largest_rate, rel=1e-9, nan_ok=True
+            )
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-100, 1e100, 1e300])
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_large_and_small_targets_are_answered(scale, depth):
+    for start in ("identity", "zero-asymmetric"):
+        W = linear.initial_weights(start, depth, 1, 2)
+        for certificate in linear.certificates(W, np.eye(2), scale * np.eye(2), 1e-5, shortcut=False).values():
+            assert 0 <= certificate.contraction <= 1
+            assert certificate.applies != bool(certificate.reason)
+    W = scale ** (1 / depth) * linear.initial_weights("identity", depth, 1, 2)
+    # Balanced and at the optimum: Theorem 1 of Arora et al. with the margin sigma_min(R).
+    found = linear.certificates(W, np.eye(2), scale * np.eye(2), 0.0, shortcut=False)["balanced"]
+    assert found.applies
+    # For R = scale * I in two dimensions c = scale and ||R||_F = sqrt(2) scale.
+    exponent = math.log(scale) * (2 / depth - 2) - math.log(2) * (3 - 2 / depth) - math.log(6144 * depth**3)
+    assert found.largest_rate == pytest.approx(np.exp(exponent) if exponent < 700 else np.inf, rel=1e-9)
+
+
+def test_singular_products_and_zero_inputs_guarantee_nothing():
+    W = np.zeros((3, 1, 2, 2))
+    found = linear.certificates(W, np.eye(2), np.eye(2), 0.1, shortcut=False)
+    assert "singular" in found["jacobians"].reason
+    assert not found["jacobians"].contraction
+    found = linear.certificates(W, np.zeros((2, 2)), np.zeros((2, 2)), 0.1)
+    assert all("inputs are all zero" in found[name].reason for name in STEPS)
+    # A small coordinate counts as every other one: the rate suits the large one, and the small one learns slowly.
+    found = linear.certificates(W[:1], np.diag([1.0, 1e-20]), np.diag([2.0, 3e-20]), 1.0)
+    assert found["jacobians"].contraction == pytest.approx(1e-20, rel=1e-3)
+
+
+def test_the_end_to_end_map_must_be_finite():
+    with pytest.raises(ValueError, match="`certificates` must keep its result within float64"):
+        linear.certificates(np.full((4, 1, 1, 1), 1e100), [[1.0]], [[1.0]], 0.1)

@@ -6,7 +6,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from idmatters_tf import linear
-from tests.support.linear_cases import central_differences, random_covariance
+from idmatters_tf.linear.statistics import regression
+from tests.support.linear_cases import central_differences, exact_risk, random_covariance
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -122,6 +123,79 @@ def test_singular_and_zero_covariance():
     empty = linear.gradient_dominance(A, R, np.zeros((3, 3)))
     assert (empty.gradient_norm_squared, empty.lower_bound, empty.holds) == (0, 0, True)
     assert linear.population_risk(A, R, np.zeros((3, 3)), 1.5) == 4.5
+
+
+TINY = np.finfo(np.float64).eps
+GRADED = [
+    # Covariance, error E of one layer.
+    (np.diag([1.0, 4e-16]), np.diag([0.0, 2e8])),
+    (np.diag([1.0, 1e-40]), np.diag([0.0, 1e20])),
+    (np.diag([1e-300, 1.0, 1e300]), np.diag([1e150, 1.0, 1e-150])),
+    (np.array([[1.0, 1.0], [1.0, 1 + 2 * TINY]]), np.array([[0.0, 0.0], [-1e8, 1e8]])),
+    (np.array([[1.0, 1 - TINY / 2], [1 - TINY / 2, 1.0]]), np.array([[1e8, -1e8], [3.0, -3.0]])),
+    (np.array([[4.0, 2e-10, 0.0], [2e-10, 1e-20, 0.0], [0.0, 0.0, 0.0]]), np.array([[1.0, -2e10, 5.0]] * 3)),
+    (np.zeros((2, 2)), np.ones((2, 2))),
+]
+
+
+@pytest.mark.parametrize(("S", "E"), GRADED)
+def test_directions_of_small_variance_count(S, E):
+    # With A = -I the map is 0, and the error is -R exactly.
+    A = -np.eye(len(S))[None]
+    risk, gradient = exact_risk(E, S)
+    assert linear.population_risk(A, -E, S, 0.0) == pytest.approx(risk, rel=1e-12)
+    np.testing.assert_allclose(linear.risk_gradient(A, -E, S)[0], gradient, rtol=1e-12)
+    assert linear.gradient_dominance(A, -E, S).excess_risk == pytest.approx(risk, rel=1e-12)
+
+
+def test_a_small_variance_in_the_moments_counts():
+    S, R = np.diag([1.0, 4e-16]), np.diag([1.0, 1 + 2e8])
+    assert linear.excess_risk(np.zeros((1, 1, 2, 2)), S, R @ S) == pytest.approx(8, rel=1e-12)
+    found = linear.gradient_descent(np.zeros((1, 1, 1, 2, 2)), S, R @ S, 1.0, 1)
+    assert found.excess_risk[0, 0] == pytest.approx(8, rel=1e-12)
+    assert linear.gradient_dominance(np.zeros((1, 2, 2)), R, S).lower_bound == pytest.approx(4 * 4e-16 * 16, rel=1e-9)
+
+
+@given(SEEDS, st.integers(1, 4), st.floats(0, 17))
+def test_risk_in_rational_arithmetic(seed, d, digits):
+    """Covariances down to singular up to rounding, and errors along their smallest directions."""
+    rng = np.random.default_rng(seed)
+    vectors = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    S = vectors * 10.0 ** -np.linspace(0, digits, d) @ vectors.T
+    S = (S + S.T) / 2
+    E = rng.normal(size=(d, 1)) * vectors[:, -1] * 10.0 ** (digits / 2)
+    risk, gradient = exact_risk(E, S)
+    A = -np.eye(d)[None]
+    # Rounding can make the covariance negative in its smallest direction.
+    assert linear.population_risk(A, -E, S, 0.0) == pytest.approx(max(risk, 0.0), rel=1e-6, abs=1e-20)
+    size = np.abs(gradient).max()
+    np.testing.assert_allclose(linear.risk_gradient(A, -E, S)[0], gradient, rtol=1e-9, atol=1e-12 * size)
+
+
+@given(SEEDS, st.integers(1, 4), st.floats(0, 250))
+def test_excess_risk_of_coordinates_of_any_size(seed, d, digits):
+    """Correlations of moderate condition, and units that differ by up to 250 orders of magnitude."""
+    rng = np.random.default_rng(seed)
+    units = 10.0 ** rng.uniform(-digits / 2, digits / 2, d)
+    factor = rng.normal(size=(d, 2 * d + 2))
+    sxx, R = factor @ factor.T * units * units[:, None], rng.normal(size=(d, d)) / units
+    sxx = (sxx + sxx.T) / 2
+    syx = R @ sxx
+    W = np.zeros((1, 1, d, d))
+    # L - L_min = tr(S_YX S_XX^-1 S_YX^T) / 2 at the zero map.
+    unit_sxx, unit_syx = sxx / units / units[:, None], syx / units
+    expected = np.sum(np.linalg.solve(unit_sxx, unit_syx.T).T * unit_syx) / 2
+    assert linear.excess_risk(W, sxx, syx, shortcut=False) == pytest.approx(expected, rel=1e-6)
+
+
+def test_variances_that_rounding_made_are_left_out():
+    # Three samples in five dimensions: the covariance has two eigenvalues of rounding, of either sign.
+    rng = np.random.default_rng(0)
+    units = 10.0 ** np.arange(-6.0, 9.0, 3.0)[:, None]
+    X, Y = rng.normal(size=(5, 3)) * units, rng.normal(size=(5, 3))
+    root, targets = regression(*linear.sufficient_statistics(X, Y)[:2])
+    assert root.shape == (5, 3)
+    np.testing.assert_allclose(np.linalg.norm(targets), np.linalg.norm(Y) / 3**0.5, rtol=1e-9)
 
 
 @pytest.mark.parametrize(

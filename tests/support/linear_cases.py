@@ -1,5 +1,7 @@
 """Random problems and oracles for the tests of `idmatters_tf.linear`."""
 
+from fractions import Fraction
+
 import numpy as np
 
 
@@ -32,3 +34,11 @@ def central_differences(function, x, step=1e-4):
         back[entry] -= step
         derivatives.append((function(there) - function(back)) / (2 * step))
     return np.reshape(derivatives, x.shape + np.shape(derivatives[0]))
+
+
+def exact_risk(E, S):
+    """tr(E S E^T) and 2 E S in rational arithmetic, each rounded once."""
+    E, S = ([[Fraction(float(entry)) for entry in row] for row in matrix] for matrix in (E, S))
+    ES = [[sum(a * b for a, b in zip(row, column, strict=True)) for column in zip(*S, strict=True)] for row in E]
+    risk = sum(a * b for row, other in zip(E, ES, strict=True) for a, b in zip(row, other, strict=True))
+    return float(risk), np.array([[float(2 * entry) for entry in row] for row in ES])

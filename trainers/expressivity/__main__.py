@@ -176,7 +176,7 @@ def _network(result: Mapping[str, Any]) -> str:
         )
     return (
         f"{result['construction']}, {result['chunks']:,} parts of {result['slots']:,}, {result['parameters']:,} "
-        f"numbers (at least {result['lower_bound']:,.0f} are needed); certified radius: smallest "
+        f"numbers (at least {result['lower_bound']:,} are needed); certified radius: smallest "
         f"{result['smallest_radius']:.1e}, median {result['median_radius']:.1e}"
     )
 

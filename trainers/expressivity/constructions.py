@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf.expressivity import construct, construct_lookup, construct_three_layers, lower_bound, radii_of
 from idmatters_tf.expressivity.construction import SMALLEST_MARGIN, Order
-from idmatters_tf.expressivity.lookup import WORD_BITS
+from idmatters_tf.expressivity.lookup import FLOAT_BITS
 from idmatters_tf.expressivity.samples import distinct_rows
 from trainers.experiments.panels import add_legend, by_column, note, panels, sample_of
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback
@@ -43,8 +43,8 @@ class ConstructionRow:
         construction: with its order where there is one.
         n, d, classes: of the sample, distinct rows alone.
         parameters: numbers stored.
-        lower_bound: what any memoriser of so many labels needs, in numbers of 53 bits.
-        bits_a_row: 53 times the parameters over n; log2(r) is the bound.
+        lower_bound: numbers of 64 bits that any memoriser of so many labels needs.
+        bits_a_row: 64 times the parameters over n; log2(r) is the bound.
         smallest_radius, median_radius: certified, in the norm of x, over `radius_rows` rows.
         radius_rows: how many rows.
         rounding: the share of the rounding error allowed that float64 may take: above 1 the construction refuses. For
@@ -57,7 +57,7 @@ class ConstructionRow:
     d: int
     classes: int
     parameters: int | None
-    lower_bound: float
+    lower_bound: int
     bits_a_row: float | None
     smallest_radius: float | None
     median_radius: float | None
@@ -103,7 +103,7 @@ def measure(
     def on_a_line(make: Callable[..., Any]) -> Callable[..., _Built]:
         def build(points: NDArray[Any], their_labels: NDArray[np.integer]) -> _Built:
             found = make(points, their_labels)
-            return _Built(found.parameters, found.margin / np.linalg.norm(found.kernel), found.rounding)
+            return _Built(found.parameters, found.radii, found.rounding)
 
         return build
 
@@ -144,7 +144,7 @@ def _row(
         classes=classes,
         parameters=built.parameters if built else None,
         lower_bound=lower_bound(n, classes),
-        bits_a_row=WORD_BITS * built.parameters / n if built else None,
+        bits_a_row=FLOAT_BITS * built.parameters / n if built else None,
         smallest_radius=float(built.radii.min()) if built else None,
         median_radius=float(np.median(built.radii)) if built else None,
         radius_rows=len(built.radii) if built else 0,
@@ -167,11 +167,11 @@ def draw(rows: Sequence[ConstructionRow]) -> Figure:
     first = next(iter(kinds.values()))
     sizes, bounds = [row.n for row in first], [row.lower_bound for row in first]
     axes[0].plot(sizes, bounds, "k:")
-    axes[1].plot(sizes, [WORD_BITS * bound / n for n, bound in zip(sizes, bounds, strict=True)], "k:")
+    axes[1].plot(sizes, [FLOAT_BITS * bound / n for n, bound in zip(sizes, bounds, strict=True)], "k:")
     axes[3].axhline(1.0, color="black", linestyle="-.", linewidth=1)
     titles = (
         "numbers stored",
-        f"bits a row, {WORD_BITS} for each number",
+        f"bits a row, {FLOAT_BITS} for each number",
         "certified radius: median, smallest (dashed)",
         "share of the rounding allowed",
     )

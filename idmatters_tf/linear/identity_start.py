@@ -1,0 +1,94 @@
+"""Gradient descent of a plain network from the identity towards symmetric targets: one recursion for each eigenvalue.
+
+Source: Bartlett, Helmbold & Long (arXiv 1802.06093), for whitened inputs and the identity start; only the abstract was at
+hand. The loss is L = ||Y - f X||_F^2 / (2m), as in `gradient_descent`.
+"""
+
+# pyright: reportConstantRedefinition=false
+# Matrices have capital letters, and an argument is checked under its own name.
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from idmatters_tf.linear.arguments import (
+    Floats,
+    non_negative,
+    non_negative_integer,
+    positive_integer,
+    real_array,
+    within_float64,
+)
+
+# Equality of matrices that theorems ask for, up to this share of their size.
+ROUNDING = 1e-12
+
+
+def scalar_recursions(eigenvalues: ArrayLike, depth: int, learning_rate: float, steps: int) -> Floats:
+    """Gradient descent from the identity towards a symmetric target, in its eigenbasis: one number for each eigenvalue.
+
+    a <- a - rate * a^(l-1) (a^l - lambda), from a = 1, is what every layer does to the eigenvector of lambda; the
+    excess risk is sum (a^l - lambda)^2 / 2. For lambda > 0 and a small enough rate a reaches lambda^(1/l); for
+    lambda < 0 and l >= 2 it only falls to 0, see `identity_start_barrier`.
+
+    Args:
+        eigenvalues: of the target, (d,).
+        depth: l.
+        learning_rate: of L = ||Y - f X||_F^2 / (2m).
+        steps: the number of updates.
+
+    Returns:
+        (steps + 1, d) float64: a after each number of updates; NaN where it exceeds float64.
+    """
+    eigenvalues = real_array("eigenvalues", eigenvalues, ("d",))
+    depth, rate = positive_integer("depth", depth), non_negative("learning_rate", learning_rate)
+    a = np.empty((non_negative_integer("steps", steps) + 1, len(eigenvalues)))
+    a[0] = 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for step in range(len(a) - 1):
+            a[step + 1] = a[step] - rate * a[step] ** (depth - 1) * (a[step] ** depth - eigenvalues)
+    return np.where(np.isfinite(a), a, np.nan)
+
+
+@within_float64
+def identity_start_barrier(R: ArrayLike, depth: int, learning_rate: float) -> float:
+    """Return the excess risk below which gradient descent from the identity never falls in exact arithmetic.
+
+    For whitened inputs and symmetric R, with l layers: the sum of lambda^2 / 2 over the negative eigenvalues lambda of
+    R, for even l over all of them, for odd l >= 3 over those with rate (1 + |lambda|) <= 1. There is no barrier, 0, for
+    l = 1: a single layer reaches every target.
+
+    Proof: all layers stay equal, and what they do to the eigenvector of lambda is a number a, see `scalar_recursions`. Its
+    share of the excess risk, (a^l - lambda)^2 / 2, is at least lambda^2 / 2 where a^l >= 0 > lambda. For even l this is
+    always so. For odd l >= 3, let 0 <= a <= 1: the next value is a (1 - rate a^(l-2) (a^l + |lambda|)), which is at most a,
+    and at least 0 if rate (1 + |lambda|) <= 1. If it is not, the first step leads below 0, where a^l falls on towards
+    lambda: the condition is sharp.
+
+    In floating point it can fall below. The maps where a = 0 are saddle points, and rounding errors that make the layers
+    differ grow there until descent leaves them: for l = 2 by a factor of 1 + rate |lambda| a step, so that it takes
+    about 37 / (rate |lambda|) steps, and longer for deeper networks.
+    Source: Bartlett, Helmbold & Long (arXiv 1802.06093, abstract) for the failure; statement and proof are ours.
+
+    Args:
+        R: (d, d), symmetric.
+        depth: l.
+        learning_rate: of descent.
+
+    Raises:
+        ValueError: where R is not symmetric.
+
+    Example:
+
+    >>> R = [[2.0, 0.0], [0.0, -3.0]]
+    >>> [identity_start_barrier(R, depth, 0.3) for depth in (1, 2, 3)]
+    [0.0, 4.5, 0.0]
+    """
+    R = real_array("R", R, ("d", "d"))
+    depth, rate = positive_integer("depth", depth), non_negative("learning_rate", learning_rate)
+    if (difference := 2 * np.abs(R / 2 - R.T / 2).max()) > ROUNDING * np.abs(R).max():
+        raise ValueError(
+            f"Argument `R` must be symmetric. Received: a matrix that differs from its transpose by "
+            f"{difference:.3g}. Other targets have no such barrier in closed form."
+        )
+    eigenvalues = np.linalg.eigvalsh(R)
+    held = eigenvalues[(eigenvalues < 0) & ((depth % 2 == 0) | (rate * (1 - eigenvalues) <= 1))]
+    return float(np.sum(held**2) / 2) if depth > 1 else 0.0

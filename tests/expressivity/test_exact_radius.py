@@ -1,0 +1,159 @@
+"""Certified radii against rational arithmetic: never too large, and at most one float too small."""
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from idmatters_tf.expressivity import certified_radii, construct, memorize, radii_of
+from idmatters_tf.expressivity.exact_layers import residual_weights
+from tests.expressivity.exact_networks import squared_radius
+
+LARGEST = float(np.finfo(np.float64).max)
+
+
+def below_by_one_float(radius, squared):
+    """The largest float that is not above the root of `squared`."""
+    if squared is None:
+        return radius == math.inf
+    above = math.nextafter(radius, math.inf)
+    return Fraction(radius) ** 2 <= squared and (above == math.inf or Fraction(above) ** 2 > squared)
+
+
+def sample(n, d, classes, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, d)), rng.integers(0, classes, n)
+
+
+@pytest.mark.parametrize("exponent", [-300, -200, -160, 0, 160, 200, 300])
+def test_points_of_any_size(exponent):
+    x, labels = sample(12, 3, 3)
+    x = x * 10.0**exponent
+    model = memorize(x, labels, 3, width=4, check=())
+    radii = certified_radii(model, x)
+    weights = residual_weights(model)
+    for row, radius in zip(x, radii, strict=True):
+        assert below_by_one_float(radius, squared_radius(weights, row))
+    # Powers of two change nothing else.
+    if exponent == 0:
+        for power in (-900, 900):
+            same = memorize(x * 2.0**power, labels, 3, width=4, check=())
+            np.testing.assert_array_equal(certified_radii(same, x * 2.0**power), radii * 2.0**power)
+
+
+@pytest.mark.parametrize("construction", ["hardt-ma", "yun", "lookup", "bit-extraction"])
+def test_points_so_small_that_the_weights_overflow(construction):
+    x, labels = sample(12, 3, 3)
+    with pytest.raises(ValueError, match="`x` is too small"):
+        memorize(x * 1e-315, labels, 3, construction=construction)
+
+
+# Seeds; rows, inputs, classes, width; the order; an offset; by how much pairs of rows differ; whether float32.
+CASES = st.tuples(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 9),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.sampled_from(["norm", "ridge"]),
+    st.sampled_from([0.0, 1.0, 1e3, 1e5]),
+    st.sampled_from([1.0, 1e-3, 1e-5]),
+    st.sampled_from(["float64", "float32"]),
+    st.integers(-150, 150),
+)
+
+
+@given(CASES)
+@example((1, 8, 3, 3, 4, "norm", 1e5, 1.0, "float64", 0))
+@example((2, 8, 3, 3, 4, "norm", 0.0, 1e-5, "float64", 0))
+@example((3, 8, 2, 3, 1, "norm", 0.0, 1.0, "float64", 0))
+@settings(max_examples=40, deadline=None)
+def test_generated_samples_rows_and_dtypes(case):
+    seed, n, d, classes, width, order, offset, close, dtype, power = case
+    rng = np.random.default_rng(seed)
+    x = offset + rng.standard_normal((n, d))
+    x[n // 2 :] = x[: n - n // 2] + close * rng.standard_normal((n - n // 2, d))
+    x *= 2.0**power
+    labels = rng.integers(0, classes, n)
+    try:
+        weights = construct(x, labels, classes, width, order, seed % 7)
+    except ValueError:
+        return
+    if dtype == "float32":
+        names = ("projection", "bias", "U", "s", "V", "last_U", "last_s", "last_V")
+        found = {name: getattr(weights, name) for name in names}
+        narrow = {k: v.astype(np.float32).astype(np.float64) for k, v in found.items() if v is not None}
+        weights = dataclasses.replace(weights, **narrow)
+    # Rows of the sample, and others near, far, and at zero, where many units fire.
+    rows = np.concatenate([x, 3 * x[:2], x[:1] + rng.standard_normal((1, d)) * 2.0**power, 0 * x[:1]])
+    for row, radius in zip(rows, radii_of(weights, rows), strict=True):
+        assert below_by_one_float(radius, squared_radius(weights, row))
+
+
+@pytest.mark.parametrize("damage", ["zero", "huge", "tiny", "mixed", "random", "equal"])
+def test_other_weights_than_a_memorisers(damage):
+    x, labels = sample(9, 2, 3)
+    weights, rng = construct(x, labels, 3, 3, "norm", 0), np.random.default_rng(4)
+    for name in ("projection", "U", "s", "V", "last_U", "last_s", "last_V"):
+        values = getattr(weights, name)
+        changed = {
+            "zero": 0 * values,
+            "huge": values * 2.0**600,
+            "tiny": values * 2.0**-600,
+            "mixed": values * 2.0 ** rng.integers(-400, 400, values.shape),
+            "random": rng.standard_normal(values.shape),
+            "equal": np.ones_like(values),
+        }[damage]
+        broken = dataclasses.replace(weights, **{name: changed})
+        for row, radius in zip(x, radii_of(broken, x), strict=True):
+            assert below_by_one_float(radius, squared_radius(broken, row)), name
+
+
+def test_nothing_is_lost_on_larger_samples():
+    """The float64 search does not miss the nearest unit: against all units' distances in float64."""
+    x, labels = sample(300, 6, 5, seed=3)
+    weights = construct(x, labels, 5, 8, "norm", 0)
+    radii = radii_of(weights, x[:40])
+    for row, radius in zip(x, radii, strict=False):
+        h, J, distances = row @ weights.projection, weights.projection, []
+        for U, s, V in zip(weights.U, weights.s, weights.V, strict=True):
+            before, gradients = h @ U + s, np.linalg.norm(J @ U, axis=0)
+            distances.append(np.abs(before[gradients > 0]) / gradients[gradients > 0])
+            fires = before > 0
+            h, J = h + before[fires] @ V[fires], J + (J @ U[:, fires]) @ V[fires]
+        before, J = h @ weights.last_U + weights.last_s, J @ weights.last_U
+        distances.append(np.abs(before) / np.linalg.norm(J, axis=0))
+        outputs, J = np.maximum(before, 0) @ weights.last_V, J[:, before > 0] @ weights.last_V[before > 0]
+        others = np.arange(5) != outputs.argmax()
+        lead = outputs.max() - outputs[others]
+        distances.append(lead / np.linalg.norm(J[:, [outputs.argmax()]] - J[:, others], axis=0))
+        assert radius == pytest.approx(np.concatenate(distances).min(), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ([[1.0, np.nan]], "`x` must be finite"),
+        ([[1.0, np.inf]], "`x` must be finite"),
+        ([[1.0]], "`x` must have rows of length 2"),
+        ([1.0, 2.0], r"`x` must have shape \(n, d\)"),
+        ([["a", "b"]], "`x` must hold real numbers"),
+    ],
+)
+def test_bad_points(x, message):
+    weights = construct(*sample(5, 2, 2), 2, 2, "norm", 0)
+    with pytest.raises(ValueError, match=message):
+        radii_of(weights, x)
+
+
+def test_weights_that_are_not_finite():
+    x, labels = sample(5, 2, 2)
+    model = memorize(x, labels, 2, width=2, check=())
+    U, s, V = model.get_layer("blocks").get_weights()
+    model.get_layer("blocks").set_weights([U * np.nan, s, V])
+    with pytest.raises(ValueError, match="NaN or infinite weights in layer 'blocks'"):
+        certified_radii(model, x)

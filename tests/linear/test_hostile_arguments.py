@@ -1,0 +1,264 @@
+"""Every public function with arguments of any scale, type and shape: a right result, or a ValueError that names one."""
+
+import dataclasses
+import inspect
+import warnings
+
+import numpy as np
+import pytest
+
+from idmatters_tf import linear
+
+RNG = np.random.default_rng(0)
+A = 0.1 * RNG.normal(size=(3, 2, 2))
+W = A[:, None].copy()
+X, Y = RNG.normal(size=(2, 2, 5))
+R = np.array([[1.5, 0.4], [-0.3, 0.8]])
+DEFINITE = np.diag([1.5, 0.7])
+S = np.array([[2.0, 0.3], [0.3, 0.5]])
+MOMENTS = {"W": W, "sxx": S, "syx": R @ S}
+FLOW = {"rtol": 1e-8, "atol": 1e-10, "max_evaluations": 2000}
+
+CASES = {
+    "augment": {"R": R},
+    "balance_defects": {"W": W},
+    "balancedness": {"W": W},
+    "certificates": {"W": W, "sxx": np.eye(2), "syx": DEFINITE, "learning_rate": 0.01},
+    "compose": {"A": A},
+    "descent_against_flow": {
+        **MOMENTS,
+        "learning_rate": 0.01,
+        "steps": 4,
+        "record_every": 2,
+        "tolerance": 0.1,
+        "max_evaluations": 2000,
+    },
+    "dominance_factors": {"norms": np.array([0.1, 0.2])},
+    "excess_risk": MOMENTS,
+    "factorization_bounds": {"R": R, "depth": 3},
+    "factorize": {"R": R, "depth": 3, "method": "polar", "on_negative_determinant": "raise"},
+    "flip_sign": {"R": np.diag([1.0, 2.0, 3.0])},
+    "gradient_descent": {
+        **MOMENTS,
+        "W": W[None],
+        "learning_rates": 0.01,
+        "steps": 3,
+        "weight_decay": 0.0,
+        "record_every": 1,
+    },
+    "gradient_dominance": {"A": A, "R": R, "covariance": S},
+    "gradient_flow": {**MOMENTS, "times": np.array([0.0, 0.1, 0.2]), **FLOW},
+    "identity_start_barrier": {"R": DEFINITE, "depth": 3, "learning_rate": 0.01},
+    "initial_weights": {"kind": "xavier", "units": 2, "shortcut_depth": 1, "dim": 2, "seed": 0, "networks": 2},
+    "layer_norms": {"A": A},
+    "least_squares_optimum": {"X": X, "Y": Y},
+    "normal_form": {"N": np.array([[1.0, -2.0], [2.0, 1.0]])},
+    "operator_angle": {"R": R},
+    "population_risk": {"A": A, "R": R, "covariance": S, "noise_variance": 1.0},
+    "positivity": {"M": R},
+    "principal_components": {"X": X, "components": 2, "method": "svd"},
+    "project_to_positive": {"M": R, "gamma": 0.1},
+    "projected_descent": {
+        "W": np.eye(2) + A,
+        "sxx": np.eye(2),
+        "syx": DEFINITE,
+        "learning_rate": 0.01,
+        "steps": 3,
+        "gamma": 0.1,
+    },
+    "risk_gradient": {"A": A, "R": R, "covariance": S},
+    "scalar_recursions": {"eigenvalues": np.array([1.5, 0.7]), "depth": 3, "learning_rate": 0.01, "steps": 4},
+    "scale_to_smallest_gamma": {"R": R},
+    "sharpness": MOMENTS,
+    "shortcut_compose": {"W": W},
+    "shortcut_gradient": MOMENTS,
+    "shortcut_hessian": MOMENTS,
+    "shortcut_risk": {**MOMENTS, "syy_trace": 3.0},
+    "stability_limit": {"learning_rate": 0.1, "momentum": 0.1},
+    "sufficient_statistics": {"X": X, "Y": Y},
+    "tensor_norm": {"A": A},
+    "whiten": {"X": X, "components": 2, "method": "svd"},
+    "zero_hessian_spectrum": {"units": 2, "n": 1, "sxx": S, "syx": R, "slope": 1.0},
+    "zero_stationary_order": {"shortcut_depth": 2, "sxx": S, "syx": R},
+}
+# NaN after a divergence, or numbers that can be infinite, as their docstrings say.
+NOT_ALWAYS_FINITE = {
+    "certificates",
+    "descent_against_flow",
+    "gradient_descent",
+    "projected_descent",
+    "scalar_recursions",
+    "stability_limit",
+}
+# None is a default.
+OPTIONAL = {"covariance", "sxx", "components", "networks", "gamma"}
+
+SCALES = [float(f"1e{exponent}") for exponent in (-308, -300, -200, -160, -100, 100, 160, 200, 300, 307)]
+
+
+def first_entry(value):
+    def changed(array):
+        array = array.copy()
+        array.flat[0] = value
+        return array
+
+    return changed
+
+
+WRONG_ARRAYS = {
+    "NaN": first_entry(np.nan),
+    "infinite": first_entry(np.inf),
+    "infinite in float64": lambda array: np.full(array.shape, np.longdouble("1e4000")),
+    "text": lambda array: np.full(array.shape, "a"),
+    "objects": lambda array: np.full(array.shape, object()),
+    "complex": lambda array: array + 1j,
+    "long integers": lambda array: np.full(array.shape, 10**400, dtype=object),
+    "ragged": lambda array: [[1.0, 2.0], [3.0]],
+    "a dict": lambda array: {},
+    "no axes": lambda array: 1.0,
+    "nothing": lambda array: None,
+    "empty rows": lambda array: array[..., :0],
+}
+FINE_ARRAYS = {
+    "integers": lambda array: np.round(array).astype(int),
+    "short floats": lambda array: array.astype(np.float16),
+    "zeros": np.zeros_like,
+    **{f"times {scale}": (lambda array, scale=scale: array * scale) for scale in SCALES},
+}
+WRONG_NUMBERS = [np.nan, np.inf, -1, "a", None, 1j, 10**400, -0.5, object(), [[1.0]]]
+FINE_NUMBERS = [0, 0.0, 1, 2, np.int64(2), np.float32(0.5), 1e-300, 1e300]
+
+
+def leaves(result):
+    if dataclasses.is_dataclass(result):
+        result = tuple(getattr(result, field.name) for field in dataclasses.fields(result))
+    if isinstance(result, dict):
+        result = tuple(result.values())
+    if isinstance(result, tuple):
+        return [leaf for part in result for leaf in leaves(part)]
+    return [np.asarray(result)] if isinstance(result, (float, np.ndarray)) else []
+
+
+def outcome(name, arguments):
+    """None for a finite result, the message of a ValueError; all else fails."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            result = getattr(linear, name)(**arguments)
+        except ValueError as error:
+            assert str(error).startswith(("Argument", "The flow could not be followed")), (arguments, error)
+            return str(error)
+    if name not in NOT_ALWAYS_FINITE:
+        assert all(np.isfinite(leaf).all() for leaf in leaves(result)), arguments
+    return None
+
+
+def test_every_function_has_a_case():
+    functions = {name for name in linear.__all__ if inspect.isfunction(getattr(linear, name))}
+    # Its arguments are those of gradient_descent, in dicts.
+    assert functions - {"sweep"} == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_arrays(name):
+    for argument, array in CASES[name].items():
+        if not isinstance(array, np.ndarray):
+            continue
+        assert outcome(name, CASES[name]) is None
+        for kind, changed in WRONG_ARRAYS.items():
+            if (kind == "nothing" and argument in OPTIONAL) or (kind == "no axes" and name == "gradient_descent"):
+                continue
+            message = outcome(name, {**CASES[name], argument: changed(array)})
+            assert message is not None, (argument, kind)
+            assert f"`{argument}`" in message, (argument, kind, message)
+        for changed in FINE_ARRAYS.values():
+            outcome(name, {**CASES[name], argument: changed(array)})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers(name):
+    for argument, number in CASES[name].items():
+        if isinstance(number, np.ndarray):
+            continue
+        for wrong in WRONG_NUMBERS:
+            if (wrong is None and argument in OPTIONAL) or (argument == "slope" and wrong in (-1, -0.5)):
+                continue
+            if isinstance(number, int) and isinstance(wrong, int) and wrong > 0:
+                # A size, a seed or a limit without end.
+                continue
+            if argument == "gamma" and name == "project_to_positive" and isinstance(wrong, (int, float)):
+                if np.isfinite(float(min(wrong, 1e308))) and wrong < 0:
+                    continue
+            message = outcome(name, {**CASES[name], argument: wrong})
+            assert message is not None, (argument, wrong)
+            assert f"`{argument}`" in message, (argument, wrong, message)
+        if isinstance(number, float):
+            for fine in FINE_NUMBERS:
+                outcome(name, {**CASES[name], argument: fine})
+
+
+# Results of functions that are homogeneous: (function of the scale, degree).
+HOMOGENEOUS = {
+    "population_risk": (lambda s: linear.population_risk(A, R, s * S, 0.0), 1),
+    "risk_gradient": (lambda s: linear.risk_gradient(A, R, s * S), 1),
+    "gradient_dominance": (lambda s: linear.gradient_dominance(A, R, s * S).excess_risk, 1),
+    "excess_risk": (lambda s: linear.excess_risk(W, s * S, s * R), 1),
+    "shortcut_risk": (lambda s: linear.shortcut_risk(W, s * S, s * R, 3.0 * s), 1),
+    "shortcut_gradient": (lambda s: linear.shortcut_gradient(W, s * S, s * R), 1),
+    "shortcut_hessian": (lambda s: linear.shortcut_hessian(W, s * S, s * R), 1),
+    "sharpness": (lambda s: linear.sharpness(W, s * S, s * R), 1),
+    "zero_hessian_spectrum, dense": (lambda s: linear.zero_hessian_spectrum(2, 1, s * S, s * R), 1),
+    "zero_hessian_spectrum": (lambda s: linear.zero_hessian_spectrum(3, 1, s * S, s * DEFINITE), 1),
+    "zero_stationary_order": (lambda s: linear.zero_stationary_order(2, s * S, s * S), 0),
+    "least_squares_optimum": (lambda s: linear.least_squares_optimum(s * X, s * Y)[0], 0),
+    "whiten": (lambda s: linear.whiten(s * X).coordinates, 0),
+    "whiten, covariance": (lambda s: linear.whiten(s * X, method="covariance").coordinates, 0),
+    "whiten, transform": (lambda s: linear.whiten(s * X).transform, -1),
+    "whiten, mean": (lambda s: linear.whiten(s * X).mean, 1),
+    "principal_components": (lambda s: linear.principal_components(s * X).coordinates, 1),
+    "normal_form": (lambda s: linear.normal_form(s * CASES["normal_form"]["N"]).blocks, 1),
+    "operator_angle": (lambda s: linear.operator_angle(s * R), 0),
+    "project_to_positive": (lambda s: linear.project_to_positive(s * R, s), 1),
+    "positivity": (lambda s: linear.positivity(s * R), 1),
+    "scale_to_smallest_gamma": (lambda s: linear.scale_to_smallest_gamma(s * R).scaled, 0),
+    "identity_start_barrier": (lambda s: linear.identity_start_barrier(s * np.diag([1.0, -1.0]), 2, 0.0) ** 0.5, 1),
+    "layer_norms": (lambda s: linear.layer_norms(s * A), 1),
+    "balancedness": (lambda s: linear.balancedness(s * W, shortcut=False) ** 0.5, 1),
+    "gradient_flow": (lambda s: linear.gradient_flow(W, s * S, s * R, np.array([0.0, 1.0]) / s).weights, 0),
+    "stability_limit": (lambda s: linear.stability_limit(s), -1),
+}
+
+
+@pytest.mark.parametrize("name", HOMOGENEOUS)
+@pytest.mark.parametrize("exponent", [-980, -500, 500, 980])
+def test_scales(name, exponent):
+    function, degree = HOMOGENEOUS[name]
+    if name in ("identity_start_barrier", "balancedness", "gradient_dominance", "least_squares_optimum"):
+        # Squares of the scale.
+        exponent //= 2
+    found = np.ldexp(function(2.0**exponent), -degree * exponent)
+    np.testing.assert_allclose(found, function(1.0), rtol=1e-12, atol=1e-14)
+
+
+def test_a_flow_that_needs_more_gradients_says_so():
+    arguments = {**MOMENTS, "times": np.array([1e100]), "max_evaluations": 500}
+    with pytest.raises(ValueError, match="`max_evaluations` must be large enough.*max_evaluations=500, used up at time"):
+        linear.gradient_flow(**arguments)
+    # Exactly as many as it needs are enough.
+    needed = linear.gradient_flow(**MOMENTS, times=np.array([1.0])).evaluations
+    linear.gradient_flow(**MOMENTS, times=np.array([1.0]), max_evaluations=needed)
+    with pytest.raises(ValueError, match="max_evaluations"):
+        linear.gradient_flow(**MOMENTS, times=np.array([1.0]), max_evaluations=needed - 1)
+
+
+def test_times_may_repeat():
+    once = linear.gradient_flow(**MOMENTS, times=np.array([0.0, 0.5]))
+    twice = linear.gradient_flow(**MOMENTS, times=np.array([0.0, 0.0, 0.5, 0.5]))
+    np.testing.assert_array_equal(twice.weights, once.weights[[0, 0, 1, 1]])
+    assert (linear.descent_against_flow(**MOMENTS, learning_rate=0.0, steps=3).distance == 0).all()
+
+
+@pytest.mark.parametrize("gamma", [0.0, -0.1, np.nan, np.inf])
+def test_projected_descent_needs_a_positive_bound(gamma):
+    with pytest.raises(ValueError, match="`gamma` must be"):
+        linear.projected_descent(**{**CASES["projected_descent"], "gamma": gamma})
