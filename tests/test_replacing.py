@@ -146,8 +146,7 @@ def test_a_file_replaces_nothing_but_a_file(places, occupy):
     with pytest.raises(PathOccupied), updating(path.parent, ["other", path.name]) as beside:
         raise AssertionError(f"{beside} was yielded")
     with pytest.raises(PathOccupied), updating(path.parent) as beside:
-        for name in ("other", path.name):
-            (beside / name).write_text("new")
+        [(beside / name).write_text("new") for name in ("other", path.name)]
     assert tree(path.parents[1]) == before
 
 
@@ -164,10 +163,16 @@ def test_a_folder_replaces_nothing_but_a_folder_of_its_own(places, occupy):
 @pytest.mark.parametrize("occupy", NO_FILES)
 def test_what_comes_in_the_meantime_is_not_replaced(places, occupy):
     path, elsewhere = places
-    with pytest.raises(PathOccupied), replacing(path) as beside:
-        beside.write_text("new")
-        occupy(path, elsewhere)
-        before = {name: each for name, each in tree(path.parents[1]).items() if ".writing-" not in name}
+    before = {}
+
+    def write():
+        with replacing(path) as beside:
+            occupy(path, elsewhere)
+            before.update(tree(path.parents[1]))
+            beside.write_text("new")
+
+    with pytest.raises(PathOccupied):
+        write()
     assert tree(path.parents[1]) == before
 
 
