@@ -37,7 +37,7 @@ FILES = ("config.json", *RESULTS, ".lock", ".cluster-token")
 EXPORTED_FOLDERS = ("saved_model", "best/saved_model")
 # and folders to which files are added.
 CHECKPOINTS, EVENTS = ("checkpoints", "checkpoints/best"), "events"
-FOLDERS = ("best", *CHECKPOINTS, EVENTS)
+FOLDERS = ("best", *CHECKPOINTS, EVENTS, "events/train", "events/test")
 # What is in a run's folder before the run has begun.
 _PREPARATIONS = (".cluster-token", ".lock", ".writing-")
 

@@ -19,6 +19,7 @@ from idmatters_tf.checkpointing import (
     saved_steps,
     saving,
 )
+from idmatters_tf.locking import check_held
 from idmatters_tf.replacing import remove_unfinished
 from trainers.cli.arguments import RunError, UsageError
 from trainers.run.records import encode, read
@@ -92,6 +93,7 @@ class Checkpoints:
                 for name, text in texts.items():
                     (beside / name).write_text(text, encoding="utf-8")
         except (OSError, tf.errors.OpError) as error:
+            check_held(folder)
             reason = _reason(error)
             remedy = "Make room" if re.search("space|quota|too large", reason) else "Mend this"
             raise RunError(
