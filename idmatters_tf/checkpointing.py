@@ -67,8 +67,8 @@ def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         check_replaceable(path, folder=True)
-    except PathOccupied:
-        put_aside(path)
+    except PathOccupied as error:
+        put_aside(error.path)
     with replacing(path, folder=True) as beside:
         beside.mkdir()
         yield beside

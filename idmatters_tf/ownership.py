@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 MANIFEST = "manifest.json"
+REPLACED = ".replaced-"
 # Far beyond the manifest of any folder that is written here.
 _LARGEST_MANIFEST = 1 << 24
 _KINDS = {
@@ -55,13 +56,20 @@ def check_replaceable(path: str | os.PathLike, *, folder: bool = False) -> None:
     """
     path = pathlib.Path(path)
     mode = mode_of(path)
-    reason = None
-    if folder:
-        reason = None if mode is None else _foreign(path)
-    elif mode is not None and not stat.S_ISREG(mode):
-        reason = f"is {_kind(mode)}, not a file"
-    if reason is not None:
-        raise PathOccupied(path, reason)
+    if not folder:
+        if mode is not None and not stat.S_ISREG(mode):
+            raise PathOccupied(path, f"is {_kind(mode)}, not a file")
+        return
+    # The name that the old folder gets while it is replaced has to be free as well.
+    for each in (aside_of(path), path):
+        reason = None if mode_of(each) is None else _foreign(each)
+        if reason is not None:
+            raise PathOccupied(each, reason)
+
+
+def aside_of(path: pathlib.Path) -> pathlib.Path:
+    """Return the path to which a folder is renamed while another one takes its place."""
+    return path.with_name(f"{REPLACED}{path.name}")
 
 
 def check_folder(path: str | os.PathLike, *, links: bool = True) -> None:
@@ -184,6 +192,9 @@ def _foreign(folder):
     mode = os.lstat(folder).st_mode
     if not stat.S_ISDIR(mode):
         return f"is {_kind(mode)}, not a folder"
+    if folder.name.startswith(REPLACED) and not os.listdir(folder):
+        # Its removal was cut off.
+        return None
     try:
         manifest = read_manifest(folder)
     except (ValueError, OSError, PathOccupied):

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator
 from idmatters_tf.locking import check_held
 from idmatters_tf.ownership import (
     MANIFEST,
-    PathOccupied,
+    REPLACED,
+    aside_of,
     check_replaceable,
     is_complete,
     mode_of,
@@ -27,7 +28,7 @@ from idmatters_tf.ownership import (
     write_manifest,
 )
 
-_WRITING, _REPLACED = ".writing-", ".replaced-"
+_WRITING = ".writing-"
 # The second form is that of checkpoints of an earlier version.
 _UNFINISHED = re.compile(r"\.writing-([0-9]+-.+|step-[0-9]{8,18})", re.DOTALL)
 
@@ -57,8 +58,6 @@ def replacing(path: str | os.PathLike, *, folder: bool = False) -> Iterator[path
         _remove(beside)
         if folder:
             _finish_exchange(path)
-            if mode_of(_aside(path)) is not None:
-                raise PathOccupied(_aside(path), "is in the way of a replacement")
         yield beside
         if folder and not (beside / MANIFEST).exists():
             write_manifest(beside)
@@ -127,8 +126,8 @@ def remove_unfinished(folder: str | os.PathLike) -> None:
     for path in [*folder.glob(f"{_WRITING}*")]:
         if _UNFINISHED.fullmatch(path.name):
             _remove(path)
-    for path in [*folder.glob(f"{_REPLACED}?*")]:
-        _finish_exchange(folder / path.name.removeprefix(_REPLACED))
+    for path in [*folder.glob(f"{REPLACED}?*")]:
+        _finish_exchange(folder / path.name.removeprefix(REPLACED))
 
 
 def _exchange(new, path):
@@ -137,7 +136,7 @@ def _exchange(new, path):
         os.rename(new, path)
         _sync(path.parent)
         return
-    aside = _aside(path)
+    aside = aside_of(path)
     os.rename(path, aside)
     try:
         _sync(path.parent)
@@ -152,7 +151,7 @@ def _exchange(new, path):
 
 def _finish_exchange(path):
     """Put the old folder back if there is no new one, else remove it."""
-    aside = _aside(path)
+    aside = aside_of(path)
     if mode_of(aside) is None:
         return
     if mode_of(path) is None and is_complete(aside):
@@ -160,10 +159,6 @@ def _finish_exchange(path):
         _sync(path.parent)
     else:
         remove_own(aside)
-
-
-def _aside(path):
-    return path.with_name(_REPLACED + path.name)
 
 
 def _remove(path):

@@ -1,9 +1,7 @@
 """Files and folders replace only what they may replace, entirely or not at all, whenever the process is killed."""
 
 import os
-import pathlib
 import signal
-import socket
 import subprocess
 import sys
 
@@ -13,6 +11,7 @@ from idmatters_tf.checkpointing import put_aside, remove_oldest, saved_steps, sa
 from idmatters_tf.ownership import MANIFEST, PathOccupied
 from idmatters_tf.replacing import remove_unfinished, replacing, updating, write_atomically
 from tests.conftest import ROOT
+from tests.support.occupants import NO_FILES, NO_FOLDERS, tree, write_folder
 
 
 @pytest.fixture(autouse=True)
@@ -20,113 +19,11 @@ def default_policy():
     """In place of the one for all tests: nothing is computed in this process, so Keras need not be imported."""
 
 
-def tree(folder):
-    """Everything below a folder by path: the content of a file, the target of a link, else its kind."""
-    found = {}
-    for root, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            path = pathlib.Path(root, name)
-            if path.is_symlink():
-                found[str(path)] = f"-> {os.readlink(path)}"
-            else:
-                found[str(path)] = path.read_bytes() if path.is_file() else oct(path.stat().st_mode)
-    return found
-
-
-def fill(folder, text):
-    folder.mkdir()
-    (folder / "variables").mkdir()
-    (folder / "assets").mkdir()
-    (folder / "saved_model.pb").write_text(text)
-    (folder / "variables" / "variables.index").write_text(text)
-
-
-def write_folder(path, text="new"):
-    with replacing(path, folder=True) as beside:
-        fill(beside, text)
-
-
 def contents(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 WRITTEN = {"assets", "variables", "saved_model.pb", "variables/variables.index", MANIFEST}
-
-
-# What may stand at a path, by name; each function makes it, and anything that a link leads to in `elsewhere`.
-def _folder(path, elsewhere):
-    path.mkdir()
-
-
-def _folder_with_a_file(path, elsewhere):
-    path.mkdir()
-    (path / "thesis.txt").write_text("mine")
-
-
-def _old_export(path, elsewhere):
-    fill(path, "old")
-
-
-def _other_manifest(path, elsewhere):
-    fill(path, "old")
-    (path / MANIFEST).write_text('{"name": "an app", "files": ["saved_model.pb"]}')
-
-
-def _manifest_that_is_a_link(path, elsewhere):
-    write_folder(path)
-    os.rename(path / MANIFEST, elsewhere / "m")
-    (path / MANIFEST).symlink_to(elsewhere / "m")
-
-
-def _foreign_file(path, elsewhere):
-    write_folder(path)
-    (path / "variables" / "notes.txt").write_text("mine")
-
-
-def _foreign_folder(path, elsewhere):
-    write_folder(path)
-    (path / "mine").mkdir()
-
-
-def _link_for_a_listed_file(path, elsewhere):
-    write_folder(path)
-    os.rename(path / "saved_model.pb", elsewhere / "mine")
-    (path / "saved_model.pb").symlink_to(elsewhere / "mine")
-
-
-def _link_to_a_file(path, elsewhere):
-    (elsewhere / "mine").write_text("mine")
-    path.symlink_to(elsewhere / "mine")
-
-
-def _link_to_nothing(path, elsewhere):
-    path.symlink_to(elsewhere / "nothing")
-
-
-def _link_to_a_folder(path, elsewhere):
-    write_folder(elsewhere / "mine")
-    path.symlink_to(elsewhere / "mine")
-
-
-def _pipe(path, elsewhere):
-    os.mkfifo(path)
-
-
-def _socket(path, elsewhere):
-    # Its path may have 107 letters only.
-    here = os.getcwd()
-    os.chdir(path.parent)
-    try:
-        with socket.socket(socket.AF_UNIX) as each:
-            each.bind(path.name)
-    finally:
-        os.chdir(here)
-
-
-LINKS = [_link_to_a_file, _link_to_nothing, _link_to_a_folder]
-NO_FILES = [_folder, _folder_with_a_file, _old_export, *LINKS, _pipe, _socket]
-NO_FOLDERS = [*NO_FILES, _other_manifest, _manifest_that_is_a_link, _foreign_file, _foreign_folder]
-NO_FOLDERS += [_link_for_a_listed_file]
 
 
 @pytest.fixture
@@ -150,7 +47,7 @@ def test_a_file_replaces_nothing_but_a_file(places, occupy):
     assert tree(path.parents[1]) == before
 
 
-@pytest.mark.parametrize("occupy", [lambda path, _: path.write_text("mine"), *NO_FOLDERS])
+@pytest.mark.parametrize("occupy", NO_FOLDERS)
 def test_a_folder_replaces_nothing_but_a_folder_of_its_own(places, occupy):
     path, elsewhere = places
     occupy(path, elsewhere)
@@ -322,7 +219,7 @@ def test_a_foreign_folder_of_the_name_that_is_put_aside_stays(tmp_path):
     (tmp_path / ".replaced-x" / "thesis.txt").write_text("mine")
     before = tree(tmp_path)
     remove_unfinished(tmp_path)
-    with pytest.raises(PathOccupied, match=r"\.replaced-x is in the way"):
+    with pytest.raises(PathOccupied, match=r"\.replaced-x is a folder without"):
         write_folder(tmp_path / "x")
     assert tree(tmp_path) == before
 

@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from idmatters_tf.checkpointing import saved_steps
+from tests.support.occupants import tree
 from tests.support.programs import run_here
-from tests.test_replacing import tree
 from trainers import cifar
 from trainers.run.folder import EXPORTED_FILES, EXPORTED_FOLDERS, FILES, FOLDERS
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from tests.support.occupants import tree
 from tests.support.programs import run_here
-from tests.test_replacing import tree
 from tests.trainers.test_foreign_files import TINY, refused
 from trainers import cifar
 

@@ -17,7 +17,7 @@ from idmatters_tf.locking import FILE, FolderInUse, FolderLock, FolderLost
 from idmatters_tf.ownership import PathOccupied
 from idmatters_tf.replacing import updating, write_atomically
 from tests.conftest import ROOT
-from tests.test_replacing import tree
+from tests.support.occupants import tree
 from trainers.cli.arguments import RunError, UsageError
 from trainers.run.folder import Run
 from trainers.run.lock import locked
@@ -205,10 +205,14 @@ def test_a_lost_folder_is_noticed_by_each_way_to_write(tmp_path, lose):
 
 
 def test_a_lost_folder_ends_a_run_with_exit_code_1(tmp_path):
-    with pytest.raises(RunError, match=r"run was deleted, moved or replaced"), locked(tmp_path / "run", print):
-        (tmp_path / "run" / FILE).unlink()
-        (tmp_path / "run").rmdir()
-        write_atomically(tmp_path / "run" / "result.json", "")
+    def lose_and_write():
+        with locked(tmp_path / "run", print):
+            (tmp_path / "run" / FILE).unlink()
+            (tmp_path / "run").rmdir()
+            write_atomically(tmp_path / "run" / "result.json", "")
+
+    with pytest.raises(RunError, match=r"run was deleted, moved or replaced"):
+        lose_and_write()
     assert not (tmp_path / "run").exists()
 
 

@@ -165,9 +165,7 @@ def test_what_is_no_file_is_damage_and_blocks_nothing(subject, tmp_path, monkeyp
     assert f"{name} is not a regular file" in report
 
 
-@pytest.mark.parametrize(
-    "name", ["../../../../../../../../dev/zero", "/dev/zero", "../x", ".", "..", "", "a/b", "a\0b"]
-)
+@pytest.mark.parametrize("name", [f"{'../' * 9}dev/zero", "/dev/zero", "../x", ".", "..", "", "a/b", "a\0b"])
 def test_a_manifest_that_leads_out_of_its_folder_is_damaged(subject, tmp_path, name):
     path = tmp_path / "step-00000005" / "manifest.json"
     os.mkfifo(tmp_path / "x")
@@ -208,12 +206,12 @@ def test_a_checkpoint_of_another_run_is_refused_and_one_of_an_earlier_version_is
     assert other.checkpoints.restore(print) == 1
     assert_same(other, subject)
     for identity, expected in (
-        ({"seed": 1, "rate": 0.1}, "another run: seed is 0 there and 1 here. Move it back"),
+        ({"seed": 1, "rate": 0.1}, "seed is 0 there and 1 here. Move it back"),
         ({"seed": 1, "rate": 0.2}, "seed is 0 there and 1 here; rate is 0.1 there and 0.2 here"),
         ({"seed": 0}, "rate is 0.1 there and None here"),
     ):
         for folder in (tmp_path, tmp_path / "best"):
-            with pytest.raises(UsageError, match=f"{folder}/step-00000001 is a checkpoint of {expected}"):
+            with pytest.raises(UsageError, match=f"{folder}/step-00000001 is a checkpoint of another run: {expected}"):
                 restore_weights(folder, other.model, print, identity)
         with pytest.raises(UsageError, match=expected):
             identified(tmp_path, **identity).checkpoints.restore(print)
