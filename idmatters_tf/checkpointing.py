@@ -1,4 +1,4 @@
-"""Files, folders and checkpoints that are there entirely or not at all, whenever the process is killed.
+"""Checkpoints that are there entirely or not at all, whenever the process is killed.
 
 A checkpoint is a folder `step-00001000` with any files in it and a manifest of their sizes and SHA-256 sums. It appears
 under its name only when it is complete, so that a kill at any moment leaves the earlier ones as they were. Later damage
@@ -9,62 +9,27 @@ What is in the files is the caller's: `trainers.training.checkpoints` writes Ten
 """
 
 import contextlib
-import hashlib
-import json
 import os
 import pathlib
 import re
-import shutil
+import stat
 from collections.abc import Callable, Iterator
 
-MANIFEST = "manifest.json"
+from idmatters_tf.locking import check_held
+from idmatters_tf.ownership import (
+    MANIFEST,
+    PathOccupied,
+    check_replaceable,
+    fingerprint,
+    mode_of,
+    read_manifest,
+    remove_own,
+    write_manifest,
+)
+from idmatters_tf.replacing import replacing
+
 CHECKPOINT_PREFIX = "step-"
 _CHECKPOINT = re.compile(CHECKPOINT_PREFIX + "([0-9]{8,18})")
-_UNFINISHED = ".writing-"
-
-
-@contextlib.contextmanager
-def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Yields a temporary path beside `path`, which takes the place of `path` once the block has succeeded.
-
-    The block creates a file or a folder there; the temporary name ends like that of `path`, for libraries that choose
-    a format by the suffix. Everything is flushed to disk before it is renamed, so that readers see what was there
-    before or what is complete, and nothing is left behind when the block raises.
-
-    Args:
-        path: a file or folder, which may exist.
-
-    Raises:
-        OSError: it could not be written.
-    """
-    path = pathlib.Path(path)
-    beside = path.with_name(f"{_UNFINISHED}{os.getpid()}-{path.name}")
-    try:
-        _remove(beside)
-        yield beside
-        _flush(beside)
-        if path.is_dir():
-            # A folder cannot be renamed onto one that holds files.
-            shutil.rmtree(path)
-        os.replace(beside, path)
-        _sync(path.parent)
-    finally:
-        _remove(beside)
-
-
-def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
-    """Writes a file of text (UTF-8) or bytes, see `replacing`."""
-    with replacing(path) as beside:
-        beside.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-def remove_unfinished(folder: str | os.PathLike) -> None:
-    """Removes what processes that were killed while writing have left in a folder.
-
-    To be called only by a process that alone writes there.
-    """
-    for path in pathlib.Path(folder).glob(f"{_UNFINISHED}*"):
-        _remove(path)
 
 
 def checkpoint_name(step: int) -> str:
@@ -90,25 +55,38 @@ def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
 
     Args:
         folder: of the checkpoints; made where there is none.
-        step: the number of updates made; a checkpoint of the same step is replaced.
+        step: the number of updates made; a checkpoint of the same step is replaced, anything else of its name is put
+            aside.
 
     Raises:
+        FolderLost: the folder is in one whose lock this process has lost.
         OSError: it could not be written; nothing half-written is left, and the earlier ones are as they were.
     """
-    folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(checkpoint_path(folder, step)) as beside:
+    path = checkpoint_path(folder, step)
+    check_held(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        check_replaceable(path, folder=True)
+    except PathOccupied as error:
+        put_aside(error.path)
+    with replacing(path, folder=True) as beside:
         beside.mkdir()
         yield beside
-        files = {path.name: _fingerprint(path) for path in sorted(beside.iterdir())}
-        manifest = json.dumps({"step": step, "files": files}, indent=2)
-        (beside / MANIFEST).write_text(manifest, encoding="utf-8")
+        write_manifest(beside, step=step)
 
 
 def remove_oldest(folder: str | os.PathLike, keep: int) -> None:
-    """Removes all but the `keep` newest checkpoints."""
+    """Removes all but the `keep` newest checkpoints; one that holds other files as well is kept."""
     for old in saved_steps(folder)[:-keep]:
-        shutil.rmtree(checkpoint_path(folder, old), ignore_errors=True)
+        remove(folder, old)
+
+
+def remove(folder: str | os.PathLike, step: int) -> None:
+    """Remove the checkpoint of a step, unless it holds other files as well."""
+    path = checkpoint_path(folder, step)
+    with contextlib.suppress(PathOccupied):
+        check_replaceable(path, folder=True)
+        remove_own(path)
 
 
 def newest_intact(
@@ -132,53 +110,37 @@ def newest_intact(
 
 def put_aside(path: pathlib.Path) -> None:
     """Moves a damaged checkpoint out of the way, without losing it: its step will be reached and saved again."""
-    os.replace(path, path.with_name(f"damaged-{path.name}-{os.getpid()}"))
+    number = os.getpid()
+    while mode_of(aside := path.with_name(f"damaged-{path.name}-{number}")) is not None:
+        number += 1
+    os.rename(path, aside)
 
 
 def _damage(path, required):
-    """What is wrong with a checkpoint, or None."""
+    """Return what is wrong with a checkpoint, or None."""
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        return "it is not a folder"
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        files = manifest["files"]
+        for entry in os.scandir(path):
+            # TensorFlow would open it, and a named pipe would block it for ever.
+            if not entry.is_file(follow_symlinks=False):
+                return f"{entry.name} is not a regular file"
+        manifest = read_manifest(path)
         if path.name != checkpoint_name(manifest["step"]):
             return f"it is that of step {manifest['step']}"
-        if required not in files:
+        if required not in manifest["files"]:
             return f"{MANIFEST} is not readable"
-        for name, expected in files.items():
-            if _fingerprint(path / name) != expected:
+        there = os.listdir(path)
+        for name, expected in manifest["files"].items():
+            # Only names inside of the folder are opened.
+            if name not in there:
+                return f"{name} is missing"
+            if fingerprint(path / name) != expected:
                 return f"{name} is not what was written"
     except FileNotFoundError as error:
         return f"{pathlib.Path(error.filename).name} is missing"
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return f"{MANIFEST} is not readable"
-    except OSError as error:
+    except (OSError, PathOccupied) as error:
         return str(error)
     return None
-
-
-def _fingerprint(path):
-    with open(path, "rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256")
-    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
-
-
-def _remove(path):
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _flush(path):
-    if path.is_dir():
-        for inner in path.iterdir():
-            _flush(inner)
-    _sync(path)
-
-
-def _sync(path):
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,6 +9,8 @@ import pathlib
 import socket
 import time
 
+from idmatters_tf.ownership import PathOccupied, open_regular
+
 FILE = ".lock"
 # A killed process with many threads and much memory takes a while to disappear.
 _ENDING_SECONDS = 10.0
@@ -27,6 +29,10 @@ class FolderInUse(RuntimeError):
         self.folder, self.holder = folder, holder
 
 
+class FolderLost(RuntimeError):
+    """A folder or its lock was removed, moved or replaced while this process held the lock."""
+
+
 class FolderLock:
     """The lock of a folder, held from the construction on until `release`; the folder is made where there is none.
 
@@ -42,11 +48,13 @@ class FolderLock:
 
     Raises:
         FolderInUse: another process holds it, or this one does by another `FolderLock`.
+        PathOccupied: the file of the lock is a link, or one that was not written here; it is not touched.
         OSError: the folder cannot be written to.
     """
 
     def __init__(self, folder: str | os.PathLike):
         self._folder = pathlib.Path(folder)
+        self._absolute = pathlib.Path(os.path.abspath(folder))
         self._made = [each for each in (self._folder, *self._folder.parents) if not each.exists()]
         self._folder.mkdir(parents=True, exist_ok=True)
         self.protects = True
@@ -57,6 +65,16 @@ class FolderLock:
     def held(self) -> bool:
         """Whether this process still holds the lock, of a folder that is still there."""
         return self in _held and self._is_the_file(self._descriptor)
+
+    def check(self) -> None:
+        """Raise FolderLost unless this process still holds the lock, of a folder that is still there."""
+        if self.held:
+            return
+        lost = self._path if self._folder.is_dir() else self._folder
+        raise FolderLost(
+            f"{lost} was deleted, moved or replaced while this process was using {self._folder}. Nothing more is "
+            f"written there."
+        )
 
     def release(self) -> None:
         """Releases the lock and removes its file, and the folders made for it as far as they hold nothing else."""
@@ -82,7 +100,10 @@ class FolderLock:
     def _acquire(self):
         deadline = time.monotonic() + _ENDING_SECONDS
         while True:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            if not _is_lock(descriptor):
+                os.close(descriptor)
+                raise PathOccupied(self._path, "is not a lock file of this program")
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -108,6 +129,14 @@ class FolderLock:
         return False
 
 
+def check_held(path: str | os.PathLike) -> None:
+    """Raise FolderLost if a path is in a folder that this process has locked, and the lock is lost."""
+    absolute = pathlib.Path(os.path.abspath(path))
+    for lock in [*_held]:
+        if absolute.is_relative_to(lock._absolute):
+            lock.check()
+
+
 # A child that is forked off shares the open file, and with it the lock: it would hold it beyond the end of its parent.
 _held: set[FolderLock] = set()
 
@@ -123,6 +152,12 @@ os.register_at_fork(after_in_child=_forget)
 def _sign(descriptor):
     os.truncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode(), 0)
+
+
+def _is_lock(descriptor):
+    """Return True for a file that `_sign` has written, or is to write; a power cut may have left zeros."""
+    content = os.pread(descriptor, 1000, 0).strip(b"\0")
+    return (not content or content.startswith(b'{"host"')) and os.fstat(descriptor).st_nlink <= 1
 
 
 def _signature(descriptor):

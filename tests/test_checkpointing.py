@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from idmatters_tf.checkpointing import remove_unfinished, replacing, write_atomically
+from idmatters_tf.replacing import remove_unfinished, replacing, write_atomically
 from tests.conftest import ROOT
 
 
@@ -22,11 +22,11 @@ def test_text_and_bytes_replace_what_was_there(tmp_path):
 def test_a_folder_replaces_a_folder(tmp_path):
     target = tmp_path / "saved_model"
     for name in ("old", "new"):
-        with replacing(target) as beside:
+        with replacing(target, folder=True) as beside:
             assert beside.parent == tmp_path
             (beside / "variables").mkdir(parents=True)
             (beside / "variables" / name).write_text(name)
-    assert [path.name for path in target.rglob("*")] == ["variables", "new"]
+    assert {path.name for path in target.rglob("*")} == {"variables", "new", "manifest.json"}
     assert os.listdir(tmp_path) == ["saved_model"]
 
 
@@ -60,7 +60,7 @@ def test_what_a_kill_left_is_removed_later(tmp_path):
     write_atomically(path, "kept")
     script = """
 import os, pathlib, signal, sys
-from idmatters_tf.checkpointing import replacing
+from idmatters_tf.replacing import replacing
 with replacing(pathlib.Path(sys.argv[1])) as beside:
     beside.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)

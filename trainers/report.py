@@ -8,7 +8,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from idmatters_tf.checkpointing import write_atomically
+from idmatters_tf.ownership import check_replaceable
+from idmatters_tf.replacing import write_atomically
 from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
@@ -34,6 +35,10 @@ With --html it writes that file alone, which refers to nothing outside; the runs
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
+
+
+# In --out, besides the figure.
+FILES = ("comparison.md", "comparison.csv", "seeds.csv")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainers.run.tables import write_csv
 
     folder = pathlib.Path(settings.out)
+    for name in (*FILES, f"comparison.{settings.format}"):
+        check_replaceable(folder / name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -106,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _write_html(settings: Settings, file: str) -> int:
     """Writes the page about all runs, whichever program they are of."""
-
+    check_replaceable(file)
     names = settings.names or _short_names(settings.runs)
     runs = {name: Run(path) for name, path in zip(names, settings.runs, strict=True)}
     for run in runs.values():

@@ -5,7 +5,7 @@ import math
 import random
 from collections.abc import Callable
 
-from tests.faults import command_lines, damage, fits, interruptions, peers, soak, workers
+from tests.faults import command_lines, damage, fits, interruptions, outputs, peers, soak, workers
 from tests.faults.bench import Bench
 from tests.faults.tally import Journal, Tally
 
@@ -34,6 +34,8 @@ KINDS = {
     "settings": Kind(workers.other_settings, 0.4, 1),
     "kills": Kind(interruptions.kills, 2, 0),
     "signals": Kind(interruptions.signals, 1, 3),
+    "in-the-way": Kind(outputs.in_the_way, 4, 25),
+    "beside": Kind(outputs.beside, 1, 4),
     "damage": Kind(damage.damage, 1, 1),
     "workers": Kind(workers.kills, 0.4, 0),
     "hangs": Kind(workers.hangs, 0.12, 0),

@@ -7,14 +7,16 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from idmatters_tf.checkpointing import replacing
+from idmatters_tf.ownership import check_replaceable
+from idmatters_tf.replacing import remove_unfinished, updating
 from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, as_dict, make, parse, setting, with_defaults
 from trainers.cli.startup import import_tensorflow, run_program, say
 from trainers.imagenet import ImageNet
 from trainers.run.folder import DataDescription, Run
-from trainers.training.program import free_on_resume
+from trainers.run.lock import locked
+from trainers.training.program import free_on_resume, identity
 from trainers.training.task import Task
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ examples:
   python -m trainers.card runs/small                           into model_cards/small, weights in float32
   python -m trainers.card runs/small --round bfloat16 --repository me/small --data-dir DATA
 
+A folder that was made before is updated: other files in it, such as those of a git repository, are kept.
+
 The folder has README.md, the weights in the form that keras.saving.load_model reads from a path and from
 hf://USER/NAME, training.json with all settings, and the convergence plot. The test error is measured with the weights
 as they are written, in float32.
@@ -34,6 +38,8 @@ exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 
 TASKS: dict[str, type[Task]] = {"trainers.cifar": Cifar, "trainers.imagenet": ImageNet}
 TRAINING = "training.json"
+# All files that are written. The first one marks a folder of this program.
+FILES = (TRAINING, "config.json", "metadata.json", "model.weights.h5", "convergence.png", "README.md")
 # What hubs and repositories take without further ado.
 SMALL_MB = 10
 
@@ -45,7 +51,9 @@ class Settings:
     run: str = setting(
         help="folder of a finished run of trainers.cifar or trainers.imagenet", metavar="RUN", positional=True
     )
-    out: str | None = setting(None, help="the new folder (default: model_cards/ and the run's name)", metavar="DIR")
+    out: str | None = setting(
+        None, help="the folder, new or made by this program (default: model_cards/ and the run's name)", metavar="DIR"
+    )
     round: Literal["none", "float16", "bfloat16"] = setting(
         "none", help="round the weights to this type's values, which makes the file smaller"
     )
@@ -113,18 +121,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = with_defaults(Settings, parse(parser(), argv))
     finished = read(settings.run, settings.data_dir)
     out = pathlib.Path(settings.out or pathlib.Path("model_cards") / finished.run.path.resolve().name)
-    if out.exists() and not (out / TRAINING).is_file():
-        raise UsageError(f"--out {out} exists and is not a folder of this program. Name another one.")
+    _check_out(out)
+    finished.run.check_outputs()
     if settings.measure:
         finished.task.data  # noqa: B018 - loaded before TensorFlow is imported: what is missing is said at once
 
+    with locked(out, say):
+        remove_unfinished(out)
+        return _make(settings, finished, out)
+
+
+def _check_out(out: pathlib.Path) -> None:
+    """Raise UsageError or PathOccupied unless a folder is new, empty or made by this program."""
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out} is a file. Name a folder.")
+    if out.exists() and not _is_card(out):
+        raise UsageError(f"--out {out} exists and is not a folder of this program. Name another one.")
+    for name in FILES:
+        check_replaceable(out / name)
+
+
+def _is_card(out: pathlib.Path) -> bool:
+    if not (out / TRAINING).is_file():
+        # A kill may have left these before the first file was written.
+        return all(path.name.startswith((".lock", ".writing-")) for path in out.iterdir())
+    try:
+        content = json.loads((out / TRAINING).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and {"settings", "result", "error"} <= set(content)
+
+
+def _make(settings: Settings, finished: Finished, out: pathlib.Path) -> int:
+    """Measures the error, writes the folder and says how to publish it. Returns the exit code."""
     import_tensorflow()
     network = _network(finished, settings.round)
     errors = {"the run's own, as trained": finished.result["last_error"]}
     if settings.measure:
         rounding = "float32" if settings.round == "none" else f"rounded to {settings.round}, computed in float32"
         errors[f"these, {rounding}"] = _test_error(finished.task, network)
-    repository = settings.repository or f"USER/{out.name}"
+    repository = settings.repository or f"USER/{out.resolve().name}"
     _write(out, settings, finished, network, errors, repository)
     size = (out / "model.weights.h5").stat().st_size / 1e6
     fits = "below" if size <= SMALL_MB else "more than"
@@ -145,7 +181,7 @@ def _network(finished: Finished, rounding: Any) -> "keras.Model":
 
     run, described = finished.run, finished.described
     network = build_network(finished.task, described.image_shape, described.classes, "float32")
-    if restore_weights(run.checkpoints_path, network, say) is None:
+    if restore_weights(run.checkpoints_path, network, say, identity(type(finished.task), run)) is None:
         raise UsageError(f"{run.path} has no intact checkpoint. Train it again with another --out.")
     network.set_weights(rounded(network.get_weights(), rounding))
     return network
@@ -170,7 +206,7 @@ def _write(
     errors: dict[str, float],
     repository: str,
 ) -> None:
-    """Writes the folder, entirely or not at all."""
+    """Writes the files, each entirely or not at all; others in the folder are kept."""
     from trainers.card import weights
     from trainers.card.text import readme
     from trainers.reproduce.weights import weights_digest
@@ -218,9 +254,7 @@ def _write(
     training.pop("command", None)
     fitted = preprocessing.load(run.path) if task.has_preprocessing else None
     model = with_preprocessing(network, fitted, finished.described.output_names)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(out) as beside:
-        beside.mkdir()
+    with updating(out, FILES) as beside:
         weights.save(model, beside)
         (beside / "README.md").write_text(text, encoding="utf-8")
         (beside / TRAINING).write_text(json.dumps(training, indent=2) + "\n", encoding="utf-8")

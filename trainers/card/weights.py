@@ -5,6 +5,7 @@ from `hf://USER/NAME` alike. Weights stay float32 there whatever they were round
 to load them; the bits that rounding has cleared, grouped by HDF5's shuffle filter, take next to no space.
 """
 
+import contextlib
 import pathlib
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -53,6 +54,9 @@ def save(model: keras.Model, folder: pathlib.Path) -> None:
         RunError: the model that is loaded from there has other weights.
     """
     model.save(folder, zipped=False)
+    with contextlib.suppress(FileNotFoundError):
+        # For files of layers, which those of this package do not have.
+        (folder / "assets").rmdir()
     _compress(folder / WEIGHTS)
     loaded: Any = keras.saving.load_model(folder)
     for before, after in zip(model.get_weights(), loaded.get_weights(), strict=True):

@@ -39,11 +39,13 @@ def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: boo
         overwrite: whether a run that is there is to be discarded.
 
     Raises:
+        PathOccupied: something stands where a result is to be written; nothing is touched.
         UsageError: the folder holds something else or a run with other settings, cannot be written to, or another
             process has it open.
     """
     run = Run(folder, overwrites=overwrite)
     run.check_usable()
+    run.check_outputs()
     with locked(run.path, say):
         yield None if _is_finished(run, saved, overwrite) else run
 

@@ -11,6 +11,15 @@ from trainers.run.figures import save_figure
 from trainers.run.tables import write_csv
 
 
+def output_names(experiments: Iterable[AnyExperiment], format: str) -> list[str]:
+    """Return the names of the files that `write_results` writes for experiments."""
+    return [
+        name
+        for experiment in experiments
+        for name in (f"{experiment.name}.csv", *(f"{figure}.{format}" for figure in experiment.figures))
+    ]
+
+
 def write_results(
     experiment: AnyExperiment, rows: Sequence[Any], folder: pathlib.Path, format: str = "png"
 ) -> list[pathlib.Path]:

@@ -12,6 +12,7 @@ from trainers.expressivity.settings import Settings
 from trainers.run.folder import Run
 
 if TYPE_CHECKING:
+    from trainers.experiments.registry import AnyExperiment
     from trainers.expressivity.sample import Sample
 
 EXAMPLES = """
@@ -43,9 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = with_defaults(Settings, typed)
     _check_together(typed, settings)
     saved = settings_to_save(settings, "compare")
+    from trainers.experiments.results import output_names
+
     out = settings.run.out or f"runs/memorize-{settings.data.dataset}-{settings.data.labels}"
     with open_run(out, saved, settings.run.overwrite) as run:
         if run is not None:
+            run.check_outputs(output_names(_experiments_of(settings), settings.run.format))
             _memorize(run, saved, settings)
     return 0
 
@@ -115,9 +119,7 @@ def _trained(path: str, dataset: str) -> dict[str, Any]:
 def _measure(run: Run, settings: Settings, sample: "Sample") -> dict[str, Any]:
     """Builds, saves, checks and tests the memoriser, and measures how such networks grow. Returns the numbers."""
     from trainers.experiments.progress import Bars
-    from trainers.experiments.registry import AnyExperiment
     from trainers.experiments.results import write_results
-    from trainers.expressivity import constructions, scaling
     from trainers.expressivity.memorizing import generalization, memorize_and_verify
 
     path = run.path / "model.keras"
@@ -125,13 +127,19 @@ def _measure(run: Run, settings: Settings, sample: "Sample") -> dict[str, Any]:
         result = memorize_and_verify(sample, settings.network, path, progress)
     if sample.test_x is not None:
         result["test"] = generalization(path, sample)
-    experiments: list[AnyExperiment] = [constructions.experiment(settings)]
-    if settings.network.construction == "hardt-ma":
-        experiments.append(scaling.experiment(settings))
-    for experiment in experiments:
+    for experiment in _experiments_of(settings):
         with Bars(unit="networks") as progress:
             write_results(experiment, experiment.run(sample, settings, progress), run.path, settings.run.format)
     return result
+
+
+def _experiments_of(settings: Settings) -> "list[AnyExperiment]":
+    from trainers.expressivity import constructions, scaling
+
+    experiments: list[AnyExperiment] = [constructions.experiment(settings)]
+    if settings.network.construction == "hardt-ma":
+        experiments.append(scaling.experiment(settings))
+    return experiments
 
 
 def _print(run: Run, result: Mapping[str, Any]) -> None:

@@ -52,8 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             "--target takes the place of --dim, --condition, --determinant and --seeds: give one or the other."
         )
     saved = settings_to_save(settings)
+    from trainers.experiments.results import output_names
+    from trainers.landscape.experiments import EXPERIMENTS
+
     with open_run(settings.run.out, saved, settings.run.overwrite) as run:
         if run is not None:
+            run.check_outputs(output_names(EXPERIMENTS, settings.run.format))
             targets = _targets(settings)
             run.start(saved, {"origin": targets.origin, "digest": targets.digest()})
             run.finish(_experiments(run, settings, targets))

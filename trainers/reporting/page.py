@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import idmatters_tf
+from trainers.cli.arguments import UsageError
 from trainers.reporting.curves import chart, style
 from trainers.run.figures import rate_drops, running_mean
 from trainers.run.folder import Run
@@ -49,6 +50,9 @@ def page(runs: Mapping[str, Run], title: str, rows: Sequence[Mapping[str, Any]] 
         runs: by name, of any of the programs.
         title: its heading.
         rows: final numbers of the trainings among them, a dict with the same keys for each.
+
+    Raises:
+        UsageError: an image of a run is a link that leaves the run.
     """
     configs = {name: run.config() for name, run in runs.items()}
     parts = [
@@ -164,6 +168,8 @@ def _about(run: Run, config: Mapping[str, Any]) -> list[str]:
         if path.suffix == ".svg" and path.with_suffix(".png") in images:
             continue
         if not name.startswith(("saved_model/", "checkpoints/", ".")):
+            if not path.resolve().is_relative_to(run.path.resolve()):
+                raise UsageError(f"{path} is a link to a file outside of the run. Remove it, or copy the file there.")
             source = f"data:{_IMAGES[path.suffix.lower()]};base64,{base64.b64encode(path.read_bytes()).decode()}"
             shown = html.escape(name)
             parts.append(f'<figure><img src="{source}" alt="{shown}"><figcaption>{shown}</figcaption></figure>')

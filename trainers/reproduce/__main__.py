@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from idmatters_tf import environment
-from idmatters_tf.checkpointing import write_atomically
+from idmatters_tf.replacing import write_atomically
 from trainers.cli.arguments import Parser, RunError, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import explained, run_program, say

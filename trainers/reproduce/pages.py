@@ -10,7 +10,7 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
-from idmatters_tf.checkpointing import write_atomically
+from idmatters_tf.replacing import write_atomically
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, parse
 from trainers.reproduce.rows import NOT_RECORDED, Row, data_sets
@@ -24,6 +24,7 @@ RUNS = "runs"
 _SECTION = re.MULTILINE | re.DOTALL
 _BLOCK = re.compile(r"(<!-- ledger: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _GENERATED = "<!-- Written by `python -m trainers.reproduce --pages docs` from trainers/reproduce/rows/{}. -->\n"
+_MARK = b"<!-- Written by `python -m trainers.reproduce"
 _TASKS = {"trainers.cifar": "Cifar", "trainers.imagenet": "ImageNet"}
 
 
@@ -40,7 +41,8 @@ def write_pages(rows: Mapping[str, Row], docs: pathlib.Path) -> int:
     written = pages(rows, docs)
     (docs / FOLDER).mkdir(exist_ok=True)
     for path in (docs / FOLDER).glob("*.md"):
-        if f"{FOLDER}/{path.name}" not in written:
+        generated = path.is_file() and path.read_bytes().startswith(_MARK)
+        if generated and f"{FOLDER}/{path.name}" not in written:
             path.unlink()
     for name, text in written.items():
         write_atomically(docs / name, text)

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from idmatters_tf.checkpointing import replacing
+from idmatters_tf.replacing import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,26 +8,36 @@ result.json      best and last error, written at the end: its presence says that
 convergence.png, model.keras, saved_model/; best/ with the exports of the checkpoint with the lowest test error
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
-import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from idmatters_tf import environment
-from idmatters_tf.checkpointing import remove_unfinished, saved_steps, write_atomically
+from idmatters_tf.checkpointing import checkpoint_path, saved_steps
+from idmatters_tf.locking import check_held
+from idmatters_tf.ownership import check_folder, check_replaceable, open_regular, remove_own
+from idmatters_tf.replacing import remove_unfinished, write_atomically
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import say, say_nothing
 from trainers.run.records import encode, read
 
 WHERE_DATA_ARE = ("data_dir", "download")
-# What a run writes besides its config: without them it is still a run.
-_RESULTS = ("result.json", "metrics.jsonl", "checkpoints", "events", "preprocessing.keras", "model.keras")
-_RESULTS += ("saved_model", "best", "convergence.png", "convergence.svg", "convergence.pdf")
+# Everything that the training programs write in a run: files that are replaced one by one,
+EXPORTED_FILES = ("model.keras", "best/model.keras")
+RESULTS = ("result.json", "metrics.jsonl", "preprocessing.keras", *EXPORTED_FILES)
+RESULTS += ("convergence.png", "convergence.svg", "convergence.pdf")
+FILES = ("config.json", *RESULTS, ".lock", ".cluster-token")
+# folders that are replaced as a whole,
+EXPORTED_FOLDERS = ("saved_model", "best/saved_model")
+# and folders to which files are added.
+CHECKPOINTS, EVENTS = ("checkpoints", "checkpoints/best"), "events"
+FOLDERS = ("best", *CHECKPOINTS, EVENTS, "events/train", "events/test")
 # What is in a run's folder before the run has begun.
 _PREPARATIONS = (".cluster-token", ".lock", ".writing-")
 
@@ -57,6 +67,15 @@ class DataDescription:
         """A name for each output of the network, also for those beyond the classes of the data; or none at all."""
         extra = range(len(self.class_names), self.classes)
         return (*self.class_names, *(f"class {number}" for number in extra)) if self.class_names else ()
+
+
+def check_exports(folder: pathlib.Path) -> None:
+    """Raise PathOccupied if something in a folder stands where networks are exported to; nothing is touched."""
+    check_folder(folder / "best")
+    for name in EXPORTED_FILES:
+        check_replaceable(folder / name)
+    for name in EXPORTED_FOLDERS:
+        check_replaceable(folder / name, folder=True)
 
 
 class Run:
@@ -111,6 +130,23 @@ class Run:
         existing = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise UsageError(f"--out {self.path} cannot be written: no permission in {existing}. Name another folder.")
+
+    def check_outputs(self, names: Iterable[str] = ()) -> None:
+        """Raise PathOccupied if something in the folder stands where a program writes; nothing is touched.
+
+        A file may stand only where a file is written, and a folder only where a folder is. Links are never followed.
+
+        Args:
+            names: of files that the program writes besides those of every run.
+        """
+        for name in FOLDERS:
+            check_folder(self.path / name, links=name != EVENTS)
+        for name in (*FILES, *names):
+            check_replaceable(self.path / name)
+        check_exports(self.path)
+        if self.overwrites:
+            for path in self._checkpoints():
+                check_replaceable(path, folder=True)
 
     def config(self, program: str | None = None) -> dict[str, Any]:
         """The content of config.json.
@@ -208,11 +244,13 @@ class Run:
             return
         if not self.writes:
             return
+        check_held(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             reason = error.strerror or error
             raise UsageError(f"--out {self.path} cannot be written: {reason}. Name another folder.") from error
+        self.check_outputs()
         self._discard()
         config = {"program": program, "settings": settings, "data": data, "versions": environment.versions()}
         if numerics is not None:
@@ -243,13 +281,23 @@ class Run:
             remove_unfinished(folder)
 
     def _discard(self):
-        """Removes the results of a run, and nothing else."""
-        for name in _RESULTS:
-            path = self.path / name
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+        """Removes the results of a run, and nothing else; see `check_outputs`."""
+        for name in RESULTS:
+            (self.path / name).unlink(missing_ok=True)
+        for path in (*self._checkpoints(), *(self.path / name for name in EXPORTED_FOLDERS)):
+            remove_own(path)
+        for path in (self.path / EVENTS).rglob("events.out.tfevents.*"):
+            if path.is_file():
+                path.unlink()
+        folders = [path for path in (self.path / EVENTS).rglob("*") if path.is_dir()]
+        for folder in (*reversed(folders), *(self.path / name for name in reversed(FOLDERS))):
+            # Fails where it holds something else.
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def _checkpoints(self):
+        folders = [self.path / name for name in CHECKPOINTS]
+        return [checkpoint_path(folder, step) for folder in folders for step in saved_steps(folder)]
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of metrics.jsonl that are whole; the first call says which are not."""
@@ -272,7 +320,7 @@ class Run:
         path = self.path / "metrics.jsonl"
         found = [record for record in read(path, say if saved is None else say_nothing) if 0 < step >= record["step"]]
         if saved is not None and found != saved and self.writes:
-            say(f"{path} was damaged or incomplete: it is written again from the checkpoint of step {step}.")
+            say(f"{path} differs from the records in the checkpoint of step {step}: it is written again from them.")
         if saved is None and step and all(record["step"] != step for record in found):
             last = max((record["step"] for record in found), default=0)
             say(
@@ -285,11 +333,13 @@ class Run:
         return self.records
 
     def record(self, **values: Any) -> None:
-        """Appends a record to metrics.jsonl."""
+        """Appends a record to metrics.jsonl. Raises FolderLost where the folder is no longer there."""
         if not self.writes:
             return
+        check_held(self.path)
         if self._metrics is None:
-            self._metrics = open(self.path / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - kept open
+            descriptor = open_regular(self.path / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            self._metrics = open(descriptor, "a", encoding="utf-8")  # noqa: SIM115 - kept open
         self.records.append(values)
         self._metrics.write(encode([values]))
         self._metrics.flush()

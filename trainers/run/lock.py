@@ -4,8 +4,8 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 
-from idmatters_tf.locking import FolderInUse, FolderLock
-from trainers.cli.arguments import UsageError
+from idmatters_tf.locking import FolderInUse, FolderLock, FolderLost
+from trainers.cli.arguments import RunError, UsageError
 
 
 @contextlib.contextmanager
@@ -20,6 +20,8 @@ def locked(folder: str | os.PathLike, say: Callable[[str], object]) -> Iterator[
 
     Raises:
         UsageError: another process holds the lock, or the folder cannot be written to.
+        PathOccupied: the file of the lock is a link, or one of another program.
+        RunError: by the block, where the folder or its lock was removed in the meantime.
     """
     try:
         lock = FolderLock(folder)
@@ -32,5 +34,7 @@ def locked(folder: str | os.PathLike, say: Callable[[str], object]) -> Iterator[
         say(f"{folder} is on a file system without locks: let no other process use it as its --out.")
     try:
         yield
+    except FolderLost as error:
+        raise RunError(f"{error} Start again with another --out, or put the folder back first.") from error
     finally:
         lock.release()

@@ -69,9 +69,12 @@ def _run(run: Run, command: str, saved: dict[str, Any], settings: Settings) -> i
 
     # Only a BLAS that is loaded can be limited.
     import idmatters_tf.linear  # noqa: F401
+    from trainers.experiments.results import output_names
+    from trainers.shortcuts.experiments import EXPERIMENTS
 
     # Eigenvalues are taken of many matrices side by side, each on one core; see `trainers.shortcuts.spectra`.
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        run.check_outputs(output_names([EXPERIMENTS[command]] if command in EXPERIMENTS else [], settings.run.format))
         problem = _load(settings.data)
         import_tensorflow()
         if isinstance(settings, Theorem1Settings):
@@ -133,10 +136,11 @@ def _training_norms(run: Run, settings: NormsSettings) -> int:
     """Figure 2 from the logs of trainers.cifar; what is in the folder already is written again."""
     from trainers.experiments.panels import by_column
     from trainers.experiments.progress import Bars
-    from trainers.experiments.results import write_results
+    from trainers.experiments.results import output_names, write_results
     from trainers.shortcuts.training_norms import EXPERIMENT
 
     run.check_usable()
+    run.check_outputs(output_names([EXPERIMENT], settings.run.format))
     with locked(run.path, say), Bars(unit="runs") as progress:
         rows = EXPERIMENT.run(settings.norms.runs or (), settings, progress)
         paths = write_results(EXPERIMENT, rows, run.path, settings.run.format)

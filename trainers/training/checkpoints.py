@@ -1,10 +1,10 @@
 """The checkpoints of a run: `tf.train.Checkpoint`s and the records so far, see `idmatters_tf.checkpointing`."""
 
+import json
 import os
 import pathlib
 import re
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,17 +14,21 @@ from idmatters_tf.checkpointing import (
     checkpoint_path,
     newest_intact,
     put_aside,
+    remove,
     remove_oldest,
-    remove_unfinished,
     saved_steps,
     saving,
 )
+from idmatters_tf.locking import check_held
+from idmatters_tf.replacing import remove_unfinished
 from trainers.cli.arguments import RunError, UsageError
 from trainers.run.records import encode, read
 
 RECORDS = "metrics.jsonl"
 # In the folder of checkpoints, that of the weights with the lowest test error.
 BEST = "best"
+# In each checkpoint, what identifies its run; missing in those of earlier versions.
+IDENTITY = "run.json"
 _INDEX = "checkpoint.index"
 
 
@@ -35,12 +39,22 @@ class Checkpoints:
         folder: where they are; created when the first one is saved.
         keep: how many are kept.
         model: of which the best weights are kept.
+        identity: values by name, as JSON, that identify the run, see `trainers.training.program.identity`; None: of no
+            particular run.
         objects: what else is saved, as for `tf.train.Checkpoint`: the optimizer, the step.
     """
 
-    def __init__(self, folder: str | os.PathLike, keep: int = 3, *, model: keras.Model, **objects: Any):
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        keep: int = 3,
+        *,
+        model: keras.Model,
+        identity: Mapping[str, Any] | None = None,
+        **objects: Any,
+    ):
         self.folder = pathlib.Path(folder)
-        self.keep = keep
+        self.keep, self.identity = keep, identity
         self._checkpoint = tf.train.Checkpoint(model=model, **objects)
         self._weights = tf.train.Checkpoint(model=model)
 
@@ -68,15 +82,18 @@ class Checkpoints:
         for other in saved_steps(folder):
             # A run that goes back to an earlier checkpoint may have left a later one.
             if other != step:
-                shutil.rmtree(checkpoint_path(folder, other), ignore_errors=True)
+                remove(folder, other)
 
     def _save(self, folder, step, checkpoint, texts):
+        if self.identity is not None:
+            texts = {**texts, IDENTITY: json.dumps(self.identity)}
         try:
             with saving(folder, step) as beside:
                 checkpoint.write(str(beside / "checkpoint"))
                 for name, text in texts.items():
                     (beside / name).write_text(text, encoding="utf-8")
         except (OSError, tf.errors.OpError) as error:
+            check_held(folder)
             reason = _reason(error)
             remedy = "Make room" if re.search("space|quota|too large", reason) else "Mend this"
             raise RunError(
@@ -97,6 +114,9 @@ class Checkpoints:
 
         Returns:
             Its step, or None where there is none.
+
+        Raises:
+            UsageError: it is a checkpoint of another run, or the one with the best weights is.
         """
         for folder in (self.folder, self.folder / BEST):
             remove_unfinished(folder)
@@ -106,7 +126,12 @@ class Checkpoints:
             put_aside(path)
 
         step = newest_intact(self.folder, _INDEX, on_damage)
+        # A damaged one is reported when it is needed.
+        best = newest_intact(self.folder / BEST, _INDEX, lambda *_: None)
+        if best is not None:
+            check_identity(checkpoint_path(self.folder / BEST, best), self.identity)
         if step is not None:
+            check_identity(checkpoint_path(self.folder, step), self.identity)
             _read(self._checkpoint, checkpoint_path(self.folder, step))
         return step
 
@@ -126,14 +151,48 @@ class Checkpoints:
         _read(self._checkpoint, path)
 
 
-def restore_weights(folder: str | os.PathLike, model: keras.Model, report: Callable[[str], object]) -> int | None:
-    """Restores a model's weights alone from the newest intact checkpoint of a run. Returns its step, or None."""
+def restore_weights(
+    folder: str | os.PathLike,
+    model: keras.Model,
+    report: Callable[[str], object],
+    identity: Mapping[str, Any] | None = None,
+) -> int | None:
+    """Restores a model's weights alone from the newest intact checkpoint of a run. Returns its step, or None.
+
+    With `identity`, raises UsageError where the checkpoint is one of another run.
+    """
     step = newest_intact(
         folder, _INDEX, lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the one before")
     )
     if step is not None:
+        check_identity(checkpoint_path(folder, step), identity)
         _read(tf.train.Checkpoint(model=model), checkpoint_path(folder, step)).expect_partial()
     return step
+
+
+def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> None:
+    """Raise UsageError if an intact checkpoint is one of another run, naming the differences.
+
+    Args:
+        path: of the checkpoint.
+        identity: of this run; None accepts every checkpoint.
+    """
+    if identity is None or not (path / IDENTITY).is_file():
+        return
+    try:
+        saved = dict(json.loads((path / IDENTITY).read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError):
+        saved = {IDENTITY: "unreadable"}
+    differing = [
+        f"{name} is {value!r} there and {identity.get(name)!r} here"
+        for name, value in saved.items()
+        if name not in identity or identity[name] != value
+    ]
+    if differing:
+        raise UsageError(
+            f"{path} is a checkpoint of another run: {'; '.join(differing)}. Move it back to the run that it was "
+            f"copied from, or remove it."
+        )
 
 
 def _read(checkpoint, path):

@@ -1,9 +1,12 @@
 """What is done with the checkpoints of a run without training: the test error, and the exports."""
 
+import pathlib
+
 from idmatters_tf.checkpointing import saved_steps
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, say
-from trainers.run.folder import Run
+from trainers.run.folder import Run, check_exports
+from trainers.run.lock import locked
 from trainers.training.task import Task
 
 
@@ -19,7 +22,7 @@ def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     devices = task.settings.devices
     here = devices.strategy if devices.strategy in ("one", "mirrored") else "auto"
     learner = build_learner(task, data, strategies.make(here, devices.logical_cpus))
-    step = _restore(run, learner.model)
+    step = _restore(task, run, learner.model)
     trainer = SynchronousTrainer(learner)
     measured = trainer.evaluate(task.test_batches())
     top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
@@ -40,17 +43,25 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
         task: with the settings of the run.
         run: with a checkpoint.
         out: a folder; None: that of the run.
+
+    Raises:
+        PathOccupied: something stands where the exports go; nothing is touched.
+        UsageError: another process uses the folder.
     """
     _require_checkpoint(run)
     described = run.data()
-    import_tensorflow()
-    from trainers.training.build import build_network
-    from trainers.training.export import export_run
+    folder = pathlib.Path(out or run.path)
+    check_exports(folder)
+    with locked(folder, say):
+        Run(folder).remove_unfinished()
+        import_tensorflow()
+        from trainers.training.build import build_network
+        from trainers.training.export import export_run
 
-    model = build_network(task, described.image_shape, described.classes, "float32")
-    step = _restore(run, model)
-    print(f"{run.path}, step {step}:")
-    export_run(task, run, model, step, out)
+        model = build_network(task, described.image_shape, described.classes, "float32")
+        step = _restore(task, run, model)
+        print(f"{run.path}, step {step}:")
+        export_run(task, run, model, step, folder)
     return 0
 
 
@@ -59,10 +70,11 @@ def _require_checkpoint(run):
         raise UsageError(f"{run.path} has no checkpoints yet. Train it first: --resume --out {run.path}")
 
 
-def _restore(run, model):
+def _restore(task, run, model):
     from trainers.training.checkpoints import restore_weights
+    from trainers.training.program import identity
 
-    step = restore_weights(run.checkpoints_path, model, say)
+    step = restore_weights(run.checkpoints_path, model, say, identity(type(task), run))
     if step is None:
         raise UsageError(f"{run.path} has no intact checkpoint. Train it again with another --out.")
     return step

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from idmatters_tf.checkpointing import replacing, saved_steps
+from idmatters_tf.checkpointing import saved_steps
 from idmatters_tf.layers import ClassNames, PerImageStandardization
+from idmatters_tf.replacing import replacing
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import say
-from trainers.run.folder import Run
+from trainers.run.folder import Run, check_exports
 from trainers.training import preprocessing as fitted
 from trainers.training.build import in_float32
 from trainers.training.checkpoints import BEST, restore_weights
+from trainers.training.program import identity
 from trainers.training.task import Task
 
 
@@ -37,6 +39,8 @@ def export(
     class_names: Sequence[str] = (),
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes `model.keras` and `saved_model/` into a folder, each entirely or not at all.
+
+    `saved_model/` receives a `manifest.json`, by which a later export finds that it may be replaced.
 
     The SavedModel's signatures, for uint8 images of shape (batch, rows, cols, channels):
 
@@ -66,7 +70,7 @@ def export(
     archive.track(model)
     archive.add_endpoint("serving_default", lambda images: _answers(model, images, class_names), specification)
     archive.add_endpoint("logits", lambda images: model(images, training=False), specification)
-    with replacing(saved_model_path) as beside:
+    with replacing(saved_model_path, folder=True) as beside:
         archive.write_out(str(beside), verbose=False)  # pyright: ignore[reportAttributeAccessIssue]
     return keras_path, saved_model_path
 
@@ -89,8 +93,11 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
 
     Raises:
         RunError: it could not be written.
+        PathOccupied: something stands where the exports go; nothing is touched.
+        UsageError: the best weights are those of another run.
     """
     folder, names = pathlib.Path(out or run.path), run.data().output_names
+    check_exports(folder)
     # Rebuilt in float32 and for one device: what is served should not depend on how it was trained.
     network = in_float32(task, model)
     preprocessing = fitted.load(run.path) if task.has_preprocessing else None
@@ -98,7 +105,7 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
     try:
         folder.mkdir(parents=True, exist_ok=True)
         print(how_to_load(*export(network, folder, preprocessing, names)))
-        if best and best != [step] and restore_weights(run.checkpoints_path / BEST, network, say) is not None:
+        if best and best != [step] and _restore_best(task, run, network):
             (folder / "best").mkdir(exist_ok=True)
             export(network, folder / "best", preprocessing, names)
             print(f"the same of step {best[-1]}, with the lowest test error: {folder / 'best'}")
@@ -106,6 +113,10 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
         raise RunError(
             f"the export to {folder} failed: {error}. Make room, then use --export-only {run.path}"
         ) from error
+
+
+def _restore_best(task, run, network):
+    return restore_weights(run.checkpoints_path / BEST, network, say, identity(type(task), run)) is not None
 
 
 def how_to_load(keras_path: pathlib.Path, saved_model_path: pathlib.Path) -> str:

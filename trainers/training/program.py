@@ -1,5 +1,6 @@
 """The command line of a training program: whether to train, to evaluate or to export, and with which settings."""
 
+import json
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -98,3 +99,23 @@ def check_same(task: type[Task], run: Run, settings: Any, free: Collection[str] 
 def free_on_resume(task: type[Task]) -> set[str]:
     """The settings that may differ when a run is resumed: they change nothing that it computes, beyond rounding."""
     return {option.name for option in options(task.settings_type).values() if option.free_on_resume}
+
+
+def identity(task: type[Task], run: Run) -> dict[str, Any]:
+    """Return what identifies a run: its program, its data and all settings that change what it computes.
+
+    The number of steps is no part of it unless the learning rate of each step depends on it: a run may be extended.
+
+    Args:
+        task: the program's.
+        run: an existing one.
+
+    Returns:
+        JSON values by name.
+    """
+    config = run.config(task.program)
+    settings = make(task.settings_type, config["settings"], run.config_path)
+    free = free_on_resume(task) | ({"steps"} if settings.recipe.schedule != "linear" else set())
+    values = {name: value for name, value in as_dict(settings).items() if name not in free}
+    values |= {"the program": task.program, "the checksum of the data": run.data(config).digest}
+    return json.loads(json.dumps(values))

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -48,6 +48,8 @@ class Session:
         steps: number of updates of the whole run.
         intervals: how often there are records, evaluations and checkpoints.
         cluster: the tasks that train together, see `trainers.cluster.join`.
+        identity: of the run, see `trainers.training.program.identity`; its checkpoints record it, and others are
+            refused.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Session:
         steps: int,
         intervals: Intervals,
         cluster: Cluster | None = None,
+        identity: Mapping[str, Any] | None = None,
     ):
         self.run, self.trainer, self.test, self.events = run, trainer, test, events
         self.steps, self.intervals, self.cluster = steps, intervals, cluster or Alone()
@@ -67,6 +70,7 @@ class Session:
             run.checkpoints_path,
             intervals.keep_checkpoints,
             model=learner.model,
+            identity=identity,
             optimizer=learner.optimizer,
             step=learner.step,
         )

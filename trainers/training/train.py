@@ -43,6 +43,7 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     if source is not None and (overwrite or not Run(folder).checkpoints_path.is_dir()):
         # Before anything is discarded.
         _check_source(Run(source), folder)
+    Run(folder, overwrites=overwrite).check_outputs()
     devices = task.settings.devices
     description = find(devices.control_port, devices.parameter_servers)
     strategy_name = resolve_strategy(devices.strategy, description)
@@ -98,6 +99,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     from idmatters_tf.environment import numerics
     from trainers.run.events import IMAGES, Events
     from trainers.training import preprocessing
+    from trainers.training.program import identity
     from trainers.training.session import Session
 
     # A folder's name may be any bytes.
@@ -106,8 +108,6 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     run.start(as_dict(settings), as_dict(described), task.program, numerics())
     if run.writes:
         run.remove_unfinished()
-        if run.config()["settings"]["steps"] < settings.recipe.steps:
-            run.extend(as_dict(settings))
     if run.writes and task.preprocessing is not None:
         preprocessing.save(task.preprocessing, data.image_shape, run.path)
     say_once(
@@ -120,8 +120,12 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         say_once(f"the learning rate will not drop at {' '.join(map(str, late))}: --steps is {steps}")
     events = Events(run.path / "events", run.writes, run.path.resolve().name)
     train_batches = task.train_batches()
-    session = Session(run, trainer, task.test_batches(), events, steps, settings.run, cluster)
+    # Others than the chief may have no access to the run's folder.
+    run_identity = identity(type(task), run) if run.writes else None
+    session = Session(run, trainer, task.test_batches(), events, steps, settings.run, cluster, run_identity)
     first = session.resume(say)
+    if run.writes and run.config()["settings"]["steps"] < settings.recipe.steps:
+        run.extend(as_dict(settings))
 
     # Loop.
     with explained(task, learner):

@@ -46,7 +46,7 @@ def test_what_the_checkpoint_holds_comes_back(run, capsys, content):
     if content is not None:
         path.write_bytes(content)
     assert run.restore_metrics(20, RECORDS) == run.records == RECORDS
-    assert "was damaged or incomplete: it is written again from the checkpoint of step 20" in capsys.readouterr().err
+    assert "differs from the records in the checkpoint of step 20: it is written again" in capsys.readouterr().err
     assert Run(run.path).metrics() == RECORDS
 
 

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import platform
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,9 +12,14 @@ import time
 
 import pytest
 
-from idmatters_tf.locking import FILE, FolderInUse, FolderLock
+from idmatters_tf.checkpointing import saving
+from idmatters_tf.locking import FILE, FolderInUse, FolderLock, FolderLost
+from idmatters_tf.ownership import PathOccupied
+from idmatters_tf.replacing import updating, write_atomically
 from tests.conftest import ROOT
-from trainers.cli.arguments import UsageError
+from tests.support.occupants import tree
+from trainers.cli.arguments import RunError, UsageError
+from trainers.run.folder import Run
 from trainers.run.lock import locked
 
 HOLD = """
@@ -103,6 +109,111 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
         locked(tmp_path / "file" / "x", print),
     ):
         pass
+
+
+def _link(path, elsewhere):
+    path.symlink_to(elsewhere)
+
+
+def _dangling_link(path, elsewhere):
+    elsewhere.unlink()
+    path.symlink_to(elsewhere)
+
+
+def _second_name(path, elsewhere):
+    path.hardlink_to(elsewhere)
+
+
+def _foreign_file(path, elsewhere):
+    path.write_text("mine")
+
+
+def _pipe(path, elsewhere):
+    os.mkfifo(path)
+
+
+def _folder(path, elsewhere):
+    path.mkdir()
+
+
+@pytest.mark.parametrize("occupy", [_link, _dangling_link, _second_name, _foreign_file, _pipe, _folder])
+def test_what_is_no_lock_is_not_written_to(tmp_path, occupy):
+    elsewhere, run = tmp_path / "elsewhere", tmp_path / "run"
+    elsewhere.write_text("mine")
+    run.mkdir()
+    occupy(run / FILE, elsewhere)
+    before = tree(tmp_path)
+    with pytest.raises(PathOccupied, match=r"\.lock is .*Move it away"):
+        FolderLock(run)
+    assert tree(tmp_path) == before
+
+
+def _delete(run):
+    shutil.rmtree(run)
+
+
+def _move(run):
+    run.rename(run.with_name("moved"))
+
+
+def _replace(run):
+    run.rename(run.with_name("moved"))
+    FolderLock(run)
+
+
+def _unlock(run):
+    (run / FILE).unlink()
+
+
+def _lock_again(run):
+    (run / FILE).unlink()
+    FolderLock(run)
+
+
+@pytest.mark.parametrize("lose", [_delete, _move, _replace, _unlock, _lock_again])
+def test_a_lost_folder_is_noticed_by_each_way_to_write(tmp_path, lose):
+    path = tmp_path / "run"
+    lock = FolderLock(path)
+    run = Run(path)
+    run.start({}, {"digest": "", "origin": ""})
+    run.record(kind="train", step=1)
+    lose(path)
+    before = tree(tmp_path)
+
+    def save():
+        with saving(path / "checkpoints", 1):
+            pass
+
+    def update():
+        with updating(path):
+            pass
+
+    for write in (
+        lambda: run.record(kind="train", step=2),
+        lambda: run.finish({}),
+        lambda: run.restore_metrics(0, []),
+        lambda: write_atomically(path / "table.csv", ""),
+        save,
+        update,
+    ):
+        with pytest.raises(FolderLost, match=f"{path}.* was deleted, moved or replaced while this process was using"):
+            write()
+    write_atomically(tmp_path / "report.html", "")
+    lock.release()
+    (tmp_path / "report.html").unlink()
+    assert tree(tmp_path) == before
+
+
+def test_a_lost_folder_ends_a_run_with_exit_code_1(tmp_path):
+    def lose_and_write():
+        with locked(tmp_path / "run", print):
+            (tmp_path / "run" / FILE).unlink()
+            (tmp_path / "run").rmdir()
+            write_atomically(tmp_path / "run" / "result.json", "")
+
+    with pytest.raises(RunError, match=r"run was deleted, moved or replaced"):
+        lose_and_write()
+    assert not (tmp_path / "run").exists()
 
 
 FORK = """

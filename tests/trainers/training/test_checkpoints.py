@@ -1,6 +1,8 @@
 import json
+import os
 import resource
 import shutil
+import socket
 
 import keras
 import numpy as np
@@ -138,6 +140,88 @@ def test_an_older_checkpoint_under_a_newer_name_is_not_believed(subject, tmp_pat
     _, step, (report,) = restored(tmp_path)
     assert step == 5
     assert "step-00000009 is damaged (it is that of step 3)" in report
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "checkpoint.index", "checkpoint.data-00000-of-00001", "metrics.jsonl", "x"]
+)
+@pytest.mark.parametrize("kind", ["pipe", "socket", "link", "folder"])
+def test_what_is_no_file_is_damage_and_blocks_nothing(subject, tmp_path, monkeypatch, name, kind):
+    path = tmp_path / "step-00000005" / name
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        # It has no end.
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        monkeypatch.chdir(path.parent)
+        with socket.socket(socket.AF_UNIX) as each:
+            each.bind(name)
+    _, step, (report,) = restored(tmp_path)
+    assert step == 4
+    assert f"{name} is not a regular file" in report
+
+
+@pytest.mark.parametrize("name", [f"{'../' * 9}dev/zero", "/dev/zero", "../x", ".", "..", "", "a/b", "a\0b"])
+def test_a_manifest_that_leads_out_of_its_folder_is_damaged(subject, tmp_path, name):
+    path = tmp_path / "step-00000005" / "manifest.json"
+    os.mkfifo(tmp_path / "x")
+    manifest = json.loads(path.read_text())
+    manifest["files"][name] = manifest["files"]["checkpoint.index"]
+    path.write_text(json.dumps(manifest))
+    _, step, (report,) = restored(tmp_path)
+    assert step == 4
+    assert "is missing" in report
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "file"])
+def test_what_is_no_folder_is_no_checkpoint(subject, tmp_path, kind):
+    path, elsewhere = tmp_path / "step-00000005", tmp_path / "elsewhere"
+    path.rename(elsewhere)
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to(elsewhere) if kind == "link" else path.touch()
+    _, step, (report,) = restored(tmp_path)
+    assert step == 4
+    assert "step-00000005 is damaged (it is not a folder)" in report
+    subject.checkpoints.save(5)
+    assert restored(tmp_path)[1] == 5
+    assert (elsewhere / "manifest.json").is_file()
+
+
+def identified(folder, **identity):
+    subject = Subject(folder)
+    subject.checkpoints.identity = identity
+    return subject
+
+
+def test_a_checkpoint_of_another_run_is_refused_and_one_of_an_earlier_version_is_not(tmp_path):
+    subject = identified(tmp_path, seed=0, rate=0.1)
+    subject.advance()
+    subject.checkpoints.save(1)
+    subject.checkpoints.save_best(1)
+    # Settings that were added later are in no earlier checkpoint.
+    other = identified(tmp_path, seed=0, rate=0.1, new=True)
+    assert other.checkpoints.restore(print) == 1
+    assert_same(other, subject)
+    for identity, expected in (
+        ({"seed": 1, "rate": 0.1}, "seed is 0 there and 1 here. Move it back"),
+        ({"seed": 1, "rate": 0.2}, "seed is 0 there and 1 here; rate is 0.1 there and 0.2 here"),
+        ({"seed": 0}, "rate is 0.1 there and None here"),
+    ):
+        for folder in (tmp_path, tmp_path / "best"):
+            with pytest.raises(UsageError, match=f"{folder}/step-00000001 is a checkpoint of another run: {expected}"):
+                restore_weights(folder, other.model, print, identity)
+        with pytest.raises(UsageError, match=expected):
+            identified(tmp_path, **identity).checkpoints.restore(print)
+        assert restore_weights(tmp_path, other.model, print) == 1
+    shutil.rmtree(tmp_path / "step-00000001")
+    with pytest.raises(UsageError, match=r"best/step-00000001 is a checkpoint of another run"):
+        identified(tmp_path, seed=2).checkpoints.restore(print)
+    shutil.rmtree(tmp_path / "best")
+    Subject(tmp_path).checkpoints.save(3)
+    assert identified(tmp_path, seed=2).checkpoints.restore(print) == 3
 
 
 def test_a_manifest_that_names_no_files_vouches_for_nothing(subject, tmp_path):

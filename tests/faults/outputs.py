@@ -1,0 +1,146 @@
+"""Something foreign where a program writes: it is kept, and the program says so or leaves it alone.
+
+The places follow from the programs' own lists of what they write, the occupants from `tests.support.occupants`.
+"""
+
+import pathlib
+import random
+import shutil
+from collections.abc import Iterator
+
+from tests.faults.bench import Bench
+from tests.faults.tally import Tally
+from tests.support.occupants import NO_FILES, NO_FOLDERS, NO_GROWING_FOLDERS, tree
+from trainers import report
+from trainers.card import __main__ as card
+from trainers.experiments.results import output_names
+from trainers.run import folder as run_folder
+
+IN_THE_WAY = "something foreign where a program writes a file or a folder"
+BESIDE = "foreign files among those that a program replaces"
+FORMATS = ("png", "svg", "pdf")
+
+
+def _experiments() -> Iterator[tuple[list[str], list[str]]]:
+    """The words of each program of experiments, and the names of the files that it writes."""
+    from trainers.expressivity.constructions import experiment
+    from trainers.expressivity.settings import Settings
+    from trainers.landscape.experiments import EXPERIMENTS
+    from trainers.shortcuts.experiments import EXPERIMENTS as COMMANDS
+    from trainers.shortcuts.training_norms import EXPERIMENT
+
+    yield ["trainers.landscape.__main__", "--dim", "2"], output_names(EXPERIMENTS, "png")
+    for command, each in COMMANDS.items():
+        yield ["trainers.shortcuts.__main__", command, "--dataset", "digits-like"], output_names([each], "png")
+    yield ["trainers.shortcuts.__main__", "norms", "--runs", "RUN"], output_names([EXPERIMENT], "png")
+    words = ["trainers.expressivity.__main__", "--dataset", "random", "--rows", "20", "--construction", "lookup"]
+    yield words, output_names([experiment(Settings())], "png")
+
+
+def places() -> Iterator[tuple[list[str], str, list]]:
+    """The words of a program, a path in its output folder, and what must not stand there.
+
+    RUN stands for a run, OUT for the folder.
+    """
+    files = {
+        # Once a run is there; without its config.json it is none.
+        ("trainers.cifar", "--resume", "--out", "RUN"): [
+            name for name in run_folder.FILES if name not in ("config.json", "result.json")
+        ],
+        ("trainers.cifar", "--export-only", "RUN", "--out", "OUT"): run_folder.EXPORTED_FILES,
+        ("trainers.card.__main__", "RUN", "--no-measure", "--out", "OUT"): card.FILES,
+        ("trainers.report", "RUN", "--html", "OUT/page.html"): ["page.html"],
+    }
+    for suffix in FORMATS:
+        words = ("trainers.report", "RUN", "--format", suffix, "--out", "OUT")
+        files[words] = [*report.FILES, f"comparison.{suffix}"]
+    for words, names in _experiments():
+        files[(*words, "--out", "OUT")] = [*run_folder.FILES, *names]
+    for words, names in files.items():
+        for name in names:
+            yield list(words), name, NO_FILES
+    for name in run_folder.EXPORTED_FOLDERS:
+        for words in (("--resume", "--out", "RUN"), ("--export-only", "RUN", "--out", "OUT")):
+            yield ["trainers.cifar", *words], name, NO_FOLDERS
+    for name in run_folder.FOLDERS:
+        yield ["trainers.cifar", "--resume", "--out", "RUN"], name, NO_GROWING_FOLDERS
+
+
+def in_the_way(bench: Bench, chance: random.Random, most: int) -> Tally:
+    """One of the places is occupied; the program ends with exit code 2 and a sentence, and nothing is touched."""
+    words, name, occupants = chance.choice(list(places()))
+    occupy = chance.choice(occupants)
+    root, run, out = _prepared(bench)
+    path = (run if words[-1] == "RUN" else out) / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    occupy(path, root / "elsewhere")
+    before = tree(root)
+    code, said = _ended(bench, words, run, out)
+    tally, lines = Tally(), [line for line in said.splitlines() if line.startswith("error: ")]
+    good = code == 2 and len(lines) == 1 and "Traceback" not in said and tree(root) == before
+    tally.count(IN_THE_WAY, 1, good, f"{words} {name} {occupy.__name__}: {code} {said}")
+    return tally
+
+
+def beside(bench: Bench, chance: random.Random, most: int) -> Tally:
+    """Foreign files lie in the folders of a run, its exports and its card, which are written once more."""
+    commands = [
+        ["trainers.cifar", "--resume", "--out", "RUN"],
+        ["trainers.cifar", "--export-only", "RUN"],
+        ["trainers.card.__main__", "RUN", "--no-measure", "--out", "OUT"],
+        ["trainers.report", "RUN", "--out", "OUT"],
+    ]
+    root, run, out = _prepared(bench)
+    words = chance.choice(commands)
+    if words[-1] == "OUT":
+        code, said = _ended(bench, words, run, out)
+        assert code == 0, said
+    folders = [path for path in (out if words[-1] == "OUT" else run).rglob("*") if path.is_dir()]
+    folders.append(out if words[-1] == "OUT" else run)
+    foreign = {}
+    for _ in range(chance.randrange(1, 4)):
+        folder = chance.choice(folders)
+        path = folder / chance.choice([".git", "notes", "step-00000007", ".replaced-saved_model", "damaged-x", "old"])
+        path = path / "HEAD" if chance.random() < 0.5 else path.with_name(path.name + ".txt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+        foreign[path.relative_to(root)] = path.read_bytes()
+    before = tree(root)
+    code, said = _ended(bench, words, run, out)
+    kept = [path for path in root.rglob("*") if path.is_file() and path.read_bytes() == b"mine"]
+    good = code == 0 or (code == 2 and tree(root) == before)
+    # A folder that only looks like a checkpoint is put aside.
+    good = good and len(kept) == len(foreign) and "Traceback" not in said
+    tally = Tally()
+    tally.count(BESIDE, 1, good, f"{words} {list(map(str, foreign))}: {code} {said}")
+    return tally
+
+
+def _prepared(bench: Bench) -> tuple[pathlib.Path, pathlib.Path, pathlib.Path]:
+    """(the folder of a trial, a run in it that has lost its last checkpoint, an empty folder)."""
+    root = bench.place("occupied")
+    run, out = root / "run", root / "out"
+    shutil.copytree(bench.whole.run, run)
+    (run / "result.json").unlink()
+    newest = max((run / "checkpoints").glob("step-*"))
+    shutil.rmtree(newest)
+    for folder in (out, root / "elsewhere"):
+        folder.mkdir()
+    return root, run, out
+
+
+def _ended(bench: Bench, words: list[str], run: pathlib.Path, out: pathlib.Path) -> tuple[int, str]:
+    """(exit code, output) of a program; a card needs a run that is finished."""
+    finished = run / "result.json"
+    needs_result = words[0].startswith("trainers.card")
+    if needs_result:
+        shutil.copy(bench.whole.run / "result.json", finished)
+    filled = [word.replace("RUN", str(run)).replace("OUT", str(out)) for word in words]
+    process = bench.start(*filled)
+    code = process.wait()
+    if needs_result:
+        finished.unlink()
+    return code, process.said()

@@ -1,0 +1,271 @@
+"""Files and folders replace only what they may replace, entirely or not at all, whenever the process is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from idmatters_tf.checkpointing import put_aside, remove_oldest, saved_steps, saving
+from idmatters_tf.ownership import MANIFEST, PathOccupied
+from idmatters_tf.replacing import remove_unfinished, replacing, updating, write_atomically
+from tests.conftest import ROOT
+from tests.support.occupants import NO_FILES, NO_FOLDERS, tree, write_folder
+
+
+@pytest.fixture(autouse=True)
+def default_policy():
+    """In place of the one for all tests: nothing is computed in this process, so Keras need not be imported."""
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+WRITTEN = {"assets", "variables", "saved_model.pb", "variables/variables.index", MANIFEST}
+
+
+@pytest.fixture
+def places(tmp_path):
+    for name in ("here", "elsewhere"):
+        (tmp_path / name).mkdir()
+    return tmp_path / "here" / "target", tmp_path / "elsewhere"
+
+
+@pytest.mark.parametrize("occupy", NO_FILES)
+def test_a_file_replaces_nothing_but_a_file(places, occupy):
+    path, elsewhere = places
+    occupy(path, elsewhere)
+    before = tree(path.parents[1])
+    with pytest.raises(PathOccupied, match="target is a .*, not a file. Move it away, or name another path"):
+        write_atomically(path, "new")
+    with pytest.raises(PathOccupied), updating(path.parent, ["other", path.name]) as beside:
+        raise AssertionError(f"{beside} was yielded")
+    with pytest.raises(PathOccupied), updating(path.parent) as beside:
+        [(beside / name).write_text("new") for name in ("other", path.name)]
+    assert tree(path.parents[1]) == before
+
+
+@pytest.mark.parametrize("occupy", NO_FOLDERS)
+def test_a_folder_replaces_nothing_but_a_folder_of_its_own(places, occupy):
+    path, elsewhere = places
+    occupy(path, elsewhere)
+    before = tree(path.parents[1])
+    with pytest.raises(PathOccupied, match="Move it away, or name another path"):
+        write_folder(path)
+    assert tree(path.parents[1]) == before
+
+
+@pytest.mark.parametrize("occupy", NO_FILES)
+def test_what_comes_in_the_meantime_is_not_replaced(places, occupy):
+    path, elsewhere = places
+    before = {}
+
+    def write():
+        with replacing(path) as beside:
+            occupy(path, elsewhere)
+            before.update(tree(path.parents[1]))
+            beside.write_text("new")
+
+    with pytest.raises(PathOccupied):
+        write()
+    assert tree(path.parents[1]) == before
+
+
+def test_the_current_folder_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in (".", "..", "/", "./."):
+        with pytest.raises(PathOccupied, match="is a folder, not a file"):
+            write_atomically(name, "new")
+
+
+def test_a_folder_replaces_its_predecessor_and_lists_what_it_holds(tmp_path):
+    for text in ("old", "new"):
+        write_folder(tmp_path / "x", text)
+        assert contents(tmp_path / "x") == WRITTEN
+        assert (tmp_path / "x" / "variables" / "variables.index").read_text() == text
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_other_files_stay_when_some_are_updated(tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "HEAD").write_text("ref")
+    (tmp_path / "README.md").write_text("old")
+    with updating(tmp_path, ["README.md"]) as beside:
+        (beside / "README.md").write_text("new")
+        (beside / "config.json").write_text("{}")
+    assert {path.name: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == {
+        "HEAD": "ref",
+        "README.md": "new",
+        "config.json": "{}",
+    }
+
+
+# Counts what changes names, by the events of Python's own auditing, and kills the process before one of them.
+KILL = """
+import os, pathlib, signal, sys
+
+folder, last, what = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+from idmatters_tf.checkpointing import saving
+from idmatters_tf.replacing import remove_unfinished, replacing, updating
+
+def write(text):
+    if what == "updating":
+        with updating(folder, ["a", "b"]) as beside:
+            (beside / "a").write_text(text)
+            (beside / "b").write_text(text)
+        return
+    if what == "checkpoint":
+        with saving(folder, 7) as beside:
+            (beside / "index").write_text(text)
+        return
+    if what == "file":
+        with replacing(folder / "x") as beside:
+            beside.write_text(text)
+        return
+    with replacing(folder / "x", folder=True) as beside:
+        (beside / "variables").mkdir(parents=True)
+        (beside / "variables" / "index").write_text(text)
+        (beside / "saved_model.pb").write_text(text)
+
+if not os.listdir(folder):
+    write("old")
+count = 0
+def hook(event, arguments):
+    global count
+    writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+    if writes or event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink"):
+        count += 1
+        if count > last:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(hook)
+if sys.argv[4] == "recover":
+    remove_unfinished(folder)
+else:
+    write("new")
+print("through")
+"""
+
+
+def killed(folder, last, what, then="write"):
+    """Whether a process was killed before its operation number `last + 1`; else it came to its end."""
+    command = [sys.executable, "-c", KILL, str(folder), str(last), what, then]
+    ended = subprocess.run(command, cwd=ROOT, timeout=60, check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) in ((-signal.SIGKILL, ""), (0, "through\n")), ended.stderr
+    return ended.returncode != 0
+
+
+def texts(folder):
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("what", ["folder", "checkpoint", "file", "updating"])
+def test_a_kill_before_any_operation_leaves_the_old_or_the_new(tmp_path, what):
+    seen, number, missing = set(), 0, 0
+    while True:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        was_killed = killed(folder, number, what)
+        target = folder / ("step-00000007" if what == "checkpoint" else "x")
+        missing += not target.exists()
+        remove_unfinished(folder)
+        found = texts(folder)
+        values = {text for name, text in found.items() if not name.endswith(MANIFEST)}
+        # Files that are updated are replaced one after another.
+        assert values <= {"old", "new"}
+        assert what == "updating" or len(values) == 1
+        assert {name for name in found if not name.endswith(MANIFEST)} == {
+            "folder": {"x/variables/index", "x/saved_model.pb"},
+            "checkpoint": {"step-00000007/index"},
+            "file": {"x"},
+            "updating": {"a", "b"},
+        }[what]
+        assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
+        seen |= values
+        if what in ("folder", "checkpoint"):
+            # It can be replaced again.
+            assert not killed(folder, 1000, what)
+        if not was_killed:
+            break
+        number += 1
+    assert seen == {"old", "new"}
+    assert number >= {"folder": 12, "checkpoint": 8, "file": 2, "updating": 4}[what]
+    if what in ("folder", "checkpoint"):
+        # The window in which neither had the name was met.
+        assert missing == 1
+
+
+def test_a_kill_of_the_recovery_is_recovered_from(tmp_path):
+    number = 0
+    while True:
+        # The old one has been renamed, the new one not yet.
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, text in (("x", "old"), (".replaced-x", "older")):
+            write_folder(folder / name, text)
+        if not killed(folder, number, "folder", "recover"):
+            break
+        remove_unfinished(folder)
+        assert os.listdir(folder) == ["x"]
+        assert (folder / "x" / "saved_model.pb").read_text() == "old"
+        number += 1
+    assert number > 5
+
+
+def test_a_foreign_folder_of_the_name_that_is_put_aside_stays(tmp_path):
+    write_folder(tmp_path / "x", "old")
+    (tmp_path / ".replaced-x").mkdir()
+    (tmp_path / ".replaced-x" / "thesis.txt").write_text("mine")
+    before = tree(tmp_path)
+    remove_unfinished(tmp_path)
+    with pytest.raises(PathOccupied, match=r"\.replaced-x is a folder without"):
+        write_folder(tmp_path / "x")
+    assert tree(tmp_path) == before
+
+
+def test_names_that_only_look_unfinished_stay(tmp_path):
+    (tmp_path / ".writing-novel.md").write_text("mine")
+    (tmp_path / ".writing-7-x").write_text("half")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "mine").touch()
+    (tmp_path / ".writing-8-x").symlink_to(tmp_path / "linked")
+    remove_unfinished(tmp_path)
+    assert contents(tmp_path) == {".writing-novel.md", "linked", "linked/mine"}
+
+
+def test_a_manifest_that_leads_out_of_its_folder_removes_nothing_there(tmp_path):
+    write_folder(tmp_path / "x", "old")
+    (tmp_path / "mine").write_text("mine")
+    manifest = tmp_path / "x" / MANIFEST
+    manifest.write_text(manifest.read_text().replace('"saved_model.pb"', '"../mine"'))
+    with pytest.raises(PathOccupied, match="holds saved_model.pb, which is not listed"):
+        write_folder(tmp_path / "x")
+    (tmp_path / "x" / "saved_model.pb").unlink()
+    write_folder(tmp_path / "x")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def save(folder, step):
+    with saving(folder, step) as beside:
+        (beside / "index").write_text(str(step))
+
+
+def test_checkpoints_with_foreign_files_are_neither_removed_nor_replaced(tmp_path):
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    for step in (1, 3):
+        (tmp_path / f"step-0000000{step}" / "notes.txt").write_text("mine")
+    remove_oldest(tmp_path, 1)
+    assert saved_steps(tmp_path) == [1, 3]
+    save(tmp_path, 3)
+    assert not (tmp_path / "step-00000003" / "notes.txt").exists()
+    assert len(list(tmp_path.rglob("notes.txt"))) == 2
+
+
+def test_what_is_put_aside_replaces_nothing(tmp_path):
+    for text in ("a", "b"):
+        save(tmp_path, 4)
+        (tmp_path / "step-00000004" / "index").write_text(text)
+        put_aside(tmp_path / "step-00000004")
+    assert sorted(path.read_text() for path in tmp_path.rglob("index")) == ["a", "b"]

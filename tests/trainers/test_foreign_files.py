@@ -1,0 +1,192 @@
+"""Programs keep what they have not written: exit code 2 and nothing touched, or the other files are kept."""
+
+import json
+import os
+import pathlib
+import shutil
+
+import pytest
+
+from idmatters_tf.checkpointing import saved_steps
+from tests.support.occupants import tree
+from tests.support.programs import run_here
+from trainers import cifar
+from trainers.run.folder import EXPORTED_FILES, EXPORTED_FOLDERS, FILES, FOLDERS
+
+TINY = "--dataset shapes --train-images 64 --test-images 48 --batch-size 8 --steps 6 --drop-steps 4 --evaluate-every 2 "
+TINY += "--checkpoint-every 2 --blocks 1 --stem 8 --widths 8 16 32 --learning-rate 0.1 --clip-norm 1 --no-download"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    assert cifar.main([*TINY.split(), "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of a finished run."""
+    return pathlib.Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def unfinish(run):
+    """As it was before its last steps."""
+    (run / "result.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "step-00000006")
+
+
+def refused(parent, expected, *command):
+    """Checks that a command ends with exit code 2 and a sentence, and touches nothing in a folder."""
+    before = tree(parent)
+    ended = run_here(*command)
+    assert (ended.returncode, len(ended.stderr.strip().splitlines())) == (2, 1), ended.stderr
+    assert expected in ended.stderr
+    assert tree(parent) == before
+
+
+def test_the_programs_list_everything_that_they_write(finished):
+    known = {*FILES, *FOLDERS, *EXPORTED_FOLDERS}
+    inside = ("checkpoints/", "events/", *(f"{name}/" for name in EXPORTED_FOLDERS))
+    written = {path.relative_to(finished).as_posix() for path in finished.rglob("*")}
+    assert {name for name in written if not name.startswith(inside)} <= known
+    assert set(EXPORTED_FILES) <= written
+    assert not list(finished.rglob(".*"))
+
+
+@pytest.mark.parametrize("target", ["thesis", "run", "run/", ".", "..", "/", "linked.html"])
+def test_a_page_replaces_no_folder_and_no_link(run, tmp_path, monkeypatch, target):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("mine")
+    (tmp_path / "linked.html").symlink_to(tmp_path / "thesis" / "chapter.txt")
+    monkeypatch.chdir(tmp_path)
+    refused(tmp_path, ", not a file. Move it away", "trainers.report", "run", "--html", target)
+
+
+@pytest.mark.parametrize("name", ["comparison.md", "comparison.csv", "comparison.png", "seeds.csv"])
+def test_a_comparison_replaces_no_folder(run, tmp_path, name):
+    (tmp_path / "out" / name).mkdir(parents=True)
+    refused(tmp_path, ", not a file. Move it away", "trainers.report", run, "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["secret.png", "plots"])
+def test_a_page_shows_no_image_from_outside(run, tmp_path, name):
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "secret.png").write_bytes(b"mine")
+    (run / name).symlink_to(tmp_path / "private" / ("secret.png" if name.endswith("png") else ""))
+    page = tmp_path / "page.html"
+    if name == "secret.png":
+        refused(tmp_path, "is a link to a file outside of the run", "trainers.report", run, "--html", page)
+    else:
+        # Folders that are links are not entered.
+        assert run_here("trainers.report", run, "--html", page).returncode == 0
+        assert "secret" not in page.read_text()
+
+
+@pytest.mark.parametrize("name", [*EXPORTED_FILES, *EXPORTED_FOLDERS])
+def test_an_export_replaces_only_exports(run, tmp_path, name):
+    out = tmp_path / "out"
+    (out / name).mkdir(parents=True)
+    (out / name / "thesis.txt").write_text("mine")
+    refused(tmp_path, "Move it away", "trainers.cifar", "--export-only", run, "--out", out)
+
+
+def test_an_export_is_replaced_by_the_next_one(run, tmp_path):
+    out = tmp_path / "out"
+    for _ in range(2):
+        assert run_here("trainers.cifar", "--export-only", run, "--out", out).returncode == 0
+    assert not list(out.glob(".*"))
+    (out / "saved_model" / "assets" / "vocabulary.txt").write_text("mine")
+    expected = "saved_model holds assets/vocabulary.txt, which is not listed in its manifest.json"
+    refused(tmp_path, expected, "trainers.cifar", "--export-only", run, "--out", out)
+
+
+def test_a_card_keeps_the_repository_that_it_has_become(run, tmp_path, monkeypatch):
+    out = tmp_path / "card"
+    make = ("trainers.card", run, "--no-measure", "--out")
+    assert run_here(*make, out).returncode == 0
+    assert not list(out.glob(".*"))
+    (out / ".git").mkdir()
+    for name in (".git/HEAD", ".gitattributes", "samples.py"):
+        (out / name).write_text("mine")
+    (out / "README.md").write_text("old")
+    monkeypatch.chdir(out)
+    assert run_here(*make, ".").returncode == 0
+    assert all((out / name).read_text() == "mine" for name in (".git/HEAD", ".gitattributes", "samples.py"))
+    assert "hf upload USER/card" in (out / "README.md").read_text()
+    (out / "README.md").unlink()
+    (out / "README.md").symlink_to("samples.py")
+    refused(tmp_path, "README.md is a symbolic link, not a file", *make, out)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"program": "another"}'])
+def test_a_card_goes_into_no_other_folder(run, tmp_path, monkeypatch, content):
+    out = tmp_path / "project"
+    out.mkdir()
+    (out / "README.md").write_text("mine")
+    if content is not None:
+        (out / "training.json").write_text(content)
+    monkeypatch.chdir(out)
+    for target in (out, ".", run, out / "README.md"):
+        refused(tmp_path, "Name a", "trainers.card", run, "--no-measure", "--out", target)
+
+
+def test_a_card_shows_no_plot_from_outside(run, tmp_path):
+    (tmp_path / "secret.png").write_bytes(b"mine")
+    (run / "convergence.png").unlink()
+    (run / "convergence.png").symlink_to(tmp_path / "secret.png")
+    refused(tmp_path, "convergence.png is a symbolic link", "trainers.card", run, "--no-measure", "--out", "card")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_a_run_is_not_resumed_where_something_stands_in_the_way_of_a_file(run, tmp_path, name, kind):
+    if name == "config.json" and kind != "link":
+        pytest.skip("the folder is no run")
+    unfinish(run)
+    path = run / name
+    path.parent.mkdir(exist_ok=True)
+    content = path.read_bytes() if path.exists() else b"mine"
+    path.unlink(missing_ok=True)
+    if kind == "folder":
+        path.mkdir()
+        (path / "thesis.txt").write_text("mine")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        (tmp_path / "elsewhere").write_bytes(content)
+        path.symlink_to(tmp_path / "elsewhere")
+    # A link to something that is no result is refused for that reason.
+    expected = "result.json" if (name, kind) == ("result.json", "link") else ", not a file. Move it away"
+    refused(tmp_path, expected, "trainers.cifar", "--resume", "--out", run)
+
+
+@pytest.mark.parametrize("name", [*FOLDERS, *EXPORTED_FOLDERS])
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_run_is_not_resumed_where_something_stands_in_the_way_of_a_folder(run, tmp_path, name, kind):
+    unfinish(run)
+    path = run / name
+    if path.exists():
+        shutil.move(path, tmp_path / "elsewhere")
+    path.parent.mkdir(exist_ok=True)
+    if kind == "file":
+        path.write_text("mine")
+    else:
+        path.symlink_to(tmp_path / "elsewhere")
+    refused(tmp_path, "Move it away", "trainers.cifar", "--resume", "--out", run)
+
+
+def test_overwriting_a_run_keeps_foreign_files(run, tmp_path):
+    overwrite = ("trainers.cifar", *TINY.split(), "--seed", "1", "--overwrite", "--out", run)
+    note = run / "checkpoints" / "step-00000006" / "notes.txt"
+    note.write_text("mine")
+    refused(tmp_path, "step-00000006 holds notes.txt, which is not listed", *overwrite)
+    note.unlink()
+    kept = [run / name for name in ("notes.txt", "checkpoints/notes.txt", "best/notes.txt", "events/notes.txt")]
+    for path in kept:
+        path.write_text("mine")
+    assert run_here(*overwrite).returncode == 0
+    assert [path.read_text() for path in kept] == ["mine"] * 4
+    assert saved_steps(run / "checkpoints") == [2, 4, 6]
+    assert json.loads((run / "config.json").read_text())["settings"]["seed"] == 1
