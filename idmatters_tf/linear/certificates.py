@@ -35,7 +35,7 @@ class Certificate:
         scope: "step": the guarantee is about the next step alone, and a later point needs its own; the product of
             (1 - contraction) over successive points bounds a run. "run": it holds for every step from here on.
         contraction: 1 - (L - L_min after a step) / (L - L_min before) is at least this; 0 where nothing is guaranteed.
-        largest_rate: the largest learning rate that the theorem allows; NaN where it does not apply at any, and infinite
+        largest_rate: the largest learning rate that the theorem allows; NaN where it does not apply at any, infinite
             where it exceeds float64.
     """
 
@@ -85,9 +85,9 @@ def certificates(
       Proof: let h(t) = L(W - t G) - L_min for 0 <= t <= rate. There no layer's norm is above m_i. The change of the
       map to first order, sum_i P_i G_i Q_i, has Frobenius norm of at most sqrt(e_(N-1)) ||G||_F by Cauchy-Schwarz, and
       that to second order, 2 sum_(i<j) P_j G_j C_ij G_i Q_i, of at most sqrt(2 e_(N-2)) ||G||_F^2. So h''(t) is at most
-      (||S|| e_(N-1) + sqrt(2 h(t)) sqrt(||S|| 2 e_(N-2))) ||G||_F^2, which is K ||G||_F^2 as long as h(t) <= h(0). Until
-      then h(t) <= h(0) - t (1 - t K / 2) ||G||_F^2, which is below h(0) for t < 2 / K, so that h(t) does not get above
-      h(0) before the step ends. With ||G||_F^2 >= 2 mu h(0) the contraction follows.
+      (||S|| e_(N-1) + sqrt(2 h(t)) sqrt(||S|| 2 e_(N-2))) ||G||_F^2, and at most K ||G||_F^2 while h(t) <= h(0). While
+      this lasts, h(t) <= h(0) - t (1 - t K / 2) ||G||_F^2, which is below h(0) for 0 < t < 2 / K, so that h does not
+      return to h(0) before the step ends. With ||G||_F^2 >= 2 mu h(0) the contraction follows.
     - "balanced" (a run): Arora, Cohen, Golowich & Hu (arXiv 1810.02281), Theorem 1. Whitened inputs, deficiency margin
       c = sigma_min(R) - ||E||_F > 0, delta-balanced layers with delta <= c^2 / (256 N^3 ||R||_F^(2(N-1)/N)), and rate
       at most c^((4N-2)/N) / (6144 N^3 ||R||_F^((6N-4)/N)). Contraction rate * c^(2(N-1)/N). The constants were compared

@@ -100,8 +100,8 @@ def gradient_flow(
         if evaluations > most:
             raise ValueError(
                 f"Argument `max_evaluations` must be large enough to follow the flow to time {end:.3g}. Received: "
-                f"max_evaluations={most}, used up at time {math.ldexp(time, exponent):.3g}; ask for an earlier time, larger tolerances or "
-                f"more evaluations."
+                f"max_evaluations={most}, used up at time {math.ldexp(time, exponent):.3g}; ask for an earlier time, "
+                f"larger tolerances or more evaluations."
             )
         Q, P, end_to_end = layer_jacobians(flat.reshape(shape), shortcut)
         residual = (end_to_end @ root - targets) @ root.T
@@ -111,13 +111,15 @@ def gradient_flow(
             raise overflow("gradient_flow")
         return flow
 
-    # The end must lie behind the start also where the only time asked for is 0. It is between 1/2 and 1 in units in which
-    # the solver runs: its first step has absolute thresholds.
+    # The end must lie behind the start also where the only time asked for is 0. The solver runs in units in which it is
+    # between 1/2 and 1, because its choice of the first step has absolute thresholds.
     end = float(times[-1]) or 1.0
     exponent = math.frexp(end)[1]
     distinct, record = np.unique(np.ldexp(times, -exponent), return_inverse=True)
     span = 0.0, math.ldexp(end, -exponent)
-    solved = scipy.integrate.solve_ivp(velocity, span, W.ravel(), method="DOP853", t_eval=distinct, rtol=rtol, atol=atol)
+    solved = scipy.integrate.solve_ivp(
+        velocity, span, W.ravel(), method="DOP853", t_eval=distinct, rtol=rtol, atol=atol
+    )
     if not solved.success:
         raise ValueError(
             f"The flow could not be followed to time {end:.3g}: {solved.message} Ask for an earlier time, or for "

@@ -1,7 +1,7 @@
 """Gradient descent of a plain network from the identity towards symmetric targets: one recursion for each eigenvalue.
 
-Source: Bartlett, Helmbold & Long (arXiv 1802.06093), for whitened inputs and the identity start; only the abstract was at
-hand. The loss is L = ||Y - f X||_F^2 / (2m), as in `gradient_descent`.
+Source: Bartlett, Helmbold & Long (arXiv 1802.06093), for whitened inputs and the identity start; only the abstract was
+at hand. The loss is L = ||Y - f X||_F^2 / (2m), as in `gradient_descent`.
 """
 
 # pyright: reportConstantRedefinition=false
@@ -57,15 +57,15 @@ def identity_start_barrier(R: ArrayLike, depth: int, learning_rate: float) -> fl
     R, for even l over all of them, for odd l >= 3 over those with rate (1 + |lambda|) <= 1. There is no barrier, 0, for
     l = 1: a single layer reaches every target.
 
-    Proof: all layers stay equal, and what they do to the eigenvector of lambda is a number a, see `scalar_recursions`. Its
+    Proof: all layers stay equal, and multiply the eigenvector of lambda by a number a, see `scalar_recursions`. Its
     share of the excess risk, (a^l - lambda)^2 / 2, is at least lambda^2 / 2 where a^l >= 0 > lambda. For even l this is
-    always so. For odd l >= 3, let 0 <= a <= 1: the next value is a (1 - rate a^(l-2) (a^l + |lambda|)), which is at most a,
-    and at least 0 if rate (1 + |lambda|) <= 1. If it is not, the first step leads below 0, where a^l falls on towards
-    lambda: the condition is sharp.
+    always the case. For odd l >= 3, let 0 <= a <= 1: the next value is a (1 - rate a^(l-2) (a^l + |lambda|)), which is at most
+    a, and at least 0 if rate (1 + |lambda|) <= 1. If it is not, the first step leads to a < 0, and this share below
+    lambda^2 / 2: the condition is sharp.
 
-    In floating point it can fall below. The maps where a = 0 are saddle points, and rounding errors that make the layers
-    differ grow there until descent leaves them: for l = 2 by a factor of 1 + rate |lambda| a step, so that it takes
-    about 37 / (rate |lambda|) steps, and longer for deeper networks.
+    In floating point the excess risk can fall below the barrier. The maps with a = 0 are saddle points, where rounding
+    errors that make the layers differ grow until descent leaves: for l = 2 by a factor of 1 + rate |lambda| a step, so
+    that it takes about 37 / (rate |lambda|) steps, and more for deeper networks.
     Source: Bartlett, Helmbold & Long (arXiv 1802.06093, abstract) for the failure; statement and proof are ours.
 
     Args:

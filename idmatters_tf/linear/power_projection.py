@@ -15,7 +15,14 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, finite_number, non_negative, positive_integer, real_array, within_float64
+from idmatters_tf.linear.arguments import (
+    Floats,
+    finite_number,
+    non_negative,
+    positive_integer,
+    real_array,
+    within_float64,
+)
 from idmatters_tf.linear.dynamics import DIVERGED
 from idmatters_tf.linear.factorization import factorize
 from idmatters_tf.linear.shortcuts import layer_jacobians

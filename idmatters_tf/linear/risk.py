@@ -28,8 +28,8 @@ def population_risk(
     """f(A) = E ||(I + A_l) ... (I + A_1) x - R x - xi||^2 = ||E S^(1/2)||_F^2 + C.
 
     E = (I + A_l) ... (I + A_1) - R, S = E[x x^T], and C = E||xi||^2 = d * noise_variance is the minimum. Computed from
-    E, so that it keeps its relative accuracy above C near an optimum; the covariance is taken as exact, and no direction
-    is too small to count.
+    E, so that it keeps its relative accuracy above C near an optimum. The covariance is taken as exact: directions of
+    any variance count.
     Source: Claim 2.3. v1 prints C = E[x x^T], which is a matrix.
 
     Args:
@@ -102,9 +102,7 @@ def _product(E: Floats, S: Floats) -> Floats:
     for column, row in zip(E.T[:, :, None], S, strict=True):
         product = column * row
         (upper, lower), (right_upper, right_lower) = _split(column), _split(row)
-        lost += lower * right_lower - (
-            product - upper * right_upper - lower * right_upper - upper * right_lower
-        )
+        lost += lower * right_lower - (product - upper * right_upper - lower * right_upper - upper * right_lower)
         added = total + product
         rounded = added - total
         lost += (total - (added - rounded)) + (product - rounded)
@@ -152,8 +150,8 @@ def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None 
     It is tight: equality at A_i = -tau I, R = (1 - tau)^l I - u v^T with v the bottom eigenvector of S. With the norm
     of each layer in the place of the largest it is sharper (`per_layer_bound`). tau = 1 is rightly excluded: A_i = -I
     is critical and not optimal for l >= 2. For a singular S the smallest non-zero eigenvalue takes the place of
-    sigma_min(S): what the inputs do not span counts neither in the risk nor in the gradient. Directions whose variance is
-    no more than rounding (`statistics.scaled_root`) do not count in the bounds either, which is on their safe side.
+    sigma_min(S): what the inputs do not span counts neither in the risk nor in the gradient. In the bounds, directions
+    whose variance is no more than rounding (see `statistics.scaled_root`) do not count either.
     Source: Eq. 2.3 in v3. v2's sigma_min(S)^2 is true only for sigma_min(S) <= 1 (fails at d = l = 1, A = R = 0, S = 4:
     64 < 256); v1's exponent l - 1 is false even for S = I (l = 3, A_i = -1/2, R = 2: 2.64 < 10.55), and so is its norm
     that is not squared.

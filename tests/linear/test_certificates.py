@@ -279,14 +279,11 @@ def test_scalar_steps_in_rational_arithmetic_at_any_scale(depth, exponent, weigh
     W = np.full((depth, 1, 1, 1), w)
     syx = r * s
     assume(0 < syx < np.inf)
-    try:
-        largest = linear.certificates(W, [[s]], [[syx]], 0.0, shortcut=False)["jacobians"].largest_rate
-    except ValueError as error:
-        assert "float64" in str(error)
-        return
+    # Beyond these bounds the map or its Jacobians exceed float64, see the test of this error.
+    assume(abs(weight_exponent * depth) <= 300 and abs(weight_exponent * (depth - 1) + exponent / 2) <= 300)
+    largest = linear.certificates(W, [[s]], [[syx]], 0.0, shortcut=False)["jacobians"].largest_rate
     rate = largest * share / 1.9
-    if not 0 < rate < np.inf:
-        return
+    assume(0 < rate < np.inf)
     certificate = linear.certificates(W, [[s]], [[syx]], rate, shortcut=False)["jacobians"]
     S, target, eta, a = Fraction(s), Fraction(syx) / Fraction(s), Fraction(rate), Fraction(w)
     after = a - eta * S * (a**depth - target) * a ** (depth - 1)

@@ -38,7 +38,6 @@ def central_differences(function, x, step=1e-4):
 
 def exact_risk(E, S):
     """tr(E S E^T) and 2 E S in rational arithmetic, each rounded once."""
-    E, S = ([[Fraction(float(entry)) for entry in row] for row in matrix] for matrix in (E, S))
-    ES = [[sum(a * b for a, b in zip(row, column, strict=True)) for column in zip(*S, strict=True)] for row in E]
-    risk = sum(a * b for row, other in zip(E, ES, strict=True) for a, b in zip(row, other, strict=True))
-    return float(risk), np.array([[float(2 * entry) for entry in row] for row in ES])
+    E, S = (np.array([[Fraction(float(entry)) for entry in row] for row in matrix]) for matrix in (E, S))
+    ES = E @ S
+    return float(np.sum(E * ES)), (2 * ES).astype(float)
