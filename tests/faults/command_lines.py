@@ -113,7 +113,8 @@ def together(bench: Bench, chance: random.Random, most: int) -> Tally:
 
 def _plans(chance: random.Random, most: int) -> Tally:
     """What can be computed without training is computed, at the bounds of the options as well."""
-    tally, known = Tally(), list(options(plan.Settings).values())
+    tally = Tally()
+    known = [option for option in options(plan.Settings).values() if option.name != "debug"]
     for _ in range(min(most, LINES_A_TRIAL)):
         line = []
         for option in chance.sample(known, chance.randrange(1, 8)):

@@ -26,7 +26,16 @@ class UsageError(Exception):
 
 
 class RunError(Exception):
-    """Something failed while running: exit code 1."""
+    """Something failed while running: exit code 1.
+
+    Args:
+        reason: a sentence.
+        advice: sentences about what to do. The other tasks of a cluster repeat them in place of their own.
+    """
+
+    def __init__(self, reason: str, advice: str = ""):
+        super().__init__(f"{reason} {advice}".strip())
+        self.reason, self.advice = reason, advice
 
 
 class Parser(argparse.ArgumentParser):

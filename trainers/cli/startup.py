@@ -140,6 +140,8 @@ def explained(error: Any) -> tuple[str | None, int]:
     tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
         message = str(getattr(error, "message", error)).strip()
+        if "No space left on device" in message:
+            return f"{message.splitlines()[0]}. Make room, then give the same command again.", 1
         return f"TensorFlow failed: {message.splitlines()[0]} (use {DEBUG} for the whole story)", 1
     return None, 1
 
