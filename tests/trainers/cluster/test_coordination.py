@@ -207,10 +207,8 @@ def test_without_a_variable_the_token_is_a_file_of_the_chief(tmp_path):
 def test_the_token_is_removed_after_failures_too(how, tmp_path):
     failing = ["raise:a reason"] if how == "raise" else ["until-stop"]
     with Cluster(2) as cluster:
-        cluster.start(MEMBER, tmp_path, 60, "gather:topic:1", *failing, tasks=["worker 0"], env={token.VARIABLE: ""})
-        cluster.start(
-            MEMBER, tmp_path, 60, "gather:topic:1", "until-stop", tasks=["worker 1"], env={token.VARIABLE: ""}
-        )
+        for task, actions in (("worker 0", failing), ("worker 1", ["until-stop"])):
+            cluster.start(MEMBER, tmp_path, 60, "gather:topic:1", *actions, tasks=[task], env={token.VARIABLE: ""})
         cluster.output("worker 1", "done: gather")
         if how == "kill":
             cluster.kill("worker 1")
@@ -229,7 +227,7 @@ def test_advice_of_a_task_that_fails_is_given_once(tmp_path):
     assert f"error: worker 1 ({address_of_1}) ended: a reason. Its own advice.\n" in ended["worker 0"][1]
 
 
-def test_a_hanging_task_that_another_one_reports_is_advised_on_once(tmp_path):
+def test_advice_on_what_tasks_do_not_agree_on_is_given_once(tmp_path):
     with Cluster(3) as cluster:
         cluster.start(MEMBER, tmp_path, 60, "agree:weights:1", tasks=["worker 0"])
         cluster.start(MEMBER, tmp_path, 60, "agree:weights:1", "until-stop", tasks=["worker 1"])
