@@ -93,7 +93,11 @@ class Data:
         "random", help="flip at random, or one half of the images in every other epoch and the other half in between"
     )
     cutout: int = setting(
-        0, help="side of a square that is erased from each training image (default: none)", metavar="N", at_least=0
+        0,
+        help="side of a square that is erased from each training image (default: none)",
+        metavar="N",
+        at_least=0,
+        at_most=16_384,
     )
     held_out: int | None = setting(
         None,

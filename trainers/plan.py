@@ -14,6 +14,8 @@ BYTES = {"float32": 4, "bfloat16": 2}
 # Once forward; backward once for the inputs and once for the weights.
 PASSES = 3
 TRAINING_IMAGES = 1_281_167
+# Bounds of speeds, far from where quotients of them overflow.
+_RATE = {"at_least": 1e-6, "at_most": 1e9}
 
 EXAMPLES = """
 examples:
@@ -31,20 +33,20 @@ exit codes: 0 done; 2 bad input; 130 stopped by Ctrl-C
 class Machines:
     """What trains."""
 
-    machines: int = setting(6, help="number of machines", metavar="N", at_least=1)
-    devices: int = setting(8, help="devices per machine", metavar="N", at_least=1)
+    machines: int = setting(6, help="number of machines", metavar="N", at_least=1, at_most=1_000_000)
+    devices: int = setting(8, help="devices per machine", metavar="N", at_least=1, at_most=1024)
     strategy: Literal["multi-worker", "parameter-server"] = setting("parameter-server", help="as in trainers.imagenet")
-    servers: int = setting(1, help="number of parameter servers", metavar="N", at_least=1)
+    servers: int = setting(1, help="number of parameter servers", metavar="N", at_least=1, at_most=1_000_000)
     tflops: float = setting(
-        4.29, help="peak speed of a device, in 10^12 operations per second (K40: 4.29)", metavar="X", above=0
+        4.29, help="peak speed of a device, in 10^12 operations per second (K40: 4.29)", metavar="X", **_RATE
     )
     utilisation: float = setting(
-        0.4, help="fraction of the peak speed that is reached", metavar="X", above=0, at_most=1
+        0.4, help="fraction of the peak speed that is reached", metavar="X", at_least=_RATE["at_least"], at_most=1
     )
-    network_gbit: float = setting(1.0, help="each machine's network connection, in Gbit/s", metavar="X", above=0)
-    device_gbit: float = setting(64.0, help="connection between a machine's devices, in Gbit/s", metavar="X", above=0)
-    cores: int = setting(32, help="cores per machine, for decoding", metavar="N", at_least=1)
-    decode_rate: float = setting(200.0, help="images decoded per second and core", metavar="X", above=0)
+    network_gbit: float = setting(1.0, help="each machine's network connection, in Gbit/s", metavar="X", **_RATE)
+    device_gbit: float = setting(64.0, help="connection between a machine's devices, in Gbit/s", metavar="X", **_RATE)
+    cores: int = setting(32, help="cores per machine, for decoding", metavar="N", at_least=1, at_most=1_000_000)
+    decode_rate: float = setting(200.0, help="images decoded per second and core", metavar="X", **_RATE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +56,16 @@ class Training:
     batch_size: int = setting(256, help="batch size of each machine", metavar="N", at_least=1)
     steps: int = setting(700_000, help="number of updates", metavar="N", at_least=1)
     precision: Literal["float32", "bfloat16"] = setting("float32", help="precision of the convolutions")
-    size: int = setting(224, help="rows and columns of the images", metavar="N", at_least=16)
-    blocks: tuple[int, ...] = setting(IMAGENET.blocks, help="residual blocks of each stage", metavar="N", at_least=1)
-    widths: tuple[int, ...] = setting(IMAGENET.widths, help="channels of each stage", metavar="C", at_least=1)
-    stem: int = setting(IMAGENET.stem, help="channels of the first convolution", metavar="C", at_least=1)
+    size: int = setting(224, help="rows and columns of the images", metavar="N", at_least=16, at_most=4096)
+    blocks: tuple[int, ...] = setting(
+        IMAGENET.blocks, help="residual blocks of each stage", metavar="N", at_least=1, at_most=10_000
+    )
+    widths: tuple[int, ...] = setting(
+        IMAGENET.widths, help="channels of each stage", metavar="C", at_least=1, at_most=100_000
+    )
+    stem: int = setting(
+        IMAGENET.stem, help="channels of the first convolution", metavar="C", at_least=1, at_most=100_000
+    )
 
 
 @dataclasses.dataclass(frozen=True)

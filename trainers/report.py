@@ -13,8 +13,9 @@ from idmatters_tf.replacing import write_atomically
 from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
-from trainers.cli.startup import run_program
+from trainers.cli.startup import run_program, tell
 from trainers.imagenet import ImageNet
+from trainers.reporting.markdown import cell
 from trainers.reporting.page import differing_settings, page
 from trainers.run.folder import Run
 from trainers.training.program import free_on_resume
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if any(record["kind"] in ("test", "diverged") for record in run.metrics()):
             runs[name] = run
         else:
-            print(f"{path} has no test result yet: left out")
+            tell(f"{path} has no test result yet: left out")
     if not any(record["kind"] == "test" for run in runs.values() for record in run.metrics()):
         raise UsageError("none of the runs has a test result yet. Wait for the first one (--evaluate-every).")
 
@@ -107,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_atomically(folder / "comparison.md", text)
     metrics = {name: run.metrics() for name, run in runs.items()}
     figure = comparison(metrics, folder / f"comparison.{settings.format}", settings.title, groups)
-    print(f"{text}\n{figure}, {folder / 'comparison.md'}, {', '.join(map(str, tables))}")
+    tell(*text.splitlines(), "", f"{figure}, {folder / 'comparison.md'}, {', '.join(map(str, tables))}")
     return 0
 
 
@@ -124,7 +125,7 @@ def _write_html(settings: Settings, file: str) -> int:
         write_atomically(pathlib.Path(file), text)
     except OSError as error:
         raise UsageError(f"--html {file} cannot be written: {error.strerror}. Name another file.") from error
-    print(f"{file}: {len(runs)} runs, {len(text.encode()) / 1e6:.1f} MB")
+    tell(f"{file}: {len(runs)} runs, {len(text.encode()) / 1e6:.1f} MB")
     return 0
 
 
@@ -210,12 +211,13 @@ def mean_and_deviation(errors: Sequence[float]) -> str:
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a table in Markdown, whose columns are aligned as text, too: numbers to the right."""
-    cells = [[f"{value:,}" if type(value) is int else str(value) for value in row.values()] for row in rows]
-    columns = list(zip(rows[0], *cells, strict=True))
+    header = list(map(cell, rows[0]))
+    cells = [[f"{value:,}" if type(value) is int else cell(value) for value in row.values()] for row in rows]
+    columns = list(zip(header, *cells, strict=True))
     numeric = [all(re.fullmatch(r"[-\d.,± ]*", cell) for cell in column[1:]) for column in columns]
     widths = [max(3, *map(len, column)) for column in columns]
     rule = [f"{'-' * (width - 1)}:" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
-    lines = [list(rows[0]), rule, *cells]
+    lines = [header, rule, *cells]
     text = ""
     for line in lines:
         padded = [

@@ -70,7 +70,8 @@ class ImageFiles:
     def digest(self, crc: int = 0) -> int:
         """A checksum of names and labels; the pixels are not read."""
         for name, label in zip(self.names, self.labels, strict=True):
-            crc = zlib.crc32(f"{name}\0{label}\n".encode(), crc)
+            # A file system's names may be any bytes.
+            crc = zlib.crc32(f"{name}\0{label}\n".encode(errors="surrogateescape"), crc)
         return crc
 
 

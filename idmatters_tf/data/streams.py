@@ -5,6 +5,7 @@ and a replica reads its share alone. The batches come in the form that `decoding
 flipping and standardising are left to the devices.
 """
 
+import os
 from collections.abc import Callable, Iterable
 
 import tensorflow as tf
@@ -142,8 +143,10 @@ class _Files:
 
     def __init__(self, files):
         with tf.device("CPU:0"):
-            self._names, self._labels = tf.constant(files.names), tf.constant(files.labels, tf.int32)
-        self._root = f"{files.root}/"
+            # As bytes: a file system's names need not be UTF-8.
+            self._names = tf.constant([os.fsencode(name) for name in files.names])
+            self._labels = tf.constant(files.labels, tf.int32)
+        self._root = os.fsencode(f"{files.root}/")
 
     def look_up(self, places):
         """What `read` needs of the images at int64 places `(n,)`: two tensors of that shape."""

@@ -9,6 +9,7 @@ import random
 from tests.faults.bench import Bench
 from tests.faults.tally import Tally
 from tests.support.programs import run_in_process
+from trainers import plan
 from trainers.cifar import Cifar
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import Option, options, parse
@@ -18,6 +19,7 @@ from trainers.training.program import make_parser, settings_to_train, split
 LINES_A_TRIAL = 50
 WRONG_WORD = "a word that an option cannot take, in any program"
 TOGETHER = "options of `{}` at random"
+PLAN = "trainers.plan"
 TASKS = {"trainers.cifar": Cifar, "trainers.imagenet": ImageNet}
 OTHERS = ("launch", "plan", "sweep", "report", "card.__main__", "reproduce.__main__", "landscape.__main__")
 OTHERS += ("expressivity.__main__",)
@@ -85,7 +87,9 @@ def _any_words(option: Option, chance: random.Random) -> list[str]:
 def together(bench: Bench, chance: random.Random, most: int) -> Tally:
     """Settings that are each right may be wrong together; nothing is trained here."""
     tally, out = Tally(), bench.place("never made")
-    name = chance.choice(list(TASKS))
+    name = chance.choice([*TASKS, PLAN])
+    if name == PLAN:
+        return _plans(chance, most)
     task = TASKS[name]
     parser = make_parser(task, None, "")
     known = [*options(task.settings_type).values(), *options(task.command_type).values()]
@@ -104,4 +108,24 @@ def together(bench: Bench, chance: random.Random, most: int) -> Tally:
         except Exception as caught:
             good, error = False, caught
         tally.count(TOGETHER.format(name), 1, good, f"{line}: {error!r}")
+    return tally
+
+
+def _plans(chance: random.Random, most: int) -> Tally:
+    """What can be computed without training is computed, at the bounds of the options as well."""
+    tally = Tally()
+    known = [option for option in options(plan.Settings).values() if option.name != "debug"]
+    for _ in range(min(most, LINES_A_TRIAL)):
+        line = []
+        for option in chance.sample(known, chance.randrange(1, 8)):
+            bounds = [str(bound) for bound in (option.bounds.at_least, option.bounds.at_most) if bound is not None]
+            words = chance.choices([*bounds, *option.choices, "4"], k=4 if option.many else 1)
+            line += [option.flag, *(words if option.kind is not bool else [])]
+        with contextlib.redirect_stdout(io.StringIO()):
+            try:
+                code, said = run_in_process(plan.main, *line)
+            except Exception as error:
+                code, said = None, repr(error)
+        good = (code, said) == (0, "") or (code == 2 and len(said.splitlines()) == 1)
+        tally.count(TOGETHER.format(PLAN), 1, good, f"{line}: {code} {said}")
     return tally

@@ -5,7 +5,7 @@ import math
 import random
 from collections.abc import Callable
 
-from tests.faults import command_lines, damage, fits, interruptions, outputs, peers, soak, workers
+from tests.faults import command_lines, damage, fits, foreign, interruptions, outputs, peers, soak, workers
 from tests.faults.bench import Bench
 from tests.faults.tally import Journal, Tally
 
@@ -29,6 +29,7 @@ class Kind:
 KINDS = {
     "words": Kind(command_lines.wrong_words, 40, 100),
     "together": Kind(command_lines.together, 40, 100),
+    "foreign": Kind(foreign.foreign, 40, 100),
     "peers": Kind(peers.peers, 10, 25),
     "absent": Kind(workers.absent, 0.2, 1),
     "settings": Kind(workers.other_settings, 0.4, 1),

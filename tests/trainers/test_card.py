@@ -131,7 +131,7 @@ def test_bad_input_is_one_sentence(run, tmp_path):
         ([unfinished], "is not finished. Finish it: python -m trainers.cifar --resume --out"),
         ([other], "is not a run of trainers.cifar or trainers.imagenet"),
         ([tmp_path], "is not a run"),
-        ([run, "--repository", "name"], "--repository must be USER/NAME. Received: name"),
+        ([run, "--repository", "name"], "--repository must be USER/NAME of letters"),
     ):
         with pytest.raises(UsageError, match=re.escape(message)):
             main(list(map(str, arguments)))

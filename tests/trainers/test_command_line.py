@@ -24,7 +24,10 @@ OFFLINE = ("trainers.cifar", "--no-download")
     ("arguments", "message"),
     [
         (["--dataset", "mnist"], "argument --dataset: expected one of cifar10, cifar100, shapes, received 'mnist'"),
-        (["--steps", "0"], "argument --steps: expected a whole number of at least 1, received '0'"),
+        (
+            ["--steps", "0"],
+            "argument --steps: expected a whole number of at least 1 and at most 2147483647",
+        ),
         (["--steps", "many"], "received 'many'"),
         (["--batch-size", "-3"], "argument --batch-size: expected a whole number of at least 1"),
         (["--learning-rate", "0"], "argument --learning-rate: expected a number above 0, received '0'"),

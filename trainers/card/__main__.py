@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +13,8 @@ from idmatters_tf.replacing import remove_unfinished, updating
 from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, as_dict, make, parse, setting, with_defaults
-from trainers.cli.startup import import_tensorflow, run_program, say
+from trainers.cli.startup import import_tensorflow, run_program, say, tell
+from trainers.cli.text import join_command
 from trainers.imagenet import ImageNet
 from trainers.run.folder import DataDescription, Run
 from trainers.run.lock import locked
@@ -42,6 +44,8 @@ TRAINING = "training.json"
 FILES = (TRAINING, "config.json", "metadata.json", "model.weights.h5", "convergence.png", "README.md")
 # What hubs and repositories take without further ado.
 SMALL_MB = 10
+# Of users and repositories on the hub.
+_NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +70,10 @@ class Settings:
     debug: bool = setting(False, help="show tracebacks")
 
     def __post_init__(self) -> None:
-        if self.repository is not None and self.repository.count("/") != 1:
-            raise UsageError(f"--repository must be USER/NAME. Received: {self.repository}")
+        if self.repository is not None and not re.fullmatch(f"{_NAME}/{_NAME}", self.repository):
+            raise UsageError(
+                f"--repository must be USER/NAME of letters, digits, '.', '_' and '-'. Received: {self.repository}"
+            )
 
 
 def parser() -> Parser:
@@ -109,7 +115,8 @@ def read(folder: str, data_dir: str | None = None) -> Finished:
         raise UsageError(f"{run.path} is not a run of {' or '.join(TASKS)}: there is no model card for others.")
     if result is None:
         raise UsageError(
-            f"{run.path} is not finished. Finish it: python -m {task_type.program} --resume --out {run.path}"
+            f"{run.path} is not finished. Finish it: "
+            + join_command(["python", "-m", task_type.program, "--resume", "--out", run.path])
         )
     changes = {"precision": "float32"} if data_dir is None else {"precision": "float32", "data_dir": data_dir}
     settings = make(task_type.settings_type, {**config["settings"], **changes}, run.config_path)
@@ -160,15 +167,17 @@ def _make(settings: Settings, finished: Finished, out: pathlib.Path) -> int:
     if settings.measure:
         rounding = "float32" if settings.round == "none" else f"rounded to {settings.round}, computed in float32"
         errors[f"these, {rounding}"] = _test_error(finished.task, network)
-    repository = settings.repository or f"USER/{out.resolve().name}"
+    name = re.sub("[^A-Za-z0-9._-]+", "-", out.resolve().name).strip(".-")
+    repository = settings.repository or f"USER/{name or 'model'}"
     _write(out, settings, finished, network, errors, repository)
     size = (out / "model.weights.h5").stat().st_size / 1e6
     fits = "below" if size <= SMALL_MB else "more than"
-    print(f"{out}: weights of {size:.1f} MB, {fits} {SMALL_MB} MB; nothing has been uploaded")
+    tell(f"{out}: weights of {size:.1f} MB, {fits} {SMALL_MB} MB; nothing has been uploaded")
     for what, error in errors.items():
         print(f"error of the weights, {what}: {100 * error:.2f} %")
-    print(f"load it:    import idmatters_tf, keras; model = keras.saving.load_model('{out}')")
-    print(f"publish it: hf upload {repository} {out} .     (pip install huggingface_hub; hf auth login)")
+    tell(f"load it:    import idmatters_tf, keras; model = keras.saving.load_model({str(out)!r})")
+    upload = join_command(["hf", "upload", repository, out, "."])
+    tell(f"publish it: {upload}     (pip install huggingface_hub; hf auth login)")
     print(f"then:       model = keras.saving.load_model('hf://{repository}')")
     return 0
 
@@ -198,22 +207,21 @@ def _test_error(task: Task, network: "keras.Model") -> float:
     return SynchronousTrainer(learner).evaluate(task.test_batches())["error"]
 
 
-def _write(
-    out: pathlib.Path,
-    settings: Settings,
-    finished: Finished,
-    network: "keras.Model",
-    errors: dict[str, float],
-    repository: str,
-) -> None:
-    """Writes the files, each entirely or not at all; others in the folder are kept."""
-    from trainers.card import weights
-    from trainers.card.text import readme
-    from trainers.reproduce.weights import weights_digest
-    from trainers.training import preprocessing
-    from trainers.training.export import with_preprocessing
+def describe(
+    finished: Finished, settings: Settings, errors: dict[str, float], repository: str, digest: str | None
+) -> tuple[str, dict[str, Any]]:
+    """Return the text of README.md and the content of training.json; TensorFlow is not imported.
 
-    run, task, config, result = finished.run, finished.task, finished.config, finished.result
+    Args:
+        finished: the run.
+        settings: of this program.
+        errors: by name, fractions, the run's own first.
+        repository: USER/NAME on the hub.
+        digest: the checksum of the checkpoint.
+    """
+    from trainers.card.text import readme
+
+    task, config, result = finished.task, finished.config, finished.result
     saved, usual = as_dict(task.settings), as_dict(type(task).resolve({}, {}))
     recorded = config["settings"]
     left_out = free_on_resume(type(task))
@@ -229,7 +237,7 @@ def _write(
         "versions": config.get("versions") or {},
         "rounding": settings.round,
         "measured": settings.measure,
-        "digest": weights_digest(run.path),
+        "digest": digest,
     }
     # What the network has no such option for is None.
     differing = {
@@ -237,21 +245,34 @@ def _write(
         for name, value in recorded.items()
         if name not in left_out and value is not None and value != usual.get(name)
     }
-    words = [str(word) for word in config.get("command") or ()][1:]
-    text = readme(
-        repository.split("/")[1],
-        settings.license,
-        repository,
-        facts,
-        errors,
-        " ".join(["python -m", task.program, *_without_folders(words)]),
-        differing,
-    )
+    words = (config.get("command") or ())[1:]
+    command = join_command(["python", "-m", task.program, *_without_folders(words)])
+    name = repository.split("/")[1]
+    text = readme(name, settings.license, repository, facts, errors, command, differing)
     training = {**config, "result": result, "error": errors, "rounding": settings.round}
     # Where the data and the run lay is nobody's business.
     training["settings"] = {name: value for name, value in recorded.items() if name not in ("data_dir", "download")}
     training["data"] = {name: value for name, value in config["data"].items() if name != "origin"}
     training.pop("command", None)
+    return text, training
+
+
+def _write(
+    out: pathlib.Path,
+    settings: Settings,
+    finished: Finished,
+    network: "keras.Model",
+    errors: dict[str, float],
+    repository: str,
+) -> None:
+    """Write the files, each entirely or not at all. Other files of the folder are kept."""
+    from trainers.card import weights
+    from trainers.reproduce.weights import weights_digest
+    from trainers.training import preprocessing
+    from trainers.training.export import with_preprocessing
+
+    run, task = finished.run, finished.task
+    text, training = describe(finished, settings, errors, repository, weights_digest(run.path))
     fitted = preprocessing.load(run.path) if task.has_preprocessing else None
     model = with_preprocessing(network, fitted, finished.described.output_names)
     with updating(out, FILES) as beside:

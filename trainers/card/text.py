@@ -1,8 +1,9 @@
 """The text of a model card: README.md with the header that model hubs read."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from trainers.reporting.markdown import fenced, inline, yaml_string
 
 # Names of the data sets: in words, and on the hub.
 DATA_SETS: Mapping[str, tuple[str, str | None]] = {
@@ -31,16 +32,17 @@ def header(name: str, license: str, dataset: str, accuracies: Mapping[str, float
     """
     title, on_hub = DATA_SETS.get(dataset, (dataset, None))
     metrics = "".join(
-        f"    - type: accuracy\n      name: {_quoted(metric)}\n      value: {round(value, 6)}\n"
+        f"    - type: accuracy\n      name: {yaml_string(metric)}\n      value: {round(value, 6)}\n"
         for metric, value in accuracies.items()
     )
-    datasets = f"datasets:\n- {_quoted(on_hub)}\n" if on_hub else ""
+    datasets = f"datasets:\n- {yaml_string(on_hub)}\n" if on_hub else ""
     return (
-        f"---\nlicense: {_quoted(license)}\nlibrary_name: keras\npipeline_tag: image-classification\n"
+        f"---\nlicense: {yaml_string(license)}\nlibrary_name: keras\npipeline_tag: image-classification\n"
         f"tags:\n- keras\n- image-classification\n- residual-networks\n{datasets}metrics:\n- accuracy\n"
-        f"model-index:\n- name: {_quoted(name)}\n  results:\n"
+        f"model-index:\n- name: {yaml_string(name)}\n  results:\n"
         f"  - task:\n      type: image-classification\n      name: Image classification\n"
-        f"    dataset:\n      type: {_quoted(on_hub or dataset)}\n      name: {_quoted(title)}\n      split: test\n"
+        f"    dataset:\n      type: {yaml_string(on_hub or dataset)}\n      name: {yaml_string(title)}\n"
+        f"      split: test\n"
         f"    metrics:\n{metrics}---\n"
     )
 
@@ -65,13 +67,13 @@ def readme(
             tested on), "rounding", "digest" (of the checkpoint), "measured" (whether `errors` has the rounded weights'
             own).
         errors: by name, fractions, the run's own first.
-        command: that trained it.
+        command: that trained it, as one types it.
         settings: those that differ from the program's defaults.
     """
     title, _ = DATA_SETS.get(facts["dataset"], (facts["dataset"], None))
     rows, cols, channels = facts["image_shape"]
     class_names = facts["class_names"]
-    listed = f" ({', '.join(class_names)})" if 0 < len(class_names) <= _FEW else ""
+    listed = f" ({', '.join(map(inline, class_names))})" if 0 < len(class_names) <= _FEW else ""
     named = _NAMED if class_names else ""
     images = "test images" if facts["held_out"] is None else f"the last {facts['held_out']:,} training images, held out"
     headline = list(errors.values())[-1]
@@ -83,7 +85,7 @@ def readme(
     )
     measured = "top-1 accuracy" if facts["held_out"] is None else "accuracy on held-out training images"
     table = "\n".join(f"| {what} | {100 * error:.2f} % |" for what, error in errors.items())
-    changed = "\n".join(f"| `{key}` | {_shown(value)} |" for key, value in settings.items())
+    changed = "\n".join(f"| `{key}` | {inline(_shown(value))} |" for key, value in settings.items())
     if changed:
         changed = f"\nSettings that differ from the program's defaults:\n\n| setting | value |\n|---|---|\n{changed}\n"
     papers = " and ".join(f"[{paper}]({link})" for paper, link in PAPERS.items())
@@ -119,9 +121,7 @@ Top-1 error on {images}:
 
 {facts["steps"]:,} steps in {facts["minutes"]:.1f} minutes, seed {facts["seed"]}:
 
-```
-{command}
-```
+{fenced(command)}
 {changed}
 `training.json` has every setting, the checksum of the data and the versions ({_versions(facts["versions"])}).
 SHA-256 of the checkpoint's tensors: `{facts["digest"]}`.
@@ -147,11 +147,6 @@ uploads it; the program that wrote this folder uploads nothing.
 """
 
 
-def _quoted(text: str | None) -> str:
-    """A YAML string: every JSON string is one."""
-    return json.dumps(text, ensure_ascii=False)
-
-
 def _shown(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return " ".join(map(str, value))
@@ -159,4 +154,4 @@ def _shown(value: Any) -> str:
 
 
 def _versions(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{package} {version}" for package, version in versions.items() if package != "machine")
+    return ", ".join(inline(f"{package} {version}") for package, version in versions.items() if package != "machine")

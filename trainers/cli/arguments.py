@@ -14,6 +14,7 @@ import textwrap
 from typing import Any, NoReturn
 
 import idmatters_tf
+from trainers.cli.text import escape_controls
 
 _WIDTH = 110
 # The columns that a remark beside a command needs at least; where there are fewer, it stands below.
@@ -25,7 +26,16 @@ class UsageError(Exception):
 
 
 class RunError(Exception):
-    """Something failed while running: exit code 1."""
+    """Something failed while running: exit code 1.
+
+    Args:
+        reason: a sentence.
+        advice: sentences about what to do. The other tasks of a cluster repeat them in place of their own.
+    """
+
+    def __init__(self, reason: str, advice: str = ""):
+        super().__init__(f"{reason} {advice}".strip())
+        self.reason, self.advice = reason, advice
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,7 +58,7 @@ class Parser(argparse.ArgumentParser):
             known = [option for action in self._actions for option in action.option_strings]
             near = difflib.get_close_matches(unknown[1].replace("_", "-"), known, 1)
             message += f". Did you mean {near[0]}?" if near else ""
-        self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
+        self.exit(2, f"{self.prog}: error: {escape_controls(message)} (see --help)\n")
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

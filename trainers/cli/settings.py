@@ -38,9 +38,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.text import abbreviate
 
 S = typing.TypeVar("S")
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text in UTF-8 that is not empty"}
+# Of whole numbers without a bound of their own: sizes and steps are 32-bit integers in TensorFlow's kernels.
+MOST = 2**31 - 1
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 
 
@@ -67,7 +70,8 @@ def setting(
         help: a phrase for `--help`; the default is added to it.
         metavar: stands for the value in `--help`.
         choices: for a str; a `Literal` annotation says the same in the type.
-        at_least, above, at_most, below: bounds of a number, or of each number of a tuple.
+        at_least, above, at_most, below: bounds of a number, or of each number of a tuple; a whole number is at most
+            `MOST` where neither of the last two is given.
         may_be_empty: whether a tuple may have no values.
         positional: an argument without a name; for settings without a default.
         free_on_resume: changes no result, so that it may differ when a run is resumed.
@@ -173,7 +177,7 @@ class Option:
         if not self.many:
             return self._checked(value, value)
         if not isinstance(value, (list, tuple)):
-            raise ValueError(f"expected a list, each {self.expected()}, received {value!r}")
+            raise ValueError(f"expected a list, each {self.expected()}, received {abbreviate(value)}")
         if not value and not self.may_be_empty:
             raise ValueError(f"expected one or more values, each {self.expected()}, received none")
         return tuple(self._checked(each, each) for each in value)
@@ -187,7 +191,7 @@ class Option:
         elif good and self.kind is not bool:
             good = _is_text(value) if self.kind is str else self.bounds.contain(value)
         if not good:
-            raise ValueError(f"expected {self.expected()}, received {received!r}")
+            raise ValueError(f"expected {self.expected()}, received {abbreviate(received)}")
         return value
 
 
@@ -217,6 +221,9 @@ def _options(settings: type, title: str | None, defaults: Mapping[str, Any]) -> 
             described = dict(field.metadata["setting"])
             kind, many, optional, literals = _read_annotation(hints[field.name])
             described["choices"] = described["choices"] or literals
+            bounds = described["bounds"]
+            if kind is int and bounds.at_most is None and bounds.below is None:
+                described["bounds"] = dataclasses.replace(bounds, at_most=MOST)
             default = defaults.get(field.name, field.default)
             found.append(Option(field.name, title, kind, many, optional, default, **described))
     names = [option.name for option in found]
@@ -338,7 +345,7 @@ def make(settings: type[S], values: Mapping[str, Any], source: object = None) ->
     if unknown:
         near = difflib.get_close_matches(unknown[0], known, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"{where}there is no setting {unknown[0]!r}.{hint}")
+        raise UsageError(f"{where}there is no setting {abbreviate(unknown[0])}.{hint}")
     values = {name: option.default for name, option in known.items() if option.added_later} | dict(values)
     missing = [name for name in known if name not in values]
     if missing:

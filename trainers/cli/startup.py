@@ -1,6 +1,7 @@
 """How every program starts and ends: quiet libraries, known errors as one line, exit codes."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from trainers.cli.arguments import RunError, UsageError
+from trainers.cli.text import escape_controls
 
 DEBUG = "--debug"
 # Names a descriptor that is readable for as long as the launcher of this process lives.
@@ -35,6 +37,9 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     if DEBUG not in sys.argv:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As standard error does: the terminal may lack letters of a name.
+        sys.stdout.reconfigure(errors="backslashreplace")
     _end_with_launcher()
     interrupts = _Interrupts()
     try:
@@ -48,7 +53,7 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
             raise
         if DEBUG in sys.argv:
             traceback.print_exc()
-        last_words(sentence if sentence is _INTERRUPTED else f"error: {sentence}")
+        last_words(sentence if sentence is _INTERRUPTED else f"error: {escape_controls(sentence)}")
     finally:
         interrupts.ignore()
     sys.exit(code)
@@ -88,11 +93,17 @@ def say(text: str) -> None:
     What would move the cursor or cannot be printed is shown as an escape sequence: parts of the sentence may come
     from file names, or from another machine.
     """
-    shown = "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
+    shown = escape_controls(text, keep="\n")
     if _visible == 2:
         print(shown, file=sys.stderr, flush=True)
     else:
         os.write(_visible, f"{shown}\n".encode())
+
+
+def tell(*lines: str) -> None:
+    """Prints lines on standard output, each with the escapes of `say`: one line stays one line."""
+    for line in lines:
+        print(escape_controls(line), flush=True)
 
 
 def say_nothing(text: str) -> None:
@@ -132,6 +143,8 @@ def explained(error: Any) -> tuple[str | None, int]:
     tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
         message = str(getattr(error, "message", error)).strip()
+        if "No space left on device" in message:
+            return f"{message.splitlines()[0]}. Make room, then give the same command again.", 1
         return f"TensorFlow failed: {message.splitlines()[0]} (use {DEBUG} for the whole story)", 1
     return None, 1
 

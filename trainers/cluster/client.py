@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.startup import last_words
+from trainers.cli.text import escape_controls
 from trainers.cluster import protocol, token
 from trainers.cluster.description import ClusterDescription
 from trainers.cluster.protocol import LineBuffer, Message, ProtocolError
@@ -135,22 +136,28 @@ class ClusterClient:
         if differing:
             raise RunError(
                 f"the tasks of the cluster do not agree on {topic}: {self.chief} has {expected}, "
-                f"{', '.join(differing)}. {self._advice()}"
+                f"{', '.join(differing)}.",
+                self._advice(),
             )
 
     def stop(self) -> None:
         """Asks all tasks to stop after a step that they will agree on; may be called from a signal handler."""
         self._outgoing.put({"stop": True})
 
-    def leave(self, reason: str | None = None) -> None:
-        """Leaves the cluster: in order when every task does, or (with a reason) alone."""
+    def leave(self, reason: str | None = None, advice: str = "") -> None:
+        """Leaves the cluster: in order when every task does, or (with a reason) alone.
+
+        Args:
+            reason: a sentence for the other tasks.
+            advice: what they should add to it in place of their own.
+        """
         if self._ended or self._connection is None:
             return
         if reason is None:
             self._gather("end", True, None)
         self._ended = True
         if reason is not None:
-            self._outgoing.put({"leave": reason})
+            self._outgoing.put({"leave": escape_controls(reason), "advice": escape_controls(advice)})
         # The chief's server ends with the process: it gets the time to tell the others.
         time.sleep(_FLUSH_SECONDS if self.is_chief or reason is not None else 0)
         with contextlib.suppress(OSError):
@@ -160,7 +167,7 @@ class ClusterClient:
         """After an error that the loss of a task may have caused: leaves the time to find out which one.
 
         Returns:
-            A sentence about a task that is or was silent, or "". Where a task was lost, the process ends here.
+            Words about a task that is or was silent, or "". Where a task was lost, the process ends here.
         """
         deadline = time.monotonic() + max(GRACE_SECONDS, 1.5 * self._silent_seconds)
         while time.monotonic() < deadline:
@@ -173,7 +180,7 @@ class ClusterClient:
             ]
             if silent:
                 seconds, task, verb = max(silent)
-                return self._with_advice(f"{self._named([task])} {verb} silent for {seconds:.0f} seconds")
+                return f"{self._named([task])} {verb} silent for {seconds:.0f} seconds."
             time.sleep(0.2)
         return ""
 
@@ -338,19 +345,19 @@ class ClusterClient:
             self._silent.pop(message["lost"], None)
             self._lost(message["lost"], "was lost")
         elif "left" in message:
-            self._left(message["left"], message["reason"])
+            self._left(message["left"], str(message["reason"]), str(message.get("advice", "")))
 
-    def _left(self, task, reason):
+    def _left(self, task, reason, advice):
         # Most errors are met by every task: each is given the time to end with its own sentence.
         self._leaving.add(task)
 
         def later():
             time.sleep(GRACE_SECONDS)
-            self._lost(task, f"ended: {reason}")
+            self._lost(task, f"ended: {reason.rstrip('.')}", advice)
 
         threading.Thread(target=later, daemon=True).start()
 
-    def _lost(self, task, how):
+    def _lost(self, task, how, advice=""):
         if self._ended:
             return
         if self.asynchronous and task.startswith("worker "):
@@ -362,7 +369,7 @@ class ClusterClient:
                     self._workers_back = threading.Event()
                     threading.Thread(target=self._wait_for, args=(self._workers_back,), daemon=True).start()
             return
-        self._die(f"{self._named([task])} {how}")
+        self._die(f"{self._named([task])} {how}", advice)
 
     def _wait_for(self, workers_back):
         # With all of them lost, TensorFlow's coordinator reconnects to all or to none: one that comes back alone is
@@ -374,20 +381,22 @@ class ClusterClient:
                 f"{self._timeout:g} seconds (--cluster-timeout)"
             )
 
-    def _with_advice(self, reason):
-        return f"{reason}. {self._advice()} To go on, start every task again with the same command."
+    def advice(self) -> str:
+        """What to do after the loss of a task."""
+        return f"{self._advice()} To go on, start every task again with the same command."
 
-    def _die(self, reason) -> NoReturn:
+    def _die(self, reason, advice="") -> NoReturn:
         # The main thread may be inside a collective operation that nothing can interrupt. What is on disk is complete
         # at any moment, so nothing is lost by ending here.
         self._ended = True
-        last_words(f"error: {self._with_advice(reason)}")
+        last_words(f"error: {escape_controls(f'{reason}. {advice or self.advice()}')}")
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
         # The chief's server ends with the process: it gets the time to tell the others.
         if self.is_chief:
-            self._outgoing.put({"leave": reason})
+            self._outgoing.put({"leave": reason, "advice": advice})
             time.sleep(_FLUSH_SECONDS)
+            token.remove(self._folder)
         os._exit(1)
 
 

@@ -5,12 +5,12 @@ the coordinator, which hands out the work. Where there is no `chief`, worker 0 i
 """
 
 import dataclasses
-import json
 import os
 import reprlib
 from typing import TYPE_CHECKING
 
 from trainers.cli.arguments import UsageError
+from trainers.cli.reading import decode_json
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -119,8 +119,8 @@ def _from_tf_config(text: str, control_port: int | None) -> ClusterDescription |
         )
 
     try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        config = decode_json(text)
+    except ValueError as error:
         raise wrong(f"is not JSON ({error})") from error
     if not isinstance(config, dict) or not isinstance(config.get("cluster", {}), dict):
         raise wrong("is not an object with a cluster")

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.startup import explained
+from trainers.cli.text import as_text
 from trainers.cluster import token
 from trainers.cluster.client import ClusterClient
 from trainers.cluster.description import ClusterDescription
@@ -69,7 +70,7 @@ def join(
         return
     folder = pathlib.Path(folder)
     # An asynchronous cluster's folder is the coordinator's own affair.
-    shared = settings if description.asynchronous else {**settings, "out": str(folder.absolute())}
+    shared = settings if description.asynchronous else {**settings, "out": as_text(str(folder.absolute()))}
     client = ClusterClient(description, folder, timeout, say, advice)
     if client.is_chief:
         _start_server(client, folder)
@@ -77,7 +78,10 @@ def join(
         client.meet(shared)
         yield client
         client.leave()
-    except (UsageError, RunError) as error:
+    except RunError as error:
+        client.leave(error.reason, error.advice)
+        raise
+    except UsageError as error:
         client.leave(str(error))
         raise
     except BaseException as error:
@@ -85,9 +89,12 @@ def join(
             sentence = client.explain_failure()
             if sentence:
                 client.leave(sentence)
-                raise RunError(sentence) from error
+                raise RunError(sentence, client.advice()) from error
         client.leave(explained(error)[0] or f"{type(error).__name__} {error}".strip().partition("\n")[0])
         raise
+    finally:
+        if client.is_chief:
+            token.remove(folder)
 
 
 def _of_tensorflow(error):

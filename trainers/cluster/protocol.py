@@ -10,13 +10,13 @@ from a task
     {"hello": TASK, "challenge": C, "proof": PROOF}
     {"gather": TOPIC, "value": VALUE}
     {"stop": true}
-    {"leave": REASON}
+    {"leave": REASON, "advice": ADVICE}     no advice where the task has none of its own
     {"alive": true}
 from the server
     {"gathered": TOPIC, "values": {TASK: VALUE}}
     {"missing": [TASK, ...]}            who has not said yet what this task waits for
     {"stop": TASK}
-    {"left": TASK, "reason": REASON}    a task that will end by itself, with its own sentence
+    {"left": TASK, "reason": REASON, "advice": ADVICE}      a task that will end by itself, with its own sentence
     {"lost": TASK}                      its connection is closed
     {"back": TASK}
     {"silent": TASK, "seconds": S}      connected, but nothing has been heard from it
@@ -35,6 +35,8 @@ import json
 import secrets
 import socket
 from typing import Any
+
+from trainers.cli.reading import decode_json
 
 # A stranger's line, before the handshake, and a task's: settings and checksums are small.
 LONGEST_GREETING, LONGEST_LINE = 1 << 10, 1 << 20
@@ -56,8 +58,8 @@ def encode(message: Message) -> bytes:
 def decode(line: bytes) -> Message:
     """A message from what was received. Raises ProtocolError for anything else."""
     try:
-        message = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        message = decode_json(line)
+    except ValueError as error:
         raise ProtocolError("the program that listens there is not a task of this cluster") from error
     if not isinstance(message, dict) or not message:
         raise ProtocolError("the program that listens there is not a task of this cluster")

@@ -155,7 +155,8 @@ class CoordinationServer(threading.Thread):
         elif "stop" in message:
             self._broadcast({"stop": peer.task})
         elif "leave" in message:
-            self._broadcast({"left": peer.task, "reason": str(message["leave"])}, besides=peer)
+            told = {"reason": str(message["leave"]), "advice": str(message.get("advice", ""))}
+            self._broadcast({"left": peer.task, **told}, besides=peer)
             peer.task = ""
             peer.since = time.monotonic()
         elif "alive" not in message:

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict
-from trainers.cli.startup import say
+from trainers.cli.startup import say, tell
 from trainers.run.folder import Run
 from trainers.run.lock import locked
 
@@ -61,9 +61,7 @@ def _is_finished(run: Run, saved: Mapping[str, Any], overwrite: bool) -> bool:
         run.check_same(saved)
         result = run.result()
         if result is not None:
-            verdicts = result.get("verdicts", ())
-            print(
-                " ".join([f"{run.path} is finished.", *verdicts, "Give another --out for a new run, or --overwrite."])
-            )
+            verdicts = result.get("verdicts") or ()
+            tell(" ".join([f"{run.path} is finished.", *verdicts, "Give another --out for a new run, or --overwrite."]))
             return True
     return False

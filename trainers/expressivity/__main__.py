@@ -105,10 +105,11 @@ def _trained(path: str, dataset: str) -> dict[str, Any]:
     """The test accuracy of a finished run of `trainers.cifar`."""
     run = Run(path)
     config, result = run.config(), run.result()
-    if result is None or "last_error" not in result:
+    if result is None or not {"last_error", "parameters"} <= set(result):
         raise UsageError(
             f"--compare {path} is not a finished run of trainers.cifar. Finish it, or leave --compare out."
         )
+    result = run.result(("last_error", "parameters")) or {}
     if config["settings"].get("dataset") != dataset:
         raise UsageError(
             f"--compare {path} was trained on {config['settings'].get('dataset')}, not on {dataset}. Name another run."

@@ -21,9 +21,13 @@ class DataSettings:
     train_images: int | None = setting(
         None, help="number of training images to memorise, the first ones (default: all)", metavar="N", at_least=1
     )
-    rows: int = setting(10_000, help="number of points n of --dataset random", metavar="N", at_least=2)
-    dim: int = setting(64, help="dimension d of --dataset random", metavar="N", at_least=1)
-    classes: int = setting(10, help="number of classes r of --dataset random", metavar="N", at_least=1)
+    rows: int = setting(
+        10_000, help="number of points n of --dataset random", metavar="N", at_least=2, at_most=100_000_000
+    )
+    dim: int = setting(64, help="dimension d of --dataset random", metavar="N", at_least=1, at_most=1_000_000)
+    classes: int = setting(
+        10, help="number of classes r of --dataset random", metavar="N", at_least=1, at_most=1_000_000
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +39,7 @@ class NetworkSettings:
         help="hardt-ma: residual blocks, wide margins; yun, lookup, bit-extraction: far fewer numbers, tiny margins, "
         "without --width, --order and --dtype",
     )
-    width: int = setting(32, help="width k of the residual blocks", metavar="K", at_least=1)
+    width: int = setting(32, help="width k of the residual blocks", metavar="K", at_least=1, at_most=1_000_000)
     order: Literal["norm", "ridge", "paper"] = setting(
         "norm",
         help="norm works for every sample; ridge has larger margins on clusters; paper has one threshold "

@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 Point = tuple[float, float]
 
@@ -13,6 +13,8 @@ WIDTH, HEIGHT = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 24, 26, 38
 # More points than pixels show nothing more.
 MOST_POINTS = 600
+# Larger values are left out and smaller ones are 0: the axes compute with squares and quotients of them.
+_LARGEST, _SMALLEST = 1e150, 1e-150
 # From this ratio of the largest to the smallest value on, the vertical axis is logarithmic.
 _LOGARITHMIC_FROM = 50.0
 
@@ -33,7 +35,7 @@ def chart(
 
     Args:
         title: above the chart.
-        curves: by the run's name, points (x, y) by ascending x; those that are not finite are left out.
+        curves: by the run's name, points (x, y) by ascending x; those that are not finite or beyond 1e150 are left out.
         numbers: by the run's name, which color it has, see `style`.
         logarithmic: whether the vertical axis may be, where the values span orders of magnitude.
         x_label: below the horizontal axis.
@@ -41,7 +43,7 @@ def chart(
     Returns:
         The element; empty where there is nothing to draw.
     """
-    finite = {name: [point for point in points if all(map(math.isfinite, point))] for name, points in curves.items()}
+    finite = {name: list(_drawable(points)) for name, points in curves.items()}
     finite = {name: _thinned(points) for name, points in finite.items() if points}
     if not finite:
         return ""
@@ -78,6 +80,13 @@ def chart(
                 f'<polyline points="{line}" fill="none" {style(numbers[name])}><title>{last}</title></polyline>'
             )
     return "\n".join([*parts, "</svg>"])
+
+
+def _drawable(points: Sequence[Point]) -> Iterator[Point]:
+    for x, y in points:
+        # Neither holds for NaN.
+        if abs(x) <= _LARGEST and abs(y) <= _LARGEST:
+            yield x, y if abs(y) >= _SMALLEST else 0.0
 
 
 class _Axis:

@@ -158,7 +158,7 @@ def _about(run: Run, config: Mapping[str, Any]) -> list[str]:
     if result is None:
         parts.append('<p class="quiet">Not finished.</p>')
     else:
-        parts += [f"<p>{html.escape(str(verdict))}</p>" for verdict in result.get("verdicts", ())]
+        parts += [f"<p>{html.escape(str(verdict))}</p>" for verdict in result.get("verdicts") or ()]
         numbers = dict(_flat({key: value for key, value in result.items() if key != "verdicts"}))
         parts.append(_table(("result", "value"), [[key, _text(value)] for key, value in numbers.items()]))
     images = {path for path in run.path.rglob("*") if path.suffix.lower() in _IMAGES and path.is_file()}

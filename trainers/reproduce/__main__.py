@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from idmatters_tf import environment
 from idmatters_tf.replacing import write_atomically
 from trainers.cli.arguments import Parser, RunError, UsageError
+from trainers.cli.reading import read_json
 from trainers.cli.settings import add_options, parse, setting, with_defaults
-from trainers.cli.startup import explained, run_program, say
+from trainers.cli.startup import explained, run_program, say, tell
 from trainers.reproduce.numbers import HEADER, Comparison, compare
 from trainers.reproduce.rows import Row, data_sets, load
 from trainers.reproduce.running import Stopped, log_of, other_files, run_again
@@ -135,8 +136,7 @@ def reproduce(row: Row, rows: Mapping[str, Row], out: pathlib.Path, data_dir: st
         return max(code, _report(row, out / row.rests_on[0], out)) if row.numbers else code
     print(f"== {row.name}: {row.item}; {row.cost_in_words()}", flush=True)
     if row.data is not None and data_dir is not None:
-        for line in other_files(data_sets()[row.data], pathlib.Path(data_dir)):
-            print(line)
+        tell(*other_files(data_sets()[row.data], pathlib.Path(data_dir)))
     run_again(row, out / row.name, data_dir)
     return _report(row, out / row.name, out)
 
@@ -170,8 +170,7 @@ def _report(row: Row, folder: pathlib.Path, out: pathlib.Path | None = None) -> 
     read = [each for each in comparisons if each.value is not None]
     if comparisons and not read:
         raise UsageError(f"{folder} holds none of the numbers of {row.name}: is it a run of its command?")
-    for line in _circumstances(row, folder):
-        print(line)
+    tell(*_circumstances(row, folder))
     if comparisons:
         print(table(HEADER, [each.cells() for each in comparisons]))
     good = all(each.within is not False for each in comparisons)
@@ -225,11 +224,21 @@ def _listed(row: Row, out: pathlib.Path) -> tuple[str, ...]:
         state = "yes" if row.date else "not run"
     here = ""
     if (out / f"{row.name}.json").is_file():
-        here = json.loads((out / f"{row.name}.json").read_text(encoding="utf-8")).get("state", "")
+        here = _outcome(out / f"{row.name}.json")
     elif log_of(out / row.name).is_file():
         here = "begun"
     cost = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", row.cost_in_words())
     return row.name, f"{row.paper}: {row.item}" if row.paper else row.item, state, cost, here
+
+
+def _outcome(path: pathlib.Path) -> str:
+    """What came of a row that was run again: `WITHIN` or `DIFFERS`; "damaged" for a file that names neither."""
+    try:
+        outcome = read_json(path)
+    except ValueError:
+        outcome = None
+    state = outcome.get("state") if isinstance(outcome, dict) else None
+    return state if state in (WITHIN, DIFFERS) else "damaged"
 
 
 def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -9,7 +9,6 @@
 
 import csv
 import dataclasses
-import json
 import math
 import pathlib
 import re
@@ -17,6 +16,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from trainers.cli.reading import read_json
 from trainers.reproduce.rows import Number, Row
 from trainers.run.records import objects
 
@@ -85,7 +85,7 @@ def agrees(number: Number, value: float) -> bool:
 
 
 def value_of(number: Number, folder: pathlib.Path, log: pathlib.Path) -> float | None:
-    """The number as a run has it; None where the file, or the place in it, is missing."""
+    """The number as a run has it; None where the file, or a finite number at the place in it, is missing."""
     path = log if number.file == LOG else folder / str(number.file)
     if not path.is_file():
         return None
@@ -94,34 +94,37 @@ def value_of(number: Number, folder: pathlib.Path, log: pathlib.Path) -> float |
         values = [match[1].replace(",", "") for match in re.finditer(number.pattern, text)]
     else:
         values = _values(path, number)
+    taken = {
+        "last": lambda numbers: numbers[-1],
+        "max": max,
+        "mean": statistics.fmean,
+        "ratio": lambda numbers: numbers[-1] / numbers[0],
+    }
     try:
         numbers = [float(value) for value in values if value not in (None, "")]
-    except (TypeError, ValueError):
+        if not numbers or (number.take == "mean" and len(numbers) < len(values)):
+            return None
+        value = taken[number.take](numbers)
+        value = (value if number.base is None else float(number.base) ** value) * float(number.times)
+    except (TypeError, ValueError, ArithmeticError):
         return None
-    if not numbers or (number.take == "mean" and len(numbers) < len(values)):
-        return None
-    taken = {
-        "last": lambda: numbers[-1],
-        "max": lambda: max(numbers),
-        "mean": lambda: statistics.fmean(numbers),
-        "ratio": lambda: numbers[-1] / numbers[0],
-    }
-    value = taken[number.take]()
-    return (value if number.base is None else float(number.base) ** value) * float(number.times)
+    return value if math.isfinite(value) else None
 
 
 def _values(path: pathlib.Path, number: Number) -> list[Any]:
     if path.suffix == ".json":
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
+            return [_at(read_json(path), number.key or "")]
         except ValueError:
             return []
-        return [_at(value, number.key or "")]
     if path.suffix == ".jsonl":
         lines: Sequence[Any] = objects(path)
     else:
-        with open(path, newline="", encoding="utf-8") as stream:
-            lines = list(csv.DictReader(stream))
+        try:
+            with open(path, newline="", encoding="utf-8") as stream:
+                lines = list(csv.DictReader(stream))
+        except (ValueError, csv.Error):
+            return []
     chosen = [line for line in lines if all(_same(line.get(name), wanted) for name, wanted in number.where.items())]
     return [_at(line, number.key or "") for line in chosen]
 
@@ -137,7 +140,7 @@ def _same(found: Any, wanted: Any) -> bool:
     """Whether a cell holds a value: in CSV files everything is text."""
     try:
         return float(found) == float(wanted)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return str(found) == str(wanted)
 
 

@@ -23,8 +23,11 @@ from idmatters_tf.locking import check_held
 from idmatters_tf.ownership import check_folder, check_replaceable, open_regular, remove_own
 from idmatters_tf.replacing import remove_unfinished, write_atomically
 from trainers.cli.arguments import UsageError
+from trainers.cli.reading import read_json
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import say, say_nothing
+from trainers.cli.text import abbreviate, as_text
+from trainers.run.contents import check_config, check_result
 from trainers.run.records import encode, read
 
 WHERE_DATA_ARE = ("data_dir", "download")
@@ -55,12 +58,20 @@ class DataDescription:
     """
 
     origin: str = setting(help="where the data came from")
-    image_shape: tuple[int, ...] = setting(help="rows, columns and channels", at_least=1)
-    classes: int = setting(help="number of classes", at_least=1)
+    image_shape: tuple[int, ...] = setting(help="rows, columns and channels", at_least=1, at_most=16_384)
+    classes: int = setting(help="number of classes", at_least=1, at_most=10_000_000)
     digest: str = setting(help="checksum of the data")
     class_names: tuple[str, ...] = setting(
         (), help="the name of each class", metavar="NAME", may_be_empty=True, added_later=True
     )
+
+    def __post_init__(self) -> None:
+        if len(self.image_shape) != 3:
+            raise UsageError(
+                f"image_shape: expected rows, columns and channels, received {abbreviate(self.image_shape)}"
+            )
+        if len(self.class_names) > self.classes:
+            raise UsageError(f"class_names: expected at most {self.classes} names, received {len(self.class_names)}")
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -160,11 +171,11 @@ class Run:
         if not self.exists():
             raise UsageError(f"{self.path} is not a run: there is no config.json in it. Name the --out of a run.")
         try:
-            config = json.loads(self.config_path.read_text(encoding="utf-8"))
-            config["settings"].items()
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+            config = read_json(self.config_path)
+            check_config(config)
+        except ValueError as error:
             raise UsageError(
-                f"{self.config_path} is damaged ({error}). Start the run again with another --out."
+                f"{self.config_path} is damaged ({error}). Correct it, or start the run again with another --out."
             ) from error
         if program not in (None, config.get("program")):
             raise UsageError(
@@ -180,8 +191,7 @@ class Run:
             config: its content where that has been read already.
         """
         described = (self.config() if config is None else config).get("data")
-        values = described if isinstance(described, dict) else {}
-        return make(DataDescription, values, f"{self.config_path}, data")
+        return make(DataDescription, described or {}, f"{self.config_path}, data")
 
     def check_same(
         self,
@@ -198,7 +208,7 @@ class Run:
         """
         before: Mapping[str, Any] = self.config()["settings"] if saved is None else saved
         differing = [
-            f"{name} was {before.get(name)!r}, now {value!r}"
+            f"{name} was {abbreviate(before.get(name))}, now {abbreviate(value)}"
             for name, value in settings.items()
             if name not in free and before.get(name) != value
         ]
@@ -255,7 +265,7 @@ class Run:
         config = {"program": program, "settings": settings, "data": data, "versions": environment.versions()}
         if numerics is not None:
             config["numerics"] = numerics
-        config["command"] = sys.argv
+        config["command"] = _command()
         write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
 
     def extend(self, settings: Mapping[str, Any]) -> None:
@@ -267,7 +277,7 @@ class Run:
         config = self.config()
         before = {"steps": config["settings"].get("steps"), "command": config.get("command")}
         config["extended"] = [*config.get("extended", ()), before]
-        config |= {"settings": settings, "command": sys.argv}
+        config |= {"settings": settings, "command": _command()}
         write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
         self.result_path.unlink(missing_ok=True)
 
@@ -361,18 +371,19 @@ class Run:
         if not self.result_path.is_file():
             return None
         try:
-            result = json.loads(self.result_path.read_text(encoding="utf-8"))
-            wrong = None if isinstance(result, dict) else "not a JSON object"
-            missing = [name for name in numbers if wrong is None and type(result.get(name)) not in (int, float)]
-            wrong = f"no number {missing[0]!r}" if missing else wrong
-        except (ValueError, RecursionError) as error:
-            result, wrong = None, error
-        if wrong is not None:
+            result = read_json(self.result_path)
+            check_result(result, numbers)
+        except ValueError as error:
             raise UsageError(
-                f"{self.result_path} is damaged ({wrong}). Remove it, and give the same command to write it again."
-            )
+                f"{self.result_path} is damaged ({error}). Remove it, and give the same command to write it again."
+            ) from error
         return result
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes result.json: the run is finished."""
         write_atomically(self.result_path, json.dumps(result, indent=2) + "\n")
+
+
+def _command():
+    """The command line of this process; its first word, the path of the program, may be any bytes."""
+    return [as_text(word) for word in sys.argv]

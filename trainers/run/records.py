@@ -8,8 +8,8 @@ import pathlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# What readers of the records rely on, by kind.
-_NUMBERS = {"train": ("seconds", "loss", "error", "images_per_second"), "test": ("seconds", "loss", "error")}
+from trainers.cli.reading import decode_json
+from trainers.run.contents import check_record
 
 
 def encode(records: Iterable[dict[str, Any]]) -> str:
@@ -50,8 +50,8 @@ def objects(path: pathlib.Path) -> list[dict[str, Any]]:
     found = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
+            value = decode_json(line)
+        except ValueError:
             continue
         if isinstance(value, dict):
             found.append(value)
@@ -61,9 +61,8 @@ def objects(path: pathlib.Path) -> list[dict[str, Any]]:
 def _decode(line):
     """A record, or None."""
     try:
-        record = json.loads(line.decode())
-        numbers = [record["step"], *(record[name] for name in _NUMBERS.get(record["kind"], ()))]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        record = decode_json(line)
+        check_record(record)
+    except ValueError:
         return None
-    good = all(type(number) in (int, float) for number in numbers) and type(numbers[0]) is int
-    return record if good else None
+    return record

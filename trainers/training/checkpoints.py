@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from idmatters_tf.locking import check_held
 from idmatters_tf.replacing import remove_unfinished
 from trainers.cli.arguments import RunError, UsageError
 from trainers.run.records import encode, read
+from trainers.training.writing import MEND, why_not_written
 
 RECORDS = "metrics.jsonl"
 # In the folder of checkpoints, that of the weights with the lowest test error.
@@ -94,11 +94,10 @@ class Checkpoints:
                     (beside / name).write_text(text, encoding="utf-8")
         except (OSError, tf.errors.OpError) as error:
             check_held(folder)
-            reason = _reason(error)
-            remedy = "Make room" if re.search("space|quota|too large", reason) else "Mend this"
+            reason, remedy = why_not_written(error, folder) or (str(error), MEND)
             raise RunError(
-                f"the checkpoint of step {step} could not be saved in {folder}: {reason}. "
-                f"{self.last_good_sentence()} {remedy} and give the same command again."
+                f"the checkpoint of step {step} could not be saved in {folder}: {reason}.",
+                f"{self.last_good_sentence()} {remedy} and give the same command again.",
             ) from error
 
     def last_good_sentence(self) -> str:
@@ -204,10 +203,3 @@ def _read(checkpoint, path):
             f"{path} is no checkpoint of this network and optimizer. If it was copied here from another run, remove "
             f"it; else start again with another --out."
         ) from error
-
-
-def _reason(error):
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    # TensorFlow puts the operation and the file around the system's own words.
-    return error.message.strip().splitlines()[0].split(" [Op:")[0].rsplit("; ", 1)[-1]

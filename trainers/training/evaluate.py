@@ -4,7 +4,8 @@ import pathlib
 
 from idmatters_tf.checkpointing import saved_steps
 from trainers.cli.arguments import UsageError
-from trainers.cli.startup import import_tensorflow, say
+from trainers.cli.startup import import_tensorflow, say, tell
+from trainers.cli.text import join_command
 from trainers.run.folder import Run, check_exports
 from trainers.run.lock import locked
 from trainers.training.task import Task
@@ -26,7 +27,7 @@ def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     trainer = SynchronousTrainer(learner)
     measured = trainer.evaluate(task.test_batches())
     top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
-    print(
+    tell(
         f"{run.path}, step {step}: test error {100 * measured['error']:.2f} %{top5}, test loss "
         f"{measured['loss']:.4f} on {measured['count']:,} images"
     )
@@ -60,14 +61,15 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
 
         model = build_network(task, described.image_shape, described.classes, "float32")
         step = _restore(task, run, model)
-        print(f"{run.path}, step {step}:")
+        tell(f"{run.path}, step {step}:")
         export_run(task, run, model, step, folder)
     return 0
 
 
 def _require_checkpoint(run):
     if not saved_steps(run.checkpoints_path):
-        raise UsageError(f"{run.path} has no checkpoints yet. Train it first: --resume --out {run.path}")
+        resume = join_command(["--resume", "--out", run.path])
+        raise UsageError(f"{run.path} has no checkpoints yet. Train it first: {resume}")
 
 
 def _restore(task, run, model):

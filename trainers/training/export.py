@@ -11,13 +11,15 @@ from idmatters_tf.checkpointing import saved_steps
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from idmatters_tf.replacing import replacing
 from trainers.cli.arguments import RunError
-from trainers.cli.startup import say
+from trainers.cli.startup import say, tell
+from trainers.cli.text import join_command
 from trainers.run.folder import Run, check_exports
 from trainers.training import preprocessing as fitted
 from trainers.training.build import in_float32
 from trainers.training.checkpoints import BEST, restore_weights
 from trainers.training.program import identity
 from trainers.training.task import Task
+from trainers.training.writing import why_not_written
 
 
 def with_preprocessing(
@@ -104,15 +106,17 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
     best = saved_steps(run.checkpoints_path / BEST)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        print(how_to_load(*export(network, folder, preprocessing, names)))
+        tell(*how_to_load(*export(network, folder, preprocessing, names)).splitlines())
         if best and best != [step] and _restore_best(task, run, network):
             (folder / "best").mkdir(exist_ok=True)
             export(network, folder / "best", preprocessing, names)
-            print(f"the same of step {best[-1]}, with the lowest test error: {folder / 'best'}")
-    except OSError as error:
-        raise RunError(
-            f"the export to {folder} failed: {error}. Make room, then use --export-only {run.path}"
-        ) from error
+            tell(f"the same of step {best[-1]}, with the lowest test error: {folder / 'best'}")
+    except Exception as error:
+        failure = why_not_written(error, folder)
+        if failure is None:
+            raise
+        again = join_command(["--export-only", run.path, *([] if folder == pathlib.Path(run.path) else ["--out", folder])])
+        raise RunError(f"the export to {folder} failed: {failure[0]}.", f"{failure[1]}, then use {again}") from error
 
 
 def _restore_best(task, run, network):
@@ -122,7 +126,8 @@ def _restore_best(task, run, network):
 def how_to_load(keras_path: pathlib.Path, saved_model_path: pathlib.Path) -> str:
     """Two lines of code for the end of a run."""
     return (
-        f"load it in Keras:      import idmatters_tf.layers, keras; model = keras.saving.load_model('{keras_path}')\n"
-        f"load the SavedModel:   import tensorflow as tf; serve = tf.saved_model.load('{saved_model_path}')."
+        f"load it in Keras:      import idmatters_tf.layers, keras; model = keras.saving.load_model("
+        f"{str(keras_path)!r})\n"
+        f"load the SavedModel:   import tensorflow as tf; serve = tf.saved_model.load({str(saved_model_path)!r})."
         f"signatures['serving_default']; serve(images=uint8_images)['label']"
     )

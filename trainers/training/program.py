@@ -7,6 +7,7 @@ from typing import Any
 
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, as_dict, make, options, parse, with_defaults
+from trainers.cli.text import join_command
 from trainers.run.folder import Run
 from trainers.training.settings import Command
 from trainers.training.task import Task
@@ -84,7 +85,7 @@ def saved_settings(task: type[Task], run: Run, typed: Mapping[str, Any], may_ext
     if extends and settings.recipe.schedule == "linear":
         raise UsageError(
             f"{run.path} cannot be extended: with --schedule linear every step's learning rate depends on --steps. "
-            f"Start a new run, with --init-from {run.path} from its weights."
+            f"Start a new run from its weights, with {join_command(['--init-from', run.path])}."
         )
     check_same(task, run, settings, {"steps"} if extends else ())
     return settings

@@ -5,7 +5,11 @@ import math
 
 import tensorflow as tf
 
+from trainers.cli.arguments import UsageError
 from trainers.training.settings import Recipe
+
+# Each one is a number in the graph of the training step.
+MOST_DECAYS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +77,19 @@ def schedule_of(recipe: Recipe, images: int) -> Schedule | LinearSchedule:
     Args:
         recipe: the settings.
         images: how many there are to train on.
+
+    Raises:
+        UsageError: the rate decays too often.
     """
     if recipe.schedule == "linear":
         return LinearSchedule(recipe.learning_rate, recipe.steps, recipe.warm_up_steps, recipe.final_rate)
     drops, factor = recipe.drop_steps, recipe.drop_factor
     if recipe.schedule == "decay":
+        if recipe.steps * recipe.batch_size > MOST_DECAYS * recipe.decay_epochs * images:
+            raise UsageError(
+                f"--decay-epochs must be larger: the learning rate would decay more than {MOST_DECAYS:,} times in "
+                f"{recipe.steps:,} steps. Received: {recipe.decay_epochs}"
+            )
         drops = decay_steps(recipe.steps, images, recipe.batch_size, recipe.decay_epochs)
         factor = 1 / recipe.decay_factor
     return Schedule(recipe.learning_rate, drops, factor, recipe.warm_up_steps, recipe.warm_up_rate)

@@ -204,6 +204,6 @@ class Session:
             else "Start again with a lower --learning-rate, and another --out."
         )
         raise RunError(
-            f"the loss or its gradient is no longer finite at step {step}: training has diverged. "
-            f"{self.checkpoints.last_good_sentence()} {advice}"
+            f"the loss or its gradient is no longer finite at step {step}: training has diverged.",
+            f"{self.checkpoints.last_good_sentence()} {advice}",
         )

@@ -279,6 +279,7 @@ class Devices:
         help="how many seconds to wait for absent tasks of the cluster",
         metavar="S",
         above=0,
+        at_most=10_000_000,
         free_on_resume=True,
         free_per_task=True,
     )
@@ -295,6 +296,7 @@ class Devices:
         help="how many tasks of a Slurm step are parameter servers",
         metavar="N",
         at_least=0,
+        at_most=10_000,
         free_on_resume=True,
     )
 

@@ -8,7 +8,8 @@ from typing import Any
 from idmatters_tf.checkpointing import saved_steps
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict, options
-from trainers.cli.startup import import_tensorflow, say, say_nothing
+from trainers.cli.startup import import_tensorflow, say, say_nothing, tell
+from trainers.cli.text import as_text, join_command
 from trainers.cluster.client import ClusterClient
 from trainers.cluster.description import find
 from trainers.cluster.join import Cluster, join
@@ -34,7 +35,7 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     """
     result = None if overwrite else Run(folder).result(RESULT)
     if result is not None and result["steps"] >= task.settings.recipe.steps:
-        print(
+        tell(
             f"{folder} is finished. {in_words(result)} Give another --out for a new run, --overwrite, or --resume with "
             f"more --steps."
         )
@@ -103,8 +104,8 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     from trainers.training.session import Session
 
     # A folder's name may be any bytes.
-    names = tuple(name.encode(errors="surrogateescape").decode(errors="replace") for name in data.class_names)
-    described = DataDescription(data.origin, tuple(data.image_shape), data.classes, data.digest(), names)
+    names = tuple(map(as_text, data.class_names))
+    described = DataDescription(as_text(data.origin), tuple(data.image_shape), data.classes, data.digest(), names)
     run.start(as_dict(settings), as_dict(described), task.program, numerics())
     if run.writes:
         run.remove_unfinished()
@@ -118,7 +119,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     late = [drop for drop in learner.schedule.drop_steps if drop >= steps]
     if late:
         say_once(f"the learning rate will not drop at {' '.join(map(str, late))}: --steps is {steps}")
-    events = Events(run.path / "events", run.writes, run.path.resolve().name)
+    events = Events(run.path / "events", run.writes, as_text(run.path.resolve().name))
     train_batches = task.train_batches()
     # Others than the chief may have no access to the run's folder.
     run_identity = identity(type(task), run) if run.writes else None
@@ -142,7 +143,8 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         say_once("compiling the training step ...")
         signal = trainer.fit(session, train_batches, callbacks)
     if signal is not None:
-        same_command = f"python -m {task.program} --resume --out {run.path}" if cluster.alone else "the same command"
+        resume = join_command(["python", "-m", task.program, "--resume", "--out", run.path])
+        same_command = resume if cluster.alone else "the same command"
         say_once(f"stopped by {signal.name}; saved. To go on: {same_command}")
         return 128 + signal
     if not run.writes:
@@ -161,7 +163,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         export_run(task, run, learner.model, steps)
     run.finish(result)
     print(in_words(result))
-    print(f"convergence plot:      {run.path / f'convergence.{settings.run.format}'}")
+    tell(f"convergence plot:      {run.path / f'convergence.{settings.run.format}'}")
     return 0
 
 

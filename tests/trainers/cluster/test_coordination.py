@@ -181,21 +181,60 @@ def test_another_folder_is_refused_unless_it_is_the_coordinators_own(tmp_path):
 
 def test_without_a_variable_the_token_is_a_file_of_the_chief(tmp_path):
     folder = tmp_path / "run"
+    path, waiting = folder / token.FILE, f"until-exists:{tmp_path / 'go'}"
     with Cluster(2) as cluster:
-        cluster.start(MEMBER, folder, 60, "gather:topic:1", tasks=["worker 1"], env={token.VARIABLE: ""})
+        cluster.start(MEMBER, folder, 60, waiting, tasks=["worker 1"], env={token.VARIABLE: ""})
         time.sleep(1)
-        cluster.start(MEMBER, folder, 60, "gather:topic:1", tasks=["worker 0"], env={token.VARIABLE: ""})
+        cluster.start(MEMBER, folder, 60, waiting, tasks=["worker 0"], env={token.VARIABLE: ""})
+        cluster.output("worker 1", "met")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert len(path.read_text()) == 64
+        (tmp_path / "go").touch()
         for code, output in cluster.finish(60).values():
             assert code == 0, output
-    path = folder / token.FILE
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert len(path.read_text()) == 64
+    # At the end it is of no use to anybody but strangers.
+    assert not path.exists()
+    path.write_text("x" * 64)
     path.chmod(0o644)
     with Cluster(2) as cluster:
         cluster.start(MEMBER, folder, 60, tasks=["worker 0"], env={token.VARIABLE: ""})
         ((code, output),) = cluster.finish(60).values()
         assert code == 2
         assert f"{path} can be read by other users of this machine. Delete it" in output
+
+
+@pytest.mark.parametrize("how", ["raise", "kill"])
+def test_the_token_is_removed_after_failures_too(how, tmp_path):
+    failing = ["raise:a reason"] if how == "raise" else ["until-stop"]
+    with Cluster(2) as cluster:
+        for task, actions in (("worker 0", failing), ("worker 1", ["until-stop"])):
+            cluster.start(MEMBER, tmp_path, 60, "gather:topic:1", *actions, tasks=[task], env={token.VARIABLE: ""})
+        cluster.output("worker 1", "done: gather")
+        if how == "kill":
+            cluster.kill("worker 1")
+        assert cluster.processes["worker 0"].wait(timeout=60) == 1
+    assert not (tmp_path / token.FILE).exists()
+
+
+def test_advice_of_a_task_that_fails_is_given_once(tmp_path):
+    """In place of the others' own: a run that diverged would diverge again."""
+    with Cluster(2) as cluster:
+        cluster.start(MEMBER, tmp_path, 60, "raise:a reason.:Its own advice.", tasks=["worker 1"])
+        cluster.start(MEMBER, tmp_path, 60, "gather:topic:1", tasks=["worker 0"])
+        ended = cluster.finish(60)
+    address_of_1 = address(cluster, "worker 1")
+    assert "error: a reason. Its own advice.\n" in ended["worker 1"][1]
+    assert f"error: worker 1 ({address_of_1}) ended: a reason. Its own advice.\n" in ended["worker 0"][1]
+
+
+def test_advice_on_what_tasks_do_not_agree_on_is_given_once(tmp_path):
+    with Cluster(3) as cluster:
+        cluster.start(MEMBER, tmp_path, 60, "agree:weights:1", tasks=["worker 0"])
+        cluster.start(MEMBER, tmp_path, 60, "agree:weights:1", "until-stop", tasks=["worker 1"])
+        cluster.start(MEMBER, tmp_path, 60, "agree:weights:2", tasks=["worker 2"])
+        for code, output in cluster.finish(60).values():
+            assert code == 1
+            assert output.count("The advice.") == 1, output
 
 
 @pytest.mark.parametrize("secret", ["another secret, long enough", ""])

@@ -1,0 +1,43 @@
+"""Text that is safe to print: escaped control characters, abbreviated values, quoted commands."""
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def escape_controls(text: str, keep: str = "") -> str:
+    r"""Return the text with everything that cannot be printed as an escape sequence, such as `\x1b` or `\u202e`.
+
+    Args:
+        text: may come from file names, from config.json or from another machine.
+        keep: letters that stay, such as the end of a line.
+    """
+    return "".join(letter if letter.isprintable() or letter in keep else ascii(letter)[1:-1] for letter in text)
+
+
+def as_text(name: str) -> str:
+    r"""Return a name from the file system as Unicode text, bytes that are not UTF-8 as `\xff`."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def abbreviate(value: Any, most: int = 200) -> str:
+    """Return `repr(value)`, without its middle where that is long."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        # Deeply nested, or a whole number of more than 4,300 digits.
+        return f"a very long {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 4 :]}"
+
+
+def join_command(words: Iterable[Any]) -> str:
+    """Return words as one line for a shell; words with control characters are in the form $'...' of bash and zsh."""
+    return " ".join(_quote(str(word)) for word in words)
+
+
+def _quote(word: str) -> str:
+    import shlex
+
+    if word.isprintable():
+        return shlex.quote(word)
+    letters = ("\\" + letter if letter in "'\\" else escape_controls(letter) for letter in word)
+    return f"$'{''.join(letters)}'"
