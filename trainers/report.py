@@ -16,7 +16,7 @@ from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import run_program, tell
 from trainers.imagenet import ImageNet
 from trainers.reporting.markdown import cell
-from trainers.reporting.page import differing_settings, page
+from trainers.reporting.page import BEGINNING, differing_settings, page
 from trainers.run.folder import Run
 from trainers.training.program import free_on_resume
 
@@ -115,6 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _write_html(settings: Settings, file: str) -> int:
     """Writes the page about all runs, whichever program they are of."""
     check_replaceable(file)
+    if not _may_be_page(pathlib.Path(file)):
+        raise UsageError(f"--html {file} exists and is not a page of this program. Name another file.")
     names = settings.names or _short_names(settings.runs)
     runs = {name: Run(path) for name, path in zip(names, settings.runs, strict=True)}
     for run in runs.values():
@@ -127,6 +129,14 @@ def _write_html(settings: Settings, file: str) -> int:
         raise UsageError(f"--html {file} cannot be written: {error.strerror}. Name another file.") from error
     tell(f"{file}: {len(runs)} runs, {len(text.encode()) / 1e6:.1f} MB")
     return 0
+
+
+def _may_be_page(path: pathlib.Path) -> bool:
+    """Return True for a path that is free, and for a file that is empty or begins like a page."""
+    if not path.exists():
+        return True
+    with path.open("rb") as stream:
+        return stream.read(len(BEGINNING)) in (b"", BEGINNING.encode())
 
 
 def rows_of(runs: Mapping[str, Run]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import keras
 
-from idmatters_tf import checkpointing, environment, locking
+from idmatters_tf import checkpointing, environment, locking, replacing
 from idmatters_tf.arguments import positive_integer
 from idmatters_tf.callbacks import encoding, training_state
 from idmatters_tf.callbacks.batches import Batches
@@ -54,6 +54,7 @@ class ExactResume(keras.callbacks.Callback):
     Raises:
         ValueError: by `fit`, where something cannot be restored; it is named.
         idmatters_tf.locking.FolderInUse: by `fit`, where another process uses the folder; it is named.
+        idmatters_tf.locking.FolderLost: by `fit`, where the folder or its lock was removed while it ran.
         OSError: by `fit`, where a checkpoint cannot be written; the earlier ones are as they were.
     """
 
@@ -229,7 +230,7 @@ class _Last(keras.callbacks.Callback):
     def _load(self):
         """The newest intact checkpoint, or None."""
         folder = self._resume.folder
-        checkpointing.remove_unfinished(folder)
+        replacing.remove_unfinished(folder)
 
         def on_damage(path, what):
             if (path / "checkpoint.index").exists():

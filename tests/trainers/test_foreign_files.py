@@ -64,6 +64,14 @@ def test_a_page_replaces_no_folder_and_no_link(run, tmp_path, monkeypatch, targe
     refused(tmp_path, ", not a file. Move it away", "trainers.report", "run", "--html", target)
 
 
+def test_a_page_replaces_pages_only(run, tmp_path):
+    page = tmp_path / "page.html"
+    for _ in range(2):
+        assert run_here("trainers.report", run, "--html", page).returncode == 0
+    for path in (run / "config.json", run / "metrics.jsonl", run / "model.keras"):
+        refused(tmp_path, "exists and is not a page of this program", "trainers.report", run, "--html", path)
+
+
 @pytest.mark.parametrize("name", ["comparison.md", "comparison.csv", "comparison.png", "seeds.csv"])
 def test_a_comparison_replaces_no_folder(run, tmp_path, name):
     (tmp_path / "out" / name).mkdir(parents=True)

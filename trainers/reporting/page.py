@@ -13,6 +13,7 @@ from trainers.reporting.curves import chart, style
 from trainers.run.figures import rate_drops, running_mean
 from trainers.run.folder import Run
 
+BEGINNING = "<!doctype html>"
 _IMAGES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".svg": "image/svg+xml"}
 # Title, kind of record, path in it, factor, whether it is averaged, whether it may be logarithmic.
 _CHARTS = (
@@ -56,7 +57,7 @@ def page(runs: Mapping[str, Run], title: str, rows: Sequence[Mapping[str, Any]] 
     """
     configs = {name: run.config() for name, run in runs.items()}
     parts = [
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        f'{BEGINNING}\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
         f"<h1>{html.escape(title)}</h1>",

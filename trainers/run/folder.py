@@ -150,6 +150,10 @@ class Run:
         Args:
             names: of files that the program writes besides those of every run.
         """
+        if not self.writes:
+            # The chief may be writing the others, and this one is read.
+            check_replaceable(self.path / ".cluster-token")
+            return
         for name in FOLDERS:
             check_folder(self.path / name, links=name != EVENTS)
         for name in (*FILES, *names):

@@ -44,7 +44,6 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     if source is not None and (overwrite or not Run(folder).checkpoints_path.is_dir()):
         # Before anything is discarded.
         _check_source(Run(source), folder)
-    Run(folder, overwrites=overwrite).check_outputs()
     devices = task.settings.devices
     description = find(devices.control_port, devices.parameter_servers)
     strategy_name = resolve_strategy(devices.strategy, description)
@@ -52,6 +51,7 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     advice = Run(folder).newest_checkpoint_sentence
     # The chief alone writes to the folder.
     writes = description is None or description.is_chief
+    Run(folder, writes, overwrite).check_outputs()
     with (
         locked(folder, say) if writes else contextlib.nullcontext(),
         join(description, shared(task.settings), folder, devices.cluster_timeout, say, advice) as cluster,
