@@ -59,9 +59,9 @@ def identity_start_barrier(R: ArrayLike, depth: int, learning_rate: float) -> fl
 
     Proof: all layers stay equal, and multiply the eigenvector of lambda by a number a, see `scalar_recursions`. Its
     share of the excess risk, (a^l - lambda)^2 / 2, is at least lambda^2 / 2 where a^l >= 0 > lambda. For even l this is
-    always the case. For odd l >= 3, let 0 <= a <= 1: the next value is a (1 - rate a^(l-2) (a^l + |lambda|)), which is at most
-    a, and at least 0 if rate (1 + |lambda|) <= 1. If it is not, the first step leads to a < 0, and this share below
-    lambda^2 / 2: the condition is sharp.
+    always the case. For odd l >= 3, let 0 <= a <= 1: the next value is a (1 - rate a^(l-2) (a^l + |lambda|)), which is
+    at most a, and at least 0 if rate (1 + |lambda|) <= 1. If it is not, the first step leads to a < 0, and this share
+    below lambda^2 / 2 unless it leads past 2 lambda: the condition is sharp.
 
     In floating point the excess risk can fall below the barrier. The maps with a = 0 are saddle points, where rounding
     errors that make the layers differ grow until descent leaves: for l = 2 by a factor of 1 + rate |lambda| a step, so
