@@ -1,5 +1,6 @@
 """What this package relies on of Keras' internals (version 3.15), all of it."""
 
+import contextlib
 import dataclasses
 import inspect
 import sys
@@ -115,7 +116,22 @@ def start_at_epoch(model: keras.Model, epoch: int | None) -> None:
 def build_for_training(model: keras.Model, batch: Any) -> None:
     """Creates the variables of the model, its metrics and optimizer that the first training step would create."""
     built: Any = model
-    built._symbolic_build(data_batch=batch)
+    try:
+        built._symbolic_build(data_batch=batch)
+    except (RuntimeError, ValueError, TypeError, NotImplementedError):
+        # A model with a training step of its own may have no `call`: its parts are what is trained.
+        parts = [layer for layer in layers_within(model) if layer is not model]
+        if type(model).train_step is keras.Model.train_step or not parts or not all(each.built for each in parts):
+            raise
+
+
+def outside_of_graphs() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which variables are made and assigned at once, also while TensorFlow traces a function."""
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    return tf.init_scope()
 
 
 def global_seed_state() -> keras.Variable | None:
@@ -226,6 +242,11 @@ def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
     if not model.compiled or type(model).compile is not keras.Model.compile:
         return None
     return dict(model._compile_config.config)
+
+
+def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:
+    """Return the arguments of a loss's function, which some losses, such as `Huber`, leave out of their configuration."""
+    return dict(getattr(loss, "_fn_kwargs", {}))
 
 
 def variable_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> Any:
