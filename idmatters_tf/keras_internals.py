@@ -245,7 +245,7 @@ def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
 
 
 def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:
-    """Return the arguments of a loss's function, which some losses, such as `Huber`, leave out of their configuration."""
+    """Return the arguments of a loss's function, which `Huber` and others leave out of their configuration."""
     return dict(getattr(loss, "_fn_kwargs", {}))
 
 
@@ -356,7 +356,7 @@ def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
     return {id(symbolic): value for symbolic, value in zip(graph.inputs, values, strict=True)}
 
 
-# By the identity of a call's first output and the place among its inputs: the mask that Keras has attached to the input.
+# By the identity of a call's first output and the place among its inputs: the mask attached to the input.
 AttachedMasks = dict[tuple[int, int], Tensor]
 
 

@@ -41,7 +41,7 @@ def the_optimizer(path: str) -> str:
 def first_difference(start: Any, current: Any, now: Any, name: str = "") -> str | None:
     """Return in words where a configuration differs from that of a run; None where it does not.
 
-    Callbacks change rates and more during training: each value may be that of the run's start or that of its checkpoint.
+    Callbacks change rates and more during training: each value may be that of the run's start or of its checkpoint.
 
     Args:
         start: at the beginning of the run.
@@ -49,7 +49,7 @@ def first_difference(start: Any, current: Any, now: Any, name: str = "") -> str 
         now: that is compared with the two.
         name: of what is compared.
     """
-    if now == start or now == current:
+    if now in (start, current):
         return None
     if isinstance(now, dict) and isinstance(start, dict):
         for key in dict.fromkeys([*start, *now]):
@@ -85,7 +85,8 @@ def _own(object_: Any) -> Any:
     """The class and configuration of one object, its layers left out."""
     try:
         config = object_.get_config()
-    except Exception:  # noqa: BLE001 - the user's own method, or Keras' refusal
+    except Exception:
+        # The user's own method fails, or Keras refuses.
         config = {}
     names: dict[str, str] = {}
     if isinstance(object_, keras.losses.Loss) and isinstance(config, dict):
@@ -98,7 +99,11 @@ def _own(object_: Any) -> Any:
             own = {layer.name for layer in layers_within(object_)}
             config["graph"] = [
                 # Layers have an entry of their own; operations do not.
-                [each["class_name"], each["inbound_nodes"], None if each["name"] in own else _without_name(each["config"])]
+                [
+                    each["class_name"],
+                    each["inbound_nodes"],
+                    None if each["name"] in own else _without_name(each["config"]),
+                ]
                 for each in layers
             ]
     return {"class_name": type(object_).__name__, "config": _plain(_without_name(config), names)}
@@ -109,9 +114,13 @@ def _plain(value: Any, names: Mapping[str, str] | None = None) -> Any:
     names = names or {}
     if isinstance(value, float):
         # NaN differs from itself.
-        return value if math.isfinite(value) else str(value)
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
+        return float(value) if math.isfinite(value) else str(value)
+    for kind in (bool, int, str):
+        if isinstance(value, kind):
+            # Not one of a sub-class, which an encoder may not know.
+            return kind(value)
+    if value is None:
+        return None
     if isinstance(value, Mapping):
         if set(value) == {"value"} and isinstance(value["value"], (list, tuple)):
             # A lambda's code, with the number of its line.

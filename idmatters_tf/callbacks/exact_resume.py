@@ -34,15 +34,17 @@ class ExactResume(keras.callbacks.Callback):
         resume = ExactResume("runs/mine", every=100)
         model.fit(batches, epochs=10, callbacks=[resume, EarlyStopping()], validation_data=...)
 
-    Saved are: the variables of the model, of all optimizers found on it (slots, loss scale, moving averages, accumulated
-    gradients; see `idmatters_tf.callbacks.optimizers.find_optimizers`) and of its metrics, also in the middle of an epoch; the generators of dropout and augmentation layers; the global
-    generators of Python, NumPy and Keras; the position in the data; the history; and what the other callbacks
-    remember, see `idmatters_tf.callbacks.callback_states`. What cannot be restored is refused when training begins, or
-    at the latest when the first checkpoint is saved. TensorFlow and JAX, one device.
+    Saved are: the variables of the model, of all optimizers found on it (slots, loss scale, moving averages,
+    accumulated gradients; see `idmatters_tf.callbacks.optimizers.find_optimizers`) and of its metrics, also in the
+    middle of an epoch; the generators of dropout and augmentation layers; the global generators of Python, NumPy and
+    Keras; the position in the data; the history; and what the other callbacks remember, see
+    `idmatters_tf.callbacks.callback_states`. What cannot be restored is refused when training begins, or at the latest
+    when the first checkpoint is saved. TensorFlow and JAX, one device.
 
-    Once `fit` has ended, the same `fit` ends at once with the same history and the warning that nothing was trained, and
-    one with more `epochs` goes on. A `fit` of a model with another configuration is refused. The folder belongs to one `fit`: give another one a folder of its own. While `fit` runs, no other process can use the
-    folder; after an exception not before this process, or its next `fit` in the same folder, has ended.
+    Once `fit` has ended, the same `fit` ends at once with the same history and warns that nothing was trained, and one
+    with more `epochs` goes on. A model, an optimizer or a loss with another configuration is refused. The folder
+    belongs to one `fit`: give another one a folder of its own. While `fit` runs, no other process can use the folder;
+    after an exception not before this process, or its next `fit` in the same folder, has ended.
 
     Args:
         folder: of the checkpoints; made where there is none.
@@ -112,7 +114,7 @@ class _Last(keras.callbacks.Callback):
         self._checked = False
         # At the start of the run.
         self._configuration: dict[str, Any] = {}
-        # By owner: optimizers without slots when `fit` began, and those of them whose values have not been restored yet.
+        # By owner: optimizers without slots when `fit` began, and those of them that wait for their values.
         self._unbuilt: set[str] = set()
         self._waiting: dict[str, WaitingOptimizer] = {}
 
@@ -275,7 +277,9 @@ class _Last(keras.callbacks.Callback):
         for what, before in saved["identity"].items():
             if self._identity[what] != before:
                 raise ValueError(f"{path} is of another run: {what} was {before}, now {self._identity[what]}. {remedy}")
-        what = training_state.difference(saved["description"], self._variables, self._unbuilt & set(saved["description"]))
+        what = training_state.difference(
+            saved["description"], self._variables, self._unbuilt & set(saved["description"])
+        )
         if what is not None:
             raise ValueError(f"{path} is of another model: {what}. {remedy}")
         self._check_configuration(path, saved, remedy)
@@ -302,7 +306,9 @@ class _Last(keras.callbacks.Callback):
         start, current = known["start"], known["current"]
         # After an exception callbacks may have left any rate in an optimizer: it is restored.
         left = {
-            name for name, each in _trained(self._model).items() if _unfinished.get(each) == self._resume.folder.resolve()
+            name
+            for name, each in _trained(self._model).items()
+            if _unfinished.get(each) == self._resume.folder.resolve()
         }
         compared = [{name: each for name, each in part.items() if name not in left} for part in (start, current, now)]
         what = first_difference(*compared)

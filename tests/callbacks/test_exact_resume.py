@@ -114,7 +114,9 @@ class OwnStep(keras.Sequential):
 
 def two_optimizers(**options):
     critic = keras.optimizers.Adam(0.02, use_ema=True)
-    generator = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=1, dynamic_growth_steps=7)
+    generator = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.Adam(0.01), initial_scale=1, dynamic_growth_steps=7
+    )
     return {"critic_optimizer": critic, "generator_optimizer": generator, **options}
 
 
@@ -133,7 +135,9 @@ class Called(Adversarial):
         return self.critic(x)
 
 
-def several_optimizers(model=Adversarial, moments=(("batch", 0, 1), ("batch", 1, 6), ("epoch begins", 2, None), ("batch", 2, 4)), **options):
+def several_optimizers(
+    model=Adversarial, moments=(("batch", 0, 1), ("batch", 1, 6), ("epoch begins", 2, None), ("batch", 2, 4)), **options
+):
     return Case(
         list,
         lambda: two_optimizers(**options),

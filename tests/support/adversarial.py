@@ -47,9 +47,7 @@ class Adversarial(keras.Model):
         real, losses = ops.cast(data[0], "float32"), []
         noise = keras.random.normal((ops.shape(real)[0], 3), seed=self.noise)
         functions = (lambda: self.critic_loss(real, self.generator(noise)), lambda: self.generator_loss(noise))
-        for part, optimizer, loss in zip(
-            (self.critic, self.generator), self.own_optimizers(), functions, strict=True
-        ):
+        for part, optimizer, loss in zip((self.critic, self.generator), self.own_optimizers(), functions, strict=True):
             with tf.GradientTape() as tape:
                 value = loss()
             gradients = tape.gradient(value, [variable.value for variable in part.trainable_variables])
@@ -68,12 +66,10 @@ class Adversarial(keras.Model):
         others = [scope.get_current_value(variable) for variable in self.non_trainable_variables]
         losses = []
         functions = (lambda: self.critic_loss(real, self.generator(noise)), lambda: self.generator_loss(noise))
-        for part, optimizer, loss in zip(
-            (self.critic, self.generator), self.own_optimizers(), functions, strict=True
-        ):
+        for part, optimizer, loss in zip((self.critic, self.generator), self.own_optimizers(), functions, strict=True):
             own = part.trainable_variables
 
-            def of(weights, own=own, loss=loss):
+            def of(weights, own=own, loss=loss, values=values):
                 now = {**values, **dict(zip([variable.path for variable in own], weights, strict=True))}
                 with keras.StatelessScope([(each, now[each.path]) for each in self.trainable_variables]):
                     return loss()
