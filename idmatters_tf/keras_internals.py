@@ -1,5 +1,6 @@
 """What this package relies on of Keras' internals (version 3.15), all of it."""
 
+import contextlib
 import dataclasses
 import inspect
 import sys
@@ -116,7 +117,22 @@ def start_at_epoch(model: keras.Model, epoch: int | None) -> None:
 def build_for_training(model: keras.Model, batch: Any) -> None:
     """Creates the variables of the model, its metrics and optimizer that the first training step would create."""
     built: Any = model
-    built._symbolic_build(data_batch=batch)
+    try:
+        built._symbolic_build(data_batch=batch)
+    except (RuntimeError, ValueError, TypeError, NotImplementedError):
+        # A model with a training step of its own may have no `call`: its parts are what is trained.
+        parts = [layer for layer in layers_within(model) if layer is not model]
+        if type(model).train_step is keras.Model.train_step or not parts or not all(each.built for each in parts):
+            raise
+
+
+def outside_of_graphs() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which variables are made and assigned at once, also while TensorFlow traces a function."""
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    return tf.init_scope()
 
 
 def global_seed_state() -> keras.Variable | None:
@@ -227,6 +243,11 @@ def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
     if not model.compiled or type(model).compile is not keras.Model.compile:
         return None
     return dict(model._compile_config.config)
+
+
+def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:
+    """Return the arguments of a loss's function, which `Huber` and others leave out of their configuration."""
+    return dict(getattr(loss, "_fn_kwargs", {}))
 
 
 def variable_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> Any:
@@ -351,7 +372,7 @@ def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
     return {id(symbolic): value for symbolic, value in zip(graph.inputs, values, strict=True)}
 
 
-# By the identity of a call's first output and the place among its inputs: the mask that Keras has attached to the input.
+# By the identity of a call's first output and the place among its inputs: the mask attached to the input.
 AttachedMasks = dict[tuple[int, int], Tensor]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import keras
 
 from idmatters_tf.callbacks.encoding import Encoder, NotPlainData
+from idmatters_tf.callbacks.optimizers import find_optimizers
 
 # What they remember from one event to the next. Files, writers and settings do not count.
 _REMEMBERED: dict[type, tuple[str, ...]] = {
@@ -143,9 +144,9 @@ class CallbackState:
         model: Any = self.callback.model
         if isinstance(value, keras.layers.Layer):
             return value is model or any(value is layer for layer in model._flatten_layers())
-        return (
-            value is model.optimizer if isinstance(value, keras.optimizers.Optimizer) else isinstance(value, _SETTINGS)
-        )
+        if isinstance(value, keras.optimizers.Optimizer):
+            return any(value is each for each in find_optimizers(model).values())
+        return isinstance(value, _SETTINGS)
 
 
 _REMEDY = "Give it methods `get_state()`, which returns plain data and arrays, and `set_state(state)`."

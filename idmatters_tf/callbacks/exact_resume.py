@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import warnings
+import weakref
 from typing import Any, Literal
 
 import keras
@@ -13,6 +14,8 @@ from idmatters_tf.arguments import positive_integer
 from idmatters_tf.callbacks import encoding, training_state
 from idmatters_tf.callbacks.batches import Batches
 from idmatters_tf.callbacks.callback_states import CallbackState, named
+from idmatters_tf.callbacks.configuration import configuration, first_difference, the_optimizer
+from idmatters_tf.callbacks.optimizers import WaitingOptimizer, find_optimizers
 from idmatters_tf.callbacks.validation import check_repeatable
 from idmatters_tf.keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
 
@@ -31,15 +34,17 @@ class ExactResume(keras.callbacks.Callback):
         resume = ExactResume("runs/mine", every=100)
         model.fit(batches, epochs=10, callbacks=[resume, EarlyStopping()], validation_data=...)
 
-    Saved are: the variables of the model, of its optimizer (slots, loss scale, moving averages, accumulated gradients)
-    and of its metrics, also in the middle of an epoch; the generators of dropout and augmentation layers; the global
-    generators of Python, NumPy and Keras; the position in the data; the history; and what the other callbacks
-    remember, see `idmatters_tf.callbacks.callback_states`. What cannot be restored is refused when training begins, or
-    at the latest when the first checkpoint is saved. TensorFlow and JAX, one device.
+    Saved are: the variables of the model, of all optimizers found on it (slots, loss scale, moving averages,
+    accumulated gradients; see `idmatters_tf.callbacks.optimizers.find_optimizers`) and of its metrics, also in the
+    middle of an epoch; the generators of dropout and augmentation layers; the global generators of Python, NumPy and
+    Keras; the position in the data; the history; and what the other callbacks remember, see
+    `idmatters_tf.callbacks.callback_states`. What cannot be restored is refused when training begins, or at the latest
+    when the first checkpoint is saved. TensorFlow and JAX, one device.
 
-    Once `fit` has ended, the same `fit` ends at once with the same history, and one with more `epochs` goes on. The
-    folder belongs to one `fit`: give another one a folder of its own. While `fit` runs, no other process can use the
-    folder; after an exception not before this process, or its next `fit` in the same folder, has ended.
+    Once `fit` has ended, the same `fit` ends at once with the same history and warns that nothing was trained, and one
+    with more `epochs` goes on. A model, an optimizer or a loss with another configuration is refused. The folder
+    belongs to one `fit`: give another one a folder of its own. While `fit` runs, no other process can use the folder;
+    after an exception not before this process, or its next `fit` in the same folder, has ended.
 
     Args:
         folder: of the checkpoints; made where there is none.
@@ -108,6 +113,11 @@ class _Last(keras.callbacks.Callback):
         self._pending: dict[str, Any] | None = None
         self._epoch = self._step = 0
         self._checked = False
+        # At the start of the run.
+        self._configuration: dict[str, Any] = {}
+        # By owner: optimizers without slots when `fit` began, and those of them that wait for their values.
+        self._unbuilt: set[str] = set()
+        self._waiting: dict[str, WaitingOptimizer] = {}
 
     def on_train_begin(self, logs: Any = None) -> None:
         model: Any = self.model
@@ -125,6 +135,8 @@ class _Last(keras.callbacks.Callback):
                 "`fit`."
             ) from error
         self._variables = training_state.description(model)
+        self._unbuilt = set(training_state.unbuilt(model))
+        self._configuration = configuration(model)
         self._states = {name: CallbackState(each, name) for name, each in named(others).items()}
         _lock(self._resume.folder)
         with _unlocking_on_error(self._resume.folder):
@@ -132,6 +144,8 @@ class _Last(keras.callbacks.Callback):
             self._step = self._fit.initial_epoch * self._batches.steps_per_epoch
             if self._pending is not None:
                 self._go_on(model, self._pending)
+        for each in _trained(model).values():
+            _unfinished[each] = self._resume.folder.resolve()
         self._resume.resumed_at = 0 if self._pending is None else self._step
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -166,6 +180,10 @@ class _Last(keras.callbacks.Callback):
     def on_train_end(self, logs: Any = None) -> None:
         start_at_epoch(self._model, None)
         self._batches.seek(0)
+        for each in _trained(self._model).values():
+            _unfinished.pop(each, None)
+        for waiting in self._waiting.values():
+            waiting.drop()
         _unlock(self._resume.folder)
 
     def _due(self, before):
@@ -191,17 +209,22 @@ class _Last(keras.callbacks.Callback):
 
     def _save(self, epoch, batch):
         model: Any = self.model  # on JAX this gives the variables their values
+        described = self._describe(model)
         if not self._checked:
-            self._check_first()
+            training_state.check_complete(model)
+            self._checked = True
+        read = training_state.read(model)
+        read["variables"] |= {owner: waiting.values for owner, waiting in self._waiting.items() if not waiting.is_built}
         state = {
             "format": FORMAT,
             "epoch": epoch,
             "batch": batch,
             "stopped": bool(model.stop_training),
             "identity": self._identity,
-            "description": self._variables,
+            "configuration": {"start": self._configuration, "current": configuration(model)},
+            "description": described,
             "environment": _environment(),
-            "state": training_state.read(model),
+            "state": read,
             "callbacks": {name: each.get() for name, each in self._states.items()},
         }
         folder = self._resume.folder
@@ -215,17 +238,17 @@ class _Last(keras.callbacks.Callback):
             raise
         checkpointing.remove_oldest(folder, self._resume.keep)
 
-    def _check_first(self):
-        """Checks what can be known only after a step."""
-        model: Any = self.model
-        what = training_state.difference(self._variables, training_state.description(model))
+    def _describe(self, model):
+        """The variables of now, which are those of the beginning and those of optimizers that the first step builds."""
+        described = training_state.description(model)
+        what = training_state.difference(self._variables, described, self._unbuilt)
         if what is not None:
             raise ValueError(
                 f"{what}: it was made by the first training step, so that a restarted process would have nowhere to "
                 f"restore it to. Make all variables when the model is built."
             )
-        training_state.check_complete(model)
-        self._checked = True
+        waiting = {owner: each.described for owner, each in self._waiting.items() if not each.is_built}
+        return {**described, **waiting}
 
     def _load(self):
         """The newest intact checkpoint, or None."""
@@ -255,9 +278,12 @@ class _Last(keras.callbacks.Callback):
         for what, before in saved["identity"].items():
             if self._identity[what] != before:
                 raise ValueError(f"{path} is of another run: {what} was {before}, now {self._identity[what]}. {remedy}")
-        what = training_state.difference(saved["description"], self._variables)
+        what = training_state.difference(
+            saved["description"], self._variables, self._unbuilt & set(saved["description"])
+        )
         if what is not None:
             raise ValueError(f"{path} is of another model: {what}. {remedy}")
+        self._check_configuration(path, saved, remedy)
         lost = [name for name, state in saved["callbacks"].items() if state is not None and name not in self._states]
         if lost:
             raise ValueError(f"{path} holds the state of {', '.join(lost)}, not among the callbacks. {remedy}")
@@ -273,18 +299,61 @@ class _Last(keras.callbacks.Callback):
                 stacklevel=2,
             )
 
+    def _check_configuration(self, path, saved, remedy):
+        """Raises ValueError where the model, an optimizer or the loss is configured otherwise than in the run."""
+        # An earlier version saved none.
+        now = self._configuration
+        known = saved.get("configuration", {"start": now, "current": now})
+        start, current = known["start"], known["current"]
+        # After an exception callbacks may have left any rate in an optimizer: it is restored.
+        left = {
+            name
+            for name, each in _trained(self._model).items()
+            if _unfinished.get(each) == self._resume.folder.resolve()
+        }
+        compared = [{name: each for name, each in part.items() if name not in left} for part in (start, current, now)]
+        what = first_difference(*compared)
+        if what is not None:
+            raise ValueError(f"{path} is of another run: {what}. {remedy}")
+        self._configuration = start
+
     def _go_on(self, model, saved):
         """Restores, and has `fit` begin where the checkpoint was saved."""
         epoch = max(saved["epoch"], self._fit.epochs) if saved["stopped"] else saved["epoch"]
         start_at_epoch(model, epoch)
+        if epoch >= self._fit.epochs:
+            _warn_of_finished(self._resume.folder, saved, self._fit.epochs)
         self._step = saved["epoch"] * self._batches.steps_per_epoch + saved["batch"]
         self._restore(saved)
 
     def _restore(self, saved):
-        training_state.assign(self._model, saved["state"])
+        for waiting in self._waiting.values():
+            waiting.drop()
+        self._waiting = training_state.assign(self._model, saved["state"], saved["description"])
         for name, state in saved["callbacks"].items():
             if state is not None:
                 self._states[name].set(state)
+
+
+# Models and optimizers of `fit`s that have begun and not ended, with the folders.
+_unfinished: weakref.WeakKeyDictionary[Any, pathlib.Path] = weakref.WeakKeyDictionary()
+
+
+def _trained(model):
+    """What has a configuration and changes during training, by its name in `configuration`."""
+    return {"the model": model, **{the_optimizer(path): each for path, each in find_optimizers(model).items()}}
+
+
+def _warn_of_finished(folder, saved, epochs):
+    if saved["stopped"]:
+        reason = f"a callback stopped it in epoch {saved['epoch']}"
+        remedy = "Give ExactResume another folder to train anew."
+    else:
+        reason = f"its checkpoint is of epoch {saved['epoch']}, and `fit` was called with epochs={epochs}"
+        remedy = "Call `fit` with more epochs to go on, or give ExactResume another folder."
+    message = f"{folder} is finished: nothing was trained, for {reason}. {remedy}"
+    # Without a registry, which would show the same warning once alone.
+    warnings.warn_explicit(message, UserWarning, __file__, 0)
 
 
 # By folder. Keras tells no callback that `fit` has ended with an exception: a further `fit` of this process takes over.

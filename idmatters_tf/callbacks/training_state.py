@@ -1,11 +1,13 @@
 """The numbers that `fit` changes: variables of the model, its optimizer and its metrics, and random generators."""
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
 
+from idmatters_tf.callbacks.optimizers import WaitingOptimizer, find_optimizers
 from idmatters_tf.keras_internals import global_seed_state, make_global_seed_state, traced_training_steps
 
 # TensorFlow's random operations whose state lives inside the operation, where nobody can read it.
@@ -24,20 +26,34 @@ _STATEFUL_RANDOM = {
 
 
 def variables(model: keras.Model) -> dict[str, list[keras.Variable]]:
-    """The variables that a training step may change, by owner: weights, seed states, slots, metrics."""
-    found: dict[str, list[keras.Variable]] = {"model": [], "optimizer": [], "metrics": []}
-    seen: set[int] = set()
-    optimizer: Any = model.optimizer
-    for owner, several in (
+    """The variables that a training step may change, by owner: weights, seed states, slots, metrics.
+
+    The owner "optimizer" is the compiled one with all that it wraps; any other one is "optimizer PATH".
+    """
+    optimizers: Any = find_optimizers(model)
+    compiled = optimizers.pop("optimizer", None)
+    owners = [
         ("model", model.variables),
-        ("optimizer", [] if optimizer is None else optimizer.variables),
+        ("optimizer", [] if compiled is None else compiled.variables),
         ("metrics", model.metrics_variables),
-    ):
-        for variable in several:
-            if id(variable) not in seen:
-                seen.add(id(variable))
-                found[owner].append(variable)
+        # Those that are wrapped first: the one around them then has its own variables alone.
+        *((f"optimizer {path}", each.variables) for path, each in reversed(optimizers.items())),
+    ]
+    found: dict[str, list[keras.Variable]] = {}
+    seen: set[int] = set()
+    for owner, several in owners:
+        own = [variable for variable in {id(each): each for each in several}.values() if id(variable) not in seen]
+        seen |= set(map(id, own))
+        if own or owner in ("model", "optimizer", "metrics"):
+            found[owner] = own
     return found
+
+
+def unbuilt(model: keras.Model) -> dict[str, Any]:
+    """The optimizers that have no slots yet, by owner."""
+    optimizers: Any = find_optimizers(model)
+    owners = {path: "optimizer" if path == "optimizer" else f"optimizer {path}" for path in optimizers}
+    return {owners[path]: each for path, each in optimizers.items() if not each.built}
 
 
 def description(model: keras.Model) -> dict[str, list[list[Any]]]:
@@ -65,10 +81,29 @@ def read(model: keras.Model) -> dict[str, Any]:
     }
 
 
-def assign(model: keras.Model, state: dict[str, Any]) -> None:
-    """Assigns what `read` has returned."""
+def assign(
+    model: keras.Model, state: dict[str, Any], described: dict[str, list[list[Any]]]
+) -> dict[str, WaitingOptimizer]:
+    """Assigns what `read` has returned.
+
+    Args:
+        model: it was read from one like this.
+        state: what was returned.
+        described: the `description` of then.
+
+    Returns:
+        By owner, the optimizers that are assigned their values when they are built.
+    """
+    waiting, not_built = {}, unbuilt(model)
     for owner, several in variables(model).items():
-        for variable, value in zip(several, state["variables"][owner], strict=True):
+        values = state["variables"][owner]
+        if owner in not_built and len(values) > len(several):
+            optimizer = not_built[owner]
+            waiting[owner] = WaitingOptimizer(
+                optimizer, owner, lambda owner=owner: variables(model)[owner], values, described[owner]
+            )
+            continue
+        for variable, value in zip(several, values, strict=True):
             variable.assign(value)
     generators = state["random"]
     version, internal, gauss = generators["python"]
@@ -76,16 +111,24 @@ def assign(model: keras.Model, state: dict[str, Any]) -> None:
     np.random.set_state(generators["numpy"])  # noqa: NPY002
     if generators["keras"] is not None:
         make_global_seed_state().assign(generators["keras"])
+    return waiting
 
 
-def difference(saved: dict[str, list[list[Any]]], now: dict[str, list[list[Any]]]) -> str | None:
-    """How two descriptions differ, in words; None where shapes and types are the same, in the same order."""
-    for owner, before in saved.items():
-        after = now[owner]
+def difference(
+    saved: dict[str, list[list[Any]]], now: dict[str, list[list[Any]]], growing: Iterable[str] = ()
+) -> str | None:
+    """How two descriptions differ, in words; None where shapes and types are the same, in the same order.
+
+    Args:
+        saved, now: what `description` returned.
+        growing: owners of which one description may have more than the other, since they are built by a step.
+    """
+    for owner in dict.fromkeys([*saved, *now]):
+        before, after = saved.get(owner, []), now.get(owner, [])
         for old, new in zip(before, after, strict=False):
             if old[1:] != new[1:]:
                 return f"{_shown(old)} of the {owner} has become {_shown(new)}"
-        if len(before) != len(after):
+        if len(before) != len(after) and owner not in growing:
             longer, word = (before, "is missing") if len(before) > len(after) else (after, "is new")
             return f"{_shown(longer[min(len(before), len(after))])} of the {owner} {word}"
     return None
@@ -110,7 +153,7 @@ def check_complete(model: keras.Model) -> None:
             if id(variable) not in known:
                 raise ValueError(
                     f"The training step uses the variable {variable.name}, which belongs neither to the model nor to "
-                    f"its optimizer or metrics, so that ExactResume cannot restore it. Make it a weight of a layer "
+                    f"its optimizers or metrics, so that ExactResume cannot restore it. Make it a weight of a layer "
                     f"(`add_weight`), a metric, or a `keras.random.SeedGenerator` of a layer."
                 )
         graph = step.graph.as_graph_def()

@@ -130,9 +130,7 @@ def jacobian(
     return operator
 
 
-def whole_at_inputs(
-    model: keras.Model, inputs: Any, training: bool = False, together: bool = False
-) -> BlockAtInputs:
+def whole_at_inputs(model: keras.Model, inputs: Any, training: bool = False, together: bool = False) -> BlockAtInputs:
     """A model as one block, from its input to its output.
 
     Args:

@@ -16,6 +16,7 @@ import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
 from tests.conftest import ROOT
+from tests.support.adversarial import Adversarial
 
 EXAMPLES, BATCH = 44, 6
 STEPS = 8  # in an epoch, the last one of 2 examples
@@ -111,6 +112,42 @@ class OwnStep(keras.Sequential):
         return super().compute_loss(x, y, y_pred, sample_weight, training) + 0.01 * keras.ops.mean(y_pred**2)
 
 
+def two_optimizers(**options):
+    critic = keras.optimizers.Adam(0.02, use_ema=True)
+    generator = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.Adam(0.01), initial_scale=1, dynamic_growth_steps=7
+    )
+    return {"critic_optimizer": critic, "generator_optimizer": generator, **options}
+
+
+class SlowsDown(keras.callbacks.Callback):
+    """Has a schedule for an optimizer that Keras' own callbacks do not know."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        rate = self.model.critic_optimizer.learning_rate
+        rate.assign(0.9 * keras.ops.convert_to_tensor(rate))
+
+
+class Called(Adversarial):
+    """Keras builds its compiled optimizer, which is not used, with its weights."""
+
+    def call(self, x):
+        return self.critic(x)
+
+
+def several_optimizers(
+    model=Adversarial, moments=(("batch", 0, 1), ("batch", 1, 6), ("epoch begins", 2, None), ("batch", 2, 4)), **options
+):
+    return Case(
+        list,
+        lambda: two_optimizers(**options),
+        lambda folder: [SlowsDown()],
+        model=lambda layers: model(),
+        epochs=3,
+        moments=moments,
+    )
+
+
 def random_batch(step):
     rng = np.random.default_rng((7, step))
     x = rng.normal(size=(BATCH, 6, 6, 1)).astype("float32")
@@ -122,6 +159,11 @@ def batch_that_breaks(step):
     x, y, weight = random_batch(step)
     return (np.inf * x if step == STEPS + 5 else x), y, weight
 
+
+GRAPHS = {
+    "two optimizers in a graph": several_optimizers(),
+    "two optimizers, compiled": several_optimizers(moments=(("batch", 1, 6),), jit_compile=True),
+}
 
 CASES = {
     "random layers, metrics, callbacks that stop and slow down": Case(
@@ -190,6 +232,8 @@ CASES = {
         batches=lambda: FunctionBatches(batch_that_breaks, STEPS),
         moments=(("batch", 1, 2),),
     ),
+    "two optimizers, eagerly": several_optimizers(Called, run_eagerly=True),
+    **({} if keras.backend.backend() == "jax" else GRAPHS),
     "a model with a metric of its own": Case(
         noisy,
         lambda: with_loss(keras.optimizers.Nadam(0.01), metrics=["accuracy"]),
@@ -227,6 +271,8 @@ def run(case, folder, kill=lambda event, epoch, batch: False, epochs=None):
 
 def values(model):
     several = {"model": model.variables, "optimizer": model.optimizer.variables, "metrics": model.metrics_variables}
+    if isinstance(model, Adversarial):
+        several |= {str(place): each.variables for place, each in enumerate(model.own_optimizers())}
     return {name: [keras.ops.convert_to_numpy(each) for each in found] for name, found in several.items()}
 
 
@@ -258,7 +304,9 @@ def scalars(folder):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_stopped_and_started_anew(name, tmp_path):
+def test_stopped_and_started_anew(name, tmp_path, more_faults):
+    if name == "two optimizers, compiled" and not more_faults:
+        pytest.skip("with --faults 2 only: XLA takes long, and the graph is the same without it")
     case = CASES[name]
     whole = run(case, tmp_path / "whole")
     for moment in case.moments:
@@ -304,12 +352,20 @@ def test_nothing_else_changes(tmp_path):
     assert histories[0] == histories[1]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_two_optimizers_survive_sigkill(tmp_path):
+    """The classifier's kills are among `tests.faults`."""
+    command = [sys.executable, "-m", "tests.support.killed_fit", tmp_path, "3", "two optimizers", "adversarial"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    assert done.stdout.split() == ["3", "3"], done.stderr
+
+
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="runs there already")
 def test_on_jax(more_faults):
     pytest.importorskip("jax")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
     if not more_faults:
-        command += ["-k", "several"]
+        command += ["-k", "several or eagerly"]
     env = {**os.environ, "KERAS_BACKEND": "jax"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout

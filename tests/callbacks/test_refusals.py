@@ -205,7 +205,8 @@ def test_no_other_process_while_it_trains(tmp_path):
 def test_what_has_ended_ends_at_once_and_more_epochs_go_on(tmp_path):
     long = fit(tmp_path / "long", epochs=3)
     model = fit(tmp_path / "short", epochs=2)
-    again = fit(tmp_path / "short", epochs=2)
+    with pytest.warns(UserWarning, match="short is finished: nothing was trained"):
+        again = fit(tmp_path / "short", epochs=2)
     assert again.history == model.history
     assert fit(tmp_path / "short", epochs=3).history == long.history
 

@@ -57,7 +57,8 @@ class Learner:
             self.optimizer = make_optimizer()
             # Inside the scope: slot variables created while tracing break under several replicas.
             self.optimizer.build(self.model.trainable_variables)
-            self._first_rate = float(np.array(self.optimizer.learning_rate))
+            self._rate: Any = self.optimizer.learning_rate
+            self._first_rate = float(np.array(self._rate))
             self._averages = WeightAverages(recipe, self.optimizer, self.model.trainable_variables)
             self._clipped = precedes_last_layer(self.model)
             self._train_model = accept_any_size(self.model) if recipe.train_sizes else self.model
@@ -90,7 +91,7 @@ class Learner:
         may hold another worker's rate by then.
         """
         rate = self.schedule.rate(self.step)
-        self.optimizer.learning_rate.assign(rate)
+        self._rate.assign(rate)
         return rate
 
     @contextlib.contextmanager
@@ -100,12 +101,12 @@ class Learner:
         The rate is a function of the step. The checksums of recorded runs include the optimizer's variable, which holds
         its first value.
         """
-        current = np.array(self.optimizer.learning_rate)
-        self.optimizer.learning_rate.assign(self._first_rate)
+        current = np.array(self._rate)
+        self._rate.assign(self._first_rate)
         try:
             yield
         finally:
-            self.optimizer.learning_rate.assign(current)
+            self._rate.assign(current)
 
     def train_size(self, step: int) -> int | None:
         """Return the side in pixels of the training images after `step` updates; None for the full size."""

@@ -1,0 +1,219 @@
+"""A finished `fit` says that nothing was trained; one of another configuration is refused."""
+
+import functools
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.callbacks import ArrayBatches, ExactResume
+from idmatters_tf.callbacks.configuration import configuration, first_difference
+from idmatters_tf.callbacks.optimizers import find_optimizers
+
+X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+Y = X.sum(1, keepdims=True)
+
+
+class Own(keras.Model):
+    """A model without `get_config`."""
+
+    def __init__(self, activation, extra=None):
+        super().__init__()
+        self.layers_in_a_dict = {"hidden": [keras.layers.Dense(4, activation)]}
+        self.last = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.last(self.layers_in_a_dict["hidden"][0](x))
+
+
+def functional(activation="relu", skip=0, trainable=True, penalty=None):
+    x = keras.Input((3,))
+    first = keras.layers.Dense(3, activation, kernel_regularizer=penalty, trainable=trainable)(x)
+    second = keras.layers.Dense(3)(first)
+    return keras.Model(x, keras.layers.Dense(1)(second + (x, first)[skip]))
+
+
+def sequential(activation="relu"):
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, activation), keras.layers.Dense(1)])
+
+
+def sgd(rate=0.01, **options):
+    return keras.optimizers.SGD(rate, **options)
+
+
+def decay(steps=8):
+    return sgd(keras.optimizers.schedules.CosineDecay(0.1, steps))
+
+
+def scaled(rate=0.01):
+    return keras.optimizers.LossScaleOptimizer(sgd(rate))
+
+
+class Slower(keras.callbacks.Callback):
+    """Changes the rate and the network, as schedules and gradual unfreezing do."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        rate = self.model.optimizer.learning_rate
+        rate.assign(0.5 * keras.ops.convert_to_tensor(rate))
+
+    def on_epoch_end(self, epoch, logs=None):
+        # On JAX Keras keeps the lists of variables that it began with.
+        self.model.layers[0].trainable = keras.backend.backend() == "jax"
+
+
+def fit(folder, model, *callbacks, epochs=2, initial_epoch=0):
+    batches = ArrayBatches(X, Y, batch_size=2, seed=0)
+    callbacks = [ExactResume(folder, every=3), *callbacks]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")
+        return model.fit(batches, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, verbose=0)
+
+
+def compiled(model=sequential, optimizer=sgd, loss="mse", **options):
+    keras.utils.set_random_seed(0)
+    made = model()
+    made.compile(optimizer(), loss, **options)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ({}, {"optimizer": lambda: sgd(0.1)}, "the optimizer: learning_rate was 0.00999.*, now 0.1"),
+        ({}, {"optimizer": lambda: sgd(clipnorm=1.0)}, "the optimizer: clipnorm was None, now 1.0"),
+        ({}, {"optimizer": decay}, "learning_rate .* of the optimizer is missing"),
+        (
+            {"optimizer": decay},
+            {"optimizer": lambda: decay(9)},
+            "the optimizer: learning_rate.decay_steps was 8, now 9",
+        ),
+        ({"optimizer": scaled}, {"optimizer": lambda: scaled(0.1)}, "learning_rate was 0.00999.*, now 0.1"),
+        ({}, {"loss": "mae"}, "the loss: loss was 'mse', now 'mae'"),
+        ({"loss": keras.losses.Huber(1.0)}, {"loss": keras.losses.Huber(2.0)}, "the loss: loss.delta was 1.0, now 2.0"),
+        ({}, {"model": lambda: sequential("tanh")}, "the model: Dense.activation was 'relu', now 'tanh'"),
+        ({"model": functional}, {"model": lambda: functional("tanh")}, "Dense.activation was 'relu', now 'tanh'"),
+        ({"model": functional}, {"model": lambda: functional(trainable=False)}, "Dense.trainable was True, now False"),
+        ({"model": functional}, {"model": lambda: functional(penalty="l2")}, "kernel_regularizer was None, now"),
+        ({"model": functional}, {"model": lambda: functional(skip=1)}, r"the model: Functional.graph\[\d\].*layer 1"),
+        ({"model": lambda: Own("relu")}, {"model": lambda: Own("tanh")}, "Dense.activation was 'relu', now 'tanh'"),
+    ],
+)
+@pytest.mark.parametrize("finished", [True, False])
+def test_another_configuration_is_refused(tmp_path, before, after, message, finished):
+    fit(tmp_path, compiled(**before))
+    with pytest.raises(ValueError, match=f"step-00000008 is of another (run|model): .*{message}.*another folder"):
+        fit(tmp_path, compiled(**{**before, **after}), epochs=2 if finished else 3)
+    # The folder is as it was.
+    fit(tmp_path, compiled(**before), epochs=3)
+
+
+def test_compiled_anew(tmp_path):
+    model = compiled()
+    fit(tmp_path, model)
+    model.compile(sgd(0.2), "mse")
+    with pytest.raises(ValueError, match="the optimizer: learning_rate was"):
+        fit(tmp_path, model)
+    model.compile(sgd(), "mse")
+    model.optimizer.learning_rate = 0.3
+    with pytest.raises(ValueError, match="learning_rate was 0.00999.*, now 0.3"):
+        fit(tmp_path, model, epochs=3)
+
+
+def test_nothing_was_trained(tmp_path):
+    first = fit(tmp_path, compiled())
+    for _ in range(2):
+        # Each time, not once in a process.
+        model, batches = compiled(), ArrayBatches(X, Y, batch_size=2, seed=0)
+        with pytest.warns(UserWarning, match="nothing was trained") as seen:
+            again = model.fit(batches, epochs=2, callbacks=[ExactResume(tmp_path, every=3)], verbose=0)
+        (message,) = [str(each.message) for each in seen]
+        assert message == (
+            f"{tmp_path} is finished: nothing was trained, for its checkpoint is of epoch 2, and `fit` was called with "
+            f"epochs=2. Call `fit` with more epochs to go on, or give ExactResume another folder."
+        )
+        assert again.history == first.history
+    # No warning where training goes on.
+    assert len(fit(tmp_path, compiled(), epochs=4).epoch) == 4
+
+
+def test_stopped_by_a_callback(tmp_path):
+    stops = functools.partial(keras.callbacks.EarlyStopping, "loss", min_delta=100, patience=1)
+    fit(tmp_path, compiled(), stops(), epochs=9)
+    with pytest.raises(UserWarning, match="nothing was trained, for a callback stopped it in epoch 2. Give"):
+        fit(tmp_path, compiled(), stops(), epochs=9)
+
+
+@pytest.mark.parametrize("model", [sequential, functional, lambda: Own("relu"), lambda: sequential(lambda x: x**2)])
+def test_more_epochs_of_what_callbacks_have_changed(tmp_path, model):
+    whole = fit(tmp_path / "whole", compiled(model), Slower(), epochs=4)
+    started = compiled(model)
+    fit(tmp_path / "parts", started, Slower(), epochs=2)
+    # The same objects, whose rate is a quarter of the first one and whose first layer is frozen.
+    fit(tmp_path / "parts", started, Slower(), epochs=3)
+    # The same script in another process.
+    last = fit(tmp_path / "parts", compiled(model), Slower(), epochs=4)
+    assert last.history == whole.history
+
+
+def test_more_epochs_of_a_model_that_was_saved(tmp_path):
+    fit(tmp_path / "run", model := compiled(), keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    fit(tmp_path / "run", loaded, keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2), epochs=3)
+
+
+def test_an_exception_leaves_any_rate(tmp_path):
+    batches = iter(range(100))
+
+    def breaks(batch, logs):
+        if next(batches) == 4:
+            raise KeyboardInterrupt
+
+    def interrupts(batch, logs):
+        if batch == 3:
+            raise KeyboardInterrupt
+
+    model = compiled()
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, model, Slower(), keras.callbacks.LambdaCallback(on_train_batch_end=breaks))
+    # The checkpoint is one of the first epoch, the optimizer's rate that of the second one.
+    fit(tmp_path, model, Slower())
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "anew", model, keras.callbacks.LambdaCallback(on_train_batch_end=interrupts))
+    # Another optimizer is compared all the same.
+    model.compile(sgd(0.2), "mse")
+    with pytest.raises(ValueError, match="learning_rate was .*, now 0.2"):
+        fit(tmp_path / "anew", model)
+
+
+def test_names_and_seeds_do_not_count():
+    first, second = configuration(compiled(functional)), configuration(compiled(functional))
+    assert first == second
+    assert first_difference(first, first, second) is None
+    layers = [keras.layers.Dropout(0.5, seed=seed) for seed in (1, 2)]
+    one, other = (configuration(keras.Sequential([keras.Input((3,)), layer])) for layer in layers)
+    assert one == other
+
+
+def test_all_optimizers_are_found():
+    class Holder:
+        def __init__(self, optimizer):
+            self.mine = optimizer
+
+    model = functional()
+    made = [sgd() for _ in range(7)]
+    model.compile(keras.optimizers.LossScaleOptimizer(made[0]))
+    model.single, model.several, model.held = made[1], {"a": [made[2], (made[3],)]}, Holder(made[4])
+    model.inner = sequential()
+    model.inner.compile(made[5])
+    model.map = keras.optimizers.OptimizerMap(made[6])
+    model.again = made[1]
+    found = find_optimizers(model)
+    assert next(iter(found)) == "optimizer"
+    assert {id(each) for each in found.values()} == {id(each) for each in [model.optimizer, *made]}
+    assert len(found) == 8
+    assert found["single"] is made[1]
+    assert found["several['a'][1][0]"] is made[3]
+    assert found["inner.optimizer"] is made[5]
