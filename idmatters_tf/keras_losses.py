@@ -39,8 +39,8 @@ def compute_loss(model: keras.Model, x: Any, y: Any, outputs: Any, sample_weight
 class CompiledLosses:
     """Losses of the outputs as `model.compile` makes them of its arguments `loss` and `loss_weights`.
 
-    Keras' own `CompileLoss` assigns losses, weights, labels and sample weights to the outputs: copies of it are used, so
-    that the model does not change. They are built on one batch.
+    Keras' own `CompileLoss` assigns losses, weights, labels and sample weights to the outputs. Copies of it are used,
+    built on one batch, so that the model does not change.
 
     Args:
         model: model whose outputs are meant.

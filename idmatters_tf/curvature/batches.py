@@ -10,7 +10,6 @@ from idmatters_tf.arguments import positive_integer
 from idmatters_tf.curvature.losses import Batch, split_batch
 from idmatters_tf.keras_losses import irregular_kind, weights_by_output
 
-
 SINGLE_EXAMPLES = "Argument `data` must give batches; received: single examples. Use data.batch(batch_size)."
 
 
@@ -62,13 +61,7 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         for batch in self._batches:
             flat = keras.tree.flatten(batch)
-            for part in flat:
-                kind = irregular_kind(part)
-                if kind is not None:
-                    raise ValueError(
-                        f"Argument `data` must give dense tensors. Received: a {kind} tensor. Make it dense, e.g. by "
-                        f"padding (to_tensor) or tf.sparse.to_dense."
-                    )
+            _check_dense(flat)
             if not np.shape(flat[0]):
                 raise ValueError(SINGLE_EXAMPLES)
             yield batch if self._class_weight is None else self._weighted(split_batch(batch))
@@ -96,10 +89,8 @@ def check_batch(model: keras.Model, batch: Any) -> None:
     parts = split_batch(batch)
     if any(part is not None and not np.shape(part) for part in keras.tree.flatten((parts.y, parts.weights))):
         raise ValueError(SINGLE_EXAMPLES)
-    try:
-        inputs = keras.tree.flatten(model.input)
-    except (AttributeError, ValueError):
-        return  # Only functional models declare the shapes of their inputs.
+    # Only functional models declare the shapes of their inputs.
+    inputs = getattr(model, "inputs", None) or []
     found = keras.tree.flatten(parts.x)
     # Keras adds an axis itself where an input has one feature.
     if len(found) == len(inputs) and any(
@@ -111,17 +102,30 @@ def check_batch(model: keras.Model, batch: Any) -> None:
 
 def _checked_arrays(data: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a tuple of arrays, its sample weights given to each of several outputs as `fit` does."""
-    for part in keras.tree.flatten(data):
-        if part is not None and (not hasattr(part, "shape") or not hasattr(part, "__getitem__")):
+    flat = keras.tree.flatten(data)
+    _check_dense(flat)
+    for part in flat:
+        if part is not None and not len(getattr(part, "shape", ())):
             raise ValueError(
                 f"Argument `data` must hold arrays where it is a tuple: (x, y) or (x, y, sample_weight). Received: "
                 f"{type(part).__name__}. Pass a data set by itself, and convert numbers with np.asarray."
             )
-        if getattr(part, "dtype", None) == object and np.size(part) and np.ndim(np.ravel(part)[0]):
-            raise ValueError("Argument `data` must hold dense arrays. Received: an array of arrays (ragged). Pad it.")
     if len(data) == 3:
         return data[0], data[1], weights_by_output(data[1], data[2])
     return data
+
+
+def _check_dense(arrays: list[Any]) -> None:
+    """Raise ValueError for ragged and sparse tensors."""
+    for array in arrays:
+        kind = irregular_kind(array)
+        if kind is None and isinstance(array, np.ndarray) and array.dtype.hasobject and array.size:
+            kind = "ragged" if np.ndim(array.ravel()[0]) else None
+        if kind is not None:
+            raise ValueError(
+                f"Argument `data` must give dense tensors. Received: a {kind} tensor. Make it dense, e.g. by padding, "
+                f"to_tensor() or tf.sparse.to_dense."
+            )
 
 
 def _looks_like_one_batch(data: list[Any]) -> bool:

@@ -168,9 +168,9 @@ def warn_of_difference(check: DifferenceCheck) -> None:
         warnings.warn(
             f"The check of the Hessian is inconclusive: its product with a random vector differs by "
             f"{100 * check.difference:.3g} % from central differences of the gradient, which are accurate to "
-            f"{100 * check.accuracy:.2g} %, and those to both sides by {100 * check.kinks:.2g} %. The gradient jumps at "
-            f"the weights or next to them (ReLU or max pooling at its kink), or it is too rough for differences. "
-            f"check=False skips this.",
+            f"{100 * check.accuracy:.2g} %; one-sided differences are {100 * check.kinks:.2g} % apart. The gradient "
+            f"jumps at the weights or next to them (ReLU or max pooling at its kink), or it is too rough for "
+            f"differences. check=False skips this.",
             stacklevel=2,
         )
 

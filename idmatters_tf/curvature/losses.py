@@ -89,7 +89,7 @@ class Term:
         """
         dtype = dtype or float_type(output)
         if self.is_opaque:
-            return Elements(_checked_values(self.loss(cast(y, dtype, floats_only=True), output, weights)), None, None)
+            return Elements(_checked_values(self.loss(y, output, weights)), None, None)
         function = self.loss.call if isinstance(self.loss, keras.losses.Loss) else self.loss
         values = _checked_values(function(cast(y, dtype), cast(output, dtype)))
         # Labels of `ignore_class` do not count, nor do pairs without a loss in `Circle`.
@@ -207,10 +207,7 @@ class DataLoss:
         Raises:
             ValueError: where Keras cannot compute the loss, or labels, sample weights or values do not fit.
         """
-        y, weights = (
-            keras.tree.map_structure(lambda part: None if part is None else ops.convert_to_tensor(part), structure)
-            for structure in (batch.y, batch.weights)
-        )
+        y, weights = cast((batch.y, batch.weights), float_type(outputs), floats_only=True)
         if self._is_function:
             aligned = batch.y is not None and not keras.tree.is_nested(outputs) and not keras.tree.is_nested(y)
             self.terms = (Term(keras_losses.wrapped_function(self._loss) if aligned else self._loss),)
@@ -240,9 +237,8 @@ class DataLoss:
 
     def parts(self, batch: Batch, outputs: Any) -> list[tuple[Any, Any, Any]]:
         """Return (labels, output, sample weights) of each term."""
-        if self._compiled is None:
-            return [(batch.y, outputs, batch.weights)]
-        return self._compiled.split(batch.y, outputs, batch.weights)
+        y, weights = cast((batch.y, batch.weights), float_type(outputs), floats_only=True)
+        return [(y, outputs, weights)] if self._compiled is None else self._compiled.split(y, outputs, weights)
 
     def value_in_dtype_of_keras(self, batch: Batch, outputs: Any) -> tuple[float, float, float]:
         """Return (value, size, eps) of the loss of a batch alone, for a comparison with `keras_value`.
@@ -320,6 +316,7 @@ def cast(structure: Any, dtype: str, floats_only: bool = False) -> Any:
     """Return tensors cast to a dtype, as losses do; with `floats_only` integers stay, as `fit` passes labels on."""
 
     def leaf(part: Any) -> Any:
+        part = None if part is None else ops.convert_to_tensor(part)
         keep = part is None or (floats_only and not _is_float(part))
         return part if keep else ops.cast(part, dtype)
 
