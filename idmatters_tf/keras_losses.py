@@ -46,6 +46,7 @@ class CompiledLosses:
         model: model whose outputs are meant.
         loss: argument `loss` of `model.compile`; None for the loss that the model was compiled with.
         y, outputs, sample_weight: labels, outputs and sample weights of a batch.
+        dtype: of the weights.
 
     Attributes:
         losses: `keras.losses.Loss` objects, in the order of `split`.
@@ -53,7 +54,7 @@ class CompiledLosses:
         value: the sum on that batch, computed by Keras.
     """
 
-    def __init__(self, model: keras.Model, loss: Any, y: Any, outputs: Any, sample_weight: Any):
+    def __init__(self, model: keras.Model, loss: Any, y: Any, outputs: Any, sample_weight: Any, dtype: str):
         if loss is None:
             own = _copy_of_losses(model._compile_loss)
         else:
@@ -68,8 +69,7 @@ class CompiledLosses:
         self._split._flat_losses = [
             entry._replace(loss=functools.partial(self._keep, unit)) for entry, unit in zip(entries, units, strict=True)
         ]
-        outputs_dtype = keras.tree.flatten(outputs)[0].dtype
-        self._split._dtype = keras.backend.result_type(keras.backend.standardize_dtype(outputs_dtype), "float32")
+        self._split._dtype = dtype
         self._kept: list[tuple[Any, Any, Any]] = []
         factors = np.zeros(0) if total is None else self._sum(y, outputs, sample_weight)
         # Keras counts only the first of several losses of a single output.

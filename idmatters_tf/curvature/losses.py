@@ -218,7 +218,9 @@ class DataLoss:
                     "batches without labels. Pass arrays as a tuple (x, y): a list is taken for a list of batches."
                 )
             try:
-                self._compiled = keras_losses.CompiledLosses(model, self._loss, y, outputs, weights)
+                self._compiled = keras_losses.CompiledLosses(
+                    model, self._loss, y, outputs, weights, float_type(outputs)
+                )
             except Exception as error:
                 raise ValueError(_refusal(model, error, y, outputs, weights)) from error
             self.keras_value = self._compiled.value
@@ -309,7 +311,8 @@ def split_batch(batch: Any) -> Batch:
 
 def float_type(outputs: Any) -> str:
     """Return the dtype in which the loss of outputs is computed: theirs, but at least float32."""
-    return keras.backend.result_type(keras.tree.flatten(outputs)[0].dtype, "float32")
+    dtype = keras.backend.standardize_dtype(keras.tree.flatten(outputs)[0].dtype)
+    return "float64" if dtype == "float64" else "float32"
 
 
 def cast(structure: Any, dtype: str, floats_only: bool = False) -> Any:
