@@ -266,7 +266,10 @@ class DataLoss:
             parts = split_batch(batch)
             outputs = model(parts.x, training=training)
             x, y, weights = cast((parts.x, parts.y, parts.weights), float_type(outputs), floats_only=True)
-            value = keras_losses.compute_loss(model, x, y, outputs, weights, training)
+            try:
+                value = keras_losses.compute_loss(model, x, y, outputs, weights, training)
+            except Exception as error:
+                raise ValueError(_refusal(model, error, y, outputs, weights)) from error
         else:
             value = self._loss(model, batch)
         if not ops.is_tensor(value) or _rank(value):

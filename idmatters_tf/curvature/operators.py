@@ -197,12 +197,13 @@ class HessianOperator(CurvatureOperator):
 
     Args:
         model: a built `keras.Model`, on Keras' TensorFlow or JAX backend.
-        loss: None for the loss that the model was compiled with, its weights of the outputs included; a Keras loss or
-            its name; a dict or list of these by output, as in `model.compile`; a callable `loss(y, outputs)` that
-            returns a value for each example or a scalar, the mean over the batch; or a callable `loss(model, batch)`,
-            known by the name of its first parameter, that returns a scalar, the mean over the batch. With a Keras loss
-            with reduction "sum" L is the sum over the data; "mean_with_sample_weight" divides by the weights' sum.
-            Keras' masks count as in `fit`: L is then the mean over what they let through.
+        loss: None for the loss that the model was compiled with, its weights of the outputs included, or for its
+            `compute_loss` if the model overrides that; a Keras loss or its name; a dict or list of these by output, as in
+            `model.compile`; a callable `loss(y, outputs)` that returns a value for each example or a scalar, the mean
+            over the batch, with labels cast and aligned as in `fit`; or a callable `loss(model, batch)`, known by the
+            name of its first parameter, that returns a scalar, the mean over the batch. With a Keras loss with
+            reduction "sum" L is the sum over the data; "mean_with_sample_weight" divides by the weights' sum. Keras'
+            masks count as in `fit`: L is then the mean over what they let through.
         data: a `tf.data.Dataset` of batches `(x, y)` or `(x, y, sample_weight)`, arrays `(x, y)`, or an iterable of
             batches that can be gone through repeatedly. Every product goes through all of it; arrays must stay as they
             are meanwhile.
@@ -212,9 +213,10 @@ class HessianOperator(CurvatureOperator):
         class_weight: by class, the weight of the examples with that label, as in `fit`.
         batch_size: for arrays.
         chunk: how many products are computed at once where there are several; memory grows with it.
-        check: whether, when the operator is made, two evaluations are compared, and H v along one direction with
-            central differences of the gradient; `difference` then holds the result, and a warning says where H v is
-            off. It costs nine gradients.
+        check: whether, when the operator is made, the loss of the first batch is compared with its value by Keras, two
+            evaluations with each other, and H v along one direction with central differences of the gradient;
+            `difference` then holds the result of the last, a `DifferenceCheck`, and a warning says where H v is off or
+            the differences are inconclusive. It costs nine gradients.
         progress: whether a bar on standard error shows how far dense matrices and blocks are.
 
     Raises:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import scipy.sparse
 import tensorflow as tf
-from keras import ops
 
 from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from idmatters_tf.curvature.losses import Term
 from tests.conftest import ROOT
 from tests.support import curvature_cases as cases
 from tests.support import loss_cases
+from tests.support.loss_cases import Penalised, WithoutTraining
 
 ROWS = 7
 
@@ -116,18 +116,6 @@ def test_labels_of_a_function_are_cast_and_aligned_as_in_fit(dtype, compiled):
     np.testing.assert_allclose(operator.to_dense(), expected, atol=1e-2 * np.abs(expected).max())
 
 
-class Penalised(keras.Model):
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        del training
-        return super().compute_loss(x, y, y_pred, sample_weight) + 0.5 * ops.mean(ops.square(y_pred)) * ops.mean(x**2)
-
-
-class WithoutTraining(keras.Model):
-    def compute_loss(self, x, y, y_pred, sample_weight=None):
-        del x, sample_weight
-        return ops.mean(ops.square(y_pred - y) ** 2)
-
-
 @pytest.mark.parametrize("kind", [Penalised, WithoutTraining])
 def test_an_overridden_compute_loss_is_used(kind):
     keras.utils.set_random_seed(0)
@@ -141,7 +129,10 @@ def test_an_overridden_compute_loss_is_used(kind):
     # In batches: their mean by the number of examples, as `evaluate` computes it.
     x32, y32 = x.astype("float32"), y.astype("float32")
     parts = [float(model.compute_loss(x32[a:b], y32[a:b], model(x32[a:b]))) for a, b in ((0, 3), (3, 6), (6, 7))]
+    before = [np.array(variable) for variable in model.metrics_variables]
     in_batches = HessianOperator(model, data=(x, y), batch_size=3)
+    for old, variable in zip(before, model.metrics_variables, strict=True):
+        np.testing.assert_array_equal(old, np.array(variable))
     assert in_batches.loss() == pytest.approx(np.average(parts, weights=[3, 3, 1]), rel=1e-5)
     # The check has compared H v with differences of the gradient.
     assert in_batches.difference.status == "agrees"
@@ -152,28 +143,6 @@ def test_an_overridden_compute_loss_is_used(kind):
             other(model, data=(x, y))
     with pytest.raises(ValueError, match="`regularization` must be True where the model overrides `compute_loss`"):
         HessianOperator(model, data=(x, y), regularization=False)
-
-
-def test_an_overridden_compute_loss_leaves_the_metrics():
-    class Tracked(keras.Model):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            self.tracker = keras.metrics.Mean(name="tracked")
-
-        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-            loss = super().compute_loss(x, y, y_pred, sample_weight, training)
-            self.tracker.update_state(loss)
-            return loss
-
-    built = two_outputs()
-    model = Tracked(built.input, built.output)
-    model.compile("sgd", ["mse", "mae"])
-    y = [rows(2, seed=1), rows(2, seed=2)]
-    expected = evaluated(model, rows(4), y)
-    before = [np.array(variable) for variable in model.metrics_variables]
-    assert HessianOperator(model, data=(rows(4), y), check=False).loss() == pytest.approx(expected, rel=1e-5)
-    for old, variable in zip(before, model.metrics_variables, strict=True):
-        np.testing.assert_array_equal(old, np.array(variable))
 
 
 def test_the_check_compares_with_the_value_by_keras(monkeypatch):

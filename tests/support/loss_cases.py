@@ -191,10 +191,54 @@ def single_outputs():
         yield f"masked {name}", mask, (loss, None), y, None
 
 
-def compared(make, arguments, y, sample_weight):
-    """Return "agrees", "raises ..." or "DIFFERS: ..." for a compiled loss on data in batches of two sizes."""
-    from idmatters_tf.curvature import GaussNewtonOperator
-    from idmatters_tf.curvature.checks import check_value
+class Penalised(keras.Model):
+    """A model with a loss that Keras takes from `compute_loss`, and with a metric of its own."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.tracker = keras.metrics.Mean(name="tracked")
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = 0.0 if y is None else super().compute_loss(x, y, y_pred, sample_weight, training)
+        for output in keras.tree.flatten(y_pred):
+            loss += 0.5 * ops.mean(ops.square(output)) * ops.mean(x**2)
+        self.tracker.update_state(loss)
+        return loss
+
+
+class WithoutTraining(keras.Model):
+    def compute_loss(self, x, y, y_pred, sample_weight=None):
+        del x, sample_weight
+        return ops.mean(ops.square(y_pred - y) ** 2)
+
+
+def _overridden(kind, outputs):
+    inputs = keras.Input((3,))
+    dense = keras.layers.Dense(2, "tanh", kernel_regularizer="l2", activity_regularizer="l2")
+    single = keras.layers.Dense(2)(dense(inputs))
+    return kind(inputs, single if outputs is None else _two_outputs(outputs)(inputs))
+
+
+def overridden():
+    """Yield the same: models that override `compute_loss`."""
+    plain, y = np.linspace(0.5, 2, ROWS), _random(ROWS, 2, seed=1)
+    yield "penalised", (_overridden, Penalised, None), ("mse", None), y, plain
+    yield "penalised, without labels", (_overridden, Penalised, None), (None, None), None, None
+    yield "penalised, dict", (_overridden, Penalised, "list"), (LOSSES["dict"], [0.5, 2.0]), _labels("list"), None
+    yield "penalised, one label", (_overridden, Penalised, "dict"), (LOSSES["dict"], None), {"a": y}, None
+    yield "without training", (_overridden, WithoutTraining, None), (None, None), y, None
+    yield "without training, ints", (_overridden, WithoutTraining, None), (None, None), y.astype("float64"), None
+
+
+def compared(make, arguments, y, sample_weight, evaluated_first=True):
+    """Return "agrees", "raises ...", "refuses ..." or "DIFFERS: ..." for a compiled loss on data.
+
+    Args:
+        make: a function and arguments that build the model.
+        arguments: losses and their weights for `model.compile`.
+        y, sample_weight: of the data.
+        evaluated_first: whether Keras builds its loss before the operator is made.
+    """
 
     keras.utils.set_random_seed(0)
     model = make[0](*make[1:])
@@ -203,30 +247,40 @@ def compared(make, arguments, y, sample_weight):
     if masked:
         for row in range(ROWS):
             x[row, 1 + row % STEPS :] = 0
-    loss, weights = arguments
-    try:
-        model.compile("sgd", loss, loss_weights=weights, run_eagerly=True)
-        kwargs = {"sample_weight": sample_weight, "batch_size": ROWS, "verbose": 0}
-        expected = float(np.ravel(model.evaluate(x, y, **kwargs))[0])
-    except Exception as error:
-        expected = f"{type(error).__name__}: {error}"
-    data = (x, y) if sample_weight is None else (x, y, sample_weight)
-    try:
-        # In two batches, which gives the loss of one.
-        size = ROWS if isinstance(loss, keras.losses.Dice) else ROWS // 2
-        operator = GaussNewtonOperator(model, data=data, batch_size=size, check=False)
-        batch = next(iter(operator._objective.batches))
-        check_value(operator._products, batch, operator._products.outputs(batch))
-        value = operator.loss()
-    except ValueError as error:
-        return f"raises {error}" if isinstance(expected, str) else f"refuses {error}"
-    except Exception as error:
-        return f"DIFFERS: {type(error).__name__}: {error}, Keras {expected}"
-    if isinstance(expected, str):
-        return f"DIFFERS: {value}, Keras raises {expected}"
+    data = (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
+    model.compile("sgd", arguments[0], loss_weights=arguments[1], run_eagerly=True)
+    functions = [_evaluate, _operator_loss] if evaluated_first else [_operator_loss, _evaluate]
+    values = {}
+    for function in functions:
+        try:
+            values[function] = function(model, data)
+        except Exception as error:
+            values[function] = error
+    expected, value = values[_evaluate], values[_operator_loss]
+    if isinstance(value, ValueError):
+        return f"raises {value}" if isinstance(expected, Exception) else f"refuses {value}"
     rounding = 3e-2 if "bfloat16" in str(make) else 2e-5
-    agrees = np.allclose(value, expected, rtol=rounding, atol=1e-6)
-    return "agrees" if agrees else f"DIFFERS: {value}, Keras {expected}"
+    failed = isinstance(expected, Exception) or isinstance(value, Exception)
+    if not failed and np.allclose(value, expected, rtol=rounding, atol=1e-6):
+        return "agrees"
+    return f"DIFFERS: {value!r}, Keras {expected!r}"
+
+
+def _evaluate(model, data):
+    x, y, weights = (*data, None, None)[:3]
+    return float(np.ravel(model.evaluate(x, y, sample_weight=weights, batch_size=ROWS, verbose=0))[0])
+
+
+def _operator_loss(model, data):
+    from idmatters_tf.curvature import HessianOperator
+    from idmatters_tf.curvature.checks import check_value
+
+    # In two batches, which gives the loss of one.
+    whole = isinstance(model.loss, keras.losses.Dice) or isinstance(model, (Penalised, WithoutTraining))
+    operator = HessianOperator(model, data=data, batch_size=ROWS if whole else ROWS // 2, check=False)
+    batch = next(iter(operator._objective.batches))
+    check_value(operator._products, batch, operator._products.outputs(batch))
+    return operator.loss()
 
 
 def results(part=0, parts=1):
@@ -234,10 +288,10 @@ def results(part=0, parts=1):
     found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for place, (name, *case) in enumerate(itertools.chain(containers(), single_outputs())):
+        for place, (name, *case) in enumerate(itertools.chain(overridden(), containers(), single_outputs())):
             assert name not in found, name
             if place % parts == part:
-                found[name] = compared(*case)
+                found[name] = compared(*case, evaluated_first=place % 2 == 0)
     return found
 
 
