@@ -243,7 +243,7 @@ def judged(name: str, mode: str, model: Any, loss: Any, losses: Any, x: Any, y: 
             raise RefusedError(refusal(error)) from error
     check = hessian.difference
     assert check is not None
-    if check.conclusive:
+    if check.status == "differs":
         return Result(name, mode, f"warned of: {100 * check.difference:.2g} % from differences", "", "")
     # Some layers cast to float32 whatever their dtype is.
     precision = "float64" if check.accuracy < TOLERANCE else "float32"

@@ -1,4 +1,4 @@
-"""What this package relies on of Keras' internals (version 3.15), all of it."""
+"""Internals of Keras (version 3.15) that this package relies on; those of losses are in `keras_losses`."""
 
 import contextlib
 import dataclasses
@@ -35,14 +35,6 @@ def random_layers(model: keras.Model) -> list[str]:
 def mask_of(tensor: Tensor) -> Tensor | None:
     """The mask that `keras.layers.Masking`, or an `Embedding` with `mask_zero`, has attached to a model's output."""
     return masking.get_keras_mask(tensor)
-
-
-def compiled_loss(model: keras.Model) -> tuple[Any, Any]:
-    """(loss, loss_weights) as given to `model.compile`; (None, None) for a model that was not compiled with a loss."""
-    compiled = getattr(model, "_compile_loss", None)
-    if compiled is None:
-        return None, None
-    return compiled._user_loss, compiled._user_loss_weights
 
 
 def set_mask(tensor: Tensor, mask: Tensor | None) -> None:

@@ -14,7 +14,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf.curvature.batches import Batches, length
-from idmatters_tf.curvature.losses import DataLoss, split_batch
+from idmatters_tf.curvature.losses import DataLoss, no_example_losses, split_batch
 from idmatters_tf.keras_internals import seed_states
 from idmatters_tf.keras_types import Tensor
 
@@ -106,11 +106,12 @@ class Objective:
             mapping.append((variable, value))
         with keras.StatelessScope(mapping, collect_losses=True):
             if self.loss.of_model:
-                outputs = self.loss.of_batch(self.model, batch)
+                outputs = self.loss.of_batch(self.model, batch, self.training)
             else:
                 outputs = self.model(split_batch(batch).x, training=self.training)
-            losses = self.model.losses if self.regularization else []
-            cast: list[Tensor] = [ops.cast(loss, self.dtype) for loss in losses]
+            # `compute_loss` adds them itself.
+            losses = self.model.losses if self.regularization and not self.loss.is_compute_loss else []
+            cast: list[Tensor] = [ops.sum(ops.cast(loss, self.dtype)) for loss in losses]
             penalties: Tensor = sum(cast[1:], cast[0]) if cast else None
         return outputs, penalties
 
@@ -119,8 +120,8 @@ class Objective:
         count = self._count(batch)
         if self.loss.of_model:
             return ops.stack([ops.stack([count, count, count])])
-        parts = split_batch(batch)
-        return ops.stack([term.elements(parts, outputs).counts(count, self.dtype) for term in self.loss.terms])
+        parts = zip(self.loss.terms, self.loss.parts(split_batch(batch), outputs), strict=True)
+        return ops.stack([term.elements(*part).counts(count, self.dtype) for term, part in parts])
 
     def data_loss(self, batch: Any, outputs: Any, factors: Tensor) -> Tensor:
         """The part of the loss without penalties that a batch contributes, a scalar.
@@ -132,13 +133,11 @@ class Objective:
         count = self._count(batch)
         if self.loss.of_model:
             return ops.cast(outputs, self.dtype) * count * factors[0]
-        parts, total = split_batch(batch), None
-        for place, term in enumerate(self.loss.terms):
-            elements = term.elements(parts, outputs)
-            if not len(elements.values.shape) and elements.weights is not None:
-                raise ValueError(_no_example_losses(elements.values))
+        total, parts = None, self.loss.parts(split_batch(batch), outputs)
+        for place, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
+            elements = term.elements(*part)
             values: Tensor = ops.sum(elements.scaled(self.dtype)) * factors[place]
-            values = values if len(elements.values.shape) else values * count
+            values = values * count if term.is_scalar else values
             total = values if total is None else total + values
         return total
 
@@ -148,18 +147,18 @@ class Objective:
         Raises:
             ValueError: where the loss gives no value for each example.
         """
-        parts, total, weights = split_batch(batch), None, None
-        for place, term in enumerate(self.loss.terms):
-            elements = term.elements(parts, outputs)
+        total, weights, parts = None, None, self.loss.parts(split_batch(batch), outputs)
+        for place, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
+            elements = term.elements(*part)
             if not len(elements.values.shape):
-                raise ValueError(_no_example_losses(elements.values))
+                raise ValueError(no_example_losses(elements.values))
             if elements.weights is not None:
-                if len(elements.weights.shape) != 1 or len(self.loss.terms) > 1:
+                if any(size != 1 for size in elements.weights.shape[1:]) or len(self.loss.terms) > 1:
                     raise ValueError(
                         "The empirical Fisher matrix takes one sample weight for each example and a loss of one "
                         f"output. Received: sample weights of shape {tuple(elements.weights.shape)}"
                     )
-                weights = ops.cast(elements.weights, self.dtype)
+                weights = ops.reshape(ops.cast(elements.weights, self.dtype), (-1,))
             values: Tensor = elements.scaled(self.dtype, weighted=False)
             axes = tuple(range(1, len(values.shape)))
             values = (ops.sum(values, axis=axes) if axes else values) * factors[place]
@@ -184,12 +183,12 @@ class Objective:
         value = self.data_loss(batch, outputs, scales[:-1])
         return value if penalties is None else value + penalties * scales[-1]
 
-    def warn_of_outputs(self, outputs: Any) -> None:
-        """Warns where a loss takes the outputs for probabilities and they cannot be."""
-        for term in self.loss.terms:
-            if term.expects is None:
+    def warn_of_outputs(self, batch: Any, outputs: Any) -> None:
+        """Warn where a loss takes the outputs for probabilities and they cannot be."""
+        for term, (_, of_term, _) in zip(self.loss.terms, self.loss.parts(split_batch(batch), outputs), strict=True):
+            if term.expects is None or keras.tree.is_nested(of_term):
                 continue
-            output = np.asarray(ops.convert_to_numpy(term.output(outputs)))
+            output = np.asarray(ops.convert_to_numpy(of_term))
             values = output.astype(np.float64)
             wrong = values.min() < 0 or values.max() > 1
             if term.expects == "categorical":
@@ -217,13 +216,6 @@ def penalty_share(batch: Any, examples: int) -> float:
 def _dtype_of(variable: keras.Variable) -> str:
     value: Any = variable.value
     return keras.backend.standardize_dtype(value.dtype)
-
-
-def _no_example_losses(values: Tensor) -> str:
-    return (
-        f"Argument `loss` must give a value for each example here (for sample weights and for the Fisher matrix). "
-        f"Received: a loss of shape {tuple(values.shape)} for a batch. Return the examples' losses, not their mean."
-    )
 
 
 def _checked_variables(model: keras.Model, variables: Any) -> list[keras.Variable]:

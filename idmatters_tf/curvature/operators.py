@@ -13,13 +13,16 @@ import scipy.sparse.linalg
 from numpy.typing import ArrayLike
 
 from idmatters_tf.arguments import positive_integer
+from idmatters_tf.curvature.batches import check_batch
 from idmatters_tf.curvature.checks import (
     DifferenceCheck,
     check_finite,
     check_reproducible,
+    check_value,
     compare_with_differences,
     warn_of_difference,
 )
+from idmatters_tf.curvature.losses import split_batch
 from idmatters_tf.curvature.memory import check_fits
 from idmatters_tf.curvature.objective import Objective
 from idmatters_tf.curvature.products import Array, Kind, products_for
@@ -33,6 +36,8 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
 
     # Which of the backend's products it stands for.
     kind: ClassVar[Kind]
+    # Name of the matrix in error messages, where it needs the derivatives of the outputs.
+    needs_outputs: ClassVar[str | None] = None
 
     if TYPE_CHECKING:
         # SciPy's own is annotated with the arguments of operators made from functions.
@@ -56,15 +61,25 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
         self.chunk, self.progress = positive_integer("chunk", chunk), progress
         objective = Objective(model, loss, data, variables, regularization, training, batch_size, class_weight)
         self._objective, self._products = objective, products_for(objective)
+        _check_kind_of_loss(objective, self.needs_outputs)
         super().__init__(np.dtype(objective.dtype), (objective.size,) * 2)  # pyright: ignore[reportCallIssue]
         self.difference: DifferenceCheck | None = None
+        batch = next(iter(objective.batches), None)
+        if batch is None:
+            raise ValueError("Argument `data` is empty: it gives no example. Pass at least one batch.")
+        if not objective.loss.of_model:
+            check_batch(model, batch)
+        outputs = self._products.outputs(batch)
+        if not objective.loss.of_model:
+            objective.loss.build(model, split_batch(batch), outputs)
         if not check:
             check_finite(self.loss())
             return
-        check_reproducible(self._products)
-        if objective.loss.expects_probabilities:
-            objective.warn_of_outputs(self._products.outputs(next(iter(objective.batches))))
-        self._check_products()
+        gradient = check_reproducible(self._products)
+        check_value(self._products, batch, outputs)
+        if not objective.loss.of_model:
+            objective.warn_of_outputs(batch, outputs)
+        self._check_products(gradient)
 
     def __repr__(self) -> str:
         return (
@@ -165,8 +180,8 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
     def _adjoint(self) -> "CurvatureOperator":
         return self
 
-    def _check_products(self) -> None:
-        """What `check=True` compares beside two evaluations."""
+    def _check_products(self, gradient: Array) -> None:
+        """Compare products with differences of the gradient, which is given at the current weights."""
 
 
 class HessianOperator(CurvatureOperator):
@@ -182,12 +197,13 @@ class HessianOperator(CurvatureOperator):
 
     Args:
         model: a built `keras.Model`, on Keras' TensorFlow or JAX backend.
-        loss: None for the loss that the model was compiled with, its weights of the outputs included; a Keras loss or
-            its name; a dict or list of these by output, as in `model.compile`; a callable `loss(y, outputs)` that
-            returns a value for each example or a scalar, the mean over the batch; or a callable `loss(model, batch)`,
-            known by the name of its first parameter, that returns a scalar, the mean over the batch. With a Keras loss
-            with reduction "sum" L is the sum over the data; "mean_with_sample_weight" divides by the weights' sum.
-            Keras' masks count as in `fit`: L is then the mean over what they let through.
+        loss: None for the loss that the model was compiled with, its weights of the outputs included, or for its
+            `compute_loss` if the model overrides that; a Keras loss or its name; a dict or list of these by output, as in
+            `model.compile`; a callable `loss(y, outputs)` that returns a value for each example or a scalar, the mean
+            over the batch, with labels cast and aligned as in `fit`; or a callable `loss(model, batch)`, known by the
+            name of its first parameter, that returns a scalar, the mean over the batch. With a Keras loss with
+            reduction "sum" L is the sum over the data; "mean_with_sample_weight" divides by the weights' sum. Keras'
+            masks count as in `fit`: L is then the mean over what they let through.
         data: a `tf.data.Dataset` of batches `(x, y)` or `(x, y, sample_weight)`, arrays `(x, y)`, or an iterable of
             batches that can be gone through repeatedly. Every product goes through all of it; arrays must stay as they
             are meanwhile.
@@ -197,9 +213,10 @@ class HessianOperator(CurvatureOperator):
         class_weight: by class, the weight of the examples with that label, as in `fit`.
         batch_size: for arrays.
         chunk: how many products are computed at once where there are several; memory grows with it.
-        check: whether, when the operator is made, two evaluations are compared, and H v along one direction with
-            central differences of the gradient; `difference` then holds the result, and a warning says where H v is
-            off. It costs nine gradients.
+        check: whether, when the operator is made, the loss of the first batch is compared with its value by Keras, two
+            evaluations with each other, and H v along one direction with central differences of the gradient;
+            `difference` then holds the result of the last, a `DifferenceCheck`, and a warning says where H v is off or
+            the differences are inconclusive. It costs nine gradients.
         progress: whether a bar on standard error shows how far dense matrices and blocks are.
 
     Raises:
@@ -223,8 +240,8 @@ class HessianOperator(CurvatureOperator):
 
     kind = "hessian"
 
-    def _check_products(self) -> None:
-        self.difference = compare_with_differences(self._products)
+    def _check_products(self, gradient: Array) -> None:
+        self.difference = compare_with_differences(self._products, gradient)
         warn_of_difference(self.difference)
 
 
@@ -241,10 +258,7 @@ class GaussNewtonOperator(CurvatureOperator):
     """
 
     kind = "gauss_newton"
-
-    def __init__(self, model: keras.Model, loss: Any = None, data: Any = None, variables: Any = None, **options: Any):
-        super().__init__(model, loss, data, variables, **options)
-        _needs_outputs(self._objective, "The Gauss-Newton matrix")
+    needs_outputs = "The Gauss-Newton matrix"
 
 
 class FisherOperator(CurvatureOperator):
@@ -259,17 +273,25 @@ class FisherOperator(CurvatureOperator):
     """
 
     kind = "fisher"
+    needs_outputs = "The empirical Fisher matrix"
 
     def __init__(self, model: keras.Model, loss: Any = None, data: Any = None, variables: Any = None, **options: Any):
         if "regularization" in options:
             raise ValueError("Argument `regularization` has no meaning here: penalties belong to no example.")
         super().__init__(model, loss, data, variables, regularization=False, **options)
-        _needs_outputs(self._objective, "The empirical Fisher matrix")
 
 
-def _needs_outputs(objective: Objective, what: str) -> None:
-    if objective.loss.of_model:
+def _check_kind_of_loss(objective: Objective, needs_outputs: str | None) -> None:
+    """Raise ValueError for a loss that a matrix cannot be taken of."""
+    loss = objective.loss
+    if needs_outputs is not None and loss.of_model:
+        received = "a `compute_loss` that the model overrides" if loss.is_compute_loss else "a loss(model, batch)"
         raise ValueError(
-            f"{what} needs a loss of the outputs, loss(y, outputs). Received: a loss(model, batch). Use "
-            f"HessianOperator, or write the loss as one of the outputs."
+            f"{needs_outputs} needs a loss of the outputs, loss(y, outputs). Received: {received}. Use "
+            f"HessianOperator, or pass the loss as one of the outputs."
+        )
+    if loss.is_compute_loss and not objective.regularization:
+        raise ValueError(
+            "Argument `regularization` must be True where the model overrides `compute_loss`, which adds the penalties "
+            "itself. Received: regularization=False. Pass `loss`."
         )

@@ -15,7 +15,14 @@ Array = NDArray[np.floating[Any]]
 
 
 class Products(abc.ABC):
-    """Sums over the data of what is derived from an `Objective`. One sub-class for each backend."""
+    """Sums over the data of what is derived from an `Objective`. One sub-class for each backend.
+
+    Attributes:
+        objective: the function.
+        replicas: number of devices that share each batch.
+    """
+
+    replicas = 1
 
     def __init__(self, objective: Objective):
         self.objective = objective
@@ -100,7 +107,21 @@ def fisher_scales(objective: Objective, factors: NDArray[np.float64], examples: 
     """The factors that make `example_losses` the examples' own, and that of the sum of g g^T.
 
     A loss that is a mean over N examples has g = N times the gradient of what an example contributes to it.
+
+    Raises:
+        ValueError: for outputs whose losses are reduced in different ways.
     """
-    divisors = {"mean": float(examples), "sum": 1.0, "mean_with_sample_weight": 1.0 / factors[0]}
-    scale = divisors[objective.loss.terms[0].reduction]
+    reductions = {term.reduction for term in objective.loss.terms}
+    if len(reductions) > 1:
+        raise ValueError(
+            f"The empirical Fisher matrix takes losses of one reduction. Received: {', '.join(sorted(reductions))}"
+        )
+    weight = objective.loss.terms[0].weight
+    divisors = {
+        "mean": float(examples),
+        "none": float(examples),
+        "sum": 1.0,
+        "mean_with_sample_weight": weight / factors[0],
+    }
+    scale = divisors[reductions.pop()]
     return [*(factors * scale), share / scale]

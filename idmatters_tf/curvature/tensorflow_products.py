@@ -33,7 +33,7 @@ class TensorFlowProducts(Products):
     def __init__(self, objective: Objective):
         super().__init__(objective)
         self._strategy: Any = tf.distribute.get_strategy()
-        self._replicas = int(self._strategy.num_replicas_in_sync)
+        self.replicas = int(self._strategy.num_replicas_in_sync)
         if isinstance(
             self._strategy,
             (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.experimental.ParameterServerStrategy),
@@ -42,11 +42,6 @@ class TensorFlowProducts(Products):
                 "Curvature is computed on one machine: leave the scope of the multi-worker strategy, or use "
                 "tf.distribute.MirroredStrategy."
             )
-        if self._replicas > 1 and any(term.joins_examples for term in objective.loss.terms):
-            raise ValueError(
-                f"The loss {objective.loss!r} joins the examples of a batch, which would be split over "
-                f"{self._replicas} replicas. Leave the strategy's scope."
-            )
         self._traces: dict[str, Traced] = {}
         # TensorFlow's graphs are full of cycles, a megabyte for each operator, which would wait for a later collection.
         weakref.finalize(self, _release, self._traces).atexit = False
@@ -54,6 +49,20 @@ class TensorFlowProducts(Products):
         self._last: tuple[Any, Any] = (None, None)
         # False once TensorFlow has failed to vectorise this model, as it does for RNNs that are not unrolled.
         self._vectorizes = True
+
+    def scales(self) -> tuple[NDArray[np.float64], int]:
+        loss = self.objective.loss
+        if self.replicas > 1 and any(term.joins_examples for term in loss.terms):
+            raise ValueError(
+                f"The loss {loss!r} joins the examples of a batch, which would be split over {self.replicas} "
+                f"replicas. Leave the strategy's scope."
+            )
+        if self.replicas > 1 and (loss.is_compute_loss or any(term.is_opaque for term in loss.terms)):
+            raise ValueError(
+                f"The loss {loss!r} reduces by itself, and Keras divides losses by the number of replicas, here "
+                f"{self.replicas}. Leave the strategy's scope."
+            )
+        return super().scales()
 
     def counts(self, batch: Any) -> NDArray[np.float64]:
         batch = _tensors(batch)
@@ -172,13 +181,13 @@ class TensorFlowProducts(Products):
         sums = None
         # Contexts that matter while a graph is made; `Traced` enters them itself.
         with contextlib.ExitStack() as contexts:
-            if self._replicas > 1:
+            if self.replicas > 1:
                 contexts.enter_context(differentiable_twice())
                 contexts.enter_context(quiet())
             for batch in self.objective.batches if batches is None else batches:
                 if self._last[0] is not batch or not self.objective.batches.kept:
                     self._last = batch, _tensors(batch)
-                parts = _shares(self._last[1], self._replicas)
+                parts = _shares(self._last[1], self.replicas)
                 scales = [
                     tf.constant(
                         fisher_scales(self.objective, factors, examples, share)
@@ -188,9 +197,9 @@ class TensorFlowProducts(Products):
                     )
                     for part, share in parts
                 ]
-                traced = self._trace(name, self._replicas > 1)
+                traced = self._trace(name, self.replicas > 1)
                 try:
-                    if self._replicas == 1:
+                    if self.replicas == 1:
                         result = traced(parts[0][0], scales[0], *arguments)
                     else:
                         spread = self._spread([part for part, _ in parts]), self._spread(scales)

@@ -11,6 +11,7 @@ from keras import ops
 from idmatters_tf import keras_internals
 from idmatters_tf.curvature.batches import Batches
 from idmatters_tf.curvature.losses import split_batch
+from idmatters_tf.keras_losses import has_compiled_loss
 from idmatters_tf.keras_types import Tensor
 from idmatters_tf.surgery.carrying import compile_like
 from idmatters_tf.surgery.copying import ModelCopy, checked_graph, opened, operations, single
@@ -177,7 +178,7 @@ def _may_be_block(operation: Any) -> bool:
 
 
 def _evaluated(model: keras.Model, data: Any, batch_size: int) -> dict[str, float]:
-    if keras_internals.compiled_loss(model)[0] is None or (isinstance(data, tuple) and len(data) < 2):
+    if not has_compiled_loss(model) or (isinstance(data, tuple) and len(data) < 2):
         return {}
     options: dict[str, Any] = {"return_dict": True, "verbose": 0}
     if isinstance(data, tuple):

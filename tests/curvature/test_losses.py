@@ -60,7 +60,9 @@ def test_a_dict_of_outputs_and_of_sample_weights():
     weights = {"a": np.linspace(0.5, 2, 7, dtype="float32"), "b": np.linspace(1, 3, 7, dtype="float32")}
     operator = HessianOperator(model, data=[(x, y, weights)], check=False)
     assert operator.loss() == pytest.approx(whole_loss(model, x, y, weights), rel=1e-6)
-    with pytest.raises(ValueError, match=r"`loss` must be by output.*Received: losses for 'c'"):
+    with pytest.raises(
+        ValueError, match=r"Keras cannot compute the loss .*\('c',\) in the `loss` argument, can't be found"
+    ):
         HessianOperator(model, {"c": "mse"}, (x, y))
     with pytest.raises(ValueError, match="`loss` is needed: the model .* was not compiled with one"):
         HessianOperator(two_outputs(), data=(x, y))
@@ -171,7 +173,7 @@ def test_losses_that_join_the_examples_of_a_batch_take_one(loss):
         HessianOperator(model, loss, (rows(), y), batch_size=3)
 
 
-@pytest.mark.parametrize("shape", [(6, 5), (6, 5, 1), (6,)])
+@pytest.mark.parametrize("shape", [(6, 5), (6, 5, 1), (6, 1)])
 def test_weights_of_time_steps(shape):
     model, x, y = masked()
     weights = np.random.default_rng(3).uniform(0.5, 2, shape)
@@ -180,6 +182,15 @@ def test_weights_of_time_steps(shape):
         expected = float(loss(y, model(x), sample_weight=np.broadcast_to(weights.reshape(6, -1), (6, 5))))
         operator = HessianOperator(model, loss, (x, y, weights), batch_size=4, check=False)
         assert operator.loss() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("rows", [6, 5])
+def test_weights_of_examples_are_not_taken_for_those_of_time_steps(rows):
+    model, x, y = masked()
+    # With as many examples as steps Keras' product of shapes (5, 5) and (5,) would weigh the steps.
+    data = x[:rows], y[:rows], np.ones(rows)
+    with pytest.raises(ValueError, match=r"sample weights.*\(5,\)|sample weights \(6,\)"):
+        HessianOperator(model, "mse", data, check=False)
 
 
 @pytest.mark.parametrize(

@@ -185,9 +185,10 @@ def test_the_check_finds_what_is_not_differentiated_twice():
         warnings.simplefilter("error", UserWarning)
         check = HessianOperator(smooth, "mse", data).difference
     assert check.difference < 1e-6
-    assert not check.conclusive
+    assert check.status == "agrees"
     wrong = sequential(keras.layers.Dense(3, activation=stopped))
     with pytest.warns(UserWarning, match=r"differs by \d.* % from central differences .*Common causes: kinks .*stop"):
         check = HessianOperator(wrong, "mse", data).difference
     assert check.difference > 0.01
+    assert check.status == "differs"
     assert HessianOperator(wrong, "mse", data, check=False).difference is None

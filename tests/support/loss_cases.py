@@ -1,0 +1,300 @@
+"""Compiled losses in pure Keras, each compared with `model.evaluate`, so that every backend can run them.
+
+As a program: `python -m tests.support.loss_cases OUT [PART PARTS]` writes the results of every PARTS-th case.
+"""
+
+import itertools
+import json
+import sys
+import warnings
+
+import keras
+import numpy as np
+from keras import ops
+
+ROWS, STEPS = 6, 4
+OUTPUTS = ("list", "tuple", "dict", "nested")
+LOSSES = {
+    "one": "mse",
+    "list": ["mse", "mae"],
+    "tuple": ("mse", "mae"),
+    "dict": {"a": "mse", "b": "mae"},
+    "reversed": {"b": "mae", "a": "mse"},
+    "first": ["mse", None],
+    "partial": {"a": "mse"},
+    "with None": {"a": None, "b": "mae"},
+    "nested": {"c": ["mse", "mae"]},
+    "two for one": ["mse", ["mae", "mse"]],
+}
+WEIGHTS = {
+    "list": [0.5, 2.0],
+    "tuple": (0.5, 2.0),
+    "dict": {"a": 0.5, "b": 2.0},
+    "reversed": {"b": 2.0, "a": 0.5},
+    "nested": {"c": [0.5, 2.0]},
+    "zero": [0.0, 1.0],
+    "short": [0.5],
+    "number": 3.0,
+}
+LABELS = ("list", "tuple", "dict", "reversed", "nested", "first", "array", "none")
+
+
+def squares(y, output):
+    """Broadcast to (N, N) where ranks are not aligned."""
+    return ops.mean(ops.square(y - output), axis=-1)
+
+
+def total(y, output):
+    return ops.mean(ops.square(y - output))
+
+
+def by_element(y, output):
+    return ops.square(y - output)
+
+
+class Cubes(keras.losses.Loss):
+    """A loss with its own `call`, which Keras gives labels of their own rank."""
+
+    def call(self, y_true, y_pred):
+        return ops.sum(ops.abs(y_pred - ops.reshape(y_true, ops.shape(y_pred))) ** 3, axis=-1)
+
+
+class Reduced(keras.losses.Loss):
+    """A loss that weighs and reduces by itself."""
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        values = ops.sum(ops.square(y_pred - ops.reshape(y_true, ops.shape(y_pred))), axis=-1)
+        return 3 * ops.mean(values if sample_weight is None else values * ops.reshape(sample_weight, (-1,)))
+
+
+def _random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def _two_outputs(outputs):
+    inputs = keras.Input((3,))
+    first, second = keras.layers.Dense(2, name="a")(inputs), keras.layers.Dense(1, name="b")(inputs)
+    structure = {
+        "list": [first, second],
+        "tuple": (first, second),
+        "dict": {"b": second, "a": first},
+        "nested": {"c": [first, second]},
+    }
+    return keras.Model(inputs, structure[outputs])
+
+
+def _labels(form):
+    first, second = _random(ROWS, 2, seed=1), _random(ROWS, 1, seed=2)
+    return {
+        "list": [first, second],
+        "tuple": (first, second),
+        "dict": {"a": first, "b": second},
+        "reversed": {"b": second, "a": first},
+        "nested": {"c": [first, second]},
+        "first": [first],
+        "array": first,
+        "none": None,
+    }[form]
+
+
+def containers():
+    """Yield (name, model, compile arguments, labels, sample weights): two outputs in all containers."""
+    plain = np.linspace(0.5, 2, ROWS)
+    by_output = {
+        "none": None,
+        "array": plain,
+        "column": plain[:, None],
+        "list": [plain, plain**2],
+        "dict": {"b": plain**2, "a": plain},
+        "of one": [plain],
+    }
+    for outputs in OUTPUTS:
+        for loss, labels in itertools.product(LOSSES, LABELS):
+            if outputs == "tuple" and "tuple" not in (loss, labels):
+                continue
+            yield f"{outputs} / {loss} / {labels}", (_two_outputs, outputs), (LOSSES[loss], None), _labels(labels), None
+        own = {"list": "list", "tuple": "tuple", "dict": "reversed", "nested": "nested"}[outputs]
+        for loss, weights in itertools.product(LOSSES, WEIGHTS):
+            if outputs == "tuple" and "tuple" not in (loss, weights):
+                continue
+            arguments = LOSSES[loss], WEIGHTS[weights]
+            yield f"{outputs} / {loss} x {weights}", (_two_outputs, outputs), arguments, _labels(own), None
+        for (weights, given), labels in itertools.product(by_output.items(), {own, "list", "dict"}):
+            name = f"{outputs} / labels {labels} / sample weights {weights}"
+            yield name, (_two_outputs, outputs), ("mse", None), _labels(labels), given
+
+
+def _single(units, activation, policy, masked=False, steps=None):
+    keras.config.set_dtype_policy(policy)
+    try:
+        shape = (steps, 3) if steps else (3,)
+        layers = [keras.layers.Masking()] if masked else []
+        # Keras cannot add a penalty in float64 to a loss in float32.
+        penalty = "l2" if policy == "float32" and steps is None else None
+        dense = keras.layers.Dense(units, activation=activation, kernel_regularizer=penalty, name="a")
+        return keras.Sequential([keras.Input(shape), *layers, dense])
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def single_outputs():
+    """Yield the same: one output, with labels of all ranks and dtypes, masks, reductions and sample weights."""
+    plain = np.linspace(0.5, 2, ROWS)
+    reals = {
+        "": "mse",
+        "function": squares,
+        "total": total,
+        "call": Cubes(),
+        "own": Reduced(),
+        "sum": Cubes(None, "sum"),
+    }
+    for units, policy in itertools.product((1, 3), ("float32", "mixed_bfloat16", "float64")):
+        y = _random(ROWS, units, seed=1)
+        exact = policy == "float32"
+        ranks = {"same": y, "expanded": y[..., None]} | ({"flat": y[:, 0]} if units == 1 else {})
+        for (loss, given), (rank, labels), dtype in itertools.product(
+            reals.items(), ranks.items(), ("float32", "float64", "int64", "bool") if exact else ("float64", "int64")
+        ):
+            if not exact and loss not in ("", "function"):
+                continue
+            cast = np.abs(labels * 2).astype(dtype)
+            name = f"{units} {policy} / {loss or 'mse'} / {rank} {dtype}"
+            weighted = plain if dtype == "float64" else None
+            yield name, (_single, units, None, policy), (given, None), cast, weighted
+    for weights in (3.0, [3.0], {"a": 3.0}, [3.0, 2.0], 2):
+        for loss in ("mse", ["mse"], {"a": "mse"}, ["mse", "mae"]):
+            yield f"{loss} x {weights}", (_single, 1, None, "float32"), (loss, weights), y[:, :1], None
+    classes, softmax = np.arange(ROWS) % 3, (_single, 3, "softmax", "float32")
+    for loss in ("crossentropy", "sparse_categorical_crossentropy", "categorical_crossentropy"):
+        for labels in (
+            classes,
+            classes[:, None],
+            np.eye(3)[classes],
+            classes.astype("float64"),
+            classes.astype("uint8"),
+        ):
+            yield f"{loss} / {labels.shape} {labels.dtype}", softmax, (loss, None), labels, plain
+    mask = (_single, 2, None, "float32", True, STEPS)
+    y = _random(ROWS, STEPS, 2, seed=1)
+    shapes = {None: None} | {
+        shape: np.linspace(0.5, 2, int(np.prod(shape))).reshape(shape)
+        for shape in ((ROWS,), (ROWS, 1), (ROWS, STEPS), (ROWS, STEPS, 1))
+    }
+    for reduction in ("sum_over_batch_size", "sum", "mean_with_sample_weight", "none", "mean"):
+        for shape, given in shapes.items():
+            for masked in (True, False):
+                loss = keras.losses.MeanSquaredError(reduction=reduction)
+                name = f"{'masked ' if masked else ''}{reduction} / weights {shape}"
+                yield name, (*mask[:-2], masked, STEPS), (loss, None), y, given
+    dice = keras.losses.Dice
+    for name, loss in {"elements": by_element, "total": total, "dice": dice(), "sum": dice(reduction="sum")}.items():
+        yield f"masked {name}", mask, (loss, None), y, None
+
+
+class Penalised(keras.Model):
+    """A model with a loss that Keras takes from `compute_loss`, and with a metric of its own."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.tracker = keras.metrics.Mean(name="tracked")
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = 0.0 if y is None else super().compute_loss(x, y, y_pred, sample_weight, training)
+        for output in keras.tree.flatten(y_pred):
+            loss += 0.5 * ops.mean(ops.square(output)) * ops.mean(x**2)
+        self.tracker.update_state(loss)
+        return loss
+
+
+class WithoutTraining(keras.Model):
+    def compute_loss(self, x, y, y_pred, sample_weight=None):
+        del x, sample_weight
+        return ops.mean(ops.square(y_pred - y) ** 2)
+
+
+def _overridden(kind, outputs):
+    inputs = keras.Input((3,))
+    dense = keras.layers.Dense(2, "tanh", kernel_regularizer="l2", activity_regularizer="l2")
+    single = keras.layers.Dense(2)(dense(inputs))
+    return kind(inputs, single if outputs is None else _two_outputs(outputs)(inputs))
+
+
+def overridden():
+    """Yield the same: models that override `compute_loss`."""
+    plain, y = np.linspace(0.5, 2, ROWS), _random(ROWS, 2, seed=1)
+    yield "penalised", (_overridden, Penalised, None), ("mse", None), y, plain
+    yield "penalised, without labels", (_overridden, Penalised, None), (None, None), None, None
+    yield "penalised, dict", (_overridden, Penalised, "list"), (LOSSES["dict"], [0.5, 2.0]), _labels("list"), None
+    yield "penalised, one label", (_overridden, Penalised, "dict"), (LOSSES["dict"], None), {"a": y}, None
+    yield "without training", (_overridden, WithoutTraining, None), (None, None), y, None
+    yield "without training, ints", (_overridden, WithoutTraining, None), (None, None), y.astype("float64"), None
+
+
+def compared(make, arguments, y, sample_weight, evaluated_first=True):
+    """Return "agrees", "raises ...", "refuses ..." or "DIFFERS: ..." for a compiled loss on data.
+
+    Args:
+        make: a function and arguments that build the model.
+        arguments: losses and their weights for `model.compile`.
+        y, sample_weight: of the data.
+        evaluated_first: whether Keras builds its loss before the operator is made.
+    """
+
+    keras.utils.set_random_seed(0)
+    model = make[0](*make[1:])
+    masked = len(model.inputs[0].shape) == 3
+    x = _random(ROWS, STEPS, 3) if masked else _random(ROWS, 3)
+    if masked:
+        for row in range(ROWS):
+            x[row, 1 + row % STEPS :] = 0
+    data = (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
+    model.compile("sgd", arguments[0], loss_weights=arguments[1], run_eagerly=True)
+    functions = [_evaluate, _operator_loss] if evaluated_first else [_operator_loss, _evaluate]
+    values = {}
+    for function in functions:
+        try:
+            values[function] = function(model, data)
+        except Exception as error:
+            values[function] = error
+    expected, value = values[_evaluate], values[_operator_loss]
+    if isinstance(value, ValueError):
+        return f"raises {value}" if isinstance(expected, Exception) else f"refuses {value}"
+    rounding = 3e-2 if "bfloat16" in str(make) else 2e-5
+    failed = isinstance(expected, Exception) or isinstance(value, Exception)
+    if not failed and np.allclose(value, expected, rtol=rounding, atol=1e-6):
+        return "agrees"
+    return f"DIFFERS: {value!r}, Keras {expected!r}"
+
+
+def _evaluate(model, data):
+    x, y, weights = (*data, None, None)[:3]
+    return float(np.ravel(model.evaluate(x, y, sample_weight=weights, batch_size=ROWS, verbose=0))[0])
+
+
+def _operator_loss(model, data):
+    from idmatters_tf.curvature import HessianOperator
+    from idmatters_tf.curvature.checks import check_value
+
+    # In two batches, which gives the loss of one.
+    whole = isinstance(model.loss, keras.losses.Dice) or isinstance(model, (Penalised, WithoutTraining))
+    operator = HessianOperator(model, data=data, batch_size=ROWS if whole else ROWS // 2, check=False)
+    batch = next(iter(operator._objective.batches))
+    check_value(operator._products, batch, operator._products.outputs(batch))
+    return operator.loss()
+
+
+def results(part=0, parts=1):
+    """Return the results of `compared` by name, of every `parts`-th case."""
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for place, (name, *case) in enumerate(itertools.chain(overridden(), containers(), single_outputs())):
+            assert name not in found, name
+            if place % parts == part:
+                found[name] = compared(*case, evaluated_first=place % 2 == 0)
+    return found
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], "w", encoding="utf-8") as out:
+        json.dump({"backend": keras.backend.backend(), "results": results(*map(int, sys.argv[2:]))}, out, indent=1)
