@@ -165,7 +165,7 @@ def _signature(descriptor):
     try:
         signature = json.loads(os.pread(descriptor, 1000, 0))
         return str(signature["host"]), int(signature["pid"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None, None
 
 

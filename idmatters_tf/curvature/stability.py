@@ -52,7 +52,8 @@ def optimizer_threshold(optimizer: Any) -> float | None:
     Returns:
         None where the threshold on the Hessian is not defined: for optimizers that are not exactly
         `keras.optimizers.SGD` or `idmatters_tf.optimizers.Momentum` (Adam preconditions the gradient, so that another
-        matrix decides; the rate of `idmatters_tf.optimizers.Muon` is an angle), for a rate of zero, and for a momentum of 1.
+        matrix decides; the rate of `idmatters_tf.optimizers.Muon` is an angle or the size of a step), for a rate of
+        zero, and for a momentum of 1.
     """
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer

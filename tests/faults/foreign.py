@@ -23,7 +23,7 @@ from trainers import cifar, imagenet, report
 from trainers.card.__main__ import Settings as Card
 from trainers.card.__main__ import describe, read
 from trainers.cli.arguments import UsageError
-from trainers.cli.settings import as_dict
+from trainers.cli.settings import Option, as_dict, options
 from trainers.cli.startup import explained
 from trainers.cli.text import abbreviate
 from trainers.expressivity.__main__ import _trained
@@ -105,9 +105,18 @@ def paths(value: Any, levels: int = 4) -> Iterator[tuple[Any, ...]]:
             yield (key, *path)
 
 
-def cases(found: dict[str, Any]) -> list[Case]:
-    """Return every foreign value at every place of the files of a run."""
-    return [
+def beyond(option: Option) -> list[str]:
+    """Return values of a setting's own type that are just outside of its bounds, as JSON."""
+    low = [bound - 1 for bound in (option.bounds.at_least, option.bounds.above) if bound is not None]
+    high = [bound + 1 for bound in (option.bounds.at_most, option.bounds.below) if bound is not None]
+    return [f"[{bound}]" if option.many else str(bound) for bound in (*low, *high)]
+
+
+def cases(task: type[Task], found: dict[str, Any]) -> list[Case]:
+    """Return every foreign value at every place of the files of a run, and every setting just outside of its bounds."""
+    known = options(task.settings_type).values()
+    outside = [Case("config.json", ("settings", option.name), text) for option in known for text in beyond(option)]
+    return outside + [
         Case(file, where, text)
         for file, value in found.items()
         for where in paths(value)
@@ -210,7 +219,7 @@ def foreign(bench: Bench, chance: random.Random, most: int) -> Tally:
     for name, read_by in known.items():
         # Otherwise everything would be survived.
         assert not _refused(read_by), name
-    for case in chance.sample(cases(found), min(most, CASES_A_TRIAL)):
+    for case in chance.sample(cases(task, found), min(most, CASES_A_TRIAL)):
         write(folder, found, case)
         if chance.random() < 0.05:
             content = (folder / case.file).read_bytes()

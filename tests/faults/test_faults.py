@@ -1,11 +1,21 @@
 """A few faults of each kind. Many more: `make faults FAULTS=50 SEED=0`."""
 
+import dataclasses
+import json
+
 import pytest
 
+from tests.faults import command_lines, foreign
 from tests.faults.bench import Bench
 from tests.faults.kinds import KINDS, attempt
 from tests.faults.soak import Sample, growth, is_flat
 from tests.faults.tally import Journal, Tally, table
+from trainers.card.__main__ import TASKS
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import as_dict, make, options
+from trainers.run import contents
+from trainers.run.folder import DataDescription
+from trainers.training.train import RESULT
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +66,33 @@ def test_growth_is_noticed(memory, threads, descriptors, flat):
         for step in range(0, 1000, 10)
     ]
     assert is_flat(*growth(samples, 1000)) is flat
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=list(TASKS))
+def test_every_field_that_is_read_gets_foreign_values(task):
+    """The readers' own lists of fields, the settings' own dataclasses, and what the files of the trials have."""
+    found = foreign.documents(task)
+    config, records, result = (found[name] for name in ("config.json", "metrics.jsonl", "result.json"))
+    assert set(config) >= set(contents._CONFIG)
+    assert set(config["data"]) == {field.name for field in dataclasses.fields(DataDescription)}
+    assert set(config["settings"]) == set(options(task.settings_type))
+    numbers = {name for record in records for name in record}.union(result)
+    assert numbers >= {*contents._NUMBERS, *RESULT}
+    places = {(case.file, case.where) for case in foreign.cases(task, found)}
+    assert {("config.json", ("settings", name)) for name in config["settings"]} <= places
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=list(TASKS))
+def test_a_setting_beyond_its_bounds_is_refused_by_name(task):
+    usual = as_dict(task.resolve({}, {}))
+    for option in options(task.settings_type).values():
+        for text in foreign.beyond(option):
+            with pytest.raises(UsageError, match=f"^x.json: {option.name}: expected"):
+                make(task.settings_type, {**usual, option.name: json.loads(text)}, "x.json")
+
+
+def test_no_whole_number_reaches_the_limits_of_64_bits():
+    for main, _, known in command_lines._programs():
+        for option in known:
+            bounds = [bound for bound in (option.bounds.at_most, option.bounds.below) if bound is not None]
+            assert option.kind is not int or min(bounds) < 2**53, f"{main.__module__} {option.flag}"

@@ -2,17 +2,20 @@
 
 import json
 import re
+import shutil
 
 import keras
 import numpy as np
 import pytest
 
+from idmatters_tf.checkpointing import saving
 from idmatters_tf.data import shapes
 from trainers import cifar
 from trainers.card.__main__ import main
 from trainers.card.text import header
 from trainers.card.weights import rounded
 from trainers.cli.arguments import RunError, UsageError
+from trainers.reproduce.weights import weights_digest
 
 TINY = "--dataset shapes --train-images 64 --test-images 48 --batch-size 8 --steps 6 --drop-steps 4 --evaluate-every 6 "
 TINY += "--checkpoint-every 6 --blocks 1 --stem 8 --widths 8 16 32 --learning-rate 0.1 --clip-norm 1 --no-download"
@@ -116,6 +119,41 @@ def test_weights_are_rounded_to_the_nearest_value():
     assert rounded([values], "none")[0] is values
     with pytest.raises(RunError, match="7e\\+04 is beyond float16. Use --round bfloat16"):
         rounded([np.array([7e4], np.float32)], "float16")
+
+
+def test_a_truncated_newest_checkpoint_is_not_replaced_by_an_earlier_one_silently(run, tmp_path, capsys):
+    """The error and the number of steps of the card would be those of other weights."""
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    newest = copy / "checkpoints" / "step-00000006"
+    shutil.copytree(newest, copy / "checkpoints" / "step-00000003")
+    manifest = copy / "checkpoints" / "step-00000003" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"step": 6', '"step": 3'))
+    data = newest / "checkpoint.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:100])
+    with pytest.raises(UsageError, match="is that of step 3, not of its last step 6. Remove .*result.json, then train"):
+        main([str(copy), "--out", str(tmp_path / "card"), "--no-measure"])
+    shutil.rmtree(copy / "checkpoints" / "step-00000003")
+    with pytest.raises(UsageError, match="has no intact checkpoint"):
+        main([str(copy), "--out", str(tmp_path / "card"), "--no-measure"])
+    assert not (tmp_path / "card").exists()
+
+
+def test_the_checksum_is_that_of_the_newest_intact_checkpoint(run, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    expected = weights_digest(run)
+    broken = copy / "checkpoints" / "step-00000009"
+    shutil.copytree(copy / "checkpoints" / "step-00000006", broken)
+    (broken / "checkpoint.index").write_bytes((broken / "checkpoint.index").read_bytes()[:50])
+    assert weights_digest(copy) == expected
+    assert "step-00000009 is damaged" in capsys.readouterr().err
+    with saving(copy / "checkpoints", 9) as beside:
+        (beside / "checkpoint.index").write_bytes(b"not TensorFlow's")
+    with pytest.raises(UsageError, match="step-00000009 is not a checkpoint of TensorFlow"):
+        weights_digest(copy)
+    shutil.rmtree(copy / "checkpoints")
+    assert weights_digest(copy) is None
 
 
 def test_bad_input_is_one_sentence(run, tmp_path):

@@ -190,8 +190,17 @@ def _network(finished: Finished, rounding: Any) -> "keras.Model":
 
     run, described = finished.run, finished.described
     network = build_network(finished.task, described.image_shape, described.classes, "float32")
-    if restore_weights(run.checkpoints_path, network, say, identity(type(finished.task), run)) is None:
+    last = finished.result["steps"]
+    step = restore_weights(run.checkpoints_path, network, say, identity(type(finished.task), run))
+    if step is None:
         raise UsageError(f"{run.path} has no intact checkpoint. Train it again with another --out.")
+    if step != last:
+        # Its error, the number of steps and the figure would be those of other weights.
+        again = join_command(["python", "-m", finished.task.program, "--resume", "--out", run.path])
+        raise UsageError(
+            f"the newest intact checkpoint of {run.path} is that of step {step}, not of its last step {last}. Remove "
+            f"{run.result_path}, then train the rest again: {again}"
+        )
     network.set_weights(rounded(network.get_weights(), rounding))
     return network
 

@@ -39,5 +39,11 @@ def _quote(word: str) -> str:
 
     if word.isprintable():
         return shlex.quote(word)
-    letters = ("\\" + letter if letter in "'\\" else escape_controls(letter) for letter in word)
-    return f"$'{''.join(letters)}'"
+    return f"$'{''.join(map(_quote_letter, word))}'"
+
+
+def _quote_letter(letter: str) -> str:
+    if letter.isprintable():
+        return f"\\{letter}" if letter in "'\\" else letter
+    # Between $' and ' an escape sequence is a byte, not a letter.
+    return "".join(f"\\x{byte:02x}" for byte in letter.encode(errors="surrogateescape"))

@@ -7,6 +7,7 @@ instructions have the same one; others differ by rounding from the first step on
 
 import hashlib
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,18 +21,21 @@ _GRAPH = "OBJECT_GRAPH"
 _INDEX = "checkpoint.index"
 
 
-def weights_digest(folder: pathlib.Path) -> str | None:
+def weights_digest(folder: pathlib.Path, report: Callable[[str], object] = say) -> str | None:
     """The checksum, 64 hexadecimal digits; None for a folder without an intact checkpoint.
 
     Args:
         folder: of a run.
+        report: called with a sentence for each damaged checkpoint that is passed over.
 
     Raises:
         UsageError: the checkpoint is not one of TensorFlow.
     """
     checkpoints = folder / "checkpoints"
     step = newest_intact(
-        checkpoints, _INDEX, lambda path, damage: say(f"checkpoint {path} is damaged ({damage}): using the one before")
+        checkpoints,
+        _INDEX,
+        lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the one before"),
     )
     if step is None:
         return None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from idmatters_tf.replacing import replacing
+from trainers.cli.text import escape_controls
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +57,7 @@ def convergence(records: Records, path: str | os.PathLike, title: str, drop_step
         label = None if number else "the learning rate drops"
         axes.axvline(drop, color="grey", linestyle=":", linewidth=1, label=label)
     axes.set_ylabel("error, %" if with_top5 else "top-1 error, %")
-    axes.set_title(title, fontsize=10, parse_math=False)
+    axes.set_title(escape_controls(title), fontsize=10, parse_math=False)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend()
@@ -91,7 +92,7 @@ def comparison(
         whole = [member for member in members if not _diverged([runs[member]])] or members
         tests = [test for member in whole if (test := _errors(runs[member], "test"))]
         # The name of a folder is not a formula, whatever is in it.
-        name = name.replace("$", r"\$")
+        name = escape_controls(name).replace("$", r"\$")
         ended = _diverged([runs[member] for member in members])
         if not tests:
             axes.plot([], [], linestyle="", label=f"{name} (no test{ended})")
@@ -114,7 +115,7 @@ def comparison(
         axes.plot(steps, means, color=color, linestyle=style, marker=marker, markersize=4, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("top-1 error, %    (test: strong, training: faint)")
-    axes.set_title(title, fontsize=10, parse_math=False)
+    axes.set_title(escape_controls(title), fontsize=10, parse_math=False)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

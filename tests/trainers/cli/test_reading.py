@@ -1,0 +1,118 @@
+"""JSON that is damaged or hostile, and text that is safe to print."""
+
+import json
+import math
+import subprocess
+
+import pytest
+
+from trainers.cli.reading import MOST_LEVELS, decode_json, read_json
+from trainers.cli.startup import tell
+from trainers.cli.text import abbreviate, as_text, escape_controls, join_command
+
+ODD = [
+    "plain",
+    "",
+    "it's",
+    'a "b"',
+    "a\\b",
+    "$HOME `id` !x",
+    "new\nline\ttab",
+    "\x1b[2J\x07",
+    "\u202e\u2028\x85",
+    "-x",
+    "\x00",
+]
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 5, -(2**63), 2**63 - 1, 0.5, 1e308, "text", "\U0001f600", [], {}, [{"a": [None, 1.5]}], ODD]
+)
+def test_what_json_holds_is_read(value, tmp_path):
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
+        assert decode_json(text) == decode_json(text.encode()) == value
+        (tmp_path / "file").write_text(text, encoding="utf-8")
+        assert read_json(tmp_path / "file") == value
+
+
+def test_a_loss_that_is_not_finite_is_read():
+    assert math.isnan(decode_json("NaN"))
+    assert decode_json("[Infinity, -Infinity]") == [math.inf, -math.inf]
+
+
+def nested(levels):
+    return "[" * levels + "]" * levels
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("9" * 5000, "a whole number of 5,000 digits"),
+        (f"-{'9' * 30}", "a whole number of 30 digits"),
+        (str(2**63), "a whole number of 19 digits"),
+        (str(-(2**63) - 1), "a whole number of 19 digits"),
+        ('{"a": 1e400}', "too large for a float"),
+        ("-1e400", "too large for a float"),
+        (nested(MOST_LEVELS + 1), "more than 50 levels"),
+        (nested(100_000), "more than 50 levels"),
+        ('{"a":' * 400 + "1" + "}" * 400, "more than 50 levels"),
+        ("[" * 100_000, "more than 50 levels|Expecting"),
+        ('["\\ud800"]', "surrogate"),
+        ('{"\\udfff": 1}', "surrogate"),
+        (b"\xff", "utf-8"),
+        ("", "Expecting"),
+        ("{", "Expecting"),
+        ("\ufeff{}", "BOM"),
+    ],
+)
+def test_everything_else_is_a_value_error_of_one_line(content, message):
+    with pytest.raises(ValueError, match=message) as error:
+        decode_json(content)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 200
+
+
+def test_the_deepest_values_are_read():
+    assert decode_json(nested(MOST_LEVELS))
+    assert decode_json("[" * MOST_LEVELS + "]" * MOST_LEVELS)
+
+
+def test_a_file_without_end_is_not_read(monkeypatch, tmp_path):
+    monkeypatch.setattr("trainers.cli.reading.MOST_BYTES", 1000)
+    (tmp_path / "file").write_text(" " * 1001)
+    with pytest.raises(ValueError, match="larger than"):
+        read_json(tmp_path / "file")
+
+
+@pytest.mark.parametrize("word", [word for word in ODD if "\x00" not in word])
+def test_bash_reads_a_printed_command_as_it_was_meant(word):
+    line = join_command(["printf", "%s", word])
+    assert line.isprintable()
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8", "PATH": "/bin"}
+    )
+    assert done.stdout.decode() == word
+
+
+def test_words_in_front_of_hexadecimal_digits():
+    """An escape sequence ends where it should."""
+    line = join_command(["printf", "%s", "\x07abc\u202e12"])
+    assert subprocess.run(["bash", "-c", line], capture_output=True, check=True).stdout.decode() == "\x07abc\u202e12"
+
+
+def test_nothing_that_moves_the_cursor_is_printed(capsys):
+    tell(*ODD)
+    assert [line.isprintable() for line in capsys.readouterr().out.split("\n")] == [True] * (len(ODD) + 1)
+    assert escape_controls("a\x1b\u202e\nb", keep="\n") == "a\\x1b\\u202e\nb"
+    assert as_text("caf\udce9") == "caf\\xe9"
+    assert as_text("café") == "café"
+
+
+def test_long_values_are_abbreviated():
+    assert abbreviate("x") == "'x'"
+    assert len(abbreviate("x" * 5000)) < 220
+    assert abbreviate(10**5000) == "a very long int"
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert abbreviate(deep) == "a very long list"
