@@ -31,7 +31,9 @@ def answers(model, places, monkeypatch):
         with monkeypatch.context() as patched:
             # The projection of the row 1 is the place.
             patched.setattr(
-                exact_networks, "weights_of", lambda _, place=place: {**weights, "projection": [[[place]], [Fraction(0)]]}
+                exact_networks,
+                "weights_of",
+                lambda _, place=place: {**weights, "projection": [[[place]], [Fraction(0)]]},
             )
             found = exact_networks.outputs(model, np.ones(1))
         first, second = sorted(found)[-2:] if len(found) > 1 else (-1, *found)
