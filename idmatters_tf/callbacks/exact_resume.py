@@ -311,8 +311,8 @@ class _Last(keras.callbacks.Callback):
             for name, each in _trained(self._model).items()
             if _unfinished.get(each) == self._resume.folder.resolve()
         }
-        compared = [{name: each for name, each in part.items() if name not in left} for part in (start, current, now)]
-        what = first_difference(*compared)
+        before, after = ({name: each for name, each in part.items() if name not in left} for part in (start, now))
+        what = first_difference(before, current, after)
         if what is not None:
             raise ValueError(f"{path} is of another run: {what}. {remedy}")
         self._configuration = start

@@ -3,7 +3,7 @@
 memorize            a Keras model that maps each row of a sample to the one-hot vector of its label, in closed form
 verify              every row of a sample through a model, against its label
 verify_exactly      the same in rational arithmetic
-certified_radii     how far each point may move
+certified_radii     how far each point may move, in rational arithmetic and rounded down
 check_assumption    what the paper's own constants ask of a sample, and by how much they fail
 """
 

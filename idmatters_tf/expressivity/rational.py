@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from idmatters_tf.expressivity.dyadic import Dyadic
 from idmatters_tf.expressivity.exact_blocks import ExactBlocks
@@ -53,7 +52,9 @@ def verify_exactly(
     with np.errstate(over="ignore"):
         x = x.astype(model.inputs[0].dtype)
     if not np.isfinite(x).all():
-        raise ValueError(f"Argument `x` must be finite in {x.dtype}, the model's dtype. Divide it by its largest entry.")
+        raise ValueError(
+            f"Argument `x` must be finite in {x.dtype}, the model's dtype. Divide it by its largest entry."
+        )
     outputs = _outputs(model)
     correct, largest, wrong = 0, Fraction(0), []
     for row, (point, label) in enumerate(zip(x, labels, strict=True)):

@@ -85,7 +85,9 @@ def unscaled(projection: Floats, factor: float) -> Floats:
     with np.errstate(over="ignore"):
         product = projection * factor
     if not np.isfinite(product).all():
-        raise ValueError("Argument `x` is too small for weights in float64. Multiply it by a power of two, say 2.0**100.")
+        raise ValueError(
+            "Argument `x` is too small for weights in float64. Multiply it by a power of two, say 2.0**100."
+        )
     return product
 
 

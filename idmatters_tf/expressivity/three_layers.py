@@ -27,6 +27,7 @@ from idmatters_tf.expressivity.lookup import EPS, GAP, line, radii_below
 
 Floats = NDArray[np.float64]
 
+
 @dataclasses.dataclass(frozen=True)
 class ThreeLayers:
     """The numbers of such a network, for row vectors.

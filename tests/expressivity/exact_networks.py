@@ -1,5 +1,6 @@
 """The memorisers in plain rational arithmetic, number by number: an oracle that shares no code with the package."""
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -32,7 +33,7 @@ def affine(values, kernel, bias=None):
 def steps(starts, value):
     """relu(1 - 8 relu(start - value)), and the differences of neighbours."""
     reached = [*relu([1 - 8 * max(start - value, 0) for start in starts]), Fraction(0)]
-    return relu([one - other for one, other in zip(reached, reached[1:], strict=False)])
+    return relu([one - other for one, other in itertools.pairwise(reached)])
 
 
 def weights_of(model):
