@@ -255,7 +255,7 @@ def optimized_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Var
 def value_outside_functions(variable: keras.Variable) -> np.ndarray:
     """Return the current value of a variable, also while TensorFlow traces a function."""
     if keras.backend.backend() != "tensorflow":
-        return keras.ops.convert_to_numpy(variable.value)
+        return np.asarray(keras.ops.convert_to_numpy(variable.value))
     import tensorflow as tf
 
     with tf.init_scope():

@@ -58,7 +58,8 @@ def orthogonalize(matrix: Tensor, iterations: int = 5) -> Tensor:
     identity: Any = ops.eye(x.shape[-1], dtype=x.dtype)
     factor: Any = None
     for iteration in range(iterations):
-        polynomial: Any = a * identity + b * gram + c * ops.matmul(gram, gram)
+        square: Any = ops.matmul(gram, gram)
+        polynomial = a * identity + b * gram + c * square
         factor = polynomial if factor is None else ops.matmul(factor, polynomial)
         if iteration < iterations - 1:
             gram = ops.matmul(polynomial, ops.matmul(gram, polynomial))
@@ -179,7 +180,8 @@ class Muon(Momentum):
                 key = (math.prod(variable.shape[:-1]), variable.shape[-1])
                 groups.setdefault(key, []).append((self.advance_velocity(gradient, variable), variable))
             else:
-                super().update_step(gradient, variable, self.other_rate * ops.cast(learning_rate, variable.dtype))
+                rate: Any = ops.cast(learning_rate, variable.dtype)
+                super().update_step(gradient, variable, self.other_rate * rate)
         for shape, members in groups.items():
             matrices = [ops.cast(ops.reshape(step, shape), self.orthogonalize_dtype) for step, _ in members]
             directions = orthogonalize(ops.stack(matrices), self.iterations_of_orthogonalization)
@@ -199,7 +201,7 @@ class Muon(Momentum):
     def _move(self, variable: Any, direction: Any, learning_rate: Any) -> None:
         rows, columns = math.prod(variable.shape[:-1]), variable.shape[-1]
         step: Any = ops.reshape(ops.cast(direction, variable.dtype), variable.shape)
-        step = ops.cast(learning_rate, variable.dtype) * step
+        step = step * ops.cast(learning_rate, variable.dtype)
         if self.norm == "free":
             self.assign_sub(variable, math.sqrt(columns / rows) * step)
             return
