@@ -60,7 +60,7 @@ class CompiledLosses:
         else:
             own = CompileLoss(loss, output_names=getattr(model, "output_names", None))
         total: Any = own(y, outputs, sample_weight)
-        self.value = None if total is None else float(np.mean(keras.ops.convert_to_numpy(total)))
+        self.value = None if total is None else float(np.mean(np.asarray(keras.ops.convert_to_numpy(total))))
         self._split: Any = _copy_of_losses(own)
         # Each loss is replaced by a function that keeps its arguments and returns a unit vector: the sum of these by
         # Keras holds the weights.
@@ -95,7 +95,7 @@ class CompiledLosses:
 
 def _copy_of_losses(compiled: Any) -> Any:
     """Return an independent copy of a `CompileLoss` in its state, without its metrics."""
-    copied = CompileLoss(compiled._user_loss, compiled._user_loss_weights, output_names=compiled.output_names)
+    copied: Any = CompileLoss(compiled._user_loss, compiled._user_loss_weights, output_names=compiled.output_names)
     if compiled.built:
         state = vars(compiled)
         for name in ("_flat_losses", "_y_pred_build_structure", "_y_true_build_structure", "built"):
@@ -112,7 +112,8 @@ def weights_by_output(y: Any, sample_weight: Any) -> Any:
     """
     if sample_weight is None or not keras.tree.is_nested(y):
         return sample_weight
-    return ArrayDataAdapter(y, y, sample_weight)._inputs[2]
+    inputs: Any = ArrayDataAdapter(y, y, sample_weight)._inputs
+    return inputs[2]
 
 
 def same_rank(values: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:

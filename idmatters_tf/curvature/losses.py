@@ -123,9 +123,10 @@ class Elements:
 
     def scaled(self, dtype: str, weighted: bool = True) -> Tensor:
         """Return the values where the mask lets them through, times the weights."""
-        values = ops.cast(self.values, dtype)
+        values: Tensor = ops.cast(self.values, dtype)
         if self.mask is not None:
-            values = ops.where(ops.cast(self.mask, "bool"), values, ops.zeros_like(values))
+            zeros: Tensor = ops.zeros_like(values)
+            values = ops.where(ops.cast(self.mask, "bool"), values, zeros)
         if self.weights is not None and weighted:
             values = values * ops.cast(self.weights, dtype)
         return values
@@ -144,7 +145,8 @@ class Elements:
             size: Tensor = ops.cast(ops.size(mask), dtype)
             unmasked = ops.sum(mask) * (total / size)
         if mask is not None or weights is not None:
-            weight = ops.sum(mask if weights is None else weights if mask is None else mask * weights)
+            product: Tensor = mask if weights is None else weights
+            weight = ops.sum(product if mask is None or weights is None else mask * weights)
         return ops.stack([total, unmasked, weight])
 
 
@@ -175,7 +177,7 @@ class DataLoss:
     """
 
     def __init__(self, model: keras.Model, loss: Any):
-        self._loss = loss
+        self._loss: Any = loss
         self.is_compute_loss = loss is None and keras_losses.overrides_compute_loss(model)
         if loss is None and not self.is_compute_loss and not keras_losses.has_compiled_loss(model):
             raise ValueError(
@@ -189,7 +191,7 @@ class DataLoss:
                     f"loss(y, outputs), or a callable loss(model, batch). Received: loss={loss!r}"
                 )
         self._is_function = callable(loss) and not isinstance(loss, keras.losses.Loss)
-        self.of_model = self.is_compute_loss or (self._is_function and _first_parameter(loss) == "model")
+        self.of_model = self.is_compute_loss or (self._is_function and _first_parameter(self._loss) == "model")
         self.terms: tuple[Term, ...] = (Term(loss, is_scalar=True),) if self.of_model else ()
         self.keras_value: float | None = None
         self._compiled: keras_losses.CompiledLosses | None = None
@@ -252,8 +254,8 @@ class DataLoss:
         for term, part in zip(self.terms, self.parts(batch, outputs), strict=True):
             elements = term.elements(*part, dtype=term.loss.dtype)
             scaled = np.asarray(ops.convert_to_numpy(elements.scaled("float32")), np.float64)
-            counts = ops.convert_to_numpy(elements.counts(ops.ones((), "float32"), "float32"))
-            divisor = term.divisor(*(float(count) for count in counts))
+            counts: Any = ops.convert_to_numpy(elements.counts(ops.ones((), "float32"), "float32"))
+            divisor = term.divisor(*map(float, counts))
             # Keras takes 0 for the mean of nothing.
             factor = term.weight / divisor if divisor else 0.0
             value, size = value + factor * scaled.sum(), size + abs(factor) * float(np.abs(scaled).sum())

@@ -198,10 +198,10 @@ class HessianOperator(CurvatureOperator):
     Args:
         model: a built `keras.Model`, on Keras' TensorFlow or JAX backend.
         loss: None for the loss that the model was compiled with, its weights of the outputs included, or for its
-            `compute_loss` if the model overrides that; a Keras loss or its name; a dict or list of these by output, as in
-            `model.compile`; a callable `loss(y, outputs)` that returns a value for each example or a scalar, the mean
-            over the batch, with labels cast and aligned as in `fit`; or a callable `loss(model, batch)`, known by the
-            name of its first parameter, that returns a scalar, the mean over the batch. With a Keras loss with
+            `compute_loss` if the model overrides that; a Keras loss or its name; a dict or list of these by output, as
+            in `model.compile`; a callable `loss(y, outputs)` that returns a value for each example or a scalar, the
+            mean over the batch, with labels cast and aligned as in `fit`; or a callable `loss(model, batch)`, known by
+            the name of its first parameter, that returns a scalar, the mean over the batch. With a Keras loss with
             reduction "sum" L is the sum over the data; "mean_with_sample_weight" divides by the weights' sum. Keras'
             masks count as in `fit`: L is then the mean over what they let through.
         data: a `tf.data.Dataset` of batches `(x, y)` or `(x, y, sample_weight)`, arrays `(x, y)`, or an iterable of

@@ -161,7 +161,7 @@ def single_outputs():
             name = f"{units} {policy} / {loss or 'mse'} / {rank} {dtype}"
             weighted = plain if dtype == "float64" else None
             yield name, (_single, units, None, policy), (given, None), cast, weighted
-    for weights in (3.0, [3.0], {"a": 3.0}, [3.0, 2.0], 2):
+    for weights in (3.0, [3.0], {"a": 3.0}, [3.0, 2.0]):
         for loss in ("mse", ["mse"], {"a": "mse"}, ["mse", "mae"]):
             yield f"{loss} x {weights}", (_single, 1, None, "float32"), (loss, weights), y[:, :1], None
     classes, softmax = np.arange(ROWS) % 3, (_single, 3, "softmax", "float32")
