@@ -118,9 +118,9 @@ def put_aside(path: pathlib.Path) -> None:
 
 def _damage(path, required):
     """Return what is wrong with a checkpoint, or None."""
-    if not stat.S_ISDIR(os.lstat(path).st_mode):
-        return "it is not a folder"
     try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            return "it is not a folder"
         for entry in os.scandir(path):
             # TensorFlow would open it, and a named pipe would block it for ever.
             if not entry.is_file(follow_symlinks=False):

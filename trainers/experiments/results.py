@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from idmatters_tf.locking import check_held
 from trainers.experiments.registry import AnyExperiment, Scalars
 from trainers.run.figures import save_figure
 from trainers.run.tables import write_csv
@@ -49,6 +50,7 @@ def write_scalars(scalars: Iterable[Scalars], folder: pathlib.Path) -> None:
     """
     import tensorflow as tf
 
+    check_held(folder)
     runs: dict[str, list[Scalars]] = {}
     for each in scalars:
         runs.setdefault(each.run, []).append(each)

@@ -1,4 +1,7 @@
-"""The checkpoints of a run: `tf.train.Checkpoint`s and the records so far, see `idmatters_tf.checkpointing`."""
+"""The checkpoints of a run: `tf.train.Checkpoint`s, the records so far and the identity of the run.
+
+See `idmatters_tf.checkpointing` for how they are written and read.
+"""
 
 import json
 import os
