@@ -44,9 +44,7 @@ class Dyadic:
         if array.dtype.kind in "iub":
             return cls(array.astype(object), 0)
         if array.dtype == object:
-            integers = np.empty(array.shape, object)
-            integers.flat = [int(value) for value in array.flat]
-            return cls(integers, 0)
+            return cls(np.array([int(value) for value in array.flat], object).reshape(array.shape), 0)
         if not np.isfinite(array).all():
             raise ValueError("Argument `values` must be finite. Received: NaN or infinite values.")
         mantissas, exponents = np.frexp(array.astype(np.float64))

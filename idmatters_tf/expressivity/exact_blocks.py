@@ -44,7 +44,7 @@ class Units:
             self.columns = np.ldexp(columns, self.scales)
             self._thresholds = np.ldexp(thresholds, self.scales)
         self.norms = np.linalg.norm(self.columns, axis=0)
-        self.constant = ~columns.any(axis=0)
+        self.constant: NDArray[np.bool_] = np.asarray(~columns.any(axis=0))
 
     def before(self, h: Floats, scale: int, units: slice) -> tuple[Floats, Floats]:
         """Compute some units' values at h * 2^scale, over 2^scale, and bounds on their errors; NaN where it overflows.

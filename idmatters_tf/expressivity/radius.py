@@ -137,7 +137,7 @@ class _Lengths:
         size = float(np.linalg.norm(floats))
         if floats.shape[0] > floats.shape[1]:
             # | ||root w||^2 - ||floats w||^2 | <= slack ||w||^2, whatever the accuracy of the factorisation.
-            self.root = np.linalg.qr(floats, mode="r")
+            self.root = np.asarray(np.linalg.qr(floats, mode="r"))
             residual = floats.T @ floats - self.root.T @ self.root
             both = size**2 + float(np.linalg.norm(self.root)) ** 2
             self.slack = float(np.linalg.norm(residual)) + rounding(len(floats)) * both
