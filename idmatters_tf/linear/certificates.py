@@ -200,7 +200,6 @@ class _Point:
 
     def largest_rate(self) -> float:
         """Return the largest rate with rate * K <= 2, rounded down; K grows with the rate."""
-        # K is never 0 here: it is at least mu.
         low, high = 0.0, 2 / max(self.smoothness(0.0), float(np.finfo(np.float64).tiny))
         if high * self.smoothness(high) <= 2:
             return high

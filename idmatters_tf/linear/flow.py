@@ -113,7 +113,7 @@ def gradient_flow(
 
     # The end must lie behind the start also where the only time asked for is 0. The solver runs in units in which it is
     # between 1/2 and 1, because its choice of the first step has absolute thresholds.
-    end = float(times[-1]) or 1.0
+    end = float(times[-1]) or float(np.finfo(np.float64).tiny)
     exponent = math.frexp(end)[1]
     distinct, record = np.unique(np.ldexp(times, -exponent), return_inverse=True)
     span = 0.0, math.ldexp(end, -exponent)

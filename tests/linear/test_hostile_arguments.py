@@ -259,6 +259,10 @@ def test_times_may_repeat():
     twice = linear.gradient_flow(**MOMENTS, times=np.array([0.0, 0.0, 0.5, 0.5]))
     np.testing.assert_array_equal(twice.weights, once.weights[[0, 0, 1, 1]])
     assert (linear.descent_against_flow(**MOMENTS, learning_rate=0.0, steps=3).distance == 0).all()
+    # The start alone costs nothing, however fast the flow.
+    start = linear.gradient_flow(W, S, 1e59 * R @ S, np.zeros(2))
+    assert start.evaluations < 100
+    np.testing.assert_array_equal(start.weights, [W, W])
 
 
 @pytest.mark.parametrize("gamma", [0.0, -0.1, np.nan, np.inf])

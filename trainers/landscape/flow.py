@@ -98,6 +98,8 @@ def measure(targets: TargetsByName, depth: int, steps: int, progress: ProgressCa
 
 def verdict(rows: Sequence[FlowRow]) -> Verdict:
     """The claims: flow conserves its invariants, and descent follows it the closer, the smaller the rate."""
+    if len({row.factor for row in rows if row.distance is not None}) < len({row.factor for row in rows}):
+        return Verdict(None, "descent diverges in its first steps")
     drift = max(row.flow_drift for row in rows)
     largest = {
         factor: max(row.distance for row in of_factor if row.distance is not None)

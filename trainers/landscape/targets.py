@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
+from idmatters_tf.linear.arguments import real_array
 
 TargetsByName = Mapping[str, NDArray[np.float64]]
 
@@ -99,10 +100,9 @@ def read_target(path: str) -> Targets:
         # That a text file is empty is said by the error below.
         warnings.simplefilter("ignore", UserWarning)
         R = _read_npy(path) if path.endswith(".npy") else np.loadtxt(path, ndmin=2)
-    with np.errstate(over="ignore", invalid="ignore"):
-        # Refuses all that is no square, non-singular matrix of real numbers.
-        linear.scale_to_smallest_gamma(R)
-    R = np.asarray(R, dtype=np.float64)
+    R = real_array("R", R, ("d", "d"))
+    # Refuses singular matrices, in units of the largest entry: the scale has an error of its own below.
+    linear.scale_to_smallest_gamma(np.ldexp(R, -np.frexp(np.abs(R).max())[1]))
     largest, smallest = np.linalg.svd(R, compute_uv=False)[[0, -1]]
     if not (smallest >= SMALLEST and largest <= LARGEST):
         raise ValueError(
