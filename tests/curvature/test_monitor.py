@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.curvature import CurvatureMonitor, HessianOperator, measure, optimizer_threshold, stability_threshold
-from idmatters_tf.optimizers import Muon
-from idmatters_tf.optimizers import Momentum
+from idmatters_tf.optimizers import Momentum, Muon
 from tests.conftest import ROOT
 from tests.support import curvature_cases as cases
 

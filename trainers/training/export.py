@@ -115,7 +115,9 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
         failure = why_not_written(error, folder)
         if failure is None:
             raise
-        again = join_command(["--export-only", run.path, *([] if folder == pathlib.Path(run.path) else ["--out", folder])])
+        again = join_command(
+            ["--export-only", run.path, *([] if folder == pathlib.Path(run.path) else ["--out", folder])]
+        )
         raise RunError(f"the export to {folder} failed: {failure[0]}.", f"{failure[1]}, then use {again}") from error
 
 
