@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from models.cost import Cost, identity_network_cost
 from models.layout import IMAGENET, imagenet_layout
@@ -15,7 +15,7 @@ BYTES = {"float32": 4, "bfloat16": 2}
 PASSES = 3
 TRAINING_IMAGES = 1_281_167
 # Bounds of speeds, far from where quotients of them overflow.
-_RATE = {"at_least": 1e-6, "at_most": 1e9}
+_RATE: dict[str, Any] = {"at_least": 1e-6, "at_most": 1e9}
 
 EXAMPLES = """
 examples:

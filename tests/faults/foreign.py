@@ -141,7 +141,9 @@ def readers(task: type[Task], folder: pathlib.Path, out: pathlib.Path) -> dict[s
         folder: of the run.
         out: a folder for what they write.
     """
-    rows, dataset = load(), as_dict(task.resolve({}, {})).get("dataset")
+    rows = load()
+    # Runs of trainers.imagenet have none.
+    dataset: Any = as_dict(task.resolve({}, {})).get("dataset")
 
     def train():
         run = Run(folder)

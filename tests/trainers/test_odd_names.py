@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+from typing import Any
 
 import keras
 import numpy as np
@@ -53,6 +54,11 @@ def assert_printable(text):
     assert [letter for letter in text if not letter.isprintable() and letter != "\n"] == []
 
 
+def load_names(path):
+    model: Any = keras.saving.load_model(path)
+    return model.get_layer("classes").class_names
+
+
 def kept():
     return [name.replace("/", ":") for name in KEPT]
 
@@ -67,7 +73,7 @@ def test_names_that_are_not_utf8_have_a_digest(tree):
 
 def test_the_model_answers_with_the_names_and_the_printed_lines_are_python(run):
     assert json.loads((run / "config.json").read_text())["data"]["class_names"] == kept()
-    assert keras.saving.load_model(run / "model.keras").get_layer("classes").class_names == tuple(kept())
+    assert load_names(run / "model.keras") == tuple(kept())
     served = tf.saved_model.load(str(run / "saved_model")).signatures["serving_default"]
     (name,) = served(images=tf.constant(np.zeros((1, 24, 24, 3), np.uint8)))["name"].numpy()
     assert name.decode() in kept()
@@ -93,7 +99,7 @@ def test_the_card_has_the_names_and_nothing_more(run, tmp_path):
     plain = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "CODE", text.partition("## Use")[0], flags=re.DOTALL)
     for part in ("<script>", "http:b", "\\x1b", "gnp.exe"):
         assert part not in plain.partition("---\n# ")[2]
-    assert keras.saving.load_model(out).get_layer("classes").class_names == tuple(kept())
+    assert load_names(out) == tuple(kept())
 
 
 @pytest.mark.parametrize("text", [*KEPT, "``", "`", "a``b`c", " x ", "www.example.org", "http://a", "a@b.org", "\x85"])

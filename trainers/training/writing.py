@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shutil
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,7 +18,7 @@ _FULL_IN_WORDS = re.compile("no space left on device|quota exceeded|file too lar
 _FORBIDDEN_IN_WORDS = re.compile("read-only file system|permission denied|not permitted", re.IGNORECASE)
 
 
-def why_not_written(error: BaseException, folder: str | os.PathLike) -> tuple[str, str] | None:
+def why_not_written(error: Any, folder: str | os.PathLike) -> tuple[str, str] | None:
     """Return the reason why a file could not be written and the remedy; None for errors that have other causes.
 
     Args:
@@ -35,7 +36,7 @@ def why_not_written(error: BaseException, folder: str | os.PathLike) -> tuple[st
         return error.strerror or str(error), MEND
     if isinstance(error, tf.errors.OpError):
         # TensorFlow puts the operation and the file around the system's own words.
-        return error.message.strip().splitlines()[0].split(" [Op:")[0].rsplit("; ", 1)[-1], MEND
+        return str(error.message).strip().splitlines()[0].split(" [Op:")[0].rsplit("; ", 1)[-1], MEND
     return None
 
 
