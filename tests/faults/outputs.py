@@ -70,7 +70,7 @@ def in_the_way(bench: Bench, chance: random.Random, most: int) -> Tally:
     """One of the places is occupied; the program ends with exit code 2 and a sentence, and nothing is touched."""
     words, name, occupants = chance.choice(list(places()))
     occupy = chance.choice(occupants)
-    root, run, out = _prepared(bench)
+    root, run, out = _prepared(bench, words)
     path = (run if words[-1] == "RUN" else out) / name
     if path.is_dir():
         shutil.rmtree(path)
@@ -93,8 +93,8 @@ def beside(bench: Bench, chance: random.Random, most: int) -> Tally:
         ["trainers.card.__main__", "RUN", "--no-measure", "--out", "OUT"],
         ["trainers.report", "RUN", "--out", "OUT"],
     ]
-    root, run, out = _prepared(bench)
     words = chance.choice(commands)
+    root, run, out = _prepared(bench, words)
     if words[-1] == "OUT":
         code, said = _ended(bench, words, run, out)
         assert code == 0, said
@@ -119,28 +119,24 @@ def beside(bench: Bench, chance: random.Random, most: int) -> Tally:
     return tally
 
 
-def _prepared(bench: Bench) -> tuple[pathlib.Path, pathlib.Path, pathlib.Path]:
-    """(the folder of a trial, a run in it that has lost its last checkpoint, an empty folder)."""
+def _prepared(bench: Bench, words: list[str]) -> tuple[pathlib.Path, pathlib.Path, pathlib.Path]:
+    """Return the folder of a trial, a run in it, and an empty folder.
+
+    The run is finished, or for `--resume` it has lost its result and its last checkpoint.
+    """
     root = bench.place("occupied")
     run, out = root / "run", root / "out"
     shutil.copytree(bench.whole.run, run)
-    (run / "result.json").unlink()
-    newest = max((run / "checkpoints").glob("step-*"))
-    shutil.rmtree(newest)
+    if "--resume" in words:
+        (run / "result.json").unlink()
+        shutil.rmtree(max((run / "checkpoints").glob("step-*")))
     for folder in (out, root / "elsewhere"):
         folder.mkdir()
     return root, run, out
 
 
 def _ended(bench: Bench, words: list[str], run: pathlib.Path, out: pathlib.Path) -> tuple[int, str]:
-    """(exit code, output) of a program; a card needs a run that is finished."""
-    finished = run / "result.json"
-    needs_result = words[0].startswith("trainers.card")
-    if needs_result:
-        shutil.copy(bench.whole.run / "result.json", finished)
+    """Return exit code and output of a program."""
     filled = [word.replace("RUN", str(run)).replace("OUT", str(out)) for word in words]
     process = bench.start(*filled)
-    code = process.wait()
-    if needs_result:
-        finished.unlink()
-    return code, process.said()
+    return process.wait(), process.said()

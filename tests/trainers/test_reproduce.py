@@ -427,6 +427,7 @@ def test_the_checksum_of_weights(tmp_path):
     import numpy as np
     import tensorflow as tf
 
+    from idmatters_tf.ownership import write_manifest
     from trainers.reproduce.weights import weights_digest
 
     assert weights_digest(tmp_path) is None
@@ -436,6 +437,7 @@ def test_the_checksum_of_weights(tmp_path):
         folder = tmp_path / "checkpoints" / f"step-{step:08d}"
         folder.mkdir(parents=True)
         tf.train.Checkpoint(**variables).write(str(folder / "checkpoint"))
+        write_manifest(folder, step=step)
     expected = hashlib.sha256()
     for name in ("a", "b"):
         expected.update(f"{name}/.ATTRIBUTES/VARIABLE_VALUE".encode() + (30 * values[name]).tobytes())
