@@ -1,4 +1,4 @@
-"""Claim: an update by Muon takes at most half the time of Newton-Schulz iterations kernel by kernel, as in Keras.
+"""Claim: Muon's update takes at most two thirds of the time of Newton-Schulz iterations kernel by kernel, as in Keras.
 
     python benchmarks/muon_update.py [--network NAME] [--batch-size N] [--precision P] [--rounds N]
 
