@@ -119,7 +119,7 @@ def build_for_training(model: keras.Model, batch: Any) -> None:
 
 
 def outside_of_graphs() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which variables are made and assigned at once, also while TensorFlow traces a function."""
+    """Return a context in which variables are made, read and assigned at once, also while TensorFlow traces."""
     if keras.backend.backend() != "tensorflow":
         return contextlib.nullcontext()
     import tensorflow as tf
@@ -254,12 +254,8 @@ def optimized_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Var
 
 def value_outside_functions(variable: keras.Variable) -> np.ndarray:
     """Return the current value of a variable, also while TensorFlow traces a function."""
-    if keras.backend.backend() != "tensorflow":
+    with outside_of_graphs():
         return np.asarray(keras.ops.convert_to_numpy(variable.value))
-    import tensorflow as tf
-
-    with tf.init_scope():
-        return np.array(variable.value)
 
 
 def replicas(optimizer: keras.optimizers.Optimizer) -> int:

@@ -12,6 +12,7 @@ from idmatters_tf.ownership import check_replaceable
 from idmatters_tf.replacing import remove_unfinished, updating
 from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.reading import read_json
 from trainers.cli.settings import add_options, as_dict, make, parse, setting, with_defaults
 from trainers.cli.startup import import_tensorflow, run_program, say, tell
 from trainers.cli.text import join_command
@@ -153,8 +154,8 @@ def _is_card(out: pathlib.Path) -> bool:
         # A kill may have left these before the first file was written.
         return all(path.name.startswith((".lock", ".writing-")) for path in out.iterdir())
     try:
-        content = json.loads((out / TRAINING).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
+        content = read_json(out / TRAINING)
+    except ValueError:
         return False
     return isinstance(content, dict) and {"settings", "result", "error"} <= set(content)
 

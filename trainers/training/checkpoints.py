@@ -24,6 +24,7 @@ from idmatters_tf.checkpointing import (
 from idmatters_tf.locking import check_held
 from idmatters_tf.replacing import remove_unfinished
 from trainers.cli.arguments import RunError, UsageError
+from trainers.cli.reading import read_json
 from trainers.run.records import encode, read
 from trainers.training.writing import MEND, why_not_written
 
@@ -182,8 +183,8 @@ def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> No
     if identity is None or not (path / IDENTITY).is_file():
         return
     try:
-        saved = dict(json.loads((path / IDENTITY).read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError):
+        saved = dict(read_json(path / IDENTITY))
+    except (ValueError, TypeError):
         saved = {IDENTITY: "unreadable"}
     differing = [
         f"{name} is {value!r} there and {identity.get(name)!r} here"

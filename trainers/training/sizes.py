@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from idmatters_tf.data.augment import standardize
 from trainers.cli.arguments import UsageError
 
 
@@ -33,6 +34,4 @@ def resize(images: tf.Tensor, size: int) -> tf.Tensor:
     Returns:
         float32, `(batch, size, size, channels)`, each image of mean 0 and variance 1; an image of one color is zero.
     """
-    images = tf.image.resize(images, (size, size), antialias=True)
-    mean, variance = tf.nn.moments(images, [1, 2, 3], keepdims=True)
-    return (images - mean) * tf.math.rsqrt(variance + 1e-6)
+    return standardize(tf.image.resize(images, (size, size), antialias=True))
