@@ -264,9 +264,10 @@ def test_more_steps_extend_a_run_that_is_resumed(tmp_path):
     for words in (["--resume", "--steps", 59_999], ["--dataset", "shapes", "--steps", 60_001]):
         with pytest.raises(UsageError, match="other settings: steps was 60000"):
             settings_from(*words, "--out", run)
-    saved_run(run, schedule="linear")
-    with pytest.raises(UsageError, match="cannot be extended: with --schedule linear .* with --init-from"):
-        settings_from("--resume", "--out", run, "--steps", 60_001)
+    for option, changes in (("schedule linear", {"schedule": "linear"}), ("lookahead", {"lookahead": 0.9})):
+        saved_run(run, **changes)
+        with pytest.raises(UsageError, match=f"cannot be extended: with --{option} .* with --init-from"):
+            settings_from("--resume", "--out", run, "--steps", 60_001)
 
 
 def test_overwriting_takes_other_settings_but_no_run_of_another_program(tmp_path):

@@ -82,9 +82,12 @@ def saved_settings(task: type[Task], run: Run, typed: Mapping[str, Any], may_ext
     saved = make(task.settings_type, values, run.config_path)
     settings = make(task.settings_type, {**as_dict(saved), **typed})
     extends = may_extend and settings.recipe.steps > saved.recipe.steps
-    if extends and settings.recipe.schedule == "linear":
+    if extends and settings.recipe.depends_on_steps:
+        option, what = "--lookahead", "weight average"
+        if settings.recipe.schedule == "linear":
+            option, what = "--schedule linear", "learning rate"
         raise UsageError(
-            f"{run.path} cannot be extended: with --schedule linear every step's learning rate depends on --steps. "
+            f"{run.path} cannot be extended: with {option} every step's {what} depends on --steps. "
             f"Start a new run from its weights, with {join_command(['--init-from', run.path])}."
         )
     check_same(task, run, settings, {"steps"} if extends else ())
@@ -116,7 +119,7 @@ def identity(task: type[Task], run: Run) -> dict[str, Any]:
     """
     config = run.config(task.program)
     settings = make(task.settings_type, config["settings"], run.config_path)
-    free = free_on_resume(task) | ({"steps"} if settings.recipe.schedule != "linear" else set())
+    free = free_on_resume(task) | (set() if settings.recipe.depends_on_steps else {"steps"})
     values = {name: value for name, value in as_dict(settings).items() if name not in free}
     values |= {"the program": task.program, "the checksum of the data": run.data(config).digest}
     return json.loads(json.dumps(values))

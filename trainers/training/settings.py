@@ -201,6 +201,11 @@ class Recipe:
             )
 
     @property
+    def depends_on_steps(self) -> bool:
+        """True where each update depends on the number of steps of the whole run."""
+        return self.schedule == "linear" or bool(self.lookahead)
+
+    @property
     def has_free_muon(self) -> bool:
         """True for Muon with free norms, whose weight decay is decoupled."""
         return self.optimizer == "muon" and self.muon_norm == "free"
