@@ -36,13 +36,13 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from idmatters_tf._keras_internals import weight_averages
+from idmatters_tf._replacing import replacing
 from idmatters_tf.clipping import clip_units, precedes_last_layer
 from idmatters_tf.data import cifar, shapes
 from idmatters_tf.data.images import DataError
-from idmatters_tf.keras_internals import weight_averages
 from idmatters_tf.layers import PatchWhitening2D, PerImageStandardization
 from idmatters_tf.optimizers import Momentum, Muon
-from idmatters_tf.replacing import replacing
 from models.all_cnn import all_cnn_c
 from models.cifar import identity_resnet
 from models.densenet import densenet

@@ -22,8 +22,8 @@ import tensorflow as tf
 
 from harness import results
 from harness.timing import in_turn, items_per_second, ratio
-from idmatters_tf.data import decoding
-from idmatters_tf.data.folders import list_classes
+from idmatters_tf.data import _decoding
+from idmatters_tf.data._folders import list_classes
 from idmatters_tf.data.streams import StreamTrainBatches
 
 BATCH, POSITIONS = 32, 600
@@ -50,7 +50,7 @@ def ours(files, augmentation):
 
 def finished(files, augmentation):
     """The training batches, with the devices' part done on the same cores."""
-    finish = functools.partial(decoding.preprocess_on_device, size=224)
+    finish = functools.partial(_decoding.preprocess_on_device, size=224)
     return ours(files, augmentation).map(lambda images, _: finish(images), num_parallel_calls=tf.data.AUTOTUNE)
 
 
@@ -63,7 +63,7 @@ def bare(files, augmentation):
     windows = []
     for position, path in enumerate(paths):
         shape = tf.io.extract_jpeg_shape(tf.io.read_file(path))
-        window = decoding.train_window(augmentation, keys[position])
+        window = _decoding.train_window(augmentation, keys[position])
         windows.append(tf.stack([0, 0, shape[0], shape[1]]) if window is None else window(shape))
     paths, windows = tf.constant(paths), tf.stack(windows)
 

@@ -23,7 +23,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from idmatters_tf.registration import register
+from idmatters_tf._registration import register
 
 if TYPE_CHECKING:
     from idmatters_tf import (

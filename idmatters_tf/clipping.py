@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from idmatters_tf.keras_types import Tensor
+from idmatters_tf._keras_types import Tensor
 
 
 def clip_units(

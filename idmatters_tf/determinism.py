@@ -6,7 +6,7 @@ bits. It cannot make bits independent of
 - the number of threads that share an operation: sums are rounded in the order in which they are made. By default
   TensorFlow and XLA take as many as the process may use cores; `threads=` fixes TensorFlow's;
 - the processor's instructions, oneDNN (`TF_ENABLE_ONEDNN_OPTS`), the kind of GPU, and the versions of the packages:
-  `idmatters_tf.environment` records them;
+  `idmatters_tf._environment` records them;
 - the order in which Python goes through a set of strings, unless PYTHONHASHSEED was set before Python started;
 - anything that draws its own entropy, such as `numpy.random.default_rng()` without a seed, or that depends on time, on
   the order of files in a folder, or on which of several threads of your own comes first.
@@ -21,7 +21,7 @@ from typing import Any
 
 import keras
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
 
 _XLA_FLAG = "--xla_gpu_deterministic_ops=true"
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import keras
 import numpy as np
 
-from idmatters_tf.keras_types import Tensor
+from idmatters_tf._keras_types import Tensor
 
 InitializerT = TypeVar("InitializerT", bound=keras.initializers.Initializer)
 

@@ -14,8 +14,8 @@ import scipy.sparse.linalg
 from keras import ops
 from numpy.typing import NDArray
 
-from idmatters_tf.keras_internals import graph_of
-from idmatters_tf.keras_types import Tensor
+from idmatters_tf._keras_internals import graph_of
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf.layers import (
     BasicBlock2D,
     LinearResidual,

@@ -5,10 +5,10 @@ The row "All-CNN" of Hardt & Ma's Table 2, where it has 7.25 % on CIFAR-10 and 3
 
 import keras
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf.initializers import mixed_seed
-from idmatters_tf.keras_types import Initializer, Shape, Tensor
-from idmatters_tf.layers.arguments import decay_regularizer
+from idmatters_tf.layers._arguments import decay_regularizer
 
 # Channels, side, stride and padding of each convolution but the last; dropout comes after the strided ones.
 CONVOLUTIONS = (

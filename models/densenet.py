@@ -7,10 +7,10 @@ import itertools
 
 import keras
 
-from idmatters_tf.arguments import one_of, positive_integer
+from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf.initializers import mixed_seed
-from idmatters_tf.keras_types import Initializer, Shape, Tensor
-from idmatters_tf.layers.arguments import decay_regularizer
+from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.layers.basic_block import batch_normalization
 from models.resnet import logits
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import keras
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_types import Activation
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, mixed_seed
-from idmatters_tf.keras_types import Activation
 from idmatters_tf.layers import RandomProjection, ResidualConv2D
-from idmatters_tf.layers.arguments import decay_regularizer
+from idmatters_tf.layers._arguments import decay_regularizer
 from models.layout import Layout
 
 

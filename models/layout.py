@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from idmatters_tf.arguments import one_of, positive_integer
+from idmatters_tf._arguments import one_of, positive_integer
 
 Shortcut = Literal["pad", "projection", "none"]
 Head = Literal["random", "trained", "zero"]

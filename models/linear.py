@@ -11,10 +11,10 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
 from idmatters_tf.initializers import ScaledGlorot, reseeded
 from idmatters_tf.layers import LinearResidual, ShortcutUnit
-from idmatters_tf.layers.arguments import decay_regularizer
+from idmatters_tf.layers._arguments import decay_regularizer
 
 Initializer: TypeAlias = str | keras.initializers.Initializer | None
 Activation: TypeAlias = str | Callable[[Any], Any] | None

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import keras
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
 from idmatters_tf.initializers import mixed_seed
 from idmatters_tf.layers import PatchWhitening2D, ScaledResidualConv2D
-from idmatters_tf.layers.arguments import decay_regularizer
+from idmatters_tf.layers._arguments import decay_regularizer
 
 
 def normalizer_free_resnet(

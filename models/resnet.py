@@ -6,11 +6,11 @@ form is what Li et al. measured (their Figure 2).
 
 import keras
 
-from idmatters_tf.arguments import one_of, positive_integer
+from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import mixed_seed
-from idmatters_tf.keras_types import Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.layers import BasicBlock2D
-from idmatters_tf.layers.arguments import decay_regularizer
+from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.layers.basic_block import batch_normalization
 
 WIDTHS = (16, 32, 64)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from idmatters_tf.replacing import remove_unfinished, replacing, write_atomically
+from idmatters_tf._replacing import remove_unfinished, replacing, write_atomically
 from tests.conftest import ROOT
 
 
@@ -60,7 +60,7 @@ def test_what_a_kill_left_is_removed_later(tmp_path):
     write_atomically(path, "kept")
     script = """
 import os, pathlib, signal, sys
-from idmatters_tf.replacing import replacing
+from idmatters_tf._replacing import replacing
 with replacing(pathlib.Path(sys.argv[1])) as beside:
     beside.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -11,7 +11,7 @@ import pytest
 
 import idmatters_tf
 from idmatters_tf import initializers, layers, optimizers
-from idmatters_tf.registration import CLASSES, PACKAGE
+from idmatters_tf._registration import CLASSES, PACKAGE
 from tests.conftest import ROOT
 
 LOAD = """

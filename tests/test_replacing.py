@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from idmatters_tf.checkpointing import put_aside, remove_oldest, saved_steps, saving
-from idmatters_tf.ownership import MANIFEST, PathOccupied
-from idmatters_tf.replacing import remove_unfinished, replacing, updating, write_atomically
+from idmatters_tf._checkpointing import put_aside, remove_oldest, saved_steps, saving
+from idmatters_tf._ownership import MANIFEST, PathOccupied
+from idmatters_tf._replacing import remove_unfinished, replacing, updating, write_atomically
 from tests.conftest import ROOT
 from tests.support.occupants import NO_FILES, NO_FOLDERS, tree, write_folder
 
@@ -107,8 +107,8 @@ KILL = """
 import os, pathlib, signal, sys
 
 folder, last, what = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-from idmatters_tf.checkpointing import saving
-from idmatters_tf.replacing import remove_unfinished, replacing, updating
+from idmatters_tf._checkpointing import saving
+from idmatters_tf._replacing import remove_unfinished, replacing, updating
 
 def write(text):
     if what == "updating":

@@ -306,7 +306,7 @@ class ImageNet(Task["StreamedImageData"]):
 
     @property
     def preprocess_on_device(self) -> Callable | None:
-        from idmatters_tf.data.decoding import preprocess_on_device
+        from idmatters_tf.data._decoding import preprocess_on_device
 
         return functools.partial(preprocess_on_device, size=self.settings.data.size)
 

@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from idmatters_tf.ownership import check_replaceable
-from idmatters_tf.replacing import write_atomically
+from idmatters_tf._ownership import check_replaceable
+from idmatters_tf._replacing import write_atomically
 from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults

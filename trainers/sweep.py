@@ -13,7 +13,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from idmatters_tf.environment import cores
+from idmatters_tf._environment import cores
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import Option, add_options, options, parse, setting, with_defaults
 from trainers.cli.startup import run_program, say

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from harness.timing import available_cores
-from idmatters_tf.environment import version_of
+from idmatters_tf._environment import version_of
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "results"
 # Options that say nothing about what is measured.

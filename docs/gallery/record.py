@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 
-from idmatters_tf.environment import version_of
+from idmatters_tf._environment import version_of
 
 PAGES = pathlib.Path(__file__).resolve().parent
 ROOT = PAGES.parents[1]

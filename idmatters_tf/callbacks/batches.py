@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
 
 if TYPE_CHECKING:
     from idmatters_tf.data.protocols import TrainBatchSource

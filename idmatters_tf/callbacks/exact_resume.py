@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 import keras
 
-from idmatters_tf import checkpointing, environment, locking, replacing
-from idmatters_tf.arguments import positive_integer
-from idmatters_tf.callbacks import encoding, training_state
+from idmatters_tf import _checkpointing, _environment, _locking, _replacing
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
+from idmatters_tf.callbacks import _encoding, _training_state
+from idmatters_tf.callbacks._callback_states import CallbackState, named
+from idmatters_tf.callbacks._configuration import configuration, first_difference, the_optimizer
+from idmatters_tf.callbacks._optimizers import WaitingOptimizer, find_optimizers
+from idmatters_tf.callbacks._validation import check_repeatable
 from idmatters_tf.callbacks.batches import Batches
-from idmatters_tf.callbacks.callback_states import CallbackState, named
-from idmatters_tf.callbacks.configuration import configuration, first_difference, the_optimizer
-from idmatters_tf.callbacks.optimizers import WaitingOptimizer, find_optimizers
-from idmatters_tf.callbacks.validation import check_repeatable
-from idmatters_tf.keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
 
 FORMAT = 1
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy", "idmatters-tf")
@@ -35,10 +35,10 @@ class ExactResume(keras.callbacks.Callback):
         model.fit(batches, epochs=10, callbacks=[resume, EarlyStopping()], validation_data=...)
 
     Saved are: the variables of the model, of all optimizers found on it (slots, loss scale, moving averages,
-    accumulated gradients; see `idmatters_tf.callbacks.optimizers.find_optimizers`) and of its metrics, also in the
+    accumulated gradients; see `idmatters_tf.callbacks._optimizers.find_optimizers`) and of its metrics, also in the
     middle of an epoch; the generators of dropout and augmentation layers; the global generators of Python, NumPy and
     Keras; the position in the data; the history; and what the other callbacks remember, see
-    `idmatters_tf.callbacks.callback_states`. What cannot be restored is refused when training begins, or at the latest
+    `idmatters_tf.callbacks._callback_states`. What cannot be restored is refused when training begins, or at the latest
     when the first checkpoint is saved. TensorFlow and JAX, one device.
 
     Once `fit` has ended, the same `fit` ends at once with the same history and warns that nothing was trained, and one
@@ -58,8 +58,8 @@ class ExactResume(keras.callbacks.Callback):
 
     Raises:
         ValueError: by `fit`, where something cannot be restored; it is named.
-        idmatters_tf.locking.FolderInUse: by `fit`, where another process uses the folder; it is named.
-        idmatters_tf.locking.FolderLost: by `fit`, where the folder or its lock was removed while it ran.
+        idmatters_tf._locking.FolderInUse: by `fit`, where another process uses the folder; it is named.
+        idmatters_tf._locking.FolderLost: by `fit`, where the folder or its lock was removed while it ran.
         OSError: by `fit`, where a checkpoint cannot be written; the earlier ones are as they were.
     """
 
@@ -134,8 +134,8 @@ class _Last(keras.callbacks.Callback):
                 "Keras could not make them from a batch of the data: see the error above. Build the model before "
                 "`fit`."
             ) from error
-        self._variables = training_state.description(model)
-        self._unbuilt = set(training_state.unbuilt(model))
+        self._variables = _training_state.description(model)
+        self._unbuilt = set(_training_state.unbuilt(model))
         self._configuration = configuration(model)
         self._states = {name: CallbackState(each, name) for name, each in named(others).items()}
         _lock(self._resume.folder)
@@ -211,9 +211,9 @@ class _Last(keras.callbacks.Callback):
         model: Any = self.model  # on JAX this gives the variables their values
         described = self._describe(model)
         if not self._checked:
-            training_state.check_complete(model)
+            _training_state.check_complete(model)
             self._checked = True
-        read = training_state.read(model)
+        read = _training_state.read(model)
         read["variables"] |= {owner: waiting.values for owner, waiting in self._waiting.items() if not waiting.is_built}
         state = {
             "format": FORMAT,
@@ -223,25 +223,25 @@ class _Last(keras.callbacks.Callback):
             "identity": self._identity,
             "configuration": {"start": self._configuration, "current": configuration(model)},
             "description": described,
-            "environment": _environment(),
+            "environment": _describe_environment(),
             "state": read,
             "callbacks": {name: each.get() for name, each in self._states.items()},
         }
         folder = self._resume.folder
         try:
-            with checkpointing.saving(folder, self._step) as path:
-                encoding.write(path, state)
+            with _checkpointing.saving(folder, self._step) as path:
+                _encoding.write(path, state)
         except OSError as error:
-            steps = checkpointing.saved_steps(folder)
+            steps = _checkpointing.saved_steps(folder)
             newest = f"The newest checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
             error.add_note(f"ExactResume could not save the checkpoint of step {self._step} in {folder}. {newest}")
             raise
-        checkpointing.remove_oldest(folder, self._resume.keep)
+        _checkpointing.remove_oldest(folder, self._resume.keep)
 
     def _describe(self, model):
         """The variables of now, which are those of the beginning and those of optimizers that the first step builds."""
-        described = training_state.description(model)
-        what = training_state.difference(self._variables, described, self._unbuilt)
+        described = _training_state.description(model)
+        what = _training_state.difference(self._variables, described, self._unbuilt)
         if what is not None:
             raise ValueError(
                 f"{what}: it was made by the first training step, so that a restarted process would have nowhere to "
@@ -253,19 +253,19 @@ class _Last(keras.callbacks.Callback):
     def _load(self):
         """The newest intact checkpoint, or None."""
         folder = self._resume.folder
-        replacing.remove_unfinished(folder)
+        _replacing.remove_unfinished(folder)
 
         def on_damage(path, what):
             if (path / "checkpoint.index").exists():
                 raise ValueError(f"{path} was written by another program. Give ExactResume a folder of its own.")
             warnings.warn(f"Checkpoint {path} is damaged ({what}): going back to the one before.", stacklevel=2)
-            checkpointing.put_aside(path)
+            _checkpointing.put_aside(path)
 
-        step = checkpointing.newest_intact(folder, encoding.STATE, on_damage)
+        step = _checkpointing.newest_intact(folder, _encoding.STATE, on_damage)
         if step is None:
             return None
-        path = checkpointing.checkpoint_path(folder, step)
-        saved = encoding.read(path)
+        path = _checkpointing.checkpoint_path(folder, step)
+        saved = _encoding.read(path)
         self._check_same(path, saved)
         self._step = step
         return saved
@@ -278,7 +278,7 @@ class _Last(keras.callbacks.Callback):
         for what, before in saved["identity"].items():
             if self._identity[what] != before:
                 raise ValueError(f"{path} is of another run: {what} was {before}, now {self._identity[what]}. {remedy}")
-        what = training_state.difference(
+        what = _training_state.difference(
             saved["description"], self._variables, self._unbuilt & set(saved["description"])
         )
         if what is not None:
@@ -292,7 +292,7 @@ class _Last(keras.callbacks.Callback):
                 f"{path} is of epoch {saved['epoch']}, but `fit` begins with initial_epoch={self._fit.initial_epoch}. "
                 f"{remedy}"
             )
-        different = environment.differences(saved["environment"], _environment())
+        different = _environment.differences(saved["environment"], _describe_environment())
         if different:
             warnings.warn(
                 f"{'; '.join(different)}: results will differ by rounding from those of an uninterrupted run.",
@@ -329,7 +329,7 @@ class _Last(keras.callbacks.Callback):
     def _restore(self, saved):
         for waiting in self._waiting.values():
             waiting.drop()
-        self._waiting = training_state.assign(self._model, saved["state"], saved["description"])
+        self._waiting = _training_state.assign(self._model, saved["state"], saved["description"])
         for name, state in saved["callbacks"].items():
             if state is not None:
                 self._states[name].set(state)
@@ -357,7 +357,7 @@ def _warn_of_finished(folder, saved, epochs):
 
 
 # By folder. Keras tells no callback that `fit` has ended with an exception: a further `fit` of this process takes over.
-_locks: dict[pathlib.Path, locking.FolderLock] = {}
+_locks: dict[pathlib.Path, _locking.FolderLock] = {}
 
 
 def _lock(folder):
@@ -366,7 +366,7 @@ def _lock(folder):
         return
     # The folder may have been removed since.
     _unlock(folder)
-    _locks[folder.resolve()] = lock = locking.FolderLock(folder)
+    _locks[folder.resolve()] = lock = _locking.FolderLock(folder)
     if not lock.protects:
         warnings.warn(f"{folder} is on a file system without locks: let no other process use it.", stacklevel=2)
 
@@ -413,6 +413,6 @@ def _check(model, fit):
     check_repeatable(fit.validation_data)
 
 
-def _environment():
-    numerics = environment.jax_numerics if keras.backend.backend() == "jax" else environment.numerics
-    return {"versions": environment.versions(_PACKAGES), "numerics": numerics()}
+def _describe_environment():
+    numerics = _environment.jax_numerics if keras.backend.backend() == "jax" else _environment.numerics
+    return {"versions": _environment.versions(_PACKAGES), "numerics": numerics()}

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._progress import Bar
+from idmatters_tf.curvature._rendering import new_figure, pixels
 from idmatters_tf.curvature.operators import CurvatureOperator
-from idmatters_tf.curvature.rendering import new_figure, pixels
-from idmatters_tf.progress import Bar
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
+from idmatters_tf.curvature._products import Array
 from idmatters_tf.curvature.operators import DEFAULT_CHUNK, CurvatureOperator, HessianOperator
-from idmatters_tf.curvature.products import Array
 
 
 def dense_hessian(

@@ -9,10 +9,10 @@ import scipy.linalg
 import scipy.sparse.linalg
 from numpy.typing import NDArray
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._progress import Bar
+from idmatters_tf.curvature._memory import check_fits
 from idmatters_tf.curvature.estimators import Estimate, mean_of
-from idmatters_tf.curvature.memory import check_fits
-from idmatters_tf.progress import Bar
 
 Floats = NDArray[np.floating[Any]]
 

@@ -8,9 +8,9 @@ import numpy as np
 import scipy.sparse.linalg
 from numpy.typing import NDArray
 
-from idmatters_tf.arguments import one_of, positive_integer
-from idmatters_tf.curvature.memory import check_fits
-from idmatters_tf.progress import Bar
+from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._progress import Bar
+from idmatters_tf.curvature._memory import check_fits
 
 ENDS = ("largest", "smallest", "magnitude", "both")
 # Blocks before convergence is believed: good starting vectors converge before the random ones have seen anything.

@@ -9,8 +9,8 @@ import scipy.sparse.linalg
 import scipy.stats
 from numpy.typing import NDArray
 
-from idmatters_tf.arguments import positive_integer
-from idmatters_tf.progress import Bar
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._progress import Bar
 
 
 @dataclasses.dataclass(frozen=True)

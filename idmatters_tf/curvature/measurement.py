@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.callbacks.monitor import write_summary as write
+from idmatters_tf.callbacks._monitor import write_summary as write
+from idmatters_tf.curvature._rendering import new_figure, pixels
 from idmatters_tf.curvature.density import SpectralDensity, spectral_density
 from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 from idmatters_tf.curvature.estimators import trace
 from idmatters_tf.curvature.operators import CurvatureOperator
-from idmatters_tf.curvature.rendering import new_figure, pixels
 
 Floats = NDArray[np.float64]
 

@@ -12,9 +12,10 @@ import numpy as np
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike
 
-from idmatters_tf.arguments import positive_integer
-from idmatters_tf.curvature.batches import check_batch
-from idmatters_tf.curvature.checks import (
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._progress import Bar
+from idmatters_tf.curvature._batches import check_batch
+from idmatters_tf.curvature._checks import (
     DifferenceCheck,
     check_finite,
     check_reproducible,
@@ -22,11 +23,10 @@ from idmatters_tf.curvature.checks import (
     compare_with_differences,
     warn_of_difference,
 )
-from idmatters_tf.curvature.losses import split_batch
-from idmatters_tf.curvature.memory import check_fits
-from idmatters_tf.curvature.objective import Objective
-from idmatters_tf.curvature.products import Array, Kind, products_for
-from idmatters_tf.progress import Bar
+from idmatters_tf.curvature._losses import split_batch
+from idmatters_tf.curvature._memory import check_fits
+from idmatters_tf.curvature._objective import Objective
+from idmatters_tf.curvature._products import Array, Kind, products_for
 
 DEFAULT_CHUNK = 64
 

@@ -6,13 +6,9 @@ mnist     MNIST, from the official idx files or through TensorFlow Datasets
 shapes    a built-in, generated data set: works offline
 augment   crop, flip and standardise a batch at once
 mixup     convex combinations of the images of a batch
-sources   where data sets are looked for, and how TensorFlow Datasets gives them
 protocols what training code uses of a data set and its batches
 batches   which images, in which order, with which augmentation, at which step, on which replica
 imagenet  ImageNet and other folders of images, read while training
-folders   the usual tree of such folders: train/CLASS/*.JPEG
-records   images in TensorFlow Datasets' files, at random access
-decoding  compressed images to augmented ones of one size
 streams   the batches of images that are not in memory
 """
 
@@ -25,16 +21,12 @@ if TYPE_CHECKING:
         augment,
         batches,
         cifar,
-        decoding,
-        folders,
         imagenet,
         images,
         mixup,
         mnist,
         protocols,
-        records,
         shapes,
-        sources,
         streams,
     )
 
@@ -42,16 +34,12 @@ __all__ = [
     "augment",
     "batches",
     "cifar",
-    "decoding",
-    "folders",
     "imagenet",
     "images",
     "mixup",
     "mnist",
     "protocols",
-    "records",
     "shapes",
-    "sources",
     "streams",
 ]
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from idmatters_tf.arguments import one_of
+from idmatters_tf._arguments import one_of
 
 
 @dataclasses.dataclass(frozen=True)

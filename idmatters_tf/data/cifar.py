@@ -15,9 +15,9 @@ import zlib
 
 import numpy as np
 
-from idmatters_tf.data import sources
+from idmatters_tf.data import _sources
+from idmatters_tf.data._sources import Location, Path
 from idmatters_tf.data.images import DataError, ImageData
-from idmatters_tf.data.sources import Location, Path
 
 IMAGE_SHAPE = (32, 32, 3)
 IMAGE_BYTES = 3072
@@ -95,16 +95,16 @@ def locate(name: str, data_dir: Path | None = None) -> Location | None:
         A `Location` of kind "folder", "archive" or "tfds", or None.
     """
     variant = VARIANTS[name]
-    root = sources.data_root(data_dir)
+    root = _sources.data_root(data_dir)
     if root.is_file():
         return None if root.name == variant.python_archive else Location("archive", root)
-    for folder in sources.folders(root):
+    for folder in _sources.folders(root):
         for candidate in (folder, folder / variant.folder):
             if (candidate / variant.test_file).is_file() and candidate.name == variant.folder:
                 return Location("folder", candidate)
         if (folder / variant.archive).is_file():
             return Location("archive", folder / variant.archive)
-        prepared = sources.prepared_in(name, folder)
+        prepared = _sources.prepared_in(name, folder)
         if prepared is not None:
             return Location("tfds", prepared)
     return None
@@ -129,11 +129,11 @@ def load(name: str, data_dir: Path | None = None, download: bool = False) -> Ima
         raise DataError(f"Argument `name` must be one of {', '.join(map(repr, VARIANTS))}. Received: name={name!r}")
     location = locate(name, data_dir)
     if location is None:
-        if not (download and sources.server_answers(DOWNLOAD_HOST)):
+        if not (download and _sources.server_answers(DOWNLOAD_HOST)):
             raise _not_found(name, data_dir, tried_download=download)
-        return sources.load_tfds(name, sources.data_root(data_dir), download=True)
+        return _sources.load_tfds(name, _sources.data_root(data_dir), download=True)
     if location.kind == "tfds":
-        return sources.load_tfds(name, location.path, download=False)
+        return _sources.load_tfds(name, location.path, download=False)
     return _load_binary(name, location)
 
 
@@ -214,11 +214,11 @@ def _decode(data, variant, records, path):
 
 def _not_found(name, data_dir, tried_download):
     variant = VARIANTS[name]
-    root = sources.data_root(data_dir)
+    root = _sources.data_root(data_dir)
     hint = " `idmatters_tf.data.shapes` (dataset shapes) needs no files."
     for pickles in (variant.python_archive, variant.python_folder):
-        if root.name == pickles or any((folder / pickles).exists() for folder in sources.folders(root)):
+        if root.name == pickles or any((folder / pickles).exists() for folder in _sources.folders(root)):
             hint += f" {pickles} is there, but it holds pickles, which are never loaded: {variant.archive} is needed."
             break
     looked_for = f"{variant.folder}/, {variant.archive}"
-    return sources.not_found(name, data_dir, looked_for, DOWNLOAD_HOST[0] if tried_download else None, hint)
+    return _sources.not_found(name, data_dir, looked_for, DOWNLOAD_HOST[0] if tried_download else None, hint)

@@ -15,13 +15,13 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, cast
 
-from idmatters_tf.data import folders
-from idmatters_tf.data.folders import ImageFiles
+from idmatters_tf.data import _folders
+from idmatters_tf.data._folders import ImageFiles
+from idmatters_tf.data._sources import Location, Path, data_root, explained, prepared_in
 from idmatters_tf.data.images import DataError, DataNotFound
-from idmatters_tf.data.sources import Location, Path, data_root, explained, prepared_in
 
 if TYPE_CHECKING:
-    from idmatters_tf.data.records import Records
+    from idmatters_tf.data._records import Records
 
 TFDS_NAME = "imagenet2012"
 TARS = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
@@ -104,7 +104,7 @@ def locate(data_dir: Path | None = None) -> Location | None:
     for folder in (root, root / "downloads" / "manual"):
         if all((folder / name).is_file() for name in TARS):
             return Location("tars", folder)
-    if root.is_dir() and folders.holds_classes(root):
+    if root.is_dir() and _folders.holds_classes(root):
         return Location("classes", root)
     return None
 
@@ -176,8 +176,8 @@ def _tree(location, val, val_labels, val_fraction):
                 f"hold out training images all the same with val='train'.",
                 arguments=("val_fraction", "val"),
             )
-        return folders.list_classes(root / "train" if location.kind == "tree" else root).hold_out(val_fraction)
-    train = folders.list_classes(root / "train")
+        return _folders.list_classes(root / "train" if location.kind == "tree" else root).hold_out(val_fraction)
+    train = _folders.list_classes(root / "train")
     if not folder.is_dir():
         raise DataError(
             f"there are no validation images: {folder} is not a folder. Expected {folder}/CLASS/*.JPEG. Pass another "
@@ -185,23 +185,23 @@ def _tree(location, val, val_labels, val_fraction):
             f"evaluates on the training images, to try things out.",
             arguments=("val", "val_fraction"),
         )
-    if folders.holds_images(folder):
-        return train, folders.list_flat(folder, train.class_names, val_labels)
+    if _folders.holds_images(folder):
+        return train, _folders.list_flat(folder, train.class_names, val_labels)
     if val_labels is not None:
         raise DataError(
             f"the validation images in {folder} are in class folders, which say their classes: {val_labels} would be "
             f"ignored. Leave `val_labels` out, or move the images out of the class folders.",
             arguments=("val_labels",),
         )
-    test = folders.list_classes(folder)
-    folders.check_same_classes(train, test)
+    test = _folders.list_classes(folder)
+    _folders.check_same_classes(train, test)
     return train, test
 
 
 def _prepared(root, location, size):
     import tensorflow_datasets as tfds
 
-    from idmatters_tf.data.records import Records
+    from idmatters_tf.data._records import Records
 
     with explained(TFDS_NAME, root):
         builder = cast(Any, tfds.builder(TFDS_NAME, data_dir=str(root)))

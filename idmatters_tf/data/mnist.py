@@ -14,9 +14,9 @@ import zlib
 
 import numpy as np
 
-from idmatters_tf.data import sources
+from idmatters_tf.data import _sources
+from idmatters_tf.data._sources import Location, Path
 from idmatters_tf.data.images import DataError, ImageData
-from idmatters_tf.data.sources import Location, Path
 
 NAME = "mnist"
 IMAGE_SHAPE = (28, 28, 1)
@@ -44,10 +44,10 @@ def locate(data_dir: Path | None = None) -> Location | None:
     Returns:
         A `Location` of kind "folder" (of idx files) or "tfds", or None.
     """
-    for folder in sources.folders(sources.data_root(data_dir)):
+    for folder in _sources.folders(_sources.data_root(data_dir)):
         if _file(folder, FILES["train_images"]) is not None:
             return Location("folder", folder)
-        prepared = sources.prepared_in(NAME, folder)
+        prepared = _sources.prepared_in(NAME, folder)
         if prepared is not None:
             return Location("tfds", prepared)
     return None
@@ -69,13 +69,13 @@ def load(data_dir: Path | None = None, download: bool = False) -> ImageData:
     """
     location = locate(data_dir)
     if location is None:
-        if not (download and sources.server_answers(DOWNLOAD_HOST)):
+        if not (download and _sources.server_answers(DOWNLOAD_HOST)):
             looked_for = f"{FILES['train_images']} or {FILES['train_images']}.gz"
             server = DOWNLOAD_HOST[0] if download else None
-            raise sources.not_found(NAME, data_dir, looked_for, server)
-        return sources.load_tfds(NAME, sources.data_root(data_dir), download=True)
+            raise _sources.not_found(NAME, data_dir, looked_for, server)
+        return _sources.load_tfds(NAME, _sources.data_root(data_dir), download=True)
     if location.kind == "tfds":
-        return sources.load_tfds(NAME, location.path, download=False)
+        return _sources.load_tfds(NAME, location.path, download=False)
     return _load_idx(location.path)
 
 

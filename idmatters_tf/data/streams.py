@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
-from idmatters_tf.data import decoding
+from idmatters_tf._environment import cores
+from idmatters_tf.data import _decoding
+from idmatters_tf.data._folders import ImageFiles
+from idmatters_tf.data._records import Records
 from idmatters_tf.data.batches import ALONE, Share, shuffled, untuned
-from idmatters_tf.data.folders import ImageFiles
 from idmatters_tf.data.protocols import Int
-from idmatters_tf.data.records import Records
-from idmatters_tf.environment import cores
 
 _AUGMENTATION, _FLIPS = 3, 2
 
@@ -25,10 +25,10 @@ class StreamTrainBatches:
     still have to go through `decoding.preprocess_on_device`.
 
     Args:
-        images: `idmatters_tf.data.folders.ImageFiles` or `idmatters_tf.data.records.Records`.
+        images: `idmatters_tf.data._folders.ImageFiles` or `idmatters_tf.data._records.Records`.
         batch_size: of the global batch.
         seed: a non-negative integer below 2^31.
-        augmentation: one of `idmatters_tf.data.decoding.AUGMENTATIONS`.
+        augmentation: one of `idmatters_tf.data._decoding.AUGMENTATIONS`.
         size: of the square that the network takes, in pixels.
         smallest_area: with "standard", the smallest share of an image's area that is cropped; in (0, 1].
     """
@@ -40,12 +40,12 @@ class StreamTrainBatches:
         seed: int = 0,
         augmentation: str = "paper",
         size: int = 224,
-        smallest_area: float = decoding.SMALLEST_AREA,
+        smallest_area: float = _decoding.SMALLEST_AREA,
     ):
         if batch_size < 1:
             raise ValueError(f"Argument `batch_size` must be positive. Received: batch_size={batch_size}")
-        if augmentation not in decoding.AUGMENTATIONS:
-            allowed = ", ".join(map(repr, decoding.AUGMENTATIONS))
+        if augmentation not in _decoding.AUGMENTATIONS:
+            allowed = ", ".join(map(repr, _decoding.AUGMENTATIONS))
             raise ValueError(f"Argument `augmentation` must be one of {allowed}. Received: {augmentation!r}")
         if not 0 < smallest_area <= 1:
             raise ValueError(f"Argument `smallest_area` must lie in (0, 1]. Received: smallest_area={smallest_area}")
@@ -67,7 +67,7 @@ class StreamTrainBatches:
         stop = self.batch_size if stop is None else stop
         data = tf.data.Dataset.from_tensors(tf.cast(step, tf.int64))
         images, labels = self._batches(data, lambda step: (step, start), stop - start).get_single_element()
-        return decoding.preprocess_on_device(images, self.size), labels
+        return _decoding.preprocess_on_device(images, self.size), labels
 
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
         """The batches of `steps` steps, one element for each replica in turn; see `TrainBatches.dataset`."""
@@ -93,10 +93,10 @@ class StreamTrainBatches:
 
         def decode(contents, labels, keys, flips):
             def image(number):
-                window = decoding.train_window(self.augmentation, keys[number], self.smallest_area)
-                return decoding.decode(contents(number), window)
+                window = _decoding.train_window(self.augmentation, keys[number], self.smallest_area)
+                return _decoding.decode(contents(number), window)
 
-            return (*decoding.pack(size, image), flips), labels
+            return (*_decoding.pack(size, image), flips), labels
 
         return self._source.decoded(numbers.map(choose, num_parallel_calls=2), size, decode)
 
@@ -130,8 +130,8 @@ class StreamEvaluationBatches:
             return (*self._source.look_up(tf.minimum(places, self.count - 1)), weights)
 
         def decode(contents, labels, weights):
-            window = decoding.evaluation_window(self.augmentation)
-            packed = decoding.pack(size, lambda number: decoding.decode(contents(number), window))
+            window = _decoding.evaluation_window(self.augmentation)
+            packed = _decoding.pack(size, lambda number: _decoding.decode(contents(number), window))
             return (*packed, tf.zeros([size], tf.bool)), labels, weights
 
         chosen = tf.data.Dataset.range(steps * share.count).map(choose, num_parallel_calls=2)
@@ -139,7 +139,7 @@ class StreamEvaluationBatches:
 
 
 class _Files:
-    """Reads `idmatters_tf.data.folders.ImageFiles` in `tf.data`."""
+    """Reads `idmatters_tf.data._folders.ImageFiles` in `tf.data`."""
 
     def __init__(self, files):
         with tf.device("CPU:0"):
@@ -168,7 +168,7 @@ class _Files:
 
 
 class _Records:
-    """Reads `idmatters_tf.data.records.Records` in `tf.data`; the methods are those of `_Files`."""
+    """Reads `idmatters_tf.data._records.Records` in `tf.data`; the methods are those of `_Files`."""
 
     def __init__(self, records):
         self.look_up, self.read = records.reader()
@@ -208,7 +208,7 @@ def broken(
 
     def attempt(place):
         contents, _ = reads.read(*(values[0] for values in reads.look_up(place[tf.newaxis])))
-        shape = tf.shape(decoding.decode(contents))
+        shape = tf.shape(_decoding.decode(contents))
         return tf.stack([place, tf.cast(tf.reduce_min(shape), tf.int64)])
 
     data = tf.data.Dataset.from_tensor_slices(tf.constant(list(places), tf.int64))

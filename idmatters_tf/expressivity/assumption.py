@@ -8,10 +8,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf.expressivity._samples import checked, chunks, distinct_rows
+from idmatters_tf.expressivity._surrogates import directions
 from idmatters_tf.expressivity.construction import highest_products, project
-from idmatters_tf.expressivity.samples import checked, chunks, distinct_rows
-from idmatters_tf.expressivity.surrogates import directions
 
 PANEL = 256
 

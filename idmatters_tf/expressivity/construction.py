@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.expressivity.ridge import directions_away
-from idmatters_tf.expressivity.samples import Floats, Integers, chunks
-from idmatters_tf.expressivity.surrogates import directions, last_block, surrogate_labels
+from idmatters_tf.expressivity._ridge import directions_away
+from idmatters_tf.expressivity._samples import Floats, Integers, chunks
+from idmatters_tf.expressivity._surrogates import directions, last_block, surrogate_labels
 
 Order: TypeAlias = Literal["norm", "ridge", "paper"]
 

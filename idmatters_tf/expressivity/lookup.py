@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmatters_tf.expressivity.samples import chunks
+from idmatters_tf.expressivity._samples import chunks
 
 # Integers up to 2^53 are exact in float64.
 WORD_BITS = 53

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf.expressivity._samples import distinct_rows, scaled, unscaled
 from idmatters_tf.expressivity.lookup import WORD_BITS, construct_lookup, lower_bound
 from idmatters_tf.expressivity.lookup_network import lookup_network, three_layers_network
-from idmatters_tf.expressivity.samples import distinct_rows, scaled, unscaled
 from idmatters_tf.expressivity.three_layers import construct_three_layers
 from idmatters_tf.expressivity.verification import Verification, verify
 

@@ -11,11 +11,11 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.arguments import one_of, positive_integer
+from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf.expressivity._samples import checked, chunks, distinct_rows, scaled, unscaled
 from idmatters_tf.expressivity.construction import Order, TooClose, Weights, construct
 from idmatters_tf.expressivity.lookup_memorizer import memorize_by_lookup
 from idmatters_tf.expressivity.models import ExactModel
-from idmatters_tf.expressivity.samples import checked, chunks, distinct_rows, scaled, unscaled
 from idmatters_tf.expressivity.verification import Verification, verify
 from idmatters_tf.layers import ResidualDenseStack
 

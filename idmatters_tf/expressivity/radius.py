@@ -9,11 +9,11 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from idmatters_tf.expressivity._dyadic import Dyadic, root_below
+from idmatters_tf.expressivity._exact_blocks import EPS, UNDERFLOW, ExactBlocks, Stretch, Units, rounding
+from idmatters_tf.expressivity._exact_layers import construction_of, names_of, residual_weights
+from idmatters_tf.expressivity._samples import checked
 from idmatters_tf.expressivity.construction import Weights
-from idmatters_tf.expressivity.dyadic import Dyadic, root_below
-from idmatters_tf.expressivity.exact_blocks import EPS, UNDERFLOW, ExactBlocks, Stretch, Units, rounding
-from idmatters_tf.expressivity.exact_layers import construction_of, names_of, residual_weights
-from idmatters_tf.expressivity.samples import checked
 
 Floats = NDArray[np.float64]
 

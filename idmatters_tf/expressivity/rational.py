@@ -7,9 +7,9 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.expressivity.dyadic import Dyadic
-from idmatters_tf.expressivity.exact_blocks import ExactBlocks
-from idmatters_tf.expressivity.exact_layers import (
+from idmatters_tf.expressivity._dyadic import Dyadic
+from idmatters_tf.expressivity._exact_blocks import ExactBlocks
+from idmatters_tf.expressivity._exact_layers import (
     bit_reader,
     chunk_indicator,
     construction_of,
@@ -17,7 +17,7 @@ from idmatters_tf.expressivity.exact_layers import (
     residual_weights,
     slot_label,
 )
-from idmatters_tf.expressivity.samples import checked
+from idmatters_tf.expressivity._samples import checked
 from idmatters_tf.expressivity.verification import Verification
 
 Outputs = Callable[[Dyadic], Dyadic]

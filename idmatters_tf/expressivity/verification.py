@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmatters_tf.expressivity.samples import checked, chunks
+from idmatters_tf.expressivity._samples import checked, chunks
 
 
 @dataclasses.dataclass(frozen=True)

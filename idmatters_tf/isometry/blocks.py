@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from idmatters_tf.keras_internals import Call, graph_calls, is_addition
+from idmatters_tf._keras_internals import Call, graph_calls, is_addition
 from idmatters_tf.layers import (
     BasicBlock2D,
     LinearResidual,

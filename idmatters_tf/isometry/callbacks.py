@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.callbacks.monitor import Monitor
+from idmatters_tf.callbacks._monitor import Monitor
 from idmatters_tf.isometry.measurement import Isometry, draw_distances, measure
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from idmatters_tf.arguments import one_of, positive_integer
+from idmatters_tf._arguments import one_of, positive_integer
 
 Floats = NDArray[np.float64]
 

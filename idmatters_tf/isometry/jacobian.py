@@ -10,11 +10,11 @@ import scipy.sparse.linalg
 from keras import ops
 from numpy.typing import ArrayLike
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_internals import AttachedMasks, graph_calls, graph_inputs, run_calls
+from idmatters_tf._keras_types import Tensor
+from idmatters_tf.isometry._linearization import Array, Linearization, linearize
 from idmatters_tf.isometry.blocks import Block, find_blocks
-from idmatters_tf.isometry.linearization import Array, Linearization, linearize
-from idmatters_tf.keras_internals import AttachedMasks, graph_calls, graph_inputs, run_calls
-from idmatters_tf.keras_types import Tensor
 
 DEFAULT_CHUNK = 16
 

@@ -8,9 +8,9 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf.isometry.convolution import ConvolutionOperator
-from idmatters_tf.keras_types import Tensor
 from idmatters_tf.norms import applied_kernel
 
 Floats = NDArray[np.float64]

@@ -10,6 +10,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
+from idmatters_tf._progress import Bar
 from idmatters_tf.curvature.estimators import trace
 from idmatters_tf.isometry.blocks import Block, find_blocks
 from idmatters_tf.isometry.jacobian import BlockAtInputs, JacobianOperator, blocks_at_inputs, whole_at_inputs
@@ -22,7 +23,6 @@ from idmatters_tf.isometry.spectra import (
     spectral_norm,
 )
 from idmatters_tf.layers import PadShortcut2D
-from idmatters_tf.progress import Bar
 
 Floats = NDArray[np.float64]
 
@@ -172,7 +172,7 @@ def draw_distances(curves: Mapping[str, Mapping[str, Floats]], title: str = "") 
     Returns:
         uint8, (rows, columns, 4).
     """
-    from idmatters_tf.curvature.rendering import new_figure, pixels
+    from idmatters_tf.curvature._rendering import new_figure, pixels
 
     figure, axes = new_figure(6.4, 4.0)
     plot_distances(axes, curves)

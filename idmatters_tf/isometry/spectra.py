@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
 from idmatters_tf.curvature.density import SpectralDensity, smoothed, spectral_density
 from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 

@@ -5,11 +5,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf.arguments import one_of, positive_integer
+from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import reseeded
-from idmatters_tf.keras_types import Initializer, Regularizer, Shape, Tensor
+from idmatters_tf.layers._image_shapes import channel_axis, channels, checked_data_format, strided_shape
 from idmatters_tf.layers.convolutional import PadShortcut2D
-from idmatters_tf.layers.image_shapes import channel_axis, channels, checked_data_format, strided_shape
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")

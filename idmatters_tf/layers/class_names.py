@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from idmatters_tf.keras_types import Shape, Tensor
+from idmatters_tf._keras_types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")

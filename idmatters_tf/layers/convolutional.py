@@ -5,11 +5,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf.arguments import one_of, positive_integer
+from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, reseeded
-from idmatters_tf.keras_types import Activation, Initializer, Regularizer, Shape, Tensor
-from idmatters_tf.layers.arguments import wide_dtype
-from idmatters_tf.layers.image_shapes import (
+from idmatters_tf.layers._arguments import wide_dtype
+from idmatters_tf.layers._image_shapes import (
     channel_axis,
     channels,
     check_widening,

@@ -11,10 +11,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import ScaledGlorot, reseeded
-from idmatters_tf.keras_types import Activation, Initializer, Regularizer, Shape, Tensor
-from idmatters_tf.layers.arguments import wide_dtype
+from idmatters_tf.layers._arguments import wide_dtype
 
 
 class VectorLayer(keras.layers.Layer):

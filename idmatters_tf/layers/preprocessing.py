@@ -8,8 +8,8 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
-from idmatters_tf.keras_types import Shape, Tensor
-from idmatters_tf.layers.arguments import wide_dtype
+from idmatters_tf._keras_types import Shape, Tensor
+from idmatters_tf.layers._arguments import wide_dtype
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf.arguments import positive_integer
-from idmatters_tf.keras_types import Shape, Tensor
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_types import Shape, Tensor
 from idmatters_tf.layers.dense import last_dimension
 
 

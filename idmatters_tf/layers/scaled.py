@@ -5,10 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_types import Activation, Initializer, Shape, Tensor
 from idmatters_tf.initializers import reseeded
-from idmatters_tf.keras_types import Activation, Initializer, Shape, Tensor
-from idmatters_tf.layers.image_shapes import check_widening, pad_channels, strided_shape
+from idmatters_tf.layers._image_shapes import check_widening, pad_channels, strided_shape
 
 # Of rectified standard normal numbers: sqrt(2 / (1 - 1 / pi)), Brock et al. (2021), section 4.1.
 RELU_GAIN = 1.7128585504496627

@@ -6,9 +6,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf.arguments import positive_integer
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf.initializers import reseeded
-from idmatters_tf.keras_types import Initializer, Shape, Tensor
 from idmatters_tf.layers.dense import ResidualDense, VectorLayer, last_dimension
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike
 
-from idmatters_tf.keras_types import Shape
+from idmatters_tf._keras_types import Shape
 
 _PATCHES_AT_ONCE = 100_000
 

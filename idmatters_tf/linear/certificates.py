@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, non_negative, overflow
+from idmatters_tf.linear._arguments import Floats, non_negative, overflow
 from idmatters_tf.linear.flow import as_plain, largest_defect
 from idmatters_tf.linear.identity_start import ROUNDING
 from idmatters_tf.linear.network import frobenius_norm, layer_norms

@@ -15,7 +15,14 @@ import joblib  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Booleans, Floats, Integers, non_negative_integer, positive_integer, real_array
+from idmatters_tf.linear._arguments import (
+    Booleans,
+    Floats,
+    Integers,
+    non_negative_integer,
+    positive_integer,
+    real_array,
+)
 from idmatters_tf.linear.network import layer_norms
 from idmatters_tf.linear.statistics import regression
 

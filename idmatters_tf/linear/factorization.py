@@ -16,7 +16,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, positive_integer, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, positive_integer, real_array, within_float64
 from idmatters_tf.linear.network import compose
 from idmatters_tf.linear.operator_angle import operator_angle
 from idmatters_tf.linear.orthogonal import rotate, rotate_minus_identity, rotation_of, split_rotation

@@ -14,7 +14,7 @@ import scipy.integrate
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import (
+from idmatters_tf.linear._arguments import (
     Floats,
     Integers,
     non_negative,

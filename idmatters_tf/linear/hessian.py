@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, overflow, within_float64
+from idmatters_tf.linear._arguments import Floats, overflow, within_float64
 from idmatters_tf.linear.shortcuts import layer_jacobians, problem
 
 

@@ -10,7 +10,7 @@ at hand. The loss is L = ||Y - f X||_F^2 / (2m), as in `gradient_descent`.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import (
+from idmatters_tf.linear._arguments import (
     Floats,
     non_negative,
     non_negative_integer,

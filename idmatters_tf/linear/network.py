@@ -13,7 +13,7 @@ None]`.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, non_negative_integer, positive_integer, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, non_negative_integer, positive_integer, real_array, within_float64
 
 
 @within_float64

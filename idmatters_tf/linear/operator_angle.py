@@ -10,7 +10,7 @@ import scipy.linalg
 import scipy.optimize
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, real_array, within_float64
 
 # Below this many values of the parameter the minimum could be missed between two of them (seen at 5, not at 9).
 GRID = 17

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, Integers, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, Integers, real_array, within_float64
 
 
 class NormalForm(NamedTuple):

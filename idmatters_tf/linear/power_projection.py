@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import (
+from idmatters_tf.linear._arguments import (
     Floats,
     finite_number,
     non_negative,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, covariance_matrix, non_negative, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, covariance_matrix, non_negative, real_array, within_float64
 from idmatters_tf.linear.network import compose, layer_norms
 from idmatters_tf.linear.statistics import coordinate_scales, scaled_root
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, covariance_matrix, non_negative, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, covariance_matrix, non_negative, real_array, within_float64
 from idmatters_tf.linear.network import shortcut_compose
 from idmatters_tf.linear.statistics import regression
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, covariance_matrix, positive_integer, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, covariance_matrix, positive_integer, real_array, within_float64
 
 
 class Statistics(NamedTuple):

@@ -6,7 +6,7 @@ Source: Li et al., *Demystifying ResNet*, Theorem 1 and appendix A.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear.arguments import Floats, covariance_matrix, positive_integer, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, covariance_matrix, positive_integer, real_array, within_float64
 from idmatters_tf.linear.hessian import shortcut_hessian
 
 

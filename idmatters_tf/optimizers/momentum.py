@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf.keras_types import Tensor
+from idmatters_tf._keras_types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")

@@ -15,9 +15,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf.arguments import one_of
-from idmatters_tf.keras_internals import replicas, value_outside_functions
-from idmatters_tf.keras_types import Tensor
+from idmatters_tf._arguments import one_of
+from idmatters_tf._keras_internals import replicas, value_outside_functions
+from idmatters_tf._keras_types import Tensor
 from idmatters_tf.optimizers.momentum import Momentum
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)

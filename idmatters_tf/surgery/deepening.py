@@ -6,11 +6,11 @@ from typing import Any
 
 import keras
 
-from idmatters_tf.arguments import positive_integer
-from idmatters_tf.surgery.blocks import call_block, insert_block
-from idmatters_tf.surgery.carrying import check_norms_can_grow, compile_like
-from idmatters_tf.surgery.checks import check_gradients, check_outputs, example_inputs, outputs_of
-from idmatters_tf.surgery.copying import ModelCopy, operations, single
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf.surgery._blocks import call_block, insert_block
+from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
+from idmatters_tf.surgery._checks import check_gradients, check_outputs, example_inputs, outputs_of
+from idmatters_tf.surgery._copying import ModelCopy, operations, single
 
 
 def deepen(

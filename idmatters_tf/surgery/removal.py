@@ -8,13 +8,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf import keras_internals
-from idmatters_tf.curvature.batches import Batches
-from idmatters_tf.curvature.losses import split_batch
-from idmatters_tf.keras_losses import has_compiled_loss
-from idmatters_tf.keras_types import Tensor
-from idmatters_tf.surgery.carrying import compile_like
-from idmatters_tf.surgery.copying import ModelCopy, checked_graph, opened, operations, single
+from idmatters_tf import _keras_internals
+from idmatters_tf._keras_losses import has_compiled_loss
+from idmatters_tf._keras_types import Tensor
+from idmatters_tf.curvature._batches import Batches
+from idmatters_tf.curvature._losses import split_batch
+from idmatters_tf.surgery._carrying import compile_like
+from idmatters_tf.surgery._copying import ModelCopy, checked_graph, opened, operations, single
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,11 +103,11 @@ def remove_identities(
 def _skips(graph: Any) -> dict[int, int]:
     """By `id` of each sum of a tensor and a branch computed from it, the place of the tensor among the arguments."""
     found: dict[int, int | None] = {}
-    for node in keras_internals.nodes(graph):
+    for node in _keras_internals.nodes(graph):
         nested = opened(node.operation)
         if nested is not None:
             found |= _skips(nested)
-        if not keras_internals.is_addition(node.operation) or len(node.input_tensors) != 2:
+        if not _keras_internals.is_addition(node.operation) or len(node.input_tensors) != 2:
             continue
         first, second = node.input_tensors
         place = 0 if _depends(second, first) else 1 if _depends(first, second) else None
@@ -128,7 +128,7 @@ def _depends(tensor: Tensor, on: Tensor) -> bool:
             return True
         if id(current) not in seen:
             seen.add(id(current))
-            waiting += keras_internals.producer(current).input_tensors
+            waiting += _keras_internals.producer(current).input_tensors
     return False
 
 
@@ -142,8 +142,8 @@ def _distances(model: Any, batches: Batches, skips: Mapping[int, int]) -> dict[i
         # Where a mask or training=True is given, the nested model stays closed.
         plain = len(args) == 1 and all(value is None or value is False for value in kwargs.values())
         if nested is not None and plain:
-            inputs = keras_internals.standardized_inputs(nested, args[0])
-            outputs = keras_internals.run_graph(nested, inputs, call)
+            inputs = _keras_internals.standardized_inputs(nested, args[0])
+            outputs = _keras_internals.run_graph(nested, inputs, call)
         else:
             outputs = operation(*args, **kwargs)
         tensors = keras.tree.flatten(args)
@@ -159,10 +159,10 @@ def _distances(model: Any, batches: Batches, skips: Mapping[int, int]) -> dict[i
                 total[0], total[1] = total[0] + np.sum((y - x) ** 2), total[1] + np.sum(x**2)
         return outputs
 
-    graph = keras_internals.graph_of(model)
+    graph = _keras_internals.graph_of(model)
     for batch in batches:
-        inputs = keras_internals.standardized_inputs(graph, split_batch(batch).x)
-        keras_internals.run_graph(graph, inputs, call)
+        inputs = _keras_internals.standardized_inputs(graph, split_batch(batch).x)
+        _keras_internals.run_graph(graph, inputs, call)
     return {
         key: float(np.sqrt(changed / size)) if size else float(np.sqrt(changed))
         for key, (changed, size) in sums.items()

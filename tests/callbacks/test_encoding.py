@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from idmatters_tf.callbacks.encoding import NotPlainData, read, write
+from idmatters_tf.callbacks._encoding import NotPlainData, read, write
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 KEYS = st.integers() | st.text()

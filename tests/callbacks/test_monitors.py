@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf import callbacks, linear
-from idmatters_tf.callbacks import BlockNorms, CurvatureMonitor, IsometryMonitor, encoding
+from idmatters_tf.callbacks import BlockNorms, CurvatureMonitor, IsometryMonitor, _encoding
 from idmatters_tf.layers import ResidualConv2D, ResidualDense, ScaledResidualConv2D, ShortcutUnit
 from idmatters_tf.norms import branch_bounds, kernel_norms
 from models.linear import assign_weights, linear_residual, weights_of
@@ -52,8 +52,8 @@ def test_all_of_them_in_one_fit(tmp_path):
     assert written["isometry/distances"] == written["curvature/density"] == [1, 2, 4]
     # What `ExactResume` saves of them comes back.
     for monitor in monitors:
-        encoding.write(tmp_path, monitor.get_state())
-        before, measured = monitor.measurements, encoding.read(tmp_path)
+        _encoding.write(tmp_path, monitor.get_state())
+        before, measured = monitor.measurements, _encoding.read(tmp_path)
         monitor.set_state(measured)
         assert list(before) == list(monitor.measurements)
         for epoch, values in before.items():

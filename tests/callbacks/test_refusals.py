@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 
+from idmatters_tf._locking import FILE, FolderInUse, FolderLock
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
-from idmatters_tf.locking import FILE, FolderInUse, FolderLock
 from tests.conftest import ROOT
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -169,7 +169,7 @@ def test_checkpoints_of_another_program_are_left_alone(tmp_path):
 
 HOLD = """
 import sys
-from idmatters_tf.locking import FolderLock
+from idmatters_tf._locking import FolderLock
 
 FolderLock(sys.argv[1])
 print(1, flush=True)

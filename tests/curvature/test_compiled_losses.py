@@ -13,7 +13,7 @@ import scipy.sparse
 import tensorflow as tf
 
 from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
-from idmatters_tf.curvature.losses import Term
+from idmatters_tf.curvature._losses import Term
 from tests.conftest import ROOT
 from tests.support import curvature_cases as cases
 from tests.support import loss_cases

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator, diagonal, trace
-from idmatters_tf.curvature.second_derivatives import differentiable_twice
+from idmatters_tf.curvature._second_derivatives import differentiable_twice
 from tests.support import curvature_cases as cases
 
 

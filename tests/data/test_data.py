@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from idmatters_tf.data import cifar, shapes, sources
+from idmatters_tf.data import _sources, cifar, shapes
 from idmatters_tf.data.images import DataError
 
 rng = np.random.default_rng(5)
@@ -175,14 +175,14 @@ def test_a_server_that_does_not_answer_is_noticed(tmp_path, monkeypatch):
         monkeypatch.setattr(cifar, "DOWNLOAD_HOST", address)
         for variable in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.delenv(variable, raising=False)
-        assert not sources.server_answers(address)  # bound, but not listening
+        assert not _sources.server_answers(address)  # bound, but not listening
         with pytest.raises(DataError, match=r"127.0.0.1 does not answer"):
             cifar.load("cifar10", tmp_path, download=True)
         listener.listen()
-        assert sources.server_answers(address)
+        assert _sources.server_answers(address)
         # With a proxy set, the proxy is what has to answer.
         monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-        assert not sources.server_answers(address)
+        assert not _sources.server_answers(address)
 
 
 def test_tensorflow_datasets(tmp_path):

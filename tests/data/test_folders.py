@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from idmatters_tf.data import folders, imagenet
+from idmatters_tf.data import _folders, imagenet
 from idmatters_tf.data.images import DataError
 from tests.support.images import make_tree
 
@@ -104,6 +104,6 @@ def test_what_is_missing_or_wrong_is_one_sentence(tree, tmp_path):
     with pytest.raises(DataError, match=r"the same class folders. 1 of 3 are in .*train but not in .*val: n02"):
         imagenet.load(tree)
     with pytest.raises(DataError, match="holds no class folders"):
-        folders.list_classes(tree / "val" / "n00" / "inner")
+        _folders.list_classes(tree / "val" / "n00" / "inner")
     with pytest.raises(DataError, match="cannot be read: No such file"):
-        folders.list_classes(tree / "nowhere")
+        _folders.list_classes(tree / "nowhere")

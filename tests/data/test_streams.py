@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from idmatters_tf.data import decoding, imagenet
+from idmatters_tf.data import _decoding, imagenet
+from idmatters_tf.data._folders import list_classes
+from idmatters_tf.data._records import Records
 from idmatters_tf.data.batches import Share, shuffled
-from idmatters_tf.data.folders import list_classes
 from idmatters_tf.data.images import DataError
-from idmatters_tf.data.records import Records
 from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, broken
 from tests.support.images import encoded, make_tree
 
@@ -47,7 +47,7 @@ def contents(files, place):
 
 
 def preprocessed(images):
-    return decoding.preprocess_on_device(images, SIZE)
+    return _decoding.preprocess_on_device(images, SIZE)
 
 
 def in_memory(files, place, size=SIZE):
@@ -71,7 +71,7 @@ def in_memory(files, place, size=SIZE):
 def test_every_kind_of_file_decodes_to_its_colours(kind, mode):
     data = encoded(rng, 40, 56, kind, mode)
     expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)
-    got = decoding.decode(tf.constant(data)).numpy().astype(int)
+    got = _decoding.decode(tf.constant(data)).numpy().astype(int)
     assert np.abs(got - expected).mean() < 2
     shapes = []
 
@@ -80,7 +80,7 @@ def test_every_kind_of_file_decodes_to_its_colours(kind, mode):
         return tf.constant([3, 5, 20, 30])
 
     # A JPEG's colours are stored at half the resolution and interpolated: near the window's border this differs.
-    inner = decoding.decode(tf.constant(data), window).numpy().astype(int)[2:-2, 2:-2]
+    inner = _decoding.decode(tf.constant(data), window).numpy().astype(int)[2:-2, 2:-2]
     assert np.abs(inner - got[5:21, 7:33]).mean() < 1
     np.testing.assert_array_equal(shapes[0][:2], [40, 56])
 
@@ -88,7 +88,7 @@ def test_every_kind_of_file_decodes_to_its_colours(kind, mode):
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 10**6))
 def test_windows_lie_inside_and_keep_to_their_bounds(rows, cols, number):
     shape = tf.constant([rows, cols, 3])
-    top, left, height, width = decoding.random_window(shape, tf.constant([5, number], tf.int64)).numpy()
+    top, left, height, width = _decoding.random_window(shape, tf.constant([5, number], tf.int64)).numpy()
     assert 0 <= top <= top + height <= rows
     assert 0 <= left <= left + width <= cols
     whole = (height, width) == (rows, cols)
@@ -96,7 +96,7 @@ def test_windows_lie_inside_and_keep_to_their_bounds(rows, cols, number):
     area = height * width / (rows * cols)
     assert whole or 0.07 - 2 / min(rows, cols) < area <= 1
     assert whole or 3 / 4 - 4 / min(height, width) < width / height < 4 / 3 + 4 / min(height, width)
-    top, left, height, width = decoding.central_window(shape).numpy()
+    top, left, height, width = _decoding.central_window(shape).numpy()
     assert height == width == max(1, round(min(rows, cols) * 0.875))
     assert abs(2 * top + height - rows) <= 1
     assert abs(2 * left + width - cols) <= 1
@@ -104,12 +104,12 @@ def test_windows_lie_inside_and_keep_to_their_bounds(rows, cols, number):
 
 def test_random_windows_cover_the_range_of_areas():
     shape = tf.constant([400, 500, 3])
-    windows = np.array([decoding.random_window(shape, tf.constant([0, i], tf.int64)) for i in range(300)])
+    windows = np.array([_decoding.random_window(shape, tf.constant([0, i], tf.int64)) for i in range(300)])
     areas = windows[:, 2] * windows[:, 3] / 200_000
     assert areas.min() < 0.15
     assert areas.max() > 0.9
     assert len({tuple(window) for window in windows}) > 290
-    large = np.array([decoding.random_window(shape, tf.constant([0, i], tf.int64), 0.6) for i in range(100)])
+    large = np.array([_decoding.random_window(shape, tf.constant([0, i], tf.int64), 0.6) for i in range(100)])
     assert (large[:, 2] * large[:, 3] / 200_000).min() > 0.59
 
 
@@ -121,7 +121,7 @@ def test_packed_images_are_resized_as_each_alone(data):
     side = data.draw(st.integers(1, 40))
     images = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
     flat = tf.constant(np.concatenate([image.ravel() for image in images]))
-    for way in (decoding.resize_one_by_one, decoding.resize_at_once):
+    for way in (_decoding.resize_one_by_one, _decoding.resize_at_once):
         got = way(flat, tf.constant(sizes, tf.int32), tf.constant(flips), side).numpy()
         for ours, image, flip in zip(got, images, flips, strict=True):
             alone = tf.image.resize(image, [side, side]).numpy()
@@ -133,7 +133,7 @@ def test_packed_images_are_resized_where_their_number_is_not_known_beforehand(fi
     """So it is where parameter servers train."""
     ((images, _),) = StreamTrainBatches(files, 6, seed=3, size=SIZE).dataset(0, 1)
     signature = [tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in images]
-    for way in (decoding.resize_one_by_one, decoding.resize_at_once):
+    for way in (_decoding.resize_one_by_one, _decoding.resize_at_once):
         traced = tf.function(lambda *parts, way=way: way(*parts, SIZE), input_signature=signature)
         np.testing.assert_allclose(traced(*images), way(*images, SIZE), atol=0.02)
 
@@ -153,7 +153,7 @@ def test_training_batches_hold_the_images_of_the_order_flipped_half_of_the_time(
     assert 2 <= sum(flips) <= 10
 
 
-@pytest.mark.parametrize("augmentation", decoding.AUGMENTATIONS)
+@pytest.mark.parametrize("augmentation", _decoding.AUGMENTATIONS)
 def test_any_step_share_and_stride_give_the_same_examples(files, augmentation):
     ours = StreamTrainBatches(files, 8, 1, augmentation, SIZE)
     whole = {step: ours.batch(step)[0].numpy() for step in range(2, 6)}
@@ -219,7 +219,7 @@ def test_evaluation_counts_every_image_once(files, batch_size, replicas):
     assert len(seen) == len(set(seen)) == 15
     assert sorted(label for label, _ in seen) == files.labels
     ((images, labels, weights),) = ours.dataset(first=1, steps=1)
-    images = decoding.resize(*images, SIZE)
+    images = _decoding.resize(*images, SIZE)
     count = int(sum(weights))
     assert count == min(batch_size, 15 - batch_size)
     for image, label, place in zip(images[:count], labels, range(batch_size, 15), strict=False):

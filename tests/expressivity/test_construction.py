@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 
 from idmatters_tf.expressivity import check_assumption, construct
+from idmatters_tf.expressivity._samples import distinct_rows
+from idmatters_tf.expressivity._surrogates import last_block, surrogate_labels
 from idmatters_tf.expressivity.construction import TooClose, highest_products
-from idmatters_tf.expressivity.samples import distinct_rows
-from idmatters_tf.expressivity.surrogates import last_block, surrogate_labels
 
 
 def outputs_of(weights, x):

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from idmatters_tf.expressivity import certified_radii, construct, memorize, radii_of
-from idmatters_tf.expressivity.exact_layers import residual_weights
+from idmatters_tf.expressivity._exact_layers import residual_weights
 from tests.expressivity.exact_networks import squared_radius
 
 LARGEST = float(np.finfo(np.float64).max)

@@ -9,7 +9,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from idmatters_tf.expressivity import construct_lookup, construct_three_layers, lower_bound, memorize
-from idmatters_tf.expressivity.dyadic import Dyadic, root_below
+from idmatters_tf.expressivity._dyadic import Dyadic, root_below
 from idmatters_tf.expressivity.lookup_network import lookup_network, three_layers_network
 from tests.expressivity import exact_networks
 

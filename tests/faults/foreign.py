@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
-from idmatters_tf import environment
+from idmatters_tf import _environment
 from tests.faults.bench import Bench
 from tests.faults.tally import Tally
 from trainers import cifar, imagenet, report
@@ -63,7 +63,7 @@ def documents(task: type[Task] = cifar.Cifar) -> dict[str, Any]:
     names = ["airplane", "automobile"]
     data = {"origin": "made", "image_shape": [32, 32, 3], "classes": 2, "digest": "00", "class_names": names}
     numerics = {"threads per operation": 2, "oneDNN": "default", "GPUs": []}
-    config = {"program": task.program, "settings": settings, "data": data, "versions": environment.versions()}
+    config = {"program": task.program, "settings": settings, "data": data, "versions": _environment.versions()}
     config |= {"numerics": numerics, "command": ["cifar.py", "--steps", "20"]}
     config["extended"] = [{"steps": 10, "command": ["cifar.py"]}]
     norms = {"mean_frobenius": 1.5, "largest_spectral": 2.0, "blocks": {"a": {"frobenius": 1.0, "spectral": 1.0}}}

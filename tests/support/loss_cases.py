@@ -273,7 +273,7 @@ def _evaluate(model, data):
 
 def _operator_loss(model, data):
     from idmatters_tf.curvature import HessianOperator
-    from idmatters_tf.curvature.checks import check_value
+    from idmatters_tf.curvature._checks import check_value
 
     # In two batches, which gives the loss of one.
     whole = isinstance(model.loss, keras.losses.Dice) or isinstance(model, (Penalised, WithoutTraining))

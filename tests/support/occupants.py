@@ -7,8 +7,8 @@ import os
 import pathlib
 import socket
 
-from idmatters_tf.ownership import MANIFEST
-from idmatters_tf.replacing import replacing
+from idmatters_tf._ownership import MANIFEST
+from idmatters_tf._replacing import replacing
 
 
 def tree(folder):

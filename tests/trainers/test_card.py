@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.checkpointing import saving
+from idmatters_tf._checkpointing import saving
 from idmatters_tf.data import shapes
 from trainers import cifar
 from trainers.card.__main__ import main

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from idmatters_tf.checkpointing import saved_steps
+from idmatters_tf._checkpointing import saved_steps
 from tests.support.occupants import tree
 from tests.support.programs import run_here
 from trainers import cifar

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf.data import folders
+from idmatters_tf.data import _folders
 from tests.support.images import make_tree
 from tests.support.programs import run_here
 from trainers.card.text import header, readme
@@ -64,7 +64,7 @@ def kept():
 
 
 def test_names_that_are_not_utf8_have_a_digest(tree):
-    files = folders.list_classes(tree / "train")
+    files = _folders.list_classes(tree / "train")
     assert [os.fsencode(name) for name in files.class_names] == sorted(
         (name.replace(b"/", b":") for name in ODD), key=lambda name: name.decode(errors="surrogateescape")
     )

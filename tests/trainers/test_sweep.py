@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from idmatters_tf.environment import cores
+from idmatters_tf._environment import cores
 from tests.support.processes import reached, start
 from trainers import cifar
 from trainers.cifar import Cifar

@@ -128,7 +128,7 @@ def explained(error: Any) -> tuple[str | None, int]:
         # The library names arguments; the options of the programs have the same names.
         options = " or ".join(f"--{name.replace('_', '-')}" for name in error.arguments)
         return f"{error} (option {options})" if options else str(error), 2
-    ownership: Any = sys.modules.get("idmatters_tf.ownership")
+    ownership: Any = sys.modules.get("idmatters_tf._ownership")
     if ownership is not None and isinstance(error, ownership.PathOccupied):
         return str(error), 2
     if isinstance(error, RunError):

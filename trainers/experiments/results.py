@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from idmatters_tf.locking import check_held
+from idmatters_tf._locking import check_held
 from trainers.experiments.registry import AnyExperiment, Scalars
 from trainers.run.figures import save_figure
 from trainers.run.tables import write_csv

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf.expressivity import construct, construct_lookup, construct_three_layers, lower_bound, radii_of
+from idmatters_tf.expressivity._samples import distinct_rows
 from idmatters_tf.expressivity.construction import SMALLEST_MARGIN, Order
 from idmatters_tf.expressivity.lookup import FLOAT_BITS
-from idmatters_tf.expressivity.samples import distinct_rows
 from trainers.experiments.panels import add_legend, by_column, note, panels, sample_of
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback
 from trainers.expressivity.sample import Sample

@@ -58,7 +58,7 @@ def load_sample(settings: Settings) -> Sample:
 
 
 def _check_memory(data: DataSettings) -> None:
-    from idmatters_tf.curvature.memory import check_fits
+    from idmatters_tf.curvature._memory import check_fits
 
     try:
         check_fits(data.rows, data.dim, np.float32, f"a sample of {data.rows:,} points", " ")

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf.expressivity import construct
+from idmatters_tf.expressivity._samples import distinct_rows
 from idmatters_tf.expressivity.construction import Order
-from idmatters_tf.expressivity.samples import distinct_rows
 from trainers.experiments.panels import WIDTH, note
 from trainers.experiments.registry import Counter, Experiment, ProgressCallback
 from trainers.expressivity.sample import Sample

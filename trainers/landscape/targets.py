@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from idmatters_tf.linear.arguments import real_array
+from idmatters_tf.linear._arguments import real_array
 
 TargetsByName = Mapping[str, NDArray[np.float64]]
 

@@ -7,8 +7,8 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
-from idmatters_tf import environment
-from idmatters_tf.replacing import write_atomically
+from idmatters_tf import _environment
+from idmatters_tf._replacing import write_atomically
 from trainers.cli.arguments import Parser, RunError, UsageError
 from trainers.cli.reading import read_json
 from trainers.cli.settings import add_options, parse, setting, with_defaults
@@ -196,7 +196,7 @@ def _circumstances(row: Row, folder: pathlib.Path) -> list[str]:
     """In what a run differs from the recorded one: versions, data, bits of the weights."""
     run, lines = Run(folder), []
     config = run.config() if run.exists() else {}
-    now = config.get("versions") or environment.versions()
+    now = config.get("versions") or _environment.versions()
     now.setdefault("tensorflow", now.get("tensorflow-cpu", "missing"))
     for package, version in row.versions.items():
         if not f"{now.get(package, 'missing')}.".startswith(f"{version}."):

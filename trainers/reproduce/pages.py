@@ -10,7 +10,7 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
-from idmatters_tf.replacing import write_atomically
+from idmatters_tf._replacing import write_atomically
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, parse
 from trainers.reproduce.rows import NOT_RECORDED, Row, data_sets

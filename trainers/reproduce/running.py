@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-from idmatters_tf.ownership import open_regular
+from idmatters_tf._ownership import open_regular
 from trainers.cli.arguments import RunError, UsageError
 from trainers.launch import as_module, child_environment
 from trainers.reproduce.rows import DataSet, Row

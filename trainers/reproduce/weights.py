@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from idmatters_tf.checkpointing import checkpoint_path, newest_intact
+from idmatters_tf._checkpointing import checkpoint_path, newest_intact
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, say
 

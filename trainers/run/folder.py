@@ -17,11 +17,11 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from idmatters_tf import environment
-from idmatters_tf.checkpointing import checkpoint_path, saved_steps
-from idmatters_tf.locking import check_held
-from idmatters_tf.ownership import check_folder, check_replaceable, open_regular, remove_own
-from idmatters_tf.replacing import remove_unfinished, write_atomically
+from idmatters_tf import _environment
+from idmatters_tf._checkpointing import checkpoint_path, saved_steps
+from idmatters_tf._locking import check_held
+from idmatters_tf._ownership import check_folder, check_replaceable, open_regular, remove_own
+from idmatters_tf._replacing import remove_unfinished, write_atomically
 from trainers.cli.arguments import UsageError
 from trainers.cli.reading import read_json
 from trainers.cli.settings import make, setting
@@ -238,7 +238,7 @@ class Run:
             settings: JSON values by name.
             data: describes the data set, with a `digest` and an `origin`.
             program: the name of the program, such as "trainers.cifar".
-            numerics: what `idmatters_tf.environment.numerics` returns.
+            numerics: what `idmatters_tf._environment.numerics` returns.
 
         Raises:
             UsageError: the folder cannot be made, or the run was trained on other data.
@@ -251,8 +251,8 @@ class Run:
                     f"{self.path} was trained on other data ({saved.get('origin')}) than found now ({data['origin']}): "
                     f"the checksums differ. The same images in another order count as other data."
                 )
-            now = {"versions": environment.versions(), "numerics": numerics or {}}
-            different = environment.differences(config, now) if self.writes else []
+            now = {"versions": _environment.versions(), "numerics": numerics or {}}
+            different = _environment.differences(config, now) if self.writes else []
             if different:
                 say(f"{'; '.join(different)}: results will differ by rounding from those of an uninterrupted run")
             return
@@ -266,7 +266,7 @@ class Run:
             raise UsageError(f"--out {self.path} cannot be written: {reason}. Name another folder.") from error
         self.check_outputs()
         self._discard()
-        config = {"program": program, "settings": settings, "data": data, "versions": environment.versions()}
+        config = {"program": program, "settings": settings, "data": data, "versions": _environment.versions()}
         if numerics is not None:
             config["numerics"] = numerics
         config["command"] = _command()

@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 
-from idmatters_tf.locking import FolderInUse, FolderLock, FolderLost
+from idmatters_tf._locking import FolderInUse, FolderLock, FolderLost
 from trainers.cli.arguments import RunError, UsageError
 
 

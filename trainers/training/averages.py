@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from idmatters_tf.keras_internals import weight_averages
+from idmatters_tf._keras_internals import weight_averages
 from trainers.training.settings import Recipe
 
 LOOKAHEAD_STEPS = 5

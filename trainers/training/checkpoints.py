@@ -1,6 +1,6 @@
 """The checkpoints of a run: `tf.train.Checkpoint`s, the records so far and the identity of the run.
 
-See `idmatters_tf.checkpointing` for how they are written and read.
+See `idmatters_tf._checkpointing` for how they are written and read.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from idmatters_tf.checkpointing import (
+from idmatters_tf._checkpointing import (
     checkpoint_path,
     newest_intact,
     put_aside,
@@ -21,8 +21,8 @@ from idmatters_tf.checkpointing import (
     saved_steps,
     saving,
 )
-from idmatters_tf.locking import check_held
-from idmatters_tf.replacing import remove_unfinished
+from idmatters_tf._locking import check_held
+from idmatters_tf._replacing import remove_unfinished
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.reading import read_json
 from trainers.run.records import encode, read

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from idmatters_tf.checkpointing import saved_steps
+from idmatters_tf._checkpointing import saved_steps
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, say, tell
 from trainers.cli.text import join_command

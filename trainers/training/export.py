@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from idmatters_tf.checkpointing import saved_steps
+from idmatters_tf._checkpointing import saved_steps
+from idmatters_tf._replacing import replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
-from idmatters_tf.replacing import replacing
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import say, tell
 from trainers.cli.text import join_command

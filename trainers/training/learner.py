@@ -14,9 +14,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf._keras_internals import seed_states
 from idmatters_tf.clipping import clip_units, precedes_last_layer
 from idmatters_tf.data import mixup
-from idmatters_tf.keras_internals import seed_states
 from idmatters_tf.optimizers import Muon
 from trainers.training.averages import WeightAverages
 from trainers.training.schedule import LinearSchedule, Schedule

@@ -17,8 +17,8 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from idmatters_tf._replacing import replacing
 from idmatters_tf.layers import PerImageStandardization, ZCAWhitening
-from idmatters_tf.replacing import replacing
 from trainers.cli.arguments import UsageError
 
 Preprocessing = Literal["standardize", "channels", "pixels", "zca"]

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from idmatters_tf.checkpointing import saved_steps
+from idmatters_tf._checkpointing import saved_steps
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict, options
 from trainers.cli.startup import import_tensorflow, say, say_nothing, tell
@@ -97,7 +97,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         trainer = SynchronousTrainer(learner)
 
     # Run.
-    from idmatters_tf.environment import numerics
+    from idmatters_tf._environment import numerics
     from trainers.run.events import IMAGES, Events
     from trainers.training import preprocessing
     from trainers.training.program import identity

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from idmatters_tf import environment
+from idmatters_tf import _environment
 from trainers.run.folder import Run
 
 DATA = {"digest": "1", "origin": "made up"}
@@ -45,10 +45,10 @@ def test_a_pre_release_of_keras_is_recorded_and_compared(monkeypatch):
         return "3.16.0.dev1"
 
     monkeypatch.setattr(importlib.metadata, "version", installed)
-    found = environment.versions()
+    found = _environment.versions()
     assert found["keras-nightly"] == "3.16.0.dev1"
     changed = {"versions": {**found, "keras-nightly": "3.16.0.dev2"}}
-    assert environment.differences({"versions": found}, changed) == ["keras-nightly was 3.16.0.dev1, is 3.16.0.dev2"]
+    assert _environment.differences({"versions": found}, changed) == ["keras-nightly was 3.16.0.dev1, is 3.16.0.dev2"]
 
 
 def test_other_versions_and_runs_that_say_nothing_of_threads(tmp_path, capsys):
@@ -63,7 +63,7 @@ def test_other_versions_and_runs_that_say_nothing_of_threads(tmp_path, capsys):
 
 def test_threads_are_those_that_were_asked_for_or_those_of_the_processor(monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")
-    assert environment.numerics()["threads per operation"] == 3
+    assert _environment.numerics()["threads per operation"] == 3
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "0")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 4, 5, 6, 9}, raising=False)
-    assert environment.numerics()["threads per operation"] == 5
+    assert _environment.numerics()["threads per operation"] == 5

@@ -12,10 +12,10 @@ import time
 
 import pytest
 
-from idmatters_tf.checkpointing import saving
-from idmatters_tf.locking import FILE, FolderInUse, FolderLock, FolderLost
-from idmatters_tf.ownership import PathOccupied
-from idmatters_tf.replacing import updating, write_atomically
+from idmatters_tf._checkpointing import saving
+from idmatters_tf._locking import FILE, FolderInUse, FolderLock, FolderLost
+from idmatters_tf._ownership import PathOccupied
+from idmatters_tf._replacing import updating, write_atomically
 from tests.conftest import ROOT
 from tests.support.occupants import tree
 from trainers.cli.arguments import RunError, UsageError
@@ -34,7 +34,7 @@ with locked(sys.argv[1], print):
 
 DISAPPEAR = """
 import ctypes, os, platform, sys, threading, time
-from idmatters_tf.locking import FolderLock
+from idmatters_tf._locking import FolderLock
 
 lock = FolderLock(sys.argv[1])
 threading.Thread(target=lambda: (time.sleep(1.5), os._exit(0))).start()
@@ -218,7 +218,7 @@ def test_a_lost_folder_ends_a_run_with_exit_code_1(tmp_path):
 
 FORK = """
 import os, sys, time
-from idmatters_tf.locking import FolderLock
+from idmatters_tf._locking import FolderLock
 
 lock = FolderLock(sys.argv[1])
 child = os.fork()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf.checkpointing import saved_steps
+from idmatters_tf._checkpointing import saved_steps
 from trainers.run.events import Events, image_grid
 from trainers.run.folder import Run
 from trainers.training.checkpoints import BEST, restore_weights

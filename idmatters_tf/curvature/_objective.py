@@ -1,0 +1,271 @@
+"""The function whose curvature is taken: a model's loss on a data set, as a function of chosen variables.
+
+Nothing here is differentiated or compiled; that is what `tensorflow_products` and `jax_products` do, each in its way.
+"""
+
+import itertools
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+from numpy.typing import NDArray
+
+from idmatters_tf._keras_internals import seed_states
+from idmatters_tf._keras_types import Tensor
+from idmatters_tf.curvature._batches import Batches, length
+from idmatters_tf.curvature._losses import DataLoss, no_example_losses, split_batch
+
+
+class Objective:
+    """The loss of a model on a data set, as one batch.
+
+    The model is called as a function of its variables (`keras.StatelessScope`): nothing of it is changed, neither
+    moving averages nor the states of random generators.
+
+    Args: see `idmatters_tf.curvature.HessianOperator`.
+
+    Attributes:
+        variables: those it is a function of.
+        others: all other variables of the model.
+        slices: by layer, where its variables are in the flat vector.
+        dtype: of the flat vector, "float32" or "float64".
+        size: of the flat vector.
+        reproducible: whether the model draws no random numbers; set by the check.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        loss: Any,
+        data: Any,
+        variables: Any,
+        regularization: bool,
+        training: bool,
+        batch_size: int,
+        class_weight: Mapping[int, float] | None,
+    ):
+        if not isinstance(model, keras.Model):
+            raise ValueError(f"Argument `model` must be a keras.Model. Received: {type(model).__name__}")
+        if not model.built:
+            raise ValueError(
+                f"Argument `model` must be built: {model.name!r} has no variables yet. Call it on a batch, or "
+                f"model.build(input_shape), before."
+            )
+        self.model, self.loss = model, DataLoss(model, loss)
+        self.regularization, self.training = bool(regularization), bool(training)
+        self.variables = _checked_variables(model, variables)
+        chosen = {id(variable) for variable in self.variables}
+        self.others = [variable for variable in model.variables if id(variable) not in chosen]
+        self.sizes = [int(np.prod(variable.shape, dtype=np.int64)) for variable in self.variables]
+        self.size = sum(self.sizes)
+        # Of the values: JAX stores float64 variables as float32 unless jax_enable_x64 is set.
+        self.dtype = str(np.result_type(*(_dtype_of(variable) for variable in self.variables)))
+        self.slices = _layer_slices(self.variables, self.sizes)
+        self._seeds = {id(state) for state in seed_states(model)}
+        self.batches = Batches(data, batch_size, class_weight)
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """A vector (P,) as tensors of the variables' shapes."""
+        # Slices, which TensorFlow takes without copying where it can; ops.split always copies.
+        parts: list[Tensor] = [
+            flat[start:stop] for start, stop in itertools.pairwise([0, *np.cumsum(self.sizes).tolist()])
+        ]
+        return [
+            ops.cast(ops.reshape(part, variable.shape), _dtype_of(variable))
+            for part, variable in zip(parts, self.variables, strict=True)
+        ]
+
+    def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The inverse of `split`."""
+        return ops.concatenate([ops.reshape(ops.cast(tensor, self.dtype), (-1,)) for tensor in tensors])
+
+    def forward(
+        self, theta: Sequence[Tensor], batch: Any, draw: Any = 0, others: Sequence[Tensor] | None = None
+    ) -> tuple[Any, Tensor | None]:
+        """The model's outputs for a batch where its variables are theta.
+
+        Args:
+            theta: tensors, one for each variable.
+            batch: a batch of the data.
+            draw: which random numbers the model's generators give, if it uses them.
+            others: the values of all other variables; their current ones if None.
+
+        Returns:
+            (outputs, penalties): the outputs, or for a loss(model, batch) its value; and the sum of `model.losses`, or
+            None where there are none.
+        """
+        if others is None:
+            others = [variable.value for variable in self.others]
+        mapping: list[Any] = list(zip(self.variables, theta, strict=True))
+        for variable, value in zip(self.others, others, strict=True):
+            if id(variable) in self._seeds:
+                value = value + ops.cast(ops.stack([0, draw]), variable.dtype)
+            mapping.append((variable, value))
+        with keras.StatelessScope(mapping, collect_losses=True):
+            if self.loss.of_model:
+                outputs = self.loss.of_batch(self.model, batch, self.training)
+            else:
+                outputs = self.model(split_batch(batch).x, training=self.training)
+            # `compute_loss` adds them itself.
+            losses = self.model.losses if self.regularization and not self.loss.is_compute_loss else []
+            cast: list[Tensor] = [ops.sum(ops.cast(loss, self.dtype)) for loss in losses]
+            penalties: Tensor = sum(cast[1:], cast[0]) if cast else None
+        return outputs, penalties
+
+    def counts(self, batch: Any, outputs: Any) -> Tensor:
+        """(terms, 3): what `DataLoss.factors` needs to know of each batch, summed over the data."""
+        count = self._count(batch)
+        if self.loss.of_model:
+            return ops.stack([ops.stack([count, count, count])])
+        parts = zip(self.loss.terms, self.loss.parts(split_batch(batch), outputs), strict=True)
+        return ops.stack([term.elements(*part).counts(count, self.dtype) for term, part in parts])
+
+    def data_loss(self, batch: Any, outputs: Any, factors: Tensor) -> Tensor:
+        """The part of the loss without penalties that a batch contributes, a scalar.
+
+        Args:
+            batch, outputs: a batch and the model's outputs for it.
+            factors: of the terms' sums, from `DataLoss.factors`.
+        """
+        count = self._count(batch)
+        if self.loss.of_model:
+            return ops.cast(outputs, self.dtype) * count * factors[0]
+        total, parts = None, self.loss.parts(split_batch(batch), outputs)
+        for place, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
+            elements = term.elements(*part)
+            values: Tensor = ops.sum(elements.scaled(self.dtype)) * factors[place]
+            values = values * count if term.is_scalar else values
+            total = values if total is None else total + values
+        return total
+
+    def example_losses(self, batch: Any, outputs: Any, factors: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(losses, weights) of the examples of a batch, (batch,) each: their sum is `data_loss`.
+
+        Raises:
+            ValueError: where the loss gives no value for each example.
+        """
+        total, weights, parts = None, None, self.loss.parts(split_batch(batch), outputs)
+        for place, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
+            elements = term.elements(*part)
+            if not len(elements.values.shape):
+                raise ValueError(no_example_losses(elements.values))
+            if elements.weights is not None:
+                if any(size != 1 for size in elements.weights.shape[1:]) or len(self.loss.terms) > 1:
+                    raise ValueError(
+                        "The empirical Fisher matrix takes one sample weight for each example and a loss of one "
+                        f"output. Received: sample weights of shape {tuple(elements.weights.shape)}"
+                    )
+                weights = ops.reshape(ops.cast(elements.weights, self.dtype), (-1,))
+            values: Tensor = elements.scaled(self.dtype, weighted=False)
+            axes = tuple(range(1, len(values.shape)))
+            values = (ops.sum(values, axis=axes) if axes else values) * factors[place]
+            total = values if total is None else total + values
+        return total, weights
+
+    def value(
+        self,
+        theta: Sequence[Tensor],
+        batch: Any,
+        scales: Tensor,
+        draw: Any = 0,
+        others: Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        """The part of the loss that a batch contributes.
+
+        Args:
+            theta, batch, draw, others: see `forward`.
+            scales: the factors of the terms' sums and, last, of the penalties.
+        """
+        outputs, penalties = self.forward(theta, batch, draw, others)
+        value = self.data_loss(batch, outputs, scales[:-1])
+        return value if penalties is None else value + penalties * scales[-1]
+
+    def warn_of_outputs(self, batch: Any, outputs: Any) -> None:
+        """Warn where a loss takes the outputs for probabilities and they cannot be."""
+        for term, (_, of_term, _) in zip(self.loss.terms, self.loss.parts(split_batch(batch), outputs), strict=True):
+            if term.expects is None or keras.tree.is_nested(of_term):
+                continue
+            output = np.asarray(ops.convert_to_numpy(of_term))
+            values = output.astype(np.float64)
+            wrong = values.min() < 0 or values.max() > 1
+            if term.expects == "categorical":
+                # In bfloat16 a softmax sums to 1 within 2^-8 or so.
+                wrong = wrong or np.abs(values.sum(axis=-1) - 1).max() > (1e-3 if output.itemsize > 2 else 2e-2)
+            if wrong:
+                warnings.warn(
+                    f"The loss {self.loss!r} takes the outputs of {self.model.name!r} for probabilities, which they "
+                    f"are not: they lie between {values.min():.3g} and {values.max():.3g} and sum to "
+                    f"{values.sum(axis=-1).min():.3g} to {values.sum(axis=-1).max():.3g}. For logits pass the loss "
+                    f"with from_logits=True.",
+                    stacklevel=2,
+                )
+
+    def _count(self, batch: Any) -> Tensor:
+        shape: Tensor = ops.shape(keras.tree.flatten(batch)[0])
+        return ops.cast(shape[0], self.dtype)
+
+
+def penalty_share(batch: Any, examples: int) -> float:
+    """The factor of the penalties with which a batch contributes to the loss: its share of the examples."""
+    return length(batch) / examples
+
+
+def _dtype_of(variable: keras.Variable) -> str:
+    value: Any = variable.value
+    return keras.backend.standardize_dtype(value.dtype)
+
+
+def _checked_variables(model: keras.Model, variables: Any) -> list[keras.Variable]:
+    """The variables, those of a layer for a layer, all trainable ones for None."""
+    if variables is None:
+        variables = model.trainable_variables
+        if not variables:
+            raise ValueError(
+                f"Argument `model` must have trainable variables. Received: {model.name!r}, which has none. Set "
+                f"`trainable` on its layers, or name variables with `variables`."
+            )
+    elif isinstance(variables, (keras.Variable, keras.layers.Layer)):
+        variables = [variables]
+    flat: list[keras.Variable] = []
+    for entry in variables:
+        flat += entry.trainable_variables if isinstance(entry, keras.layers.Layer) else [entry]
+    own = {id(variable) for variable in model.variables}
+    for variable in flat:
+        if id(variable) not in own:
+            name = getattr(variable, "path", repr(variable))
+            raise ValueError(
+                f"Argument `variables` must hold variables of the model {model.name!r}, or its layers. Received: "
+                f"{name}, which is not the model's."
+            )
+        if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(variable.dtype)):
+            raise ValueError(f"Argument `variables` must hold floating-point variables. Received: {variable.path}")
+    if not flat:
+        raise ValueError("Argument `variables` must name at least one variable, or a layer that has some.")
+    if len({id(variable) for variable in flat}) != len(flat):
+        raise ValueError("Argument `variables` names a variable twice. Name each once.")
+    return flat
+
+
+def _layer_slices(variables: Iterable[keras.Variable], sizes: Iterable[int]) -> dict[str, slice]:
+    """By layer, in order, the slice of the flat vector that holds its variables."""
+    slices: dict[str, slice] = {}
+    last, name, stop = None, "", 0
+    for variable, size in zip(variables, sizes, strict=True):
+        layer = variable.path.rpartition("/")[0] or variable.path
+        start, stop = stop, stop + size
+        if layer == last:
+            start = slices[name].start
+        else:
+            # A layer comes twice where variables of others were named in between.
+            name = layer if layer not in slices else f"{layer} from {start}"
+        slices[name], last = slice(start, stop), layer
+    return slices
+
+
+def parameters(objective: Objective) -> NDArray[np.floating[Any]]:
+    """The current values of the variables as one vector, (P,)."""
+    parts = [np.ravel(np.asarray(ops.convert_to_numpy(variable.value))) for variable in objective.variables]
+    return np.concatenate(parts).astype(objective.dtype)

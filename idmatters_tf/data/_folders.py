@@ -1,0 +1,206 @@
+"""The usual tree of labelled images: one folder for each class. Listing it needs no TensorFlow."""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import zlib
+from collections.abc import Iterable, Sequence
+
+from idmatters_tf.data._sources import Path
+from idmatters_tf.data.images import DataError
+
+SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
+# What the labels of a flat folder of validation images are usually called.
+LABEL_FILES = ("val_labels.txt", "LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt")
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageFiles:
+    """Labelled image files.
+
+    Attributes:
+        root: the folder that `names` are relative to.
+        names: a list of paths.
+        labels: a list of integers, the places in `class_names`.
+        class_names: a tuple of the classes' folder names, sorted.
+        ignored: what else lies there, relative to `root`: files that do not end like an image, folders in folders.
+    """
+
+    root: pathlib.Path
+    names: list[str]
+    labels: list[int]
+    class_names: tuple[str, ...]
+    ignored: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def without(self, broken: Iterable[int]) -> "ImageFiles":
+        """The same without the images at these places."""
+        broken = set(broken)
+        kept = [place for place in range(len(self)) if place not in broken]
+        names, labels = [self.names[place] for place in kept], [self.labels[place] for place in kept]
+        return dataclasses.replace(self, names=names, labels=labels)
+
+    def hold_out(self, fraction: float) -> "tuple[ImageFiles, ImageFiles]":
+        """Divides the images of each class into two, by a checksum of their names, whatever else is there.
+
+        Args:
+            fraction: of each class that goes into the second part, at least one image and not all of them.
+
+        Raises:
+            DataError: a class has only one image.
+        """
+        places: dict[int, list[int]] = {}
+        for place, label in enumerate(self.labels):
+            places.setdefault(label, []).append(place)
+        held_out: set[int] = set()
+        for label, of_class in places.items():
+            if len(of_class) < 2:
+                raise DataError(f"class {self.class_names[label]} has one image only: none can be held out.")
+            count = min(max(1, round(fraction * len(of_class))), len(of_class) - 1)
+            held_out |= set(sorted(of_class, key=lambda place: _checksum(self.names[place]))[:count])
+        return self.without(held_out), self.without(place for place in range(len(self)) if place not in held_out)
+
+    def where(self, place: int) -> str:
+        """The image's file, in words."""
+        return str(self.root / self.names[place])
+
+    def digest(self, crc: int = 0) -> int:
+        """A checksum of names and labels; the pixels are not read."""
+        for name, label in zip(self.names, self.labels, strict=True):
+            # A file system's names may be any bytes.
+            crc = zlib.crc32(f"{name}\0{label}\n".encode(errors="surrogateescape"), crc)
+        return crc
+
+
+def list_classes(folder: Path) -> ImageFiles:
+    """Lists `folder/CLASS/*.JPEG`.
+
+    Args:
+        folder: with one folder for each class; images end in one of `SUFFIXES`, in any case.
+
+    Returns:
+        `ImageFiles`, sorted by class and name.
+
+    Raises:
+        DataError: nothing there, an empty class, or a folder that cannot be read.
+    """
+    folder = pathlib.Path(folder)
+    inside = [entry for entry in _entries(folder) if not entry.name.startswith(".")]
+    classes = sorted(entry.name for entry in inside if entry.is_dir())
+    if not classes:
+        raise DataError(f"{folder} holds no class folders. Expected {folder}/CLASS/*.JPEG, one folder for each class.")
+    names: list[str] = []
+    labels: list[int] = []
+    ignored = sorted(entry.name for entry in inside if not entry.is_dir())
+    for label, name in enumerate(classes):
+        images, others = _images_and_others(folder / name)
+        ignored += [f"{name}/{other}" for other in others]
+        if not images:
+            raise DataError(
+                f"class folder {folder / name} holds no images ({', '.join(SUFFIXES)}). Fill it or remove it."
+            )
+        names += [f"{name}/{image}" for image in images]
+        labels += [label] * len(images)
+    return ImageFiles(folder, names, labels, tuple(classes), tuple(ignored))
+
+
+def list_flat(folder: Path, class_names: Sequence[str], labels_file: Path | None = None) -> ImageFiles:
+    """Lists `folder/*.JPEG` with the classes from a text file, as ILSVRC2012's validation images come.
+
+    Args:
+        folder: with the images.
+        class_names: the training classes.
+        labels_file: lines of "NAME CLASS ..." (spaces, tabs or commas between; a heading is skipped), or of one class
+            each, in the order of the sorted names. None: one of `LABEL_FILES` in the folder or the one above.
+
+    Raises:
+        DataError: no labels, an image without a label, or a class that is not a training class.
+    """
+    folder = pathlib.Path(folder)
+    images, others = _images_and_others(folder)
+    if labels_file is None:
+        candidates = [above / name for above in (folder, folder.parent) for name in LABEL_FILES]
+        labels_file = next((path for path in candidates if path.is_file()), None)
+    if labels_file is None:
+        raise DataError(
+            f"{folder} holds images but no class folders, and there is no file with their classes. Sort them into "
+            f"{folder}/CLASS/, or pass a file of lines 'NAME CLASS' as `val_labels`.",
+            arguments=("val_labels",),
+        )
+    labels_file = pathlib.Path(labels_file)
+    classes = _read_labels(labels_file, images)
+    places = {name: place for place, name in enumerate(class_names)}
+    for image, name in zip(images, classes, strict=True):
+        if name not in places:
+            raise DataError(f"{labels_file}: {image} is of class {name!r}, which has no training folder.")
+    labels = [places[name] for name in classes]
+    ignored = tuple(other for other in others if other != labels_file.name)
+    return ImageFiles(folder, images, labels, tuple(class_names), ignored)
+
+
+def _read_labels(path, images):
+    try:
+        lines = [line.replace(",", " ").split() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the classes of the validation images cannot be read from {path}: {error}") from error
+    lines = [words for words in lines if words]
+    if all(len(words) == 1 for words in lines):
+        if len(lines) != len(images):
+            raise DataError(f"{path} has {len(lines)} lines of one class each for {len(images)} images.")
+        return [words[0] for words in lines]
+    by_name = {pathlib.Path(words[0]).stem: words[1] for words in lines if len(words) > 1}
+    missing = [image for image in images if pathlib.Path(image).stem not in by_name]
+    if missing:
+        raise DataError(f"{path} has no class for {missing[0]} ({len(missing)} of {len(images)} images).")
+    return [by_name[pathlib.Path(image).stem] for image in images]
+
+
+def check_same_classes(train: ImageFiles, test: ImageFiles) -> None:
+    """Raises DataError where the two splits do not have the same class folders."""
+    for ours, theirs, which in (
+        (train.class_names, test.class_names, f"in {train.root} but not in {test.root}"),
+        (test.class_names, train.class_names, f"in {test.root} but not in {train.root}"),
+    ):
+        only = [name for name in ours if name not in set(theirs)]
+        if only:
+            shown = ", ".join(only[:5]) + (", ..." if len(only) > 5 else "")
+            raise DataError(
+                f"training and validation images must have the same class folders. {len(only)} of {len(ours)} are "
+                f"{which}: {shown}"
+            )
+
+
+def holds_images(folder: Path) -> bool:
+    """Whether there are images directly in a folder."""
+    return any(_is_image(entry) for entry in _entries(folder))
+
+
+def holds_classes(folder: Path) -> bool:
+    """Whether there are folders of images directly in a folder."""
+    return any(entry.is_dir() and holds_images(entry.path) for entry in _entries(folder))
+
+
+def _checksum(name):
+    return hashlib.sha256(name.encode(errors="surrogateescape")).digest()
+
+
+def _is_image(entry):
+    return entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()
+
+
+def _images_and_others(folder):
+    """The names of the images in a folder, and of all else but hidden files, each sorted."""
+    entries = _entries(folder)
+    others = [entry.name for entry in entries if not _is_image(entry) and not entry.name.startswith(".")]
+    return sorted(entry.name for entry in entries if _is_image(entry)), sorted(others)
+
+
+def _entries(folder):
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error.strerror}. Check the path and its permissions.") from error

@@ -1,0 +1,57 @@
+"""Surrogate labels: a well separated vector for each class; and the last block, which makes them one-hot."""
+
+import numpy as np
+
+from idmatters_tf.expressivity._samples import Floats
+
+CANDIDATES_PER_CLASS = 8
+
+
+def surrogate_labels(classes: int, dim: int, norm: float, rng: np.random.Generator) -> Floats:
+    """Vectors of at most the given norm, far from one another.
+
+    The paper draws random unit vectors, whose inner products stay below 1/2 only from about dim = 16 ln(classes) on
+    (printed: 4 ln). Here each is chosen from many random directions as the one farthest from those chosen before; in
+    one dimension they are evenly spaced.
+
+    Args:
+        classes, dim: r and k.
+        norm: the largest norm.
+        rng: NumPy's generator.
+
+    Returns:
+        (classes, dim) float64.
+    """
+    if dim == 1:
+        return norm * np.arange(classes, 0, -1.0)[:, None] / classes
+    pool = directions(rng, CANDIDATES_PER_CLASS * classes, dim)
+    chosen = np.empty((classes, dim))
+    nearest = np.full(len(pool), -np.inf)
+    for number in range(classes):
+        chosen[number] = pool[np.argmin(nearest)]
+        np.maximum(nearest, pool @ chosen[number], out=nearest)
+    return norm * chosen
+
+
+def directions(rng: np.random.Generator, count: int, dim: int) -> Floats:
+    """Random unit vectors, (count, dim)."""
+    normal = rng.standard_normal((count, dim))
+    return normal / np.linalg.norm(normal, axis=1, keepdims=True)
+
+
+def last_block(surrogates: Floats) -> tuple[Floats, Floats, Floats]:
+    """The block without skip, V relu(U h + s), that maps each surrogate label to its one-hot vector.
+
+    Source: v3's shapes: U (r, k), V (r, r). Surrogates must be in non-increasing order of norm, and distinct.
+
+    Returns:
+        Kernels for row vectors: U (k, r), s (r,), V (r, r), with relu(surrogates @ U + s) @ V = identity.
+    """
+    products = surrogates @ surrogates.T
+    own = np.diag(products)
+    # A later one never fires an earlier one's unit; an earlier one may fire a later one's only where norms differ.
+    others = np.where(np.tri(len(own), k=-1, dtype=bool).T, products, -np.inf).max(axis=1)
+    others = np.maximum(others, 0)
+    s = -(own + others) / 2
+    activations = np.triu(np.maximum(products.T + s, 0))
+    return surrogates.T.copy(), s, np.linalg.inv(activations)

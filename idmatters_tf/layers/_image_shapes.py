@@ -1,0 +1,73 @@
+"""Shapes of images, channels last or first, for the layers that change them."""
+
+from typing import Protocol
+
+import keras
+from keras import ops
+
+from idmatters_tf._arguments import one_of
+from idmatters_tf._keras_types import Shape, Tensor
+
+
+class ImageLayer(Protocol):
+    """A layer on images with a stride and a number of output channels."""
+
+    name: str
+    filters: int
+    strides: int
+    data_format: str
+
+
+def checked_data_format(value: str | None, layer: keras.layers.Layer) -> str:
+    """ "channels_last" or "channels_first"; Keras' setting for None."""
+    return one_of("data_format", value or keras.config.image_data_format(), ("channels_last", "channels_first"), layer)
+
+
+def channel_axis(data_format: str) -> int:
+    """The axis of the channels in a batch of images."""
+    return 1 if data_format == "channels_first" else 3
+
+
+def channels(input_shape: Shape, layer: ImageLayer) -> int:
+    """The number of input channels.
+
+    Raises:
+        ValueError: where the shape is not of rank 4 or the number of channels is not known.
+    """
+    number = input_shape[channel_axis(layer.data_format)] if len(input_shape) == 4 else None
+    if number is None:
+        raise ValueError(
+            f"Layer {layer.name} needs images as a rank-4 tensor with a known number of channels "
+            f"({layer.data_format}). Received: input_shape={tuple(input_shape)}"
+        )
+    return number
+
+
+def check_widening(input_shape: Shape, layer: ImageLayer, remedy: str = "") -> None:
+    """Raises ValueError where a layer that pads its input with zero channels has fewer of them than the input."""
+    number = channels(input_shape, layer)
+    if number > layer.filters:
+        raise ValueError(
+            f"Argument `filters` of {layer.name} must be at least the {number} channels of its input: zero padding "
+            f"cannot drop channels. Received: filters={layer.filters}{remedy}"
+        )
+
+
+def pad_channels(images: Tensor, layer: ImageLayer) -> Tensor:
+    """A batch of images with as many channels as the layer: zeros on both sides, the odd one at the end."""
+    axis = channel_axis(layer.data_format)
+    extra = layer.filters - images.shape[axis]
+    if not extra:
+        return images
+    widths = [[0, 0]] * 4
+    widths[axis] = [extra // 2, extra - extra // 2]
+    return ops.pad(images, widths)
+
+
+def strided_shape(input_shape: Shape, layer: ImageLayer) -> Shape:
+    """The output shape of a layer with "same" padding: sizes divided by the stride and rounded up, its own channels."""
+    channels(input_shape, layer)
+    axis = channel_axis(layer.data_format)
+    shape = [size if size is None else -(-size // layer.strides) for size in input_shape]
+    shape[0], shape[axis] = input_shape[0], layer.filters
+    return tuple(shape)

@@ -1,0 +1,183 @@
+"""Checks of the arguments of this package: real, finite, of the right shape; and the names of their types."""
+
+import dataclasses
+import functools
+import numbers
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmatters_tf._arguments import positive_integer as positive_integer
+
+# What the functions of this package return, and what their arguments are turned into.
+Floats: TypeAlias = NDArray[np.float64]
+Booleans: TypeAlias = NDArray[np.bool_]
+Integers: TypeAlias = NDArray[np.int64]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def within_float64(function: Callable[P, T]) -> Callable[P, T]:
+    """Make a function raise a ValueError where float64 overflows, in place of warnings and infinite or NaN results.
+
+    Its arguments must have been checked for NaN and infinity by the function itself.
+    """
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                result = function(*args, **kwargs)
+        except (np.linalg.LinAlgError, OverflowError) as error:
+            # LAPACK does not converge on the infinities of a product.
+            raise overflow(function.__name__) from error
+        if not all(np.isfinite(leaf).all() for leaf in _floats(result)):
+            raise overflow(function.__name__)
+        return result
+
+    return checked
+
+
+def overflow(function: str) -> ValueError:
+    """Return the error for results of `function` that exceed float64."""
+    return ValueError(
+        f"Arguments of `{function}` must keep its result within float64. Received: arguments for which it overflows; "
+        f"scale them down."
+    )
+
+
+def _floats(result: object) -> Iterator[Any]:
+    if dataclasses.is_dataclass(result):
+        yield from (leaf for field in dataclasses.fields(result) for leaf in _floats(getattr(result, field.name)))
+    elif isinstance(result, tuple):
+        yield from (leaf for part in cast("tuple[object, ...]", result) for leaf in _floats(part))
+    elif isinstance(result, (float, np.ndarray)):
+        yield result
+
+
+def real_array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None) -> Floats:
+    """`value` as a float64 array, checked; not a copy where it already is one.
+
+    Args:
+        name: of the argument, for the error.
+        value: anything that NumPy turns into an array.
+        shape: what is expected, a tuple of sizes and letters; equal letters must have equal sizes, e.g.
+            `("depth", "d", "d")`. None for any.
+
+    Raises:
+        ValueError: for complex, non-numeric, non-finite (in float64) or empty values and for other shapes.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"Argument `{name}` must be an array of real numbers. Received: {error}") from error
+    if np.iscomplexobj(array):
+        raise ValueError(
+            f"Argument `{name}` must be real. Received: dtype {array.dtype}. Pass the real part if the imaginary part "
+            f"is zero; the theory here is about real networks."
+        )
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"Argument `{name}` must hold real numbers. Received: dtype {array.dtype}")
+    if shape is not None and not _matches(array.shape, shape):
+        expected = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+        square = shape[-2:] == ("d", "d") and array.ndim == len(shape) and array.shape[-1] != array.shape[-2]
+        remedy = " Residual layers keep the dimension: pad with zeros to make it square." if square else ""
+        raise ValueError(f"Argument `{name}` must have shape {expected}. Received: shape {array.shape}.{remedy}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        # Finite numbers of wider types can be infinite in float64.
+        array = array.astype(np.float64, copy=False)
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"Argument `{name}` must be finite. Received: {np.count_nonzero(~np.isfinite(array))} of {array.size} "
+            f"entries that are NaN or infinite in float64. Remove them before."
+        )
+    return array
+
+
+def _matches(received: tuple[int, ...], expected: tuple[int | str, ...]) -> bool:
+    if len(received) != len(expected) or 0 in received:
+        return False
+    sizes: dict[int | str, int] = {}
+    for size, wanted in zip(received, expected, strict=True):
+        if sizes.setdefault(wanted, size if isinstance(wanted, str) else wanted) != size:
+            return False
+    return True
+
+
+def covariance_matrix(name: str, value: ArrayLike | None, dim: int) -> Floats:
+    """A symmetric positive semidefinite matrix of shape (dim, dim); the identity if `value` is None.
+
+    Raises:
+        ValueError: where it is not symmetric or has a negative eigenvalue, beyond rounding.
+    """
+    if value is None:
+        return np.eye(dim)
+    matrix = real_array(name, value, (dim, dim))
+    size = np.abs(matrix).max()
+    # Halves cannot overflow.
+    halves = matrix / 2
+    if (difference := 2 * np.abs(halves - halves.T).max()) > 1e-10 * size:
+        raise ValueError(
+            f"Argument `{name}` must be symmetric. Received: a matrix that differs from its transpose by "
+            f"{difference:.3g}. Pass X @ X.T / m for data X of shape (d, m)."
+        )
+    matrix = halves + halves.T
+    smallest = np.linalg.eigvalsh(matrix)[0]
+    if smallest < -1e-10 * size:
+        raise ValueError(
+            f"Argument `{name}` must be positive semidefinite. Received: a matrix with the eigenvalue {smallest:.3g}. "
+            f"Pass X @ X.T / m for data X of shape (d, m)."
+        )
+    return matrix
+
+
+def finite_number(name: str, value: object) -> float:
+    """`value` as a float.
+
+    Raises:
+        ValueError: where it is not a number that is finite in float64; booleans are not numbers.
+    """
+    number = _number(value)
+    if not np.isfinite(number):
+        raise ValueError(f"Argument `{name}` must be a finite number. Received: {name}={_shown(value)}")
+    return number
+
+
+def non_negative(name: str, value: object) -> float:
+    """`value` as a float.
+
+    Raises:
+        ValueError: where it is not a finite number of 0 or more.
+    """
+    number = _number(value)
+    if not 0 <= number < np.inf:
+        raise ValueError(f"Argument `{name}` must be a finite number of 0 or more. Received: {name}={_shown(value)}")
+    return number
+
+
+def non_negative_integer(name: str, value: object) -> int:
+    """`value` as an int, NumPy's integers included.
+
+    Raises:
+        ValueError: where it is not an integer of 0 or more.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
+        raise ValueError(f"Argument `{name}` must be an integer of 0 or more. Received: {name}={_shown(value)}")
+    return int(value)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return np.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf
+
+
+def _shown(value: object) -> str:
+    # Python refuses to print integers of thousands of digits.
+    return f"an integer of {value.bit_length()} bits" if isinstance(value, int) and abs(value) >> 64 else repr(value)
