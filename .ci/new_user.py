@@ -28,7 +28,7 @@ import chromium
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-PACKAGES = ("idmatters_tf", "models", "trainers")
+PACKAGES = ("idmatters_tf", "trainers")
 WITHOUT_THE_PACKAGE = f"""
 import importlib.util
 found = [name for name in {PACKAGES} if importlib.util.find_spec(name)]

@@ -42,12 +42,12 @@ from idmatters_tf.clipping import clip_units, precedes_last_layer
 from idmatters_tf.data import cifar, shapes
 from idmatters_tf.data.images import DataError
 from idmatters_tf.layers import PatchWhitening2D, PerImageStandardization
+from idmatters_tf.models.all_cnn import all_cnn_c
+from idmatters_tf.models.cifar import identity_resnet
+from idmatters_tf.models.densenet import densenet
+from idmatters_tf.models.normalizer_free import normalizer_free_resnet
+from idmatters_tf.models.resnet import preresnet, resnet
 from idmatters_tf.optimizers import Momentum, Muon
-from models.all_cnn import all_cnn_c
-from models.cifar import identity_resnet
-from models.densenet import densenet
-from models.normalizer_free import normalizer_free_resnet
-from models.resnet import preresnet, resnet
 from trainers.training.networks import NORMALIZER_FREE
 
 NETWORKS = {

@@ -12,7 +12,7 @@ Three ways to spend the same number of multiply-adds on CIFAR-10:
 so the shallow phases take more steps. Networks of the family of Hardt & Ma's Table 1 with batch normalisation: a stem
 of stride 2, stages at 16x16, 8x8 and 4x4 pixels. Momentum 0.9, batches of 128, weight decay 1e-4, pad by 4, crop, flip,
 standardise; the rate rises over a twentieth of the multiply-adds and then falls to zero in a straight line. An update
-counts as three forward passes; multiply-adds are those of `models.cost` (convolutions and head).
+counts as three forward passes; multiply-adds are those of `idmatters_tf.models.cost` (convolutions and head).
 
 The budget is that of `--steps` updates of the deep network. Each finished run is a line of results.jsonl: a sitting
 that was stopped goes on with the same command, from the last network that was finished. At the end there are a table
@@ -40,10 +40,10 @@ from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.initializers import StandardNormal
 from idmatters_tf.layers import ResidualConv2D
+from idmatters_tf.models.cost import identity_network_cost
+from idmatters_tf.models.identity import identity_network
+from idmatters_tf.models.layout import Layout
 from idmatters_tf.surgery import deepen
-from models.cost import identity_network_cost
-from models.identity import identity_network
-from models.layout import Layout
 from trainers.run.figures import save_figure
 
 # By way: the blocks of each stage, one number for each third of the multiply-adds.

@@ -17,7 +17,7 @@ import tensorflow as tf
 from harness import results
 from harness.timing import in_turn, ratio, seconds
 from harness.trainer import make_trainer
-from models.cifar import identity_resnet
+from idmatters_tf.models.cifar import identity_resnet
 
 WIDTHS, STEPS = (64, 128, 256), 3
 

@@ -22,7 +22,7 @@ from harness import results
 from harness.gradient import plain_gradient
 from harness.timing import in_turn, ratio, seconds, timed
 from idmatters_tf.curvature import GaussNewtonOperator, HessianOperator
-from models.cifar import identity_resnet
+from idmatters_tf.models.cifar import identity_resnet
 
 
 def main():

@@ -20,7 +20,7 @@ from harness import results
 from harness.gradient import plain_gradient
 from harness.timing import in_turn, ratio, timed
 from idmatters_tf.isometry import block_distances, measure
-from models.cifar import identity_resnet
+from idmatters_tf.models.cifar import identity_resnet
 
 
 def peak():

@@ -46,8 +46,8 @@ def by_hand(number, port, steps):
     from idmatters_tf.data import shapes
     from idmatters_tf.data.augment import AUGMENTATIONS
     from idmatters_tf.data.batches import TrainBatches
+    from idmatters_tf.models.cifar import identity_resnet
     from idmatters_tf.optimizers import Momentum
-    from models.cifar import identity_resnet
 
     data = shapes.load()
     train = TrainBatches(data.train_images, data.train_labels, BATCH, 0, AUGMENTATIONS["paper"])

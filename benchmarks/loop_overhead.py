@@ -25,8 +25,8 @@ from harness.trainer import make_trainer
 from idmatters_tf.data import shapes
 from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
+from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
-from models.cifar import identity_resnet
 from trainers.run.events import Events
 from trainers.run.folder import Run
 from trainers.training.session import Session

@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from harness import results
 from harness.timing import in_turn, ratio, timed
+from idmatters_tf.models.cifar import identity_resnet
+from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 from idmatters_tf.optimizers import Muon
-from models.cifar import identity_resnet
-from models.normalizer_free import normalizer_free_resnet
 
 ITERATIONS = 3
 NETWORKS = {"identity": identity_resnet, "normalizer-free": normalizer_free_resnet}

@@ -28,7 +28,7 @@ def main():
     report = results.Report(__file__, options, ["tensorflow", "keras", "numpy", "scipy"])
     commands = {
         "import tensorflow": ("-c", "import tensorflow"),
-        "import idmatters_tf, models, trainers": ("-c", "import idmatters_tf, models, trainers"),
+        "import idmatters_tf.models, trainers": ("-c", "import idmatters_tf.models, trainers"),
         "import idmatters_tf.linear": ("-c", "from idmatters_tf import linear; linear.factorize"),
         **{f"{program} --help": ("-m", program, "--help") for program in programs()},
     }

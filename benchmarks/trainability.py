@@ -40,8 +40,8 @@ from tqdm import tqdm
 from harness import sittings
 from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import TrainBatches
+from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
-from models.cifar import identity_resnet
 from trainers.run.figures import save_figure
 
 STARTS = {

@@ -22,8 +22,8 @@ import tensorflow as tf
 from harness import peer, results
 from harness.timing import in_turn, ratio, seconds
 from harness.trainer import make_trainer
+from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
-from models.cifar import identity_resnet
 
 RATE, DECAY, STEPS = 0.05, 1e-4, 3
 FORMATS = {"PyTorch": "contiguous_format", "PyTorch, channels last": "channels_last"}

@@ -17,7 +17,7 @@ import numpy as np
 from harness import results
 from harness.sittings import load
 from idmatters_tf.curvature import HessianOperator, top_eigenpairs
-from models.cifar import identity_resnet
+from idmatters_tf.models.cifar import identity_resnet
 
 COUNTS, BATCH, SAMPLE = (1, 3), 128, 128
 

@@ -30,8 +30,8 @@ from idmatters_tf.curvature import (
     top_eigenpairs,
 )
 from idmatters_tf.data import shapes
+from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
-from models.cifar import identity_resnet
 
 # By name: what makes it, and how curves are labelled.
 NETWORKS = {

@@ -23,8 +23,8 @@ from matplotlib.figure import Figure
 from idmatters_tf.data import shapes
 from idmatters_tf.isometry import block_distances
 from idmatters_tf.isometry.measurement import plot_distances
+from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
-from models.cifar import identity_resnet
 
 KINDS = {
     "identity": {},

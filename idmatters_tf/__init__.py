@@ -8,6 +8,7 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
                    ShortcutUnit, PerImageStandardization
     expressivity   residual networks that memorise any sample, in closed form
     linear         deep linear networks as mathematics: risks, factorisations, Hessians, gradient descent
+    models         the networks of the two papers, as functions that return a `keras.Model`
     optimizers     Momentum (the learning rate outside the velocity, as in TensorFlow 1), Muon (orthogonalised momentum)
     clipping       adaptive gradient clipping, for networks without normalisation
     norms          Frobenius and spectral norms of a network's kernels
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         isometry,
         layers,
         linear,
+        models,
         norms,
         optimizers,
         surgery,
@@ -56,6 +58,7 @@ __all__ = [
     "isometry",
     "layers",
     "linear",
+    "models",
     "norms",
     "optimizers",
     "surgery",

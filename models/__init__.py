@@ -1,13 +1,15 @@
-"""Networks as functions that return a `keras.Model`. Pure Keras: they run on every backend.
+"""Networks as functions that return a `keras.Model`, in pure Keras: they run on every backend.
 
-models.cifar.identity_resnet         the all-convolutional residual network of Hardt & Ma's Table 1
-models.imagenet.identity_resnet34    its variant for ImageNet, section 4.2
-models.identity.identity_network     what the two have in common, built from a models.layout.Layout
-models.cost.identity_network_cost    its parameters, operations and memory, without building it
-models.all_cnn.all_cnn_c, models.resnet.resnet, preresnet, models.densenet.densenet
-                                     what it is compared with
-models.normalizer_free.normalizer_free_resnet    blocks with trained gains, for fast training without normalisation
-models.linear.linear_residual, plain, shortcut_network    deep linear networks, for fitting and for curvature
+cifar            identity_resnet: the all-convolutional residual network of Hardt & Ma's Table 1
+imagenet         identity_resnet34: its variant for ImageNet, section 4.2
+identity         identity_network: the common builder, for any `layout.Layout`
+layout           Layout: depth, widths and ablations of these networks
+cost             identity_network_cost: parameters, operations and memory, computed without building the network
+all_cnn          all_cnn_c: the all-convolutional baseline
+resnet           resnet, preresnet: residual baselines
+densenet         densenet: the densely connected baseline
+normalizer_free  normalizer_free_resnet: blocks with trained gains, for fast training without normalisation
+linear           linear_residual, plain, shortcut_network: deep linear networks, for fitting and for curvature
 """
 
 import importlib
@@ -15,7 +17,21 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from models import all_cnn, cifar, cost, densenet, identity, imagenet, layout, linear, normalizer_free, resnet
+    from idmatters_tf.models import (
+        all_cnn,
+        cifar,
+        cost,
+        densenet,
+        identity,
+        imagenet,
+        layout,
+        linear,
+        normalizer_free,
+        resnet,
+    )
+
+if __name__ == "models":
+    raise ImportError("The networks are imported as idmatters_tf.models. This folder is its source.", name=__name__)
 
 __all__ = [
     "all_cnn",

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import keras
 
-from models.identity import identity_network
-from models.layout import Head, Initializer, Norm, Shortcut, cifar_layout
+from idmatters_tf.models.identity import identity_network
+from idmatters_tf.models.layout import Head, Initializer, Norm, Shortcut, cifar_layout
 
 
 def identity_resnet(

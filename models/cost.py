@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from models.layout import Layout
+from idmatters_tf.models.layout import Layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Cost:
 
 
 def identity_network_cost(layout: Layout, size: int, classes: int = 1000, channels: int = 3) -> Cost:
-    """Counts what `models.identity.identity_network` of a layout costs.
+    """Counts what `idmatters_tf.models.identity.identity_network` of a layout costs.
 
     Args:
-        layout: a `models.layout.Layout`, without biases, projections, normalisation and a trained head: their costs,
+        layout: a `layout.Layout`, without biases, projections, normalisation and a trained head: their costs,
             small beside the rest, are not counted.
         size: rows and columns of the square image.
         classes: the number of classes.

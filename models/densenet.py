@@ -12,7 +12,7 @@ from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf.initializers import mixed_seed
 from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.layers.basic_block import batch_normalization
-from models.resnet import logits
+from idmatters_tf.models.resnet import logits
 
 
 def densenet(

@@ -1,5 +1,5 @@
-"""All-convolutional residual networks near the identity, of any depth and width: what `models.cifar` and
-`models.imagenet` have in common.
+"""All-convolutional residual networks near the identity, of any depth and width: what `idmatters_tf.models.cifar` and
+`idmatters_tf.models.imagenet` have in common.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from idmatters_tf._keras_types import Activation
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, mixed_seed
 from idmatters_tf.layers import RandomProjection, ResidualConv2D
 from idmatters_tf.layers._arguments import decay_regularizer
-from models.layout import Layout
+from idmatters_tf.models.layout import Layout
 
 
 def identity_network(
@@ -25,10 +25,10 @@ def identity_network(
     """Builds the network of a layout.
 
     Args:
-        layout: a `models.layout.Layout`.
+        layout: a `idmatters_tf.models.layout.Layout`.
         input_shape: `(rows, cols, channels)`; rows and cols may be None.
         classes: the number of classes.
-        weight_decay, seed, name: see `models.cifar.identity_resnet`.
+        weight_decay, seed, name: see `idmatters_tf.models.cifar.identity_resnet`.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.

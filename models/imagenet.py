@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import keras
 
-from models.identity import identity_network
-from models.layout import IMAGENET, Head, Initializer, Norm, Shortcut, imagenet_layout
+from idmatters_tf.models.identity import identity_network
+from idmatters_tf.models.layout import IMAGENET, Head, Initializer, Norm, Shortcut, imagenet_layout
 
 BLOCKS = IMAGENET.blocks
 WIDTHS = IMAGENET.widths
@@ -46,7 +46,7 @@ def identity_resnet34(
         blocks: residual blocks of each stage.
         widths: channels of each stage.
         stem: channels of the first convolution.
-        bias, shortcut, head, norm, norm_first, norm_momentum: see `models.cifar.identity_resnet`; `norm="batch",
+        bias, shortcut, head, norm, norm_first, norm_momentum: see `cifar.identity_resnet`; `norm="batch",
             head="trained", bias=False` is nearest to He et al.'s.
         initializer, branch_scale, negative_slope, weight_decay, seed, name: the same.
 

@@ -1,7 +1,7 @@
 """The layout of the all-convolutional residual networks near the identity, apart from Keras.
 
-One dataclass for whatever needs it: the builders in `models.identity`, `models.cifar` and `models.imagenet`, the count
-of operations in `models.cost`, and the command lines of the programs.
+One dataclass for whatever needs it: the builders in `identity`, `cifar` and `imagenet`, the count
+of operations in `idmatters_tf.models.cost`, and the command lines of the programs.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ class Layout:
         strides: of each stage's first block; the others have stride 1.
         stem, stem_size, stem_strides: channels, kernel size and stride of the first convolution.
         bias, shortcut, head, norm, norm_first, norm_momentum, initializer, branch_scale, negative_slope: see
-            `models.cifar.identity_resnet`.
+            `idmatters_tf.models.cifar.identity_resnet`.
 
     Raises:
         ValueError: stages are missing, the stages of `blocks`, `widths` and `strides` differ in number, or a value is

@@ -30,7 +30,7 @@ def normalizer_free_resnet(
 
     A stem and an activation, then stages whose first block has stride 2, so that most of the work is done on 16x16
     pixels and fewer; an activation, the average over space, and a trained last layer that starts at zero, so that the
-    loss starts at ln(classes). All convolutions have biases. It differs from `models.cifar.identity_resnet` in the
+    loss starts at ln(classes). All convolutions have biases. It differs from `cifar.identity_resnet` in the
     gains, the biases, the two activations outside of blocks, the stride of the first stage and the head.
 
     It is meant for `idmatters_tf.optimizers.Muon`, which keeps the norm of every kernel; with other optimizers

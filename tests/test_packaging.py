@@ -6,6 +6,7 @@ import importlib
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 
@@ -67,13 +68,13 @@ def test_console_scripts_do_not_look_at_the_current_folder(folder):
 
 
 def test_a_package_that_hides_ours_is_named(folder):
-    (folder / "trainers" / "__init__.py").unlink()
-    (folder / "trainers").rmdir()
+    shutil.rmtree(folder / "trainers")
+    (folder / "models").rename(folder / "idmatters_tf")
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "trainers.plan"]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    assert f"{folder / 'models' / '__init__.py'} hides our package 'models'" in done.stderr
+    assert f"{folder / 'idmatters_tf' / '__init__.py'} hides our package 'idmatters_tf'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -107,14 +108,14 @@ def test_the_mathematics_needs_neither_keras_nor_tensorflow():
 
 def test_import_is_light():
     code = (
-        "import sys, idmatters_tf, models, trainers; "
+        "import sys, idmatters_tf.models, trainers; "
         "print([name for name in ('numpy', 'keras', 'tensorflow') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("package", ["idmatters_tf", "idmatters_tf.data", "models"])
+@pytest.mark.parametrize("package", ["idmatters_tf", "idmatters_tf.data", "idmatters_tf.models"])
 def test_submodules_load_on_first_use(package):
     module = importlib.import_module(package)
     names = set(module.__all__) - {"__version__"}
@@ -144,11 +145,11 @@ def imports_of(module, packages):
 @pytest.mark.parametrize(
     ("folder", "forbidden"),
     [
-        ("idmatters_tf", ("models", "trainers")),
+        ("idmatters_tf", ("models", "idmatters_tf.models", "trainers")),
         ("idmatters_tf/linear", ("keras", "tensorflow")),
         ("idmatters_tf/layers", ("tensorflow",)),
         ("idmatters_tf/initializers.py", ("tensorflow",)),
-        ("models", ("tensorflow", "trainers")),
+        ("models", ("models", "tensorflow", "trainers")),
         # Inside trainers: programs -> training -> cluster, run -> cli.
         ("trainers/cli", ("trainers.run", "trainers.cluster", "trainers.training")),
         ("trainers/run", ("trainers.cluster", "trainers.training")),

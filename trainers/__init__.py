@@ -23,8 +23,8 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def _check_neighbours() -> None:
-    """Raises ImportError where another package hides one of ours, as in a folder that has its own `models`."""
-    for name in ("models", "idmatters_tf"):
+    """Raises ImportError where another package hides one of ours."""
+    for name in ("idmatters_tf",):
         spec = importlib.util.find_spec(name)
         found = None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
         if found is None:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from models.layout import IMAGENET, Layout, imagenet_layout
+from idmatters_tf.models.layout import IMAGENET, Layout, imagenet_layout
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import as_dict, group, setting
 from trainers.cli.startup import import_tensorflow, run_program, say
@@ -266,13 +266,13 @@ class ImageNet(Task["StreamedImageData"]):
     def network(self, image_shape: Sequence[int], classes: int, replicas: int = 1) -> "keras.Model":
         recipe, network = self.settings.recipe, self.settings.network
         if network.model == "normalizer-free":
-            from models.normalizer_free import normalizer_free_resnet
+            from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 
             own = networks.normalizer_free_options(network.normalizer_free)
             sizes = {name: getattr(network, name) for name in ("blocks", "widths", "stem", "stem_size", "stem_strides")}
             own |= {"weight_decay": recipe.weight_penalty, "seed": recipe.seed}
             return normalizer_free_resnet(tuple(image_shape), classes, **sizes, **own)
-        from models.identity import identity_network
+        from idmatters_tf.models.identity import identity_network
 
         layout = self.settings.layout(replicas)
         return identity_network(

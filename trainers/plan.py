@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from models.cost import Cost, identity_network_cost
-from models.layout import IMAGENET, imagenet_layout
+from idmatters_tf.models.cost import Cost, identity_network_cost
+from idmatters_tf.models.layout import IMAGENET, imagenet_layout
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, group, parse, setting, with_defaults
 from trainers.cli.startup import run_program
@@ -123,7 +123,7 @@ def plan(cost: Cost, settings: Settings) -> Plan:
     the servers' connections are shared by all machines.
 
     Args:
-        cost: of the network, a `models.cost.Cost`.
+        cost: of the network, a `idmatters_tf.models.cost.Cost`.
         settings: the machines and the training.
     """
     given, training = settings.machines, settings.training

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from idmatters_tf import linear
 from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator, dense_hessian
-from models.linear import assign_weights, shortcut_network
+from idmatters_tf.models.linear import assign_weights, shortcut_network
 from tests.support import curvature_cases as cases
 
 

@@ -21,7 +21,12 @@ from tests.conftest import ROOT
 
 # What `trainers.cifar` imports between its first line and its last.
 MODULES = ("keras", "matplotlib.pyplot", "tensorflow", "tensorboard.plugins.hparams.api", "trainers.cifar")
-MODULES += ("idmatters_tf.curvature", "idmatters_tf.data.augment", "idmatters_tf.data.batches", "models.cifar")
+MODULES += (
+    "idmatters_tf.curvature",
+    "idmatters_tf.data.augment",
+    "idmatters_tf.data.batches",
+    "idmatters_tf.models.cifar",
+)
 MODULES += ("trainers.cluster.strategy", "trainers.run.events", "trainers.run.figures", "trainers.training.build")
 MODULES += ("trainers.training.export", "trainers.training.session", "trainers.training.synchronous")
 MODULES += ("trainers.training.train",)

@@ -6,7 +6,7 @@ import pytest
 
 from idmatters_tf import layers
 from idmatters_tf.isometry import block_distances, find_blocks, jacobian, measure
-from models.resnet import preresnet
+from idmatters_tf.models.resnet import preresnet
 
 
 def names(model, blocks=None):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from idmatters_tf import linear
 from idmatters_tf.isometry import block_distances, delta_orthogonal_kernel, draw_distances, jacobian, measure
 from idmatters_tf.layers import BasicBlock2D, PadShortcut2D, ResidualConv2D
-from models.cifar import identity_resnet
-from models.linear import assign_weights, linear_residual, plain
+from idmatters_tf.models.cifar import identity_resnet
+from idmatters_tf.models.linear import assign_weights, linear_residual, plain
 
 rng = np.random.default_rng(0)
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.layers.scaled import RELU_GAIN, ScaledConv2D, ScaledResidualConv2D
-from models.normalizer_free import normalizer_free_resnet
+from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 from tests.layers.test_convolutional import naive_convolution, naive_shortcut
 from tests.support.checks import check_layer, check_saving
 

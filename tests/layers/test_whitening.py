@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.layers import PatchWhitening2D
-from models.normalizer_free import normalizer_free_resnet
+from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 from tests.support.checks import check_layer, check_saving
 
 rng = np.random.default_rng(0)

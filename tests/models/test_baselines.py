@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from idmatters_tf.layers import BasicBlock2D
-from models.all_cnn import all_cnn_c
-from models.densenet import densenet
-from models.resnet import preresnet, resnet
+from idmatters_tf.models.all_cnn import all_cnn_c
+from idmatters_tf.models.densenet import densenet
+from idmatters_tf.models.resnet import preresnet, resnet
 from tests.layers.test_convolutional import naive_convolution
 from tests.models.test_cifar import convolutions, trainable_parameters
 from tests.support.checks import check_layer, check_saving

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.layers import RandomProjection, ResidualConv2D
-from models.cifar import identity_resnet
+from idmatters_tf.models.cifar import identity_resnet
 from tests.support.checks import check_saving
 
 rng = np.random.default_rng(3)

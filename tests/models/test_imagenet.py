@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from models.imagenet import RESNET34_WIDTHS, identity_resnet34
+from idmatters_tf.models.imagenet import RESNET34_WIDTHS, identity_resnet34
 from tests.support.checks import check_saving
 
 rng = np.random.default_rng(5)

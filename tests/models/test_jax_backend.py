@@ -19,8 +19,8 @@ import keras
 from idmatters_tf import layers, norms
 from idmatters_tf.expressivity import memorize
 from idmatters_tf.optimizers import Momentum
-from models import linear
-from models.cifar import identity_resnet
+from idmatters_tf.models import linear
+from idmatters_tf.models.cifar import identity_resnet
 
 rng = np.random.default_rng(0)
 images = rng.normal(size=(4, 15, 16, 3)).astype("float32")

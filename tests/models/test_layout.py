@@ -4,9 +4,9 @@ import inspect
 
 import pytest
 
-from models.cifar import identity_resnet
-from models.imagenet import identity_resnet34
-from models.layout import CIFAR, IMAGENET, Layout, cifar_layout
+from idmatters_tf.models.cifar import identity_resnet
+from idmatters_tf.models.imagenet import identity_resnet34
+from idmatters_tf.models.layout import CIFAR, IMAGENET, Layout, cifar_layout
 
 
 @pytest.mark.parametrize(("builder", "layout"), [(identity_resnet, CIFAR), (identity_resnet34, IMAGENET)])

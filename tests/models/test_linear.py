@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf import linear
-from models.linear import assign_weights, linear_residual, plain, shortcut_network, weights_of
+from idmatters_tf.models.linear import assign_weights, linear_residual, plain, shortcut_network, weights_of
 from tests.support.checks import check_saving
 from tests.support.linear_cases import random_data
 

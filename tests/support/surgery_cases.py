@@ -151,7 +151,7 @@ def preprocessing():
 
 def identity_network():
     """The package's own network, its branches no longer small."""
-    from models.cifar import identity_resnet
+    from idmatters_tf.models.cifar import identity_resnet
 
     model = identity_resnet((16, 16, 3), blocks=1, widths=(4, 8), stem=4)
     for variable in model.trainable_variables:

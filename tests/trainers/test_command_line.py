@@ -10,7 +10,7 @@ import re
 import pytest
 
 import trainers
-from models.cifar import identity_resnet
+from idmatters_tf.models.cifar import identity_resnet
 from tests.support.programs import run_here, run_in_process
 from trainers.cifar import Cifar, CifarSettings, main, parser
 from trainers.cli.arguments import UsageError

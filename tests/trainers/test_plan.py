@@ -6,10 +6,10 @@ import math
 import keras
 import pytest
 
-from models.cost import Cost, identity_network_cost
-from models.identity import identity_network
-from models.imagenet import RESNET34_WIDTHS, identity_resnet34
-from models.layout import IMAGENET, Layout
+from idmatters_tf.models.cost import Cost, identity_network_cost
+from idmatters_tf.models.identity import identity_network
+from idmatters_tf.models.imagenet import RESNET34_WIDTHS, identity_resnet34
+from idmatters_tf.models.layout import IMAGENET, Layout
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import with_defaults
 from trainers.plan import Settings, main, plan

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf import linear
-from models.linear import assign_weights, shortcut_network, weights_of
+from idmatters_tf.models.linear import assign_weights, shortcut_network, weights_of
 from tests.support.programs import run_here, run_in_process
 from trainers.cli.arguments import UsageError
 from trainers.experiments.registry import silent

@@ -111,7 +111,7 @@ def zero_network(dim: int, architecture: Architecture) -> "keras.Model":
     """
     import keras
 
-    from models.linear import shortcut_network
+    from idmatters_tf.models.linear import shortcut_network
 
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float64")
@@ -157,7 +157,7 @@ def stationary_order(
     """
     import keras
 
-    from models.linear import assign_weights, weights_of
+    from idmatters_tf.models.linear import assign_weights, weights_of
 
     model = zero_network(len(problem.X), architecture)
     shape = weights_of(model).shape

@@ -120,7 +120,7 @@ def _hessian_function(problem: Problem, depth: int, activation: str, kind: str) 
         return lambda W: linear.shortcut_hessian(W, sxx, syx, network.shortcut)
 
     from idmatters_tf.curvature import HessianOperator
-    from models.linear import assign_weights
+    from idmatters_tf.models.linear import assign_weights
     from trainers.shortcuts.theorem1 import Architecture, half_squares, zero_network
 
     units = depth // network.shortcut_depth

@@ -5,7 +5,7 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, TypeVar
 
-from models.layout import CIFAR, Layout, cifar_layout
+from idmatters_tf.models.layout import CIFAR, Layout, cifar_layout
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, group, options, setting, with_defaults
 from trainers.training.settings import Ablations, batch_norm, check_not_decreasing, check_widths, layout_options
@@ -113,7 +113,7 @@ def layout(network: Network, ablations: Ablations, replicas: int = 1) -> Layout:
 
 
 def normalizer_free_options(given: NormalizerFree) -> dict[str, Any]:
-    """Arguments of `models.normalizer_free.normalizer_free_resnet`."""
+    """Arguments of `idmatters_tf.models.normalizer_free.normalizer_free_resnet`."""
     # Runs from before the option have second kernels of 3x3.
     sizes = {"last_kernel_size": given.last_kernel_size or 3, "branch_gain": given.branch_gain}
     return {**sizes, "standardize": bool(given.standardize_kernels), "whiten_stem": bool(given.whiten_stem)}
@@ -127,34 +127,34 @@ def check_stem(stem: int, size: int, given: NormalizerFree) -> None:
 
 
 def _identity(network, ablations, common, replicas):
-    from models.identity import identity_network
+    from idmatters_tf.models.identity import identity_network
 
     return identity_network(layout(network, ablations, replicas), **common)
 
 
 def _normalizer_free(network, ablations, common, replicas):
-    from models.normalizer_free import normalizer_free_resnet
+    from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 
     own = {"blocks": network.blocks, "widths": network.widths, "stem": network.stem}
     return normalizer_free_resnet(**own, **normalizer_free_options(network.normalizer_free), **common)
 
 
 def _resnet(network, ablations, common, replicas):
-    from models.resnet import preresnet, resnet
+    from idmatters_tf.models.resnet import preresnet, resnet
 
     build = {"resnet": resnet, "preresnet": preresnet}[network.model]
     return build(network.depth, shortcut=ablations.shortcut, norm=batch_norm(replicas), **common)
 
 
 def _densenet(network, ablations, common, replicas):
-    from models.densenet import densenet
+    from idmatters_tf.models.densenet import densenet
 
     own = {"bottleneck": network.bottleneck, "dropout": network.dropout, "norm": batch_norm(replicas)}
     return densenet(network.depth, network.growth, **own, **common)
 
 
 def _all_cnn(network, ablations, common, replicas):
-    from models.all_cnn import all_cnn_c
+    from idmatters_tf.models.all_cnn import all_cnn_c
 
     return all_cnn_c(**common)
 

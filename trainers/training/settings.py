@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from models.layout import Head, Initializer, Layout, Shortcut
+from idmatters_tf.models.layout import Head, Initializer, Layout, Shortcut
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
 from trainers.cluster.description import ClusterDescription
@@ -385,7 +385,7 @@ class Settings(Protocol):
 
 
 def layout_options(network: Ablations, replicas: int) -> dict[str, Any]:
-    """The fields of a `models.layout.Layout` that the settings name."""
+    """The fields of a `idmatters_tf.models.layout.Layout` that the settings name."""
     given = {field.name: getattr(network, field.name) for field in dataclasses.fields(Ablations)}
     options = {name: value for name, value in given.items() if value is not None}
     norm = None if network.norm == "none" else batch_norm(replicas)

@@ -8,8 +8,8 @@ import tensorflow as tf
 from idmatters_tf.data import mixup, shapes
 from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
+from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum, Muon
-from models.cifar import identity_resnet
 from trainers.cluster.strategy import distribute
 from trainers.training.build import optimizer_of
 from trainers.training.learner import Learner
