@@ -160,7 +160,9 @@ def test_imports_run_one_way(folder, forbidden):
     paths = [ROOT / folder] if folder.endswith(".py") else sorted((ROOT / folder).rglob("*.py"))
     assert paths
     for path in paths:
-        for module in imported(path):
+        # The package's own list of lazily loaded modules.
+        modules = imported(path) - ({"idmatters_tf.models"} if path == ROOT / "idmatters_tf/__init__.py" else set())
+        for module in modules:
             assert not imports_of(module, forbidden), f"{path} imports {module}"
 
 
