@@ -7,7 +7,6 @@ Training walks through one endless sequence of positions: position p belongs to 
 that epoch's own permutation. Step s takes the positions from s * batch to (s + 1) * batch; a batch may span two epochs.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -16,30 +15,12 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from idmatters_tf.data.augment import CropAndFlip, InMemoryImages, Pixels
-from idmatters_tf.data.protocols import Int
+from idmatters_tf.data.protocols import ALONE, Int, Share
 
 Labels: TypeAlias = NDArray[np.integer[Any]] | Sequence[int]
 
 # Keep the random numbers of the permutation, the augmentation and cutout apart.
 _ORDER, _AUGMENTATION, _CUTOUT = 1, 2, 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Share:
-    """The part of each global batch that one input pipeline computes.
-
-    Attributes:
-        replicas: all replicas together; the global batch is divided evenly among them.
-        first: the first replica fed by this pipeline.
-        count: how many replicas it feeds.
-    """
-
-    replicas: int = 1
-    first: int = 0
-    count: int = 1
-
-
-ALONE = Share()
 
 
 def shuffled(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:

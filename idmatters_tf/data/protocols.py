@@ -7,16 +7,33 @@ EvaluationBatchSource   `batches.EvaluationBatches`, `streams.StreamEvaluationBa
 Any object with these methods can be trained on. Importing this module needs no TensorFlow.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from idmatters_tf.data.batches import Share
-
 # An integer, or an int64 scalar.
 Int: TypeAlias = Union[int, "tf.Tensor"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The part of each global batch that one input pipeline computes.
+
+    Attributes:
+        replicas: all replicas together; the global batch is divided evenly among them.
+        first: the first replica fed by this pipeline.
+        count: how many replicas it feeds.
+    """
+
+    replicas: int = 1
+    first: int = 0
+    count: int = 1
+
+
+ALONE = Share()
 
 
 class DataSet(Protocol):
@@ -61,7 +78,7 @@ class TrainBatchSource(Protocol):
         """The images and labels from `start` to `stop` of a step's global batch."""
         ...
 
-    def dataset(self, first_step: Int, steps: int, share: "Share" = ..., stride: int = 1) -> "tf.data.Dataset":
+    def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> "tf.data.Dataset":
         """The batches of `steps` steps, one element for each replica in turn."""
         ...
 
@@ -74,6 +91,6 @@ class EvaluationBatchSource(Protocol):
         """How many global batches hold all images."""
         ...
 
-    def dataset(self, share: "Share" = ..., first: Int = 0, steps: int | None = None) -> "tf.data.Dataset":
+    def dataset(self, share: Share = ALONE, first: Int = 0, steps: int | None = None) -> "tf.data.Dataset":
         """(images, labels, weights), one element for each replica in turn."""
         ...

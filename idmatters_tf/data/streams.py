@@ -14,8 +14,8 @@ from idmatters_tf._environment import cores
 from idmatters_tf.data import _decoding
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._records import Records
-from idmatters_tf.data.batches import ALONE, Share, shuffled, untuned
-from idmatters_tf.data.protocols import Int
+from idmatters_tf.data.batches import shuffled, untuned
+from idmatters_tf.data.protocols import ALONE, Int, Share
 
 _AUGMENTATION, _FLIPS = 3, 2
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idmatters_tf.data.augment import AUGMENTATIONS, CropAndFlip, InMemoryImages, standardize
-from idmatters_tf.data.batches import EvaluationBatches, Share, TrainBatches
+from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
+from idmatters_tf.data.protocols import Share
 
 rng = np.random.default_rng(4)
 IMAGES = rng.integers(0, 256, (50, 6, 8, 3), dtype=np.uint8)

@@ -12,8 +12,9 @@ from PIL import Image
 from idmatters_tf.data import _decoding, imagenet
 from idmatters_tf.data._folders import list_classes
 from idmatters_tf.data._records import Records
-from idmatters_tf.data.batches import Share, shuffled
+from idmatters_tf.data.batches import shuffled
 from idmatters_tf.data.images import DataError
+from idmatters_tf.data.protocols import Share
 from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, broken
 from tests.support.images import encoded, make_tree
 

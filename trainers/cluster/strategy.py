@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from idmatters_tf.data.batches import Share
+from idmatters_tf.data.protocols import Share
 from trainers.cli.arguments import UsageError
 from trainers.cluster.description import ClusterDescription
 
