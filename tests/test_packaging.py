@@ -6,7 +6,6 @@ import importlib
 import os
 import pkgutil
 import re
-import shutil
 import subprocess
 import sys
 
@@ -38,43 +37,14 @@ def is_program(path):
     return 'if __name__ == "__main__":\n    run_program(main)' in path.read_text()
 
 
-def start_script(name, folder, *arguments):
-    """As the console script that pip writes: its own folder, not the current one, is on the path."""
-    script = folder.parent / f"idmatters-{name}"
-    script.write_text(f"from trainers.console import {name}\n{name}()\n")
-    command = [sys.executable, str(script), *arguments]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A project of somebody who has packages of the same names."""
-    folder = tmp_path / "project"
-    for name in ("models", "trainers"):
-        (folder / name).mkdir(parents=True)
-        (folder / name / "__init__.py").write_text("")
-    return folder
-
-
-def test_console_scripts_do_not_look_at_the_current_folder(folder):
-    done = start_script("plan", folder)
-    assert done.returncode == 0, done.stderr
-    assert "35,694,336 parameters" in done.stdout
-    shown = start_script("cifar", folder, "--help")
-    assert shown.returncode == 0, shown.stderr
-    assert "usage: idmatters-cifar" in shown.stdout
-    assert "python -m" not in shown.stdout
-
-
-def test_a_package_that_hides_ours_is_named(folder):
-    shutil.rmtree(folder / "trainers")
-    (folder / "models").rename(folder / "idmatters_tf")
+def test_a_package_that_hides_ours_is_named(tmp_path):
+    (tmp_path / "idmatters_tf").mkdir()
+    (tmp_path / "idmatters_tf/__init__.py").write_text("")
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "trainers.plan"]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    assert f"{folder / 'idmatters_tf' / '__init__.py'} hides our package 'idmatters_tf'" in done.stderr
+    assert f"{tmp_path / 'idmatters_tf' / '__init__.py'} hides our package 'idmatters_tf'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
