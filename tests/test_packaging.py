@@ -1,6 +1,5 @@
 """What the package says about itself."""
 
-import ast
 import configparser
 import importlib
 import os
@@ -96,55 +95,6 @@ def test_submodules_load_on_first_use(package):
         _ = module.nothing
 
 
-def imported(path):
-    """The modules that a file imports anywhere, by absolute names."""
-    modules = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            modules |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}: a relative import"
-            modules |= {f"{node.module}.{name.name}" for name in node.names}
-    return modules
-
-
-def imports_of(module, packages):
-    return any(module == package or module.startswith(f"{package}.") for package in packages)
-
-
-@pytest.mark.parametrize(
-    ("folder", "forbidden"),
-    [
-        ("idmatters_tf", ("models", "idmatters_tf.models", "trainers")),
-        ("idmatters_tf/linear", ("keras", "tensorflow")),
-        ("idmatters_tf/layers", ("tensorflow",)),
-        ("idmatters_tf/initializers.py", ("tensorflow",)),
-        ("models", ("models", "tensorflow", "trainers")),
-        # Inside trainers: programs -> training -> cluster, run -> cli.
-        ("trainers/cli", ("trainers.run", "trainers.cluster", "trainers.training")),
-        ("trainers/run", ("trainers.cluster", "trainers.training")),
-        ("trainers/cluster", ("trainers.run", "trainers.training")),
-    ],
-)
-def test_imports_run_one_way(folder, forbidden):
-    paths = [ROOT / folder] if folder.endswith(".py") else sorted((ROOT / folder).rglob("*.py"))
-    assert paths
-    for path in paths:
-        # The package's own list of lazily loaded modules.
-        modules = imported(path) - ({"idmatters_tf.models"} if path == ROOT / "idmatters_tf/__init__.py" else set())
-        for module in modules:
-            assert not imports_of(module, forbidden), f"{path} imports {module}"
-
-
-def test_what_programs_share_imports_no_program():
-    rooms = ("cli", "run", "cluster", "training")
-    allowed = [f"trainers.{room}" for room in rooms]
-    for room in rooms:
-        for path in (ROOT / "trainers" / room).rglob("*.py"):
-            programs = [name for name in imported(path) if imports_of(name, ["trainers"])]
-            assert all(imports_of(name, allowed) for name in programs), f"{path} imports {programs}"
-
-
 def test_the_version_is_the_changelogs_newest():
     version = packaging.version.Version(idmatters_tf.__version__)
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
@@ -156,45 +106,3 @@ def test_the_version_is_the_changelogs_newest():
 @pytest.mark.parametrize("package", ["idmatters_tf", "models", "trainers"])
 def test_type_checkers_see_the_annotations(package):
     assert (ROOT / package / "py.typed").is_file()
-
-
-@pytest.mark.parametrize("package", ["idmatters_tf", "models", "trainers"])
-def test_every_public_function_is_annotated(package):
-    places = []
-    for path in sorted((ROOT / package).rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        places += [f"{name}:{place}" for place in not_annotated(ast.parse(path.read_text()).body)]
-    assert not places, "not annotated:\n" + "\n".join(places)
-
-
-def test_what_is_not_annotated_is_found():
-    source = "def whole(x: int, *others: int, **names: int) -> int: ...\n"
-    assert not list(not_annotated(ast.parse(source).body))
-    for part in ("x: int", "*others: int", "**names: int", " -> int"):
-        broken = source.replace(part, part.removesuffix(": int").removesuffix(" -> int"))
-        assert list(not_annotated(ast.parse(broken).body)), broken
-    source = "class Whole:\n    def __init__(self, x): ...\n    def _hidden(self, x): ...\n"
-    assert list(not_annotated(ast.parse(source).body)) == ["2 Whole.__init__: x"]
-    assert list(not_annotated(ast.parse("if True:\n    def part() -> int: ...\nelse:\n    def part(): ...\n").body))
-
-
-def not_annotated(body, owner=""):
-    """The places in the public functions and methods of a module or class: line, name and what lacks an annotation."""
-    for node in body:
-        if isinstance(node, (ast.If, ast.Try)):
-            yield from not_annotated([*node.body, *node.orelse], owner)
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            yield from not_annotated(node.body, f"{owner}{node.name}.")
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        # A special method's types are its protocol's, except where the caller names the arguments.
-        if node.name.startswith("_") and node.name not in ("__init__", "__call__"):
-            continue
-        bound = owner and not any(isinstance(by, ast.Name) and by.id == "staticmethod" for by in node.decorator_list)
-        received = [*node.args.posonlyargs, *node.args.args][1 if bound else 0 :] + node.args.kwonlyargs
-        received += [star for star in (node.args.vararg, node.args.kwarg) if star is not None]
-        missing = [each.arg for each in received if each.annotation is None]
-        # What `__init__` returns goes without saying.
-        missing += ["what it returns"] if node.returns is None and node.name != "__init__" else []
-        if missing:
-            yield f"{node.lineno} {owner}{node.name}: {', '.join(missing)}"
