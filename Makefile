@@ -55,7 +55,7 @@ gallery: $(VENV)/installed  ## run the examples anew and record what they print 
 	$(BIN)/python docs/gallery/record.py $(EXAMPLES)
 
 user: docs  ## play a new user: fresh environments, the wheel, README.md, TensorBoard and the site in Chromium
-	$(PYTHON) .ci/new_user.py --screenshots build/seen
+	$(BIN)/python .ci/new_user.py --screenshots build/seen
 
 bench: $(VENV)/installed  ## run the benchmarks, each against an alternative (half an hour; PyTorch only if it is installed)
 	$(BIN)/python benchmarks/everything.py
