@@ -32,8 +32,9 @@ faults: $(VENV)/installed  ## 100 SIGKILLs and many other faults; goes on where 
 
 lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=tests/linear for a part of them)
 	$(PYTHON) -m venv $(VENV)-lowest
-	$(PYTHON) .ci/lowest_versions.py > $(VENV)-lowest/constraints.txt
-	$(VENV)-lowest/bin/pip install --quiet --upgrade pip
+	$(VENV)-lowest/bin/pip install --quiet --upgrade pip uv
+	$(VENV)-lowest/bin/uv pip compile --quiet --python $(VENV)-lowest/bin/python --resolution lowest-direct \
+		--extra tensorflow-cpu --extra train --extra test --output-file $(VENV)-lowest/constraints.txt setup.cfg
 	$(VENV)-lowest/bin/pip install --quiet --constraint $(VENV)-lowest/constraints.txt --editable '.[tensorflow-cpu,train,test]'
 	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder $(TESTS)
 
