@@ -8,6 +8,9 @@ TEST_PROCESSES ?= 3
 # Tests that have longer variants under --more-faults.
 LONGER := tests/trainers/cluster/test_clusters.py tests/test_cifar_on_jax.py tests/callbacks/test_exact_resume.py
 
+# Modules are compiled when they are first imported, not all 11,000 during the installation.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help train test faults lowest lint format docs gallery user bench wheel clean
 
@@ -17,7 +20,7 @@ help:  ## this list
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[tensorflow,train,dev]'
+	$(BIN)/pip install --quiet --no-compile --editable '.[tensorflow,train,dev]'
 	touch $@
 
 train: $(VENV)/installed  ## set up, then train on the built-in data (two minutes, no network needed after set-up)
@@ -62,7 +65,7 @@ bench: $(VENV)/installed  ## run the benchmarks, each against an alternative (ha
 	$(BIN)/python benchmarks/everything.py
 
 wheel: $(VENV)/installed  ## build the wheel into dist/
-	$(BIN)/python -m build --wheel
+	$(BIN)/python -m build --no-isolation --wheel
 
 clean:  ## remove what was set up and built; runs/ stays
 	rm -rf $(VENV) $(VENV)-lowest build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
