@@ -103,6 +103,6 @@ def test_the_version_is_the_changelogs_newest():
         assert re.findall(pattern, (ROOT / file).read_text(), re.MULTILINE) == [idmatters_tf.__version__], file
 
 
-@pytest.mark.parametrize("package", ["idmatters_tf", "models", "trainers"])
+@pytest.mark.parametrize("package", ["idmatters_tf", "idmatters_tf/models", "trainers"])
 def test_type_checkers_see_the_annotations(package):
     assert (ROOT / package / "py.typed").is_file()
