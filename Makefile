@@ -8,6 +8,9 @@ TEST_PROCESSES ?= 3
 # Tests that have longer variants under --more-faults.
 LONGER := tests/trainers/cluster/test_clusters.py tests/test_cifar_on_jax.py tests/callbacks/test_exact_resume.py
 
+# Modules are compiled when they are first imported, not all 11,000 during the installation.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help train test faults lowest lint format docs gallery user bench wheel clean
 
@@ -17,7 +20,7 @@ help:  ## this list
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[tensorflow,train,dev]'
+	$(BIN)/pip install --quiet --no-compile --editable '.[tensorflow,train,dev]'
 	touch $@
 
 train: $(VENV)/installed  ## set up, then train on the built-in data (two minutes, no network needed after set-up)
@@ -32,13 +35,16 @@ faults: $(VENV)/installed  ## 100 SIGKILLs and many other faults; goes on where 
 
 lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=tests/linear for a part of them)
 	$(PYTHON) -m venv $(VENV)-lowest
-	$(PYTHON) .ci/lowest_versions.py > $(VENV)-lowest/constraints.txt
-	$(VENV)-lowest/bin/pip install --quiet --upgrade pip
+	$(VENV)-lowest/bin/pip install --quiet --upgrade pip uv
+	$(VENV)-lowest/bin/uv pip compile --quiet --python $(VENV)-lowest/bin/python --resolution lowest-direct \
+		--extra tensorflow-cpu --extra train --extra test --output-file $(VENV)-lowest/constraints.txt setup.cfg
 	$(VENV)-lowest/bin/pip install --quiet --constraint $(VENV)-lowest/constraints.txt --editable '.[tensorflow-cpu,train,test]'
 	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder $(TESTS)
 
-lint: $(VENV)/installed  ## check style and types
+lint: $(VENV)/installed  ## check style, annotations, imports and types
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --select ANN201,ANN204,ANN205,ANN206 --config lint.flake8-annotations.ignore-fully-untyped=false .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
@@ -53,13 +59,13 @@ gallery: $(VENV)/installed  ## run the examples anew and record what they print 
 	$(BIN)/python docs/gallery/record.py $(EXAMPLES)
 
 user: docs  ## play a new user: fresh environments, the wheel, README.md, TensorBoard and the site in Chromium
-	$(PYTHON) .ci/new_user.py --screenshots build/seen
+	$(BIN)/python .ci/new_user.py --screenshots build/seen
 
 bench: $(VENV)/installed  ## run the benchmarks, each against an alternative (half an hour; PyTorch only if it is installed)
 	$(BIN)/python benchmarks/everything.py
 
 wheel: $(VENV)/installed  ## build the wheel into dist/
-	$(BIN)/python -m build --wheel
+	$(BIN)/python -m build --no-isolation --wheel
 
 clean:  ## remove what was set up and built; runs/ stays
 	rm -rf $(VENV) $(VENV)-lowest build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

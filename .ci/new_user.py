@@ -1,6 +1,6 @@
 """Plays a new user: installs the wheel, follows README.md, looks at TensorBoard, and hands the exported models on.
 
-    python3 .ci/new_user.py --screenshots build/seen                 all of it, in fresh environments: needs the network
+    .venv/bin/python .ci/new_user.py --screenshots build/seen        all of it, in fresh environments: needs the network
     python3 .ci/new_user.py --packages-of .venv --quick runs/quick --wheel dist/NAME.whl        its short form, for CI
 
 The user works in a folder that has packages named `models` and `trainers` already, with the console scripts of an
@@ -23,8 +23,6 @@ import sys
 import tempfile
 import time
 import urllib.request
-
-import chromium
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -198,39 +196,70 @@ def check_tensorboard(address):
     assert {"dataset", "learning_rate", "seed"} <= columns, columns
 
 
+def find_chromium():
+    """Return the path of a Chromium, the environment's CHROMIUM or one of the usual names, or None."""
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next(filter(None, map(shutil.which, (os.environ.get("CHROMIUM", ""), *names))), None)
+
+
+@contextlib.contextmanager
+def chromium(path):
+    """Open a headless browser that reaches this machine alone."""
+    # With `make user`; the short form for CI does without.
+    from playwright.sync_api import sync_playwright
+
+    alone = "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost , EXCLUDE 127.0.0.1"
+    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=path, args=[alone]) as browser:
+        yield browser
+
+
+@contextlib.contextmanager
+def opened(browser, url, size, faults):
+    """Open a page; errors of its scripts are added to `faults`."""
+    width, height = size
+    page = browser.new_page(viewport={"width": width, "height": height}, is_mobile=width < 600)
+    page.set_default_timeout(60_000)
+    page.on("pageerror", lambda error: faults.append(f"{url}: {error}"))
+    page.goto(url)
+    yield page
+    page.close()
+
+
 def look_at_tensorboard(browser, address, keep):
-    """Three of its pages, as they appear on a screen."""
+    """Take screenshots of three pages of TensorBoard once their curves, images and settings are shown."""
+    faults = []
     drawn = "document.querySelectorAll('card-view tb-data-table-content-row').length >= 2"
     for name, fragment, texts, ready in (
         ("scalars", "timeseries", ("loss", "top1_error"), drawn),
         ("images", "images", ("training_images",), "true"),
         ("hparams", "hparams", ("best test error", "learning_rate"), "true"),
     ):
-        page = browser.open(f"{address}/#{fragment}", *WIDE)
-        page.wait_for_text(*texts)
-        page.wait_for(f"{ready} && !document.querySelector('mat-spinner')")
-        # Curves and images are drawn a moment after they have been received.
-        time.sleep(2)
-        page.screenshot(keep / f"tensorboard-{name}.png")
-        page.close()
+        with opened(browser, f"{address}/#{fragment}", WIDE, faults) as page:
+            for text in texts:
+                page.get_by_text(text).locator("visible=true").first.wait_for()
+            page.wait_for_function(f"{ready} && !document.querySelector('mat-spinner')")
+            # Curves and images are drawn a moment after they have been received.
+            page.wait_for_timeout(2000)
+            page.screenshot(path=keep / f"tensorboard-{name}.png")
+    assert not faults, "\n".join(faults)
 
 
 def look_at_site(browser, site, keep):
-    """Every page, wide and narrow: nothing sticks out, every image is there, no script fails."""
+    """Check every page, wide and narrow: nothing is wider than the screen, no image is missing, no script fails."""
     pages = [path for path in sorted(site.rglob("*.html")) if not {"_modules", "_static"} & set(path.parts)]
     faults = []
     for path in pages:
         for name, size in (("wide", WIDE), ("narrow", NARROW)):
-            page = browser.open(path.as_uri(), *size)
-            width = page.evaluate("document.documentElement.scrollWidth")
-            if width > size[0]:
-                faults.append(f"{path.relative_to(site)} is {width} pixels wide on a screen of {size[0]}")
-            missing = "[...document.images].filter(each => !each.naturalWidth).map(each => each.getAttribute('src'))"
-            faults += [f"{path.relative_to(site)}: {source} is missing" for source in page.evaluate(missing)]
-            if path.parent == site:
-                page.screenshot(keep / f"site-{path.stem}-{name}.png")
-            page.close()
-    faults += browser.errors
+            with opened(browser, path.as_uri(), size, faults) as page:
+                width = page.evaluate("document.documentElement.scrollWidth")
+                if width > size[0]:
+                    faults.append(f"{path.relative_to(site)} is {width} pixels wide on a screen of {size[0]}")
+                missing = (
+                    "[...document.images].filter(each => !each.naturalWidth).map(each => each.getAttribute('src'))"
+                )
+                faults += [f"{path.relative_to(site)}: {source} is missing" for source in page.evaluate(missing)]
+                if path.parent == site:
+                    page.screenshot(path=keep / f"site-{path.stem}-{name}.png")
     assert not faults, "\n".join(faults)
     return len(pages)
 
@@ -244,7 +273,7 @@ def main():
         "--screenshots", type=pathlib.Path, metavar="DIR", help="look with a browser, keep what it sees"
     )
     options = parser.parse_args()
-    short, path = options.packages_of is not None, chromium.find()
+    short, path = options.packages_of is not None, find_chromium()
     with tempfile.TemporaryDirectory(prefix="new-user-") as name:
         folder = pathlib.Path(name)
         with step("an environment with the wheel, one with TensorFlow alone"):
@@ -289,7 +318,7 @@ def main():
             return
         keep = options.screenshots
         keep.mkdir(parents=True, exist_ok=True)
-        with chromium.Chromium(path) as browser:
+        with chromium(path) as browser:
             with tensorboard(user, folder) as address, step(f"TensorBoard in Chromium: {keep}"):
                 look_at_tensorboard(browser, address, keep)
             site = ROOT / "build/site"

@@ -72,7 +72,7 @@ def _enter(keras: ModuleType) -> None:
 class _AfterKeras:
     """An import hook that enters the names once Keras has been executed, and then removes itself."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._searching = False
 
     def find_spec(

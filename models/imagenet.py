@@ -31,7 +31,7 @@ def identity_resnet34(
     seed: int = 0,
     name: str = "identity_resnet34",
 ) -> keras.Model:
-    """ "An all-convolutional variant of the 34-layer network": residual convolutions and a single ReLU in each block.
+    """Build "an all-convolutional variant of the 34-layer network": residual convolutions, one ReLU in each block.
 
     The paper says no more than that, and "35.7M trainable parameters", which no plain ResNet-34 has (21.1 million).
     The layout is therefore our choice: the blocks and the 7x7 stem of 64 channels and stride 2 are those of He et al.

@@ -1,7 +1,7 @@
 """The console scripts `idmatters-NAME`: the programs without `python -m`.
 
 `python -m trainers.NAME` looks for packages in the current folder first; these do not, so that they also work in a
-folder that has its own `models` or `trainers`.
+folder that has its own `trainers`.
 """
 
 import importlib

@@ -18,6 +18,7 @@ from typing import IO
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import LAUNCHER_VARIABLE, run_program
+from trainers.cli.text import CONSOLE_VARIABLE, uses_console_scripts
 from trainers.cluster import token
 from trainers.run.signals import SignalHandler
 
@@ -81,7 +82,8 @@ def as_module(words: Sequence[str]) -> list[str]:
 def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process that finds this package: this process's and the variables given."""
     path = os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, **variables, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    form = {CONSOLE_VARIABLE: "1"} if uses_console_scripts() else {}
+    return {**os.environ, **variables, **form, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def check_program(name: str) -> None:

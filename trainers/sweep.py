@@ -5,7 +5,6 @@ import importlib
 import itertools
 import os
 import pathlib
-import shlex
 import signal
 import sys
 import time
@@ -17,6 +16,7 @@ from idmatters_tf._environment import cores
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import Option, add_options, options, parse, setting, with_defaults
 from trainers.cli.startup import run_program, say
+from trainers.cli.text import program_command
 from trainers.launch import Processes, add_command, as_module, check_program, command_of
 from trainers.run.folder import Run
 from trainers.training.program import split
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs = runs_of(command[0], command[1:], settings)
     if settings.dry_run:
         for arguments in runs.values():
-            print(shlex.join(["python", "-m", f"trainers.{command[0]}", *arguments]))
+            print(program_command(f"trainers.{command[0]}", *arguments))
         return 0
     jobs = min(settings.jobs, cores())
     if jobs < settings.jobs:
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if 2 in codes.values():
         return 2
     if received is not None:
-        same = shlex.join(["python", "-m", "trainers.sweep", *(sys.argv[1:] if argv is None else argv)])
+        same = program_command("trainers.sweep", *(sys.argv[1:] if argv is None else argv))
         finished = sum(code == 0 for code in codes.values())
         say(f"stopped by {received.name} with {finished} of {len(runs)} runs finished. To go on: {same}")
         return 128 + received

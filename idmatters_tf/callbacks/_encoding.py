@@ -117,7 +117,7 @@ def read(folder: str | os.PathLike) -> Any:
         return decode(json.loads((folder / STATE).read_text(encoding="utf-8")), {name: arrays[name] for name in arrays})
 
 
-def _class_named(module, name) -> Any:
+def _class_named(module: str, name: str) -> Any:
     found: Any = getattr(importlib.import_module(module), name) if module.startswith(f"{_PACKAGE}.") else None
     if not dataclasses.is_dataclass(found):
         raise ValueError(f"{module}.{name} is not a dataclass of {_PACKAGE}.")

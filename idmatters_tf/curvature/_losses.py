@@ -56,7 +56,7 @@ class Term:
 
     @property
     def expects(self) -> str | None:
-        """ "categorical" or "binary" where the loss takes the outputs for probabilities, else None."""
+        """Kind of probabilities that the loss expects, "categorical" or "binary", or None for other losses."""
         function = _keras_losses.plain_function(self.loss)
         if function is None and isinstance(self.loss, keras.losses.Loss):
             # Keras 3.16 has it in the configuration alone.

@@ -46,7 +46,7 @@ class ImageData:
     class_names: tuple[str, ...]
     origin: str
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for split in ("train", "test"):
             images, labels = getattr(self, f"{split}_images"), getattr(self, f"{split}_labels")
             if images.dtype != np.uint8 or images.ndim != 4 or not len(images):

@@ -141,7 +141,7 @@ class StreamEvaluationBatches:
 class _Files:
     """Reads `idmatters_tf.data._folders.ImageFiles` in `tf.data`."""
 
-    def __init__(self, files):
+    def __init__(self, files: ImageFiles) -> None:
         with tf.device("CPU:0"):
             # As bytes: a file system's names need not be UTF-8.
             self._names = tf.constant([os.fsencode(name) for name in files.names])
@@ -170,7 +170,7 @@ class _Files:
 class _Records:
     """Reads `idmatters_tf.data._records.Records` in `tf.data`; the methods are those of `_Files`."""
 
-    def __init__(self, records):
+    def __init__(self, records: Records) -> None:
         self.look_up, self.read = records.reader()
 
     def decoded(self, chosen, size, decode):

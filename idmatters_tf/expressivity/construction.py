@@ -172,7 +172,7 @@ def _unit_by_unit(Z, norms, surrogates, order, progress):
 class _Points:
     """The points in the order in which they are moved, in both precisions, and the surrogate labels."""
 
-    def __init__(self, Z, norms, surrogates):
+    def __init__(self, Z: Floats, norms: Floats, surrogates: Floats) -> None:
         self.Z, self.norms, self.surrogates = Z, norms, surrogates
         self._single = Z.astype(np.float32)
 

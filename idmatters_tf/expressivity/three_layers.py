@@ -59,7 +59,7 @@ class ThreeLayers:
 
     @property
     def groups(self) -> int:
-        """p."""
+        """Number of groups, p."""
         return (len(self.slopes) + 1) // 2
 
     @property

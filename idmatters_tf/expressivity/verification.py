@@ -77,7 +77,8 @@ def verify(
 
 def _by_norm(model, x):
     """The rows in the order of their projections' norms, so that the rows of a batch fire in the same few blocks and
-    the layer's look-ahead passes over the others; in the rows' own order for a model of another kind."""
+    the layer's look-ahead passes over the others; in the rows' own order for a model of another kind.
+    """
     try:
         projection = model.get_layer("projection").weights
     except ValueError:

@@ -19,7 +19,7 @@ class ImageLayer(Protocol):
 
 
 def checked_data_format(value: str | None, layer: keras.layers.Layer) -> str:
-    """ "channels_last" or "channels_first"; Keras' setting for None."""
+    """Return "channels_last" or "channels_first"; Keras' setting for None."""
     return one_of("data_format", value or keras.config.image_data_format(), ("channels_last", "channels_first"), layer)
 
 

@@ -5,7 +5,6 @@ import inspect
 import json
 import os
 import pathlib
-import re
 
 import pytest
 
@@ -100,27 +99,6 @@ def help_texts():
         yield module.parser().format_help()
         for command in getattr(module, "COMMANDS", ()):
             yield module.parser(command).format_help()
-
-
-@pytest.mark.parametrize(("columns", "widest"), [(70, 68), (300, 110)])
-def test_help_is_as_wide_as_the_terminal(monkeypatch, columns, widest):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    for text in help_texts():
-        lines = text.splitlines()
-        assert widest - 20 < max(map(len, lines)), text
-        # Commands are not broken, so that they can be copied; nor is an option with its choices.
-        wide = [
-            line for line in lines if len(line) > widest and not re.fullmatch(r" +\[?--[\w-]+( \{\S*| \| --\S*)", line)
-        ]
-        assert all(line.startswith(("  python -m trainers.", "      --")) and "   " not in line[2:] for line in wide), (
-            wide
-        )
-
-
-def test_remarks_stand_beside_commands_or_below(monkeypatch):
-    for columns, between in ((120, "                      "), (60, "\n      ")):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        assert f"trainers.cifar --preset quick{between}the built-in data, two minutes on two" in parser().format_help()
 
 
 def test_every_help_names_the_exit_codes():

@@ -3,6 +3,7 @@
 import json
 import shlex
 import signal
+import sys
 import time
 
 import pytest
@@ -59,11 +60,15 @@ def finished_run(folder, words, error):
     (folder / "result.json").write_text(json.dumps({**numbers, "seconds": 60.0}))
 
 
-def test_a_sweep_starts_its_runs_and_reports(tmp_path, capfd):
+def test_a_sweep_starts_its_runs_and_reports(tmp_path, capfd, monkeypatch):
     words = ["--seeds", "7", "8", "--out", str(tmp_path), "--", "cifar", "--dataset", "shapes"]
     assert main(["--dry-run", *words]) == 0
     assert list(tmp_path.iterdir()) == []
-    assert capfd.readouterr().out.count("python -m trainers.cifar") == 2
+    assert capfd.readouterr().out.count("python -m trainers.cifar --dataset shapes --seed") == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "argv", ["/usr/bin/idmatters-sweep"])
+        assert main(["--dry-run", *words]) == 0
+    assert capfd.readouterr().out.count("idmatters-cifar --dataset shapes --seed") == 2
     for seed in (7, 8):
         finished_run(tmp_path / f"seed-{seed}", ["--dataset", "shapes", "--seed", str(seed)], seed / 100)
     assert main(["--format", "pdf", "--jobs", "1000", *words]) == 0

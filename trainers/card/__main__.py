@@ -15,7 +15,7 @@ from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.reading import read_json
 from trainers.cli.settings import add_options, as_dict, make, parse, setting, with_defaults
 from trainers.cli.startup import import_tensorflow, run_program, say, tell
-from trainers.cli.text import join_command
+from trainers.cli.text import join_command, program_command
 from trainers.imagenet import ImageNet
 from trainers.run.folder import DataDescription, Run
 from trainers.run.lock import locked
@@ -117,7 +117,7 @@ def read(folder: str, data_dir: str | None = None) -> Finished:
     if result is None:
         raise UsageError(
             f"{run.path} is not finished. Finish it: "
-            + join_command(["python", "-m", task_type.program, "--resume", "--out", run.path])
+            + program_command(task_type.program, "--resume", "--out", run.path)
         )
     changes = {"precision": "float32"} if data_dir is None else {"precision": "float32", "data_dir": data_dir}
     settings = make(task_type.settings_type, {**config["settings"], **changes}, run.config_path)
@@ -197,7 +197,7 @@ def _network(finished: Finished, rounding: Any) -> "keras.Model":
         raise UsageError(f"{run.path} has no intact checkpoint. Train it again with another --out.")
     if step != last:
         # Its error, the number of steps and the figure would be those of other weights.
-        again = join_command(["python", "-m", finished.task.program, "--resume", "--out", run.path])
+        again = program_command(finished.task.program, "--resume", "--out", run.path)
         raise UsageError(
             f"the newest intact checkpoint of {run.path} is that of step {step}, not of its last step {last}. Remove "
             f"{run.result_path}, then train the rest again: {again}"

@@ -1,0 +1,1 @@
+"""Command lines, messages and exit codes that all programs share."""

@@ -9,12 +9,11 @@ import itertools
 import pathlib
 import re
 import shutil
-import sys
 import textwrap
 from typing import Any, NoReturn
 
 import idmatters_tf
-from trainers.cli.text import escape_controls
+from trainers.cli.text import escape_controls, uses_console_scripts
 
 _WIDTH = 110
 # The columns that a remark beside a command needs at least; where there are fewer, it stands below.
@@ -42,8 +41,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, and whose options cannot be abbreviated."""
 
     def __init__(self, **kwargs: Any):
-        # Under the name that it was started by: python -m trainers.NAME, or the console script idmatters-NAME.
-        if pathlib.Path(sys.argv[0]).name.startswith("idmatters-"):
+        if uses_console_scripts():
             for name in ("prog", "usage", "epilog"):
                 if kwargs.get(name):
                     kwargs[name] = kwargs[name].replace("python -m trainers.", "idmatters-")

@@ -62,7 +62,7 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
 class _Interrupts:
     """Ends the process on Ctrl-C with an orderly exception, and at once where a library has swallowed that."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.received = False
         # Ignored from the start, as in the background of a script: it stays so.
         self._wanted = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN

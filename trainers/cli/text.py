@@ -1,7 +1,13 @@
 """Text that is safe to print: escaped control characters, abbreviated values, quoted commands."""
 
+import os
+import pathlib
+import sys
 from collections.abc import Iterable
 from typing import Any
+
+# Set in processes started by a console script: the commands that they print are console scripts as well.
+CONSOLE_VARIABLE = "IDMATTERS_CONSOLE"
 
 
 def escape_controls(text: str, keep: str = "") -> str:
@@ -32,6 +38,25 @@ def abbreviate(value: Any, most: int = 200) -> str:
 def join_command(words: Iterable[Any]) -> str:
     """Return words as one line for a shell; words with control characters are in the form $'...' of bash and zsh."""
     return " ".join(_quote(str(word)) for word in words)
+
+
+def uses_console_scripts() -> bool:
+    """Return True if this process, or the program that started it, is a console script `idmatters-NAME`."""
+    return pathlib.Path(sys.argv[0]).name.startswith("idmatters-") or CONSOLE_VARIABLE in os.environ
+
+
+def program_command(module: str, *words: Any) -> str:
+    """Return the shell command of a program, in the form in which this process was started.
+
+    Args:
+        module: module of the program, such as "trainers.cifar".
+        words: arguments of the program.
+
+    Returns:
+        `idmatters-NAME ...` in a console script, `python -m trainers.NAME ...` otherwise.
+    """
+    start = [module.replace("trainers.", "idmatters-")] if uses_console_scripts() else ["python", "-m", module]
+    return join_command([*start, *words])
 
 
 def _quote(word: str) -> str:

@@ -385,7 +385,7 @@ class ClusterClient:
         """What to do after the loss of a task."""
         return f"{self._advice()} To go on, start every task again with the same command."
 
-    def _die(self, reason, advice="") -> NoReturn:
+    def _die(self, reason: str, advice: str = "") -> NoReturn:
         # The main thread may be inside a collective operation that nothing can interrupt. What is on disk is complete
         # at any moment, so nothing is lost by ending here.
         self._ended = True

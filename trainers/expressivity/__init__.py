@@ -1,0 +1,1 @@
+"""Experiments on networks that memorize a data set."""

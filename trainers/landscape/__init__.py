@@ -1,0 +1,1 @@
+"""Experiments on the loss landscape of deep linear networks."""

@@ -1,0 +1,1 @@
+"""Folders of runs: settings, records, figures and locks."""

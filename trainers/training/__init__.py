@@ -1,0 +1,1 @@
+"""Training loop, tasks, recipes and checkpoints of the training programs."""

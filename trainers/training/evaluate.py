@@ -5,7 +5,7 @@ import pathlib
 from idmatters_tf._checkpointing import saved_steps
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, say, tell
-from trainers.cli.text import join_command
+from trainers.cli.text import program_command
 from trainers.run.folder import Run, check_exports
 from trainers.run.lock import locked
 from trainers.training.task import Task
@@ -13,7 +13,7 @@ from trainers.training.task import Task
 
 def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     """Prints the test error of the newest checkpoint, on this machine alone wherever it was trained."""
-    _require_checkpoint(run)
+    _require_checkpoint(task, run)
     data = task.data
     import_tensorflow()
     from trainers.cluster import strategy as strategies
@@ -49,7 +49,7 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
         PathOccupied: something stands where the exports go; nothing is touched.
         UsageError: another process uses the folder.
     """
-    _require_checkpoint(run)
+    _require_checkpoint(task, run)
     described = run.data()
     folder = pathlib.Path(out or run.path)
     check_exports(folder)
@@ -66,9 +66,9 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
     return 0
 
 
-def _require_checkpoint(run):
+def _require_checkpoint(task, run):
     if not saved_steps(run.checkpoints_path):
-        resume = join_command(["--resume", "--out", run.path])
+        resume = program_command(task.program, "--resume", "--out", run.path)
         raise UsageError(f"{run.path} has no checkpoints yet. Train it first: {resume}")
 
 

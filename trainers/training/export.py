@@ -12,7 +12,7 @@ from idmatters_tf._replacing import replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import say, tell
-from trainers.cli.text import join_command
+from trainers.cli.text import program_command
 from trainers.run.folder import Run, check_exports
 from trainers.training import preprocessing as fitted
 from trainers.training.build import in_float32
@@ -115,9 +115,8 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
         failure = why_not_written(error, folder)
         if failure is None:
             raise
-        again = join_command(
-            ["--export-only", run.path, *([] if folder == pathlib.Path(run.path) else ["--out", folder])]
-        )
+        other = [] if folder == pathlib.Path(run.path) else ["--out", folder]
+        again = program_command(task.program, "--export-only", run.path, *other)
         raise RunError(f"the export to {folder} failed: {failure[0]}.", f"{failure[1]}, then use {again}") from error
 
 

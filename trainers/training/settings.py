@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from idmatters_tf.models.layout import Head, Initializer, Layout, Shortcut
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
+from trainers.cli.text import program_command
 from trainers.cluster.description import ClusterDescription
 
 Strategy = Literal["auto", "one", "mirrored", "multi-worker", "parameter-server"]
@@ -436,7 +437,7 @@ def resolve_strategy(name: str, cluster: ClusterDescription | None) -> str:
         if name in ("multi-worker", "parameter-server"):
             raise UsageError(
                 f"--strategy {name} needs a cluster, but neither TF_CONFIG nor Slurm describes one of several tasks. "
-                f"To try it on this machine: python -m trainers.launch --workers 2 "
+                f"To try it on this machine: {program_command('trainers.launch', '--workers', 2)} "
                 f"{'--ps 1 ' * (name != 'multi-worker')}-- ..."
             )
     elif of_cluster != name:

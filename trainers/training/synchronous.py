@@ -131,7 +131,7 @@ class SynchronousTrainer:
 class _CommonStop:
     """How all workers stop after the same step: each one's signal is summed with the gradients of the next update."""
 
-    def __init__(self, alone):
+    def __init__(self, alone: bool) -> None:
         self._alone, self._previous = alone, None
 
     def request(self, handler):

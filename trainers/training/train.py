@@ -9,7 +9,7 @@ from idmatters_tf._checkpointing import saved_steps
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict, options
 from trainers.cli.startup import import_tensorflow, say, say_nothing, tell
-from trainers.cli.text import as_text, join_command
+from trainers.cli.text import as_text, program_command
 from trainers.cluster.client import ClusterClient
 from trainers.cluster.description import find
 from trainers.cluster.join import Cluster, join
@@ -143,7 +143,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         say_once("compiling the training step ...")
         signal = trainer.fit(session, train_batches, callbacks)
     if signal is not None:
-        resume = join_command(["python", "-m", task.program, "--resume", "--out", run.path])
+        resume = program_command(task.program, "--resume", "--out", run.path)
         same_command = resume if cluster.alone else "the same command"
         say_once(f"stopped by {signal.name}; saved. To go on: {same_command}")
         return 128 + signal

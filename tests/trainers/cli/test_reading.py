@@ -2,13 +2,16 @@
 
 import json
 import math
+import os
 import subprocess
+import sys
 
 import pytest
 
 from trainers.cli.reading import MOST_LEVELS, decode_json, read_json
 from trainers.cli.startup import tell
-from trainers.cli.text import abbreviate, as_text, escape_controls, join_command
+from trainers.cli.text import abbreviate, as_text, escape_controls, join_command, program_command
+from trainers.launch import child_environment
 
 ODD = [
     "plain",
@@ -98,6 +101,24 @@ def test_words_in_front_of_hexadecimal_digits():
     """An escape sequence ends where it should."""
     line = join_command(["printf", "%s", "\x07abc\u202e12"])
     assert subprocess.run(["bash", "-c", line], capture_output=True, check=True).stdout.decode() == "\x07abc\u202e12"
+
+
+@pytest.mark.parametrize(
+    ("started_as", "expected"),
+    [
+        ("/home/user/trainers/cifar.py", "python -m trainers.cifar --out 'my run'"),
+        ("-c", "python -m trainers.cifar --out 'my run'"),
+        ("/usr/bin/idmatters-sweep", "idmatters-cifar --out 'my run'"),
+    ],
+)
+def test_commands_repeat_the_form_of_the_start(started_as, expected, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [started_as])
+    assert program_command("trainers.cifar", "--out", "my run") == expected
+    environment = child_environment({})
+    # Programs are started as modules, also by a console script.
+    monkeypatch.setattr(sys, "argv", ["/home/user/trainers/cifar.py"])
+    monkeypatch.setattr(os, "environ", environment)
+    assert program_command("trainers.cifar", "--out", "my run") == expected
 
 
 def test_nothing_that_moves_the_cursor_is_printed(capsys):

@@ -41,6 +41,7 @@ def test_other_errors_are_not_explained(tmp_path):
 
 
 class _Task:
+    program = "trainers.cifar"
     has_preprocessing = False
 
 
@@ -61,7 +62,9 @@ def test_a_full_disk_during_the_export_is_named(file, tmp_path, monkeypatch):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "File too large (the file system /" in str(failed.value)
-    assert str(failed.value).endswith(f"Make room there, then use --export-only '{tmp_path}/it'\"'\"'s'")
+    assert str(failed.value).endswith(
+        f"Make room there, then use python -m trainers.cifar --export-only '{tmp_path}/it'\"'\"'s'"
+    )
     assert (run.path / "model.keras").exists() == (file != "model.keras")
     assert not (run.path / "saved_model").exists()
 
