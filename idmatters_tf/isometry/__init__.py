@@ -19,9 +19,10 @@ from idmatters_tf.isometry.spectra import (
     extreme_singular_values,
     singular_value_density,
     singular_values,
+    spectral_norm,
 )
 
-# Kernels.
+# Kernels: distances from the identity, norms.
 from idmatters_tf.isometry.kernels import (
     KernelDistance,
     delta_orthogonal_kernel,
@@ -29,6 +30,7 @@ from idmatters_tf.isometry.kernels import (
     kernel_distance,
     kernel_distances,
 )
+from idmatters_tf.isometry.norms import KernelNorms, block_norms, branch_bounds, kernel_norms
 
 # During training.
 from idmatters_tf.isometry.callbacks import IsometryMonitor
@@ -42,7 +44,10 @@ __all__ = [
     "IsometryMonitor",
     "JacobianOperator",
     "KernelDistance",
+    "KernelNorms",
     "block_distances",
+    "block_norms",
+    "branch_bounds",
     "delta_orthogonal_kernel",
     "draw_distances",
     "extreme_singular_values",
@@ -51,7 +56,9 @@ __all__ = [
     "jacobian",
     "kernel_distance",
     "kernel_distances",
+    "kernel_norms",
     "measure",
     "singular_value_density",
     "singular_values",
+    "spectral_norm",
 ]
