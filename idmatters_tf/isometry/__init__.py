@@ -1,11 +1,12 @@
-"""How near the identity each block of a Keras model is, on data: Jacobians, convolutions and kernels.
+"""Distances of the blocks of a Keras model from the identity, singular values and norms.
 
-The operators are SciPy's; what is computed of singular values takes any SciPy operator. docs/isometry.md shows it all.
+The operators for Jacobians and convolutions are SciPy's; the functions of singular values take any SciPy operator. See
+docs/isometry.md.
 """
 
 # ruff: noqa: I001 - grouped by subject, a table of contents
 
-# Of each block and of the whole model.
+# Each block, and the whole model.
 from idmatters_tf.isometry.measurement import BlockIsometry, Isometry, block_distances, draw_distances, measure
 from idmatters_tf.isometry.blocks import Block, find_blocks
 
