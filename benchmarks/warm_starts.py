@@ -53,7 +53,7 @@ def main():
                 products[count, way].append(found.products)
             last = [products[count, way][-1:] for way in ("random", "last")]
             where = f"step {measurement * options.every}, {count} at each end"
-            print(f"{where}: loss {operator.loss():.3f}, largest {found.values[-1]:.3f}, products {last}", flush=True)
+            print(f"{where}: loss {operator.loss():.3f}, largest {found.values[0]:.3f}, products {last}", flush=True)
             vectors[count] = found.vectors
         for _ in range(options.every if measurement < options.measurements else 0):
             rows = rng.choice(len(images), BATCH, replace=False)

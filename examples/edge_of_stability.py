@@ -78,7 +78,7 @@ def descend(name, images, labels, options, out):
                 raise SystemExit(f"error: {name} has diverged before step {step}. Give a smaller --rate.")
             pairs = top_eigenpairs(operator, tolerance=1e-2, start=start)
             start = pairs.vectors
-            found.append((step, value, float(pairs.values[-1])))
+            found.append((step, value, float(pairs.values[0])))
             print(
                 f"{name:14} step {step:5}: loss {found[-1][1]:.4f}, sharpness {found[-1][2]:9.2f}, over "
                 f"the threshold {found[-1][2] / options.threshold:.2f}, {pairs.products} products",

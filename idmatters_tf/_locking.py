@@ -44,6 +44,7 @@ class FolderLock:
         folder: what only one process at a time may write to.
 
     Attributes:
+        absolute: the absolute path of the folder.
         protects: False where the file system has no locks, so that a second process would not be noticed.
 
     Raises:
@@ -54,7 +55,7 @@ class FolderLock:
 
     def __init__(self, folder: str | os.PathLike):
         self._folder = pathlib.Path(folder)
-        self._absolute = pathlib.Path(os.path.abspath(folder))
+        self.absolute = pathlib.Path(os.path.abspath(folder))
         self._made = [each for each in (self._folder, *self._folder.parents) if not each.exists()]
         self._folder.mkdir(parents=True, exist_ok=True)
         self.protects = True
@@ -84,7 +85,7 @@ class FolderLock:
         if self._is_the_file(self._descriptor):
             with contextlib.suppress(OSError):
                 self._path.unlink()
-        self._close()
+        self.forget()
         for each in self._made:
             with contextlib.suppress(OSError):
                 each.rmdir()
@@ -93,7 +94,8 @@ class FolderLock:
     def _path(self):
         return self._folder / FILE
 
-    def _close(self):
+    def forget(self) -> None:
+        """Close the file of the lock and leave it in place, as in a child process that was forked off."""
         _held.discard(self)
         os.close(self._descriptor)
 
@@ -133,7 +135,7 @@ def check_held(path: str | os.PathLike) -> None:
     """Raise FolderLost if a path is in a folder that this process has locked, and the lock is lost."""
     absolute = pathlib.Path(os.path.abspath(path))
     for lock in [*_held]:
-        if absolute.is_relative_to(lock._absolute):
+        if absolute.is_relative_to(lock.absolute):
             lock.check()
 
 
@@ -143,7 +145,7 @@ _held: set[FolderLock] = set()
 
 def _forget():
     for lock in [*_held]:
-        lock._close()
+        lock.forget()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -12,9 +12,9 @@ normalizer_free  normalizer_free_resnet: blocks with trained gains, for fast tra
 linear           linear_residual, plain, shortcut_network: deep linear networks, for fitting and for curvature
 """
 
-import importlib
-from types import ModuleType
 from typing import TYPE_CHECKING
+
+from idmatters_tf._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from idmatters_tf.models import (
@@ -46,12 +46,4 @@ __all__ = [
     "resnet",
 ]
 
-
-def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_attributes(__name__, __all__)

@@ -77,7 +77,7 @@ def test_the_mathematics_needs_neither_keras_nor_tensorflow():
 
 def test_import_is_light():
     code = (
-        "import sys, idmatters_tf.models, trainers; "
+        "import sys, idmatters_tf.models, trainers; dir(idmatters_tf); "
         "print([name for name in ('numpy', 'keras', 'tensorflow') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -87,12 +87,30 @@ def test_import_is_light():
 @pytest.mark.parametrize("package", ["idmatters_tf", "idmatters_tf.data", "idmatters_tf.models"])
 def test_submodules_load_on_first_use(package):
     module = importlib.import_module(package)
-    names = set(module.__all__) - {"__version__"}
-    assert names <= {info.name for info in pkgutil.iter_modules(module.__path__)}
-    for name in names:
+    assert dir(module) == sorted(module.__all__)
+    modules = {info.name for info in pkgutil.iter_modules(module.__path__) if not info.name.startswith("_")}
+    for name in set(module.__all__) & modules:
         assert getattr(module, name).__name__ == f"{package}.{name}"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = module.nothing
+
+
+def test_the_package_exports_what_people_come_for():
+    """The names and their modules, written out a second time; each is the object that its module defines."""
+    exported = {
+        "ExactResume": "callbacks",
+        "HessianOperator": "curvature",
+        "Muon": "optimizers",
+        "RandomProjection": "layers",
+        "ResidualConv2D": "layers",
+        "block_distances": "isometry",
+        "deepen": "surgery",
+        "memorize": "expressivity",
+    }
+    modules = {info.name for info in pkgutil.iter_modules(idmatters_tf.__path__) if not info.name.startswith("_")}
+    assert set(idmatters_tf.__all__) == {*exported, *modules, "__version__"}
+    for name, module in exported.items():
+        assert getattr(idmatters_tf, name) is getattr(getattr(idmatters_tf, module), name)
 
 
 def test_the_version_is_the_changelogs_newest():

@@ -1,18 +1,19 @@
-"""Callbacks for `model.fit`: exact resume after a kill, and what the theory watches, measured every so many epochs.
+"""Callbacks for `model.fit`: exact resume after a kill, and measurements every so many epochs.
 
-ExactResume        goes on after a kill as if nothing had happened
+ExactResume        exact resume after a kill, with the same bits as an uninterrupted run
 ArrayBatches       its training data: arrays, in an order that is a function of (seed, epoch)
 FunctionBatches    its training data: any function of the step
-Batches            what both are
+Batches            base class of both
 BlockNorms         Frobenius and spectral norms of the residual blocks, tau, and whether it is below 1
 CurvatureMonitor   the Hessian of the loss: eigenvalues, sharpness over the stability threshold, density
-IsometryMonitor    how near the identity each block is at given inputs: ||J - I||, singular values
+IsometryMonitor    distances of the blocks from the identity at given inputs: ||J - I||, singular values
 
-Each lives beside its subject and is imported when it is first used.
+Each is defined beside its subject and imported when it is first used.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from idmatters_tf._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from idmatters_tf.curvature.callbacks import CurvatureMonitor
     from idmatters_tf.isometry.callbacks import IsometryMonitor
 
-_MODULES = {
+_ORIGINS = {
     "ArrayBatches": "idmatters_tf.callbacks.batches",
     "Batches": "idmatters_tf.callbacks.batches",
     "ExactResume": "idmatters_tf.callbacks.exact_resume",
@@ -41,12 +42,4 @@ __all__ = [
     "IsometryMonitor",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_attributes(__name__, __all__, _ORIGINS)

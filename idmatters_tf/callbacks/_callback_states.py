@@ -16,26 +16,12 @@ from typing import Any
 
 import keras
 
+from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, layers_within
 from idmatters_tf.callbacks._encoding import Encoder, NotPlainData
 from idmatters_tf.callbacks._optimizers import find_optimizers
 
-# What they remember from one event to the next. Files, writers and settings do not count.
-_REMEMBERED: dict[type, tuple[str, ...]] = {
-    keras.callbacks.CSVLogger: (),
-    keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_weights", "best_epoch"),
-    keras.callbacks.History: ("history", "epoch"),
-    keras.callbacks.LearningRateScheduler: (),
-    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
-    keras.callbacks.ProgbarLogger: (),
-    keras.callbacks.ReduceLROnPlateau: ("best", "wait", "cooldown_counter"),
-    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
-    keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
-    keras.callbacks.TerminateOnNaN: (),
-}
 # Of a `CSVLogger`: what stands in its file.
 _TEXT = "text of the file"
-# Attributes of every callback, and those that `MonitorCallback` derives from its arguments.
-_DERIVED = {"params", "_model", "monitor_op", "min_delta"}
 # Values that are settings: they hold nothing that training changes, or nothing that changes training.
 _SETTINGS = (
     types.FunctionType,
@@ -72,8 +58,8 @@ class CallbackState:
                 "ExactResume and BackupAndRestore both decide where training goes on. Remove BackupAndRestore from the "
                 "callbacks."
             )
-        known = next((kind for kind in type(callback).__mro__ if kind in _REMEMBERED), None)
-        self._remembered = () if known is None else _REMEMBERED[known]
+        known = next((kind for kind in type(callback).__mro__ if kind in CALLBACK_STATES), None)
+        self._remembered = () if known is None else CALLBACK_STATES[known]
         self._is_keras_own = type(callback) is known
         self._asks = all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
         self._before: dict[str, str] = {}
@@ -119,7 +105,7 @@ class CallbackState:
     def _fingerprints(self):
         """A checksum of each attribute that is plain data."""
         found = {}
-        known = {*_DERIVED, *self._remembered}
+        known = {*CALLBACK_SETTINGS, *self._remembered}
         for name, value in vars(self.callback).items():
             if name in known or self._is_setting(value):
                 continue
@@ -143,7 +129,7 @@ class CallbackState:
             return value.__self__ is self.callback or self._is_setting(value.__self__)
         model: Any = self.callback.model
         if isinstance(value, keras.layers.Layer):
-            return value is model or any(value is layer for layer in model._flatten_layers())
+            return value is model or any(value is layer for layer in layers_within(model))
         if isinstance(value, keras.optimizers.Optimizer):
             return any(value is each for each in find_optimizers(model).values())
         return isinstance(value, _SETTINGS)

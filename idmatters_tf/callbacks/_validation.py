@@ -3,6 +3,8 @@
 import inspect
 from typing import Any
 
+from idmatters_tf._tensorflow_internals import is_reshuffled
+
 
 def check_repeatable(data: Any) -> None:
     """Checks that the order of the validation data does not depend on how often they were gone through.
@@ -19,15 +21,8 @@ def check_repeatable(data: Any) -> None:
             "The validation data are a generator, whose position ExactResume cannot restore. Give arrays, a "
             "tf.data.Dataset or a PyDataset."
         )
-    if any(kind.__name__ == "DatasetV2" for kind in type(x).__mro__) and _shuffles(x):
+    if is_reshuffled(x):
         raise ValueError(
             "The validation data are a tf.data.Dataset that shuffles, in an order that ExactResume cannot restore. "
             "Leave `shuffle` out, or give it `reshuffle_each_iteration=False` and a seed."
         )
-
-
-def _shuffles(dataset):
-    """Whether a `tf.data.Dataset`, or one that it is made of, gives another order each time."""
-    if "Shuffle" in type(dataset).__name__ and getattr(dataset, "_reshuffle_each_iteration", True):
-        return True
-    return any(_shuffles(each) for each in dataset._inputs())

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from idmatters_tf.callbacks._monitor import Monitor
-from idmatters_tf.norms import branch_bounds, kernel_norms, summary
+from idmatters_tf.isometry.norms import branch_bounds, kernel_norms, summarize_norms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,8 +14,8 @@ class NormsMeasurement:
     """The norms of a model's residual blocks at one moment.
 
     Attributes:
-        blocks: by name, see `idmatters_tf.norms.block_norms`.
-        bounds: by name, see `idmatters_tf.norms.branch_bounds`.
+        blocks: by name, see `idmatters_tf.isometry.block_norms`.
+        bounds: by name, see `idmatters_tf.isometry.branch_bounds`.
     """
 
     blocks: dict[str, dict[str, float]]
@@ -86,7 +86,7 @@ class BlockNorms(Monitor[NormsMeasurement]):
                 f"BlockNorms needs a model with ResidualConv2D, ScaledResidualConv2D, BasicBlock2D, LinearResidual, "
                 f"ResidualDense or ShortcutUnit among its layers. Received: {model.name!r}, which has none."
             )
-        blocks = {name: summary(kernels) for name, kernels in norms.items()}
+        blocks = {name: summarize_norms(kernels) for name, kernels in norms.items()}
         return NormsMeasurement(blocks, branch_bounds(model, norms))
 
     def logged(self, measured: NormsMeasurement) -> dict[str, float]:

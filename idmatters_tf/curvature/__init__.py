@@ -24,7 +24,7 @@ from idmatters_tf.curvature.coupling import Coupling, draw_coupling, layer_coupl
 
 # During training.
 from idmatters_tf.curvature.measurement import Measurement, measure
-from idmatters_tf.curvature.stability import optimizer_threshold, stability_threshold
+from idmatters_tf.curvature.stability import stability_threshold
 from idmatters_tf.curvature.callbacks import CurvatureMonitor
 
 __all__ = [
@@ -43,7 +43,6 @@ __all__ = [
     "draw_coupling",
     "layer_coupling",
     "measure",
-    "optimizer_threshold",
     "spectral_density",
     "stability_threshold",
     "summarize",

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_losses import irregular_kind, weights_by_output
+from idmatters_tf._keras_internals import irregular_kind, weights_by_output
 from idmatters_tf.curvature._losses import Batch, split_batch
 
 SINGLE_EXAMPLES = "Argument `data` must give batches; received: single examples. Use data.batch(batch_size)."

@@ -2,7 +2,7 @@
 
 One principle: the loss is that of all the data as if they were one batch. It depends neither on how they are cut into
 batches, nor on whether these have equal sizes. Keras assigns losses, weights and labels to outputs, see
-`idmatters_tf._keras_losses`; masks, sample weights and reductions are those of `keras.losses.Loss`.
+`idmatters_tf._keras_internals.losses`; masks, sample weights and reductions are those of `keras.losses.Loss`.
 """
 
 import dataclasses
@@ -15,8 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf import _keras_losses
-from idmatters_tf._keras_internals import mask_of
+from idmatters_tf import _keras_internals
 from idmatters_tf._keras_types import Tensor
 
 # Losses that take outputs for probabilities, unless `from_logits` says otherwise: of classes, and of yes or no.
@@ -57,7 +56,7 @@ class Term:
     @property
     def expects(self) -> str | None:
         """Kind of probabilities that the loss expects, "categorical" or "binary", or None for other losses."""
-        function = _keras_losses.plain_function(self.loss)
+        function = _keras_internals.plain_function(self.loss)
         if function is None and isinstance(self.loss, keras.losses.Loss):
             # Keras 3.16 has it in the configuration alone.
             if self.loss.get_config().get("from_logits", getattr(self.loss, "from_logits", False)):
@@ -93,7 +92,7 @@ class Term:
         function = self.loss.call if isinstance(self.loss, keras.losses.Loss) else self.loss
         values = _checked_values(function(cast(y, dtype), cast(output, dtype)))
         # Labels of `ignore_class` do not count, nor do pairs without a loss in `Circle`.
-        mask, counted = mask_of(output), mask_of(values)
+        mask, counted = _keras_internals.mask_of(output), _keras_internals.mask_of(values)
         if counted is not None:
             mask = counted if mask is None else ops.logical_and(mask, counted)
         if not _rank(values):
@@ -178,8 +177,8 @@ class DataLoss:
 
     def __init__(self, model: keras.Model, loss: Any):
         self._loss: Any = loss
-        self.is_compute_loss = loss is None and _keras_losses.overrides_compute_loss(model)
-        if loss is None and not self.is_compute_loss and not _keras_losses.has_compiled_loss(model):
+        self.is_compute_loss = loss is None and _keras_internals.overrides_compute_loss(model)
+        if loss is None and not self.is_compute_loss and not _keras_internals.has_compiled_loss(model):
             raise ValueError(
                 f"Argument `loss` is needed: the model {model.name!r} was not compiled with one. Pass a Keras loss, a "
                 f"callable loss(y, outputs), or a callable loss(model, batch)."
@@ -194,7 +193,7 @@ class DataLoss:
         self.of_model = self.is_compute_loss or (self._is_function and _first_parameter(self._loss) == "model")
         self.terms: tuple[Term, ...] = (Term(loss, is_scalar=True),) if self.of_model else ()
         self.keras_value: float | None = None
-        self._compiled: _keras_losses.CompiledLosses | None = None
+        self._compiled: _keras_internals.CompiledLosses | None = None
         self._model_name = model.name
 
     def __repr__(self) -> str:
@@ -212,7 +211,7 @@ class DataLoss:
         y, weights = cast((batch.y, batch.weights), float_type(outputs), floats_only=True)
         if self._is_function:
             aligned = batch.y is not None and not keras.tree.is_nested(outputs) and not keras.tree.is_nested(y)
-            self.terms = (Term(_keras_losses.wrapped_function(self._loss) if aligned else self._loss),)
+            self.terms = (Term(_keras_internals.wrapped_function(self._loss) if aligned else self._loss),)
         else:
             if batch.y is None:
                 raise ValueError(
@@ -220,7 +219,7 @@ class DataLoss:
                     "batches without labels. Pass arrays as a tuple (x, y): a list is taken for a list of batches."
                 )
             try:
-                self._compiled = _keras_losses.CompiledLosses(
+                self._compiled = _keras_internals.CompiledLosses(
                     model, self._loss, y, outputs, weights, float_type(outputs)
                 )
             except Exception as error:
@@ -269,7 +268,7 @@ class DataLoss:
             outputs = model(parts.x, training=training)
             x, y, weights = cast((parts.x, parts.y, parts.weights), float_type(outputs), floats_only=True)
             try:
-                value = _keras_losses.compute_loss(model, x, y, outputs, weights, training)
+                value = _keras_internals.compute_loss(model, x, y, outputs, weights, training)
             except Exception as error:
                 raise ValueError(_refusal(model, error, y, outputs, weights)) from error
         else:
@@ -371,7 +370,7 @@ def _paired(values: Tensor, other: Tensor, name: str, of: str) -> tuple[Tensor, 
     """Return both in one rank, as Keras' losses do; ValueError where it would multiply entries that do not belong
     together.
     """
-    first, second = _keras_losses.same_rank(values, other)
+    first, second = _keras_internals.same_rank(values, other)
     sizes = zip(first.shape, second.shape, strict=False)
     if _rank(first) != _rank(second) or any(b not in (a, 1) for a, b in sizes if None not in (a, b)):
         raise ValueError(
@@ -397,7 +396,7 @@ def _first_parameter(function: Callable[..., Any]) -> str | None:
 
 
 def _function_name(loss: Any) -> str:
-    return getattr(_keras_losses.plain_function(loss) or loss, "__name__", "")
+    return getattr(_keras_internals.plain_function(loss) or loss, "__name__", "")
 
 
 def _named(loss: Any) -> str:

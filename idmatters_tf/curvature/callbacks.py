@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from idmatters_tf.callbacks._monitor import Monitor
 from idmatters_tf.curvature.measurement import Measurement, density_image, measure
 from idmatters_tf.curvature.operators import HessianOperator
-from idmatters_tf.curvature.stability import optimizer_threshold
+from idmatters_tf.curvature.stability import stability_threshold
 
 
 class CurvatureMonitor(Monitor[Measurement]):
@@ -61,7 +61,7 @@ class CurvatureMonitor(Monitor[Measurement]):
             self._operator,
             **self._measure_options,
             start=None if last is None else last.vectors,
-            threshold=optimizer_threshold(model.optimizer),
+            threshold=stability_threshold(model.optimizer),
         )
 
     def logged(self, measured: Measurement) -> dict[str, float]:

@@ -21,11 +21,11 @@ Array = NDArray[np.floating[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Eigenpairs:
-    """Some eigenvalues and eigenvectors.
+    """Some eigenvalues and eigenvectors, sorted from the largest eigenvalue to the smallest.
 
     Attributes:
-        values: (k,), ascending.
-        vectors: (P, k), orthonormal columns.
+        values: (k,), in descending order.
+        vectors: (P, k), orthonormal columns, in the order of the values.
         residuals: ||A v - value * v||, (k,).
         products: how many products with the operator they took.
     """
@@ -46,7 +46,7 @@ def top_eigenpairs(
     seed: int = 0,
     progress: bool = False,
 ) -> Eigenpairs:
-    """Eigenvalues at the ends of the spectrum, repeated ones as often as they occur, by block Lanczos iterations.
+    """Compute eigenvalues at the ends of the spectrum, repeated ones as often as they occur, by block Lanczos steps.
 
     The block is as wide as `k`, so that it sees up to k copies of an eigenvalue, which one vector cannot: at Li et
     al.'s zero point each comes R d times. Restarts keep the best Ritz vectors (thick restarts), and new blocks are
@@ -59,12 +59,13 @@ def top_eigenpairs(
         tolerance: of the residuals, relative to the largest |eigenvalue|; the eigenvalues are far more accurate where
             they are well separated. 1e-9 for float64, 1e-4 for float32 if None.
         max_products: a bound on the products; none if None.
-        start: (P, j), vectors to begin with, e.g. the eigenvectors of a while ago; a random one is added.
+        start: (P, j), vectors to begin with, e.g. `vectors` of an earlier result; a random one is added.
         seed: of the random starting vectors.
         progress: whether a bar on standard error counts the products.
 
     Returns:
-        `Eigenpairs`.
+        `Eigenpairs`, from the largest eigenvalue to the smallest: with "both", first the k at the upper end, then the k
+        at the lower end, the most negative one last.
 
     Raises:
         ValueError: for k out of range; also where `max_products` did not suffice.
@@ -80,7 +81,7 @@ def top_eigenpairs(
     if size <= 32 or wanted >= size - 1:
         dense = np.asarray(operator @ np.eye(size, dtype=operator.dtype), np.float64)
         values, vectors = np.linalg.eigh((dense + dense.T) / 2)
-        chosen = _chosen(values, k, which)
+        chosen = _chosen(values, k, which)[::-1]
         values, vectors = values[chosen], vectors[:, chosen]
         return Eigenpairs(values, vectors, np.linalg.norm(dense @ vectors - vectors * values, axis=0), size)
     rng = np.random.default_rng(seed)
@@ -90,7 +91,8 @@ def top_eigenpairs(
         if given.ndim != 2 or given.shape[0] != size:
             raise ValueError(f"Argument `start` must have shape ({size}, j). Received: shape {given.shape}")
         # Sums, because the depth of a Krylov space counts: a block of all given vectors can cost more than it saves.
-        sums = [given[:, place::k].sum(axis=1) for place in range(min(k, given.shape[1]))]
+        # The basis is kept in ascending order.
+        sums = [given[:, place::k].sum(axis=1) for place in reversed(range(min(k, given.shape[1])))]
     # Beside them a random vector, which finds what the given ones lack.
     block = np.stack([*sums, *rng.normal(size=(k - len(sums) + (start is not None), size))])
     with Bar(None, "eigenvalues, products", progress) as bar:
@@ -98,7 +100,7 @@ def top_eigenpairs(
         values, vectors = lanczos.run(tolerance, max_products)
     products = np.asarray(operator @ vectors, np.float64)
     residuals = np.linalg.norm(products - vectors.astype(np.float64) * values, axis=0)
-    return Eigenpairs(values, vectors, residuals, lanczos.products + wanted)
+    return Eigenpairs(values[::-1], vectors[:, ::-1], residuals[::-1], lanczos.products + wanted)
 
 
 class _BlockLanczos:
@@ -119,7 +121,7 @@ class _BlockLanczos:
         self.products = 0
 
     def run(self, tolerance: float, max_products: int | None) -> tuple[NDArray[np.float64], Array]:
-        """(values, vectors) once their residuals are below the tolerance."""
+        """Return (values, vectors), ascending, once their residuals are below the tolerance."""
         steps = 0
         while True:
             if max_products is not None and self.products + len(self._block) > max_products:

@@ -93,12 +93,12 @@ def measure(
     index, total = density.index(), trace(operator, products, seed=seed)
     gradient = operator.gradient().astype(np.float64)
     norm = float(np.linalg.norm(gradient))
-    along = ends.vectors[:, -count:][:, ::-1].astype(np.float64).T @ gradient
+    along = ends.vectors[:, :count].astype(np.float64).T @ gradient
     return Measurement(
         loss=operator.loss(),
         gradient_norm=norm,
-        largest=ends.values[-count:][::-1],
-        smallest=ends.values[:count],
+        largest=ends.values[:count],
+        smallest=ends.values[::-1][:count],
         alignment=(along / norm) ** 2 if norm else np.zeros(count),
         threshold=threshold,
         trace=total.value,

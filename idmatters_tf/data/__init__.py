@@ -12,9 +12,9 @@ imagenet  ImageNet and other folders of images, read while training
 streams   the batches of images that are not in memory
 """
 
-import importlib
-from types import ModuleType
 from typing import TYPE_CHECKING
+
+from idmatters_tf._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from idmatters_tf.data import (
@@ -43,8 +43,4 @@ __all__ = [
     "streams",
 ]
 
-
-def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_attributes(__name__, __all__)

@@ -1,11 +1,12 @@
-"""How near the identity each block of a Keras model is, on data: Jacobians, convolutions and kernels.
+"""Distances of the blocks of a Keras model from the identity, singular values and norms.
 
-The operators are SciPy's; what is computed of singular values takes any SciPy operator. docs/isometry.md shows it all.
+The operators for Jacobians and convolutions are SciPy's; the functions of singular values take any SciPy operator. See
+docs/isometry.md.
 """
 
 # ruff: noqa: I001 - grouped by subject, a table of contents
 
-# Of each block and of the whole model.
+# Each block, and the whole model.
 from idmatters_tf.isometry.measurement import BlockIsometry, Isometry, block_distances, draw_distances, measure
 from idmatters_tf.isometry.blocks import Block, find_blocks
 
@@ -19,9 +20,10 @@ from idmatters_tf.isometry.spectra import (
     extreme_singular_values,
     singular_value_density,
     singular_values,
+    spectral_norm,
 )
 
-# Kernels.
+# Kernels: distances from the identity, norms.
 from idmatters_tf.isometry.kernels import (
     KernelDistance,
     delta_orthogonal_kernel,
@@ -29,6 +31,7 @@ from idmatters_tf.isometry.kernels import (
     kernel_distance,
     kernel_distances,
 )
+from idmatters_tf.isometry.norms import KernelNorms, block_norms, branch_bounds, kernel_norms
 
 # During training.
 from idmatters_tf.isometry.callbacks import IsometryMonitor
@@ -42,7 +45,10 @@ __all__ = [
     "IsometryMonitor",
     "JacobianOperator",
     "KernelDistance",
+    "KernelNorms",
     "block_distances",
+    "block_norms",
+    "branch_bounds",
     "delta_orthogonal_kernel",
     "draw_distances",
     "extreme_singular_values",
@@ -51,7 +57,9 @@ __all__ = [
     "jacobian",
     "kernel_distance",
     "kernel_distances",
+    "kernel_norms",
     "measure",
     "singular_value_density",
     "singular_values",
+    "spectral_norm",
 ]

@@ -1,13 +1,15 @@
-"""Convolutions as linear maps between images, and all of their singular values."""
+"""Convolutions as linear maps between images: products, singular values and the spectral norm."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import scipy.sparse.linalg
+from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._keras_types import Tensor
 
 Floats = NDArray[np.float64]
 
@@ -111,9 +113,50 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
         values = np.linalg.svd(folded, compute_uv=False) / np.sqrt(down * right)
         return np.sort(values.ravel())[::-1]
 
+    def spectral_norm(self, tolerance: float = 1e-3, seed: int = 0) -> float:
+        """Return the largest singular value.
+
+        For periodic padding by Fourier transforms, exactly. For zero padding by Lanczos iterations (ARPACK) on A^T A,
+        some 20 products, each computed in float32 by the convolutions of Keras' backend.
+
+        Args:
+            tolerance: relative accuracy of the iterations.
+            seed: of the image that the iterations start from.
+        """
+        if self.padding == "periodic":
+            return float(self.singular_values()[0])
+        if self.shape[1] < 3:
+            return float(np.linalg.norm(self.to_dense(), 2))
+        if not self.kernel.astype(np.float32).any():
+            return 0.0
+        # NumPy's generator, so that every backend starts from the same image.
+        start = np.random.default_rng(seed).standard_normal(self.shape[1])
+        squares = scipy.sparse.linalg.eigsh(
+            self._gram(), k=1, which="LA", tol=tolerance, v0=start, return_eigenvectors=False
+        )
+        return float(np.sqrt(max(squares[0], 0.0)))
+
     def to_dense(self) -> Floats:
         """The matrix, by products with unit vectors."""
         return self @ np.eye(self.shape[1])
+
+    def _gram(self) -> scipy.sparse.linalg.LinearOperator:
+        """Return A^T A for zero padding, in float32 by the convolutions of Keras' backend."""
+        kernel = self.kernel.astype(np.float32)
+        (rows, cols), ((top, bottom), (left, right)) = self.size, self._pads
+        options: dict[str, Any] = {"strides": self.strides, "padding": "valid", "data_format": "channels_last"}
+
+        def product(vector: Floats) -> Floats:
+            image: Tensor = ops.reshape(ops.convert_to_tensor(vector, dtype="float32"), (1, *self.input_shape))
+            # Padded here, so that the transposed convolution is the exact adjoint for every size and stride.
+            padded = ops.pad(image, [[0, 0], [top, bottom], [left, right], [0, 0]])
+            adjoint: Tensor = ops.conv_transpose(ops.conv(padded, kernel, **options), kernel, **options)
+            inside = np.asarray(ops.convert_to_numpy(adjoint[0, top : top + rows, left : left + cols]), np.float64)
+            # Pixels at the end that no window meets.
+            missing = [(0, rows - inside.shape[0]), (0, cols - inside.shape[1]), (0, 0)]
+            return np.ravel(np.pad(inside, missing))
+
+        return scipy.sparse.linalg.LinearOperator((self.shape[1],) * 2, matvec=product, dtype=np.float64)
 
     def _matmat(self, matrix: ArrayLike) -> Floats:
         vectors = np.asarray(matrix, np.float64).T

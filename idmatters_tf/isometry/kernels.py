@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_internals import layers_within
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.isometry.convolution import ConvolutionOperator
-from idmatters_tf.norms import applied_kernel
+from idmatters_tf.isometry.norms import applied_kernel
+from idmatters_tf.isometry.spectra import spectral_norm
 
 Floats = NDArray[np.float64]
 
@@ -102,9 +104,9 @@ def kernel_distance(kernel: Tensor, size: Sequence[int] | None = None) -> Kernel
     outside = weights.copy()
     outside[_centre(weights.shape)] = 0.0
     if weights.ndim == 2:
-        spectral = float(np.linalg.norm(difference, 2))
+        spectral = spectral_norm(difference)
     else:
-        spectral = None if size is None else _largest_periodic(difference, size)
+        spectral = None if size is None else ConvolutionOperator(difference, size, padding="periodic").spectral_norm()
     return KernelDistance(
         float(np.linalg.norm(difference)) / norm,
         float(np.sqrt(np.sum(outside**2) + np.sum((values - 1) ** 2))) / norm,
@@ -125,18 +127,13 @@ def kernel_distances(model: keras.Model) -> dict[str, KernelDistance]:
     Returns:
         By the path of the kernel, `KernelDistance` without `spectral` for convolutions.
     """
-    layers: Any = model._flatten_layers(include_self=False)
     found = {}
-    for layer in layers:
+    for layer in layers_within(model):
         convolution = isinstance(layer, keras.layers.Conv2D) and layer.groups == 1
         if convolution or isinstance(layer, keras.layers.Dense):
             kernel: Any = layer.kernel
             found[kernel.path] = kernel_distance(applied_kernel(layer))
     return found
-
-
-def _largest_periodic(kernel: Floats, size: Sequence[int]) -> float:
-    return float(ConvolutionOperator(kernel, size, padding="periodic").singular_values()[0])
 
 
 def _checked(shape: Sequence[int]) -> tuple[int, ...]:

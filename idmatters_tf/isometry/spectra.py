@@ -146,11 +146,37 @@ def extreme_singular_values(
         return ExtremeSingularValues(values[:k], values[::-1][:k], True, least)
     pairs = top_eigenpairs(GramOperator(operator), k, "both", tolerance, seed=seed, progress=progress)
     values = np.sqrt(np.maximum(pairs.values, 0))
-    return ExtremeSingularValues(values[-k:][::-1], values[:k], False, pairs.products)
+    return ExtremeSingularValues(values[:k], values[::-1][:k], False, pairs.products)
 
 
-def spectral_norm(operator: Any, tolerance: float = 1e-2, seed: int = 0) -> float:
-    """The largest singular value of a linear map, see `extreme_singular_values`."""
+def spectral_norm(operator: Any, tolerance: float = 1e-3, seed: int = 0) -> float:
+    """Return the largest singular value of a linear map.
+
+    It is exact for arrays, for operators with at most 256 rows or columns, and for periodic convolutions.
+
+    Args:
+        operator: a matrix or SciPy operator with products from both sides. A convolution's kernel is passed as a
+            `ConvolutionOperator`, whose method of the same name is called.
+        tolerance: relative accuracy of Lanczos iterations, see `extreme_singular_values`.
+        seed: of the starting vectors.
+
+    Raises:
+        ValueError: for arrays other than matrices.
+
+    Example:
+
+    >>> spectral_norm(np.diag([3.0, -4.0]))
+    4.0
+    """
+    if hasattr(operator, "spectral_norm"):
+        return operator.spectral_norm(tolerance, seed)
+    if isinstance(operator, np.ndarray):
+        if operator.ndim != 2:
+            raise ValueError(
+                f"Argument `operator` must be a matrix or SciPy operator. Received: array of shape {operator.shape}. "
+                f"Pass a convolution's kernel as ConvolutionOperator(kernel, size)."
+            )
+        return float(np.linalg.norm(operator, 2))
     operator = scipy.sparse.linalg.aslinearoperator(operator)
     if min(operator.shape) <= SMALL:
         return float(np.linalg.norm(dense(operator), 2))

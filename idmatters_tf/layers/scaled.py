@@ -65,7 +65,7 @@ class ScaledConv2D(keras.layers.Conv2D):
 
     def _standardized(self) -> Tensor:
         # In float32: the variance of bfloat16's rounding is not that of the kernel.
-        kernel: Tensor = ops.cast(self._kernel, "float32")
+        kernel: Tensor = ops.cast(self.kernel, "float32")
         fan_in = kernel.shape[0] * kernel.shape[1] * kernel.shape[2]
         centred: Tensor = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
         variance: Tensor = ops.mean(ops.square(centred), axis=(0, 1, 2), keepdims=True)

@@ -65,7 +65,6 @@ from idmatters_tf.linear.flow import (
     descent_against_flow,
     gradient_flow,
     sharpness,
-    stability_limit,
 )
 
 # Guarantees of convergence theorems along runs, and the start from the identity.
@@ -120,7 +119,6 @@ __all__ = [
     "shortcut_gradient",
     "shortcut_hessian",
     "shortcut_risk",
-    "stability_limit",
     "sufficient_statistics",
     "sweep",
     "tensor_norm",

@@ -195,7 +195,8 @@ def as_plain(W: Floats, shortcut: bool) -> Floats:
 def sharpness(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> float:
     """The largest eigenvalue of the Hessian of L.
 
-    Gradient descent with a rate above 2 / sharpness moves away along its eigenvector: see `stability_limit`.
+    Gradient descent with a rate above 2 / sharpness moves away along its eigenvector, see
+    `idmatters_tf.curvature.stability_threshold`.
 
     Args:
         W: (units, n, d, d).
@@ -209,21 +210,6 @@ def sharpness(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = Tru
     # A starting vector of our own: ARPACK's is random, and the result would not be the same twice.
     start = np.random.default_rng(0).normal(size=W.size)
     return float(scipy.sparse.linalg.eigsh(operator, 1, which="LA", v0=start, return_eigenvectors=False)[0])
-
-
-def stability_limit(learning_rate: float, momentum: float = 0.0) -> float:
-    """The sharpness above which descent on a quadratic diverges: 2 (1 + momentum) / rate, infinite for rate 0.
-
-    Source: Cohen, Kaur, Li, Kolter & Talwalkar, *Gradient Descent on Neural Networks Typically Occurs at the Edge of
-    Stability* (2021), sections 1 and 2, with heavy-ball momentum v <- momentum v - rate g, w <- w + v.
-
-    Example:
-
-    >>> stability_limit(0.25), stability_limit(0.25, momentum=0.5)
-    (8.0, 12.0)
-    """
-    rate, momentum = non_negative("learning_rate", learning_rate), non_negative("momentum", momentum)
-    return 2 * (1 + momentum) / rate if rate else math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,7 +291,7 @@ def descent_against_flow(
         descent_excess=np.array(excess),
         flow_excess=flow.excess_risk,
         sharpness=np.array([sharpness(one, sxx, syx, shortcut) for one in path]),
-        limit=stability_limit(rate),
+        limit=2 / rate if rate else math.inf,
         left_at=int(recorded[away[0]]) if away.size else -1,
     )
 

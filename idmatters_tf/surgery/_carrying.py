@@ -10,9 +10,6 @@ from keras import ops
 from idmatters_tf import _keras_internals
 from idmatters_tf.optimizers import Muon
 
-# What `exclude_from_weight_decay` sets, which is in no configuration.
-EXCLUDED, EXCLUDED_NAMES = "_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"
-
 
 def compile_like(
     model: keras.Model,
@@ -99,9 +96,7 @@ def _carry_state(optimizer: Any, new: Any, places: list[keras.Variable | None]) 
     """`places`: the new variables of those that the old optimizer was built for, in its order; None for lost ones."""
     order = {id(variable): place for place, variable in enumerate(_keras_internals.optimized_variables(new))}
     known: set[int] = set()
-    for name, state in vars(optimizer).items():
-        if name in ("_variables", "_trainable_variables"):
-            continue
+    for name, state in _keras_internals.optimizer_attributes(optimizer).items():
         fresh: Any = getattr(new, name, None)
         if isinstance(state, keras.Variable):
             fresh.assign(ops.convert_to_numpy(state))
@@ -122,7 +117,7 @@ def _carry_state(optimizer: Any, new: Any, places: list[keras.Variable | None]) 
             f"The state of {type(optimizer).__name__} cannot be carried over: {', '.join(unknown[:3])} belong to no "
             f"list with an entry for each variable. Leave `optimizer` out and compile the new model yourself."
         )
-    averages = getattr(new, "_model_variables_moving_average", None) if optimizer.use_ema else None
+    averages = _keras_internals.weight_averages(new)
     if averages:
         carried = {id(variable) for variable in places}
         for variable, average in zip(_keras_internals.optimized_variables(new), averages, strict=True):
@@ -131,7 +126,7 @@ def _carry_state(optimizer: Any, new: Any, places: list[keras.Variable | None]) 
 
 
 def _carry_exclusions(optimizer: Any, new: Any, original: keras.Model, variables: Mapping[int, keras.Variable]) -> None:
-    excluded, names = getattr(optimizer, EXCLUDED, None), getattr(optimizer, EXCLUDED_NAMES, None)
+    excluded, names = _keras_internals.weight_decay_exclusions(optimizer)
     if excluded or names is not None:
         listed = [
             variables[id(variable)]
@@ -147,8 +142,8 @@ def _carry_exclusions(optimizer: Any, new: Any, original: keras.Model, variables
 def _new_optimizer(optimizer: Any) -> Any:
     """An optimizer with the same settings and no state."""
     config = optimizer.get_config()
-    schedule = getattr(optimizer, "_learning_rate", None)
-    if schedule is not None and not isinstance(schedule, keras.Variable):
+    schedule = _keras_internals.learning_rate_schedule(optimizer)
+    if schedule is not None:
         # As an object: its class may not be registered.
         config["learning_rate"] = schedule
     try:

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from idmatters_tf import _keras_internals
-from idmatters_tf._keras_losses import has_compiled_loss
+from idmatters_tf._keras_internals import has_compiled_loss
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.curvature._batches import Batches
 from idmatters_tf.curvature._losses import split_batch

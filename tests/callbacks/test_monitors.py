@@ -8,10 +8,10 @@ import pytest
 
 from idmatters_tf import callbacks, linear
 from idmatters_tf.callbacks import BlockNorms, CurvatureMonitor, IsometryMonitor, _encoding
+from idmatters_tf.isometry import branch_bounds, kernel_norms
 from idmatters_tf.layers import ResidualConv2D, ResidualDense, ScaledResidualConv2D, ShortcutUnit
 from idmatters_tf.models.linear import assign_weights, linear_residual, weights_of
 from idmatters_tf.models.resnet import resnet
-from idmatters_tf.norms import branch_bounds, kernel_norms
 from tests.curvature.test_monitor import tags
 
 rng = np.random.default_rng(0)

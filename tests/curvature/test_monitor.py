@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.curvature import CurvatureMonitor, HessianOperator, measure, optimizer_threshold, stability_threshold
+from idmatters_tf.curvature import CurvatureMonitor, HessianOperator, measure, stability_threshold
 from idmatters_tf.optimizers import Momentum, Muon
 from tests.conftest import ROOT
 from tests.support import curvature_cases as cases
@@ -86,7 +86,7 @@ def test_the_stability_threshold_on_a_quadratic(optimizer, momentum, nesterov):
         weight = keras.Variable(1.0, dtype="float32")
         descent = optimizer(0.1, momentum=momentum, nesterov=nesterov)
         descent.build([weight])
-        assert optimizer_threshold(descent) == pytest.approx(stability_threshold(0.1, momentum, nesterov), rel=1e-6)
+        assert stability_threshold(descent) == pytest.approx(stability_threshold(0.1, momentum, nesterov), rel=1e-6)
         for _ in range(200):
             descent.apply([curvature * weight.value], [weight])
         return abs(float(weight.value))
@@ -106,25 +106,25 @@ class Signs(keras.optimizers.SGD):
 def test_the_threshold_is_that_of_the_current_rate_of_plain_descent_alone():
     # A sub-class may take any step: Muon's rate is an angle.
     for other in (Muon(0.1), Signs(0.1), keras.optimizers.Muon(0.1), keras.optimizers.Lion(0.1)):
-        assert optimizer_threshold(other) is None
+        assert stability_threshold(other) is None
     several = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1)))
-    assert optimizer_threshold(several) is None
+    assert stability_threshold(several) is None
     for plain in (Momentum(0.1, 1.0), keras.optimizers.SGD(0.1, 1.0), None):
-        assert optimizer_threshold(plain) is None
+        assert stability_threshold(plain) is None
 
     weight = keras.Variable(1.0, dtype="float32")
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.1, 0.01])
     descent = keras.optimizers.SGD(schedule, use_ema=True)
     wrapped = keras.optimizers.LossScaleOptimizer(keras.optimizers.LossScaleOptimizer(Momentum(0.1)))
     descent.build([weight])
-    assert optimizer_threshold(descent) == pytest.approx(20)
+    assert stability_threshold(descent) == pytest.approx(20)
     for _ in range(3):
         descent.apply([weight.value], [weight])
-    assert optimizer_threshold(descent) == pytest.approx(200)
-    assert optimizer_threshold(wrapped) == pytest.approx(38)
+    assert stability_threshold(descent) == pytest.approx(200)
+    assert stability_threshold(wrapped) == pytest.approx(38)
     wrapped.learning_rate = 0.01
-    assert optimizer_threshold(wrapped) == pytest.approx(380)
-    assert optimizer_threshold(keras.optimizers.SGD(lambda: 0.01)) == pytest.approx(200)
+    assert stability_threshold(wrapped) == pytest.approx(380)
+    assert stability_threshold(keras.optimizers.SGD(lambda: 0.01)) == pytest.approx(200)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -134,7 +134,7 @@ def test_weight_decay_lowers_the_threshold(optimizer, nesterov):
         weight = keras.Variable(1.0, dtype="float32")
         descent = optimizer(0.1, momentum=0.5, nesterov=nesterov, weight_decay=3.0)
         descent.build([weight])
-        assert optimizer_threshold(descent) == pytest.approx(threshold)
+        assert stability_threshold(descent) == pytest.approx(threshold)
         for _ in range(200):
             descent.apply([curvature * weight.value], [weight])
         return abs(float(weight.value))
@@ -145,8 +145,8 @@ def test_weight_decay_lowers_the_threshold(optimizer, nesterov):
 
 
 def test_no_threshold_without_a_rate():
-    assert optimizer_threshold(keras.optimizers.Adam(0.1)) is None
-    assert optimizer_threshold(keras.optimizers.SGD(0.0)) is None
+    assert stability_threshold(keras.optimizers.Adam(0.1)) is None
+    assert stability_threshold(keras.optimizers.SGD(0.0)) is None
     with pytest.raises(ValueError, match="`learning_rate` must be positive"):
         stability_threshold(0.0)
     with pytest.raises(ValueError, match="`momentum` must lie"):

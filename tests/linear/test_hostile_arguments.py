@@ -74,7 +74,6 @@ CASES = {
     "shortcut_gradient": MOMENTS,
     "shortcut_hessian": MOMENTS,
     "shortcut_risk": {**MOMENTS, "syy_trace": 3.0},
-    "stability_limit": {"learning_rate": 0.1, "momentum": 0.1},
     "sufficient_statistics": {"X": X, "Y": Y},
     "tensor_norm": {"A": A},
     "whiten": {"X": X, "components": 2, "method": "svd"},
@@ -88,7 +87,6 @@ NOT_ALWAYS_FINITE = {
     "gradient_descent",
     "projected_descent",
     "scalar_recursions",
-    "stability_limit",
 }
 # None is a default.
 OPTIONAL = {"covariance", "sxx", "components", "networks", "gamma"}
@@ -226,7 +224,6 @@ HOMOGENEOUS = {
     "layer_norms": (lambda s: linear.layer_norms(s * A), 1),
     "balancedness": (lambda s: linear.balancedness(s * W, shortcut=False) ** 0.5, 1),
     "gradient_flow": (lambda s: linear.gradient_flow(W, s * S, s * R, np.array([0.0, 1.0]) / s).weights, 0),
-    "stability_limit": (lambda s: linear.stability_limit(s), -1),
 }
 
 

@@ -16,8 +16,9 @@ CODE = """
 import json, sys
 import numpy as np
 import keras
-from idmatters_tf import layers, norms
+from idmatters_tf import layers
 from idmatters_tf.expressivity import memorize
+from idmatters_tf.isometry import ConvolutionOperator
 from idmatters_tf.optimizers import Momentum
 from idmatters_tf.models import linear
 from idmatters_tf.models.cifar import identity_resnet
@@ -39,7 +40,7 @@ for variable in dense.trainable_variables:
 shortcuts = linear.shortcut_network(10, 3, 2, mid="relu")
 linear.assign_weights(shortcuts, 0.3 * rng.normal(size=(3, 2, 10, 10)))
 assert linear.weights_of(linear.linear_residual(4, 3)).shape == (3, 1, 4, 4)
-spectral = norms.spectral_norm(model.get_layer("stage2_block1").conv1.kernel, (15, 16), 2)
+spectral = ConvolutionOperator(model.get_layer("stage2_block1").conv1.kernel, (15, 16), 2).spectral_norm()
 pixels = np.array(layers.PerImageStandardization()(rng.integers(0, 256, (2, 5, 5, 3)).astype("uint8")))
 model.compile(Momentum(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 loss = model.fit(images, np.arange(4), epochs=2, shuffle=False, verbose=0).history["loss"]

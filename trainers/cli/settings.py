@@ -253,7 +253,7 @@ def add_options(parser: Parser, settings: type) -> None:
 
     Several dataclasses may share a title, and a parser.
     """
-    groups = {each.title: each for each in parser._action_groups}
+    groups = {each.title: each for each in parser._action_groups}  # noqa: SLF001 - argparse has no public list
     for option in options(settings).values():
         if option.title is None:
             target = parser

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from idmatters_tf.norms import block_norms
+from idmatters_tf.isometry import block_norms
 
 # What is shown of a record, and as what.
 _TAGS = {

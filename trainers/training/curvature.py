@@ -82,7 +82,7 @@ class CurvatureCallback:
         self._writer = tf.summary.create_file_writer(str(run.path / "events"))
 
     def __call__(self, step: int, seconds: float) -> None:
-        from idmatters_tf.curvature import optimizer_threshold
+        from idmatters_tf.curvature import stability_threshold
         from idmatters_tf.curvature.measurement import measure, write_summary
 
         if step % self._every:
@@ -93,7 +93,7 @@ class CurvatureCallback:
             self._operator,
             **EFFORT,
             start=None if self._last is None else self._last.vectors,
-            threshold=optimizer_threshold(self._learner.optimizer),
+            threshold=stability_threshold(self._learner.optimizer),
         )
         self._last = measured
         write_summary(self._writer, step, measured, prefix="spectrum")

@@ -1,4 +1,4 @@
-"""Internals of Keras (version 3.15) for losses: compiled losses, their labels and weights, and kinds of arrays."""
+"""Internals of Keras 3.15 for losses: compiled losses, their labels and weights, and kinds of arrays."""
 
 import functools
 from collections.abc import Callable

@@ -1,0 +1,66 @@
+"""Internals of Keras 3.15 that this package relies on, and no other module reaches for.
+
+graphs      graphs of functional models, their calls, copies and masks
+variables   variables of random generators and optimizers
+fit         the running `model.fit`, its callbacks, the arguments of `model.compile`
+losses      compiled losses, their labels and weights
+"""
+
+# ruff: noqa: F401 - the modules above under one name
+
+from idmatters_tf._keras_internals.fit import (
+    CALLBACK_SETTINGS,
+    CALLBACK_STATES,
+    RunningFit,
+    build_for_training,
+    compile_arguments,
+    loss_arguments,
+    running_fit,
+    start_at_epoch,
+)
+from idmatters_tf._keras_internals.graphs import (
+    AttachedMasks,
+    Call,
+    copy_of,
+    graph_calls,
+    graph_inputs,
+    graph_of,
+    has_functional_constructor,
+    input_operations,
+    is_addition,
+    layers_within,
+    mask_of,
+    nodes,
+    producer,
+    run_calls,
+    run_graph,
+    set_mask,
+    standardized_inputs,
+)
+from idmatters_tf._keras_internals.losses import (
+    CompiledLosses,
+    compute_loss,
+    has_compiled_loss,
+    irregular_kind,
+    overrides_compute_loss,
+    plain_function,
+    same_rank,
+    weights_by_output,
+    wrapped_function,
+)
+from idmatters_tf._keras_internals.variables import (
+    global_seed_state,
+    learning_rate_schedule,
+    make_global_seed_state,
+    optimized_variables,
+    optimizer_attributes,
+    outside_of_graphs,
+    random_layers,
+    replicas,
+    seed_states,
+    set_path,
+    value_outside_functions,
+    variable_key,
+    weight_averages,
+    weight_decay_exclusions,
+)

@@ -1,0 +1,242 @@
+"""Internals of functional models in Keras 3.15: their graphs, calls, copies and masks."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+from keras.src.backend.common import masking
+from keras.src.models.functional import Functional, functional_like_constructor
+from keras.src.ops import numpy as numpy_operations
+
+from idmatters_tf._keras_types import Tensor
+
+
+def mask_of(tensor: Tensor) -> Tensor | None:
+    """Return the mask that `keras.layers.Masking`, or an `Embedding` with `mask_zero`, has attached to an output."""
+    return masking.get_keras_mask(tensor)
+
+
+def set_mask(tensor: Tensor, mask: Tensor | None) -> None:
+    """Attach a mask to a tensor, as a layer does to its outputs; None removes it."""
+    masking.set_keras_mask(tensor, mask)
+
+
+def graph_of(operation: Any) -> Any:
+    """Return the graph of a functional or a built Sequential model, a `Functional`; None for everything else."""
+    if isinstance(operation, keras.Sequential):
+        return operation._functional
+    return operation if isinstance(operation, Functional) else None
+
+
+def has_functional_constructor(model: keras.Model) -> bool:
+    """Return True if the class of a functional model is called with (inputs, outputs, name)."""
+    return functional_like_constructor(type(model))
+
+
+def run_graph(
+    graph: Any, inputs: Any, call: Callable[..., Any], operation: Callable[[Any], Any] = lambda operation: operation
+) -> Any:
+    """Return the outputs of a functional model's graph, each node's operation called by a given function.
+
+    `keras.models.clone_model(call_function=)` does this, too, but serializes the loss and excludes nested Sequential
+    models.
+
+    Args:
+        graph: a `Functional`, see `graph_of`.
+        inputs: symbolic or concrete tensors, in the structure of the model's inputs.
+        call: a function of (operation, *arguments of the call) that returns the operation's outputs.
+        operation: a function that returns the replacement of an operation of the graph.
+    """
+    return graph._run_through_graph(inputs, operation_fn=operation, call_fn=call)
+
+
+def standardized_inputs(graph: Any, inputs: Any) -> Any:
+    """Return concrete inputs as the flat list of tensors, in the declared dtypes, that a functional model takes."""
+    return graph._standardize_inputs(inputs)
+
+
+def input_operations(graph: Any) -> Any:
+    """Return the `InputLayer`s of a functional model, in the structure of its inputs."""
+    return keras.tree.map_structure(lambda tensor: tensor._keras_history.operation, graph.input)
+
+
+def producer(tensor: Any) -> Any:
+    """Return the node that computed a symbolic tensor, with `operation`, `input_tensors` and `is_input`."""
+    operation, place, _ = tensor._keras_history
+    return operation._inbound_nodes[place]
+
+
+def nodes(graph: Any) -> list[Any]:
+    """Return the nodes of a functional model: `operation`, `input_tensors`, `output_tensors`."""
+    return [node for level in graph._nodes_by_depth.values() for node in level]
+
+
+def is_addition(operation: Any) -> bool:
+    """Return True if an operation is `keras.layers.Add` or the `+` of two symbolic tensors."""
+    return isinstance(operation, (keras.layers.Add, numpy_operations.Add))
+
+
+def layers_within(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Return the layer and all layers inside of it, outer ones first."""
+    layers: Any = layer._flatten_layers()
+    return layers
+
+
+def copy_of(operation: Any) -> Any:
+    """Return a new operation with the configuration and name of another one; a `Lambda` with its function."""
+    if type(operation) is keras.layers.Lambda:
+        # Its configuration holds byte code, which Keras rightly refuses to run, and which has lost its globals.
+        return keras.layers.Lambda(
+            operation.function,
+            operation._output_shape,
+            operation.mask,
+            operation.arguments,
+            **keras.layers.Layer.get_config(operation),
+        )
+    copied = type(operation).from_config(operation.get_config())
+    copied.name = operation.name
+    return copied
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of a layer, or of an operation, in a model's graph.
+
+    Attributes:
+        name: of the operation; "nested/layer" inside of a nested model.
+        operation: the layer or operation.
+        inputs, outputs: the symbolic tensors that it takes and returns.
+        node: Keras' own record; None for the way out of a nested model.
+        masks: the symbolic tensors, not of floating point, that it takes as arguments called "mask" or "..._mask". They
+            are not among `inputs`.
+        way: "in" and "out" for the two calls of a nested model's name; None for all others.
+    """
+
+    name: str
+    operation: Any
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    node: Any
+    masks: tuple[Any, ...] = ()
+    way: str | None = None
+
+
+def graph_calls(model: keras.Model) -> list[Call] | None:
+    """Return the calls of a functional or Sequential model in the order of execution; None for other models.
+
+    The calls of nested models are included, except those of models that are called several times or with more than
+    one tensor.
+    """
+    graph = graph_of(model)
+    return None if graph is None else list(_calls_of(graph, ""))
+
+
+def _calls_of(graph: Any, prefix: str) -> Iterator[Call]:
+    by_depth: Any = graph._nodes_by_depth
+    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+    nodes = [node for node in nodes if node.operation is not None and not node.is_input]
+    for node in nodes:
+        name, outputs = prefix + node.operation.name, tuple(node.outputs)
+        inputs, masks = _inputs_and_masks(node)
+        nested = _nested_graph(node, nodes, inputs)
+        if nested is None:
+            yield Call(name, node.operation, inputs, outputs, node, masks)
+            continue
+        yield Call(name, node.operation, inputs, tuple(nested.inputs), node, masks, "in")
+        yield from _calls_of(nested, f"{name}/")
+        yield Call(name, node.operation, tuple(nested.outputs), outputs, None, (), "out")
+
+
+def _inputs_and_masks(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the symbolic tensors that a node takes as inputs and as masks.
+
+    Keras passes masks by the names of the arguments, and records them where it passes them itself, too.
+    """
+    args, kwargs = node.arguments.args, node.arguments.kwargs
+    try:
+        given = inspect.signature(node.operation.call).bind_partial(*args).arguments
+    except (TypeError, ValueError):
+        given = {"": args}
+    inputs: list[Any] = []
+    masks: list[Any] = []
+    for name, value in [*given.items(), *kwargs.items()]:
+        is_mask = name == "mask" or name.endswith("_mask")
+        for tensor in keras.tree.flatten(value):
+            if isinstance(tensor, keras.KerasTensor):
+                (masks if is_mask and not keras.backend.is_float_dtype(tensor.dtype) else inputs).append(tensor)
+    return tuple(inputs), tuple(masks)
+
+
+def _nested_graph(node: Any, nodes: Sequence[Any], inputs: Sequence[Any]) -> Any:
+    """Return the graph of the nested model that a node calls, where its calls can replace the node; else None."""
+    graph = graph_of(node.operation)
+    if graph is None or type(node.operation).call not in (Functional.call, keras.Sequential.call):
+        return None
+    one_tensor = len(inputs) == len(graph.inputs) == 1
+    # training=True.
+    given = any(value is not None for name, value in node.arguments.kwargs.items() if name != "mask")
+    once = sum(other.operation is node.operation for other in nodes) == 1
+    return graph if one_tensor and once and not given else None
+
+
+def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
+    """Return the inputs of a functional or Sequential model by the identity of their symbolic tensors."""
+    graph = graph_of(model)
+    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)
+    values = keras.tree.flatten(standardized_inputs(graph, tensors))
+    return {id(symbolic): value for symbolic, value in zip(graph.inputs, values, strict=True)}
+
+
+# By the identity of a call's first output and the place among its inputs: the mask attached to the input.
+AttachedMasks = dict[tuple[int, int], Tensor]
+
+
+def run_calls(
+    calls: Iterable[Call], values: dict[int, Tensor], training: bool, attached: AttachedMasks | None = None
+) -> AttachedMasks:
+    """Execute calls one after the other.
+
+    Keras attaches masks to tensors. Layers read them, hand them on and remove them again, so that they depend on the
+    order of all calls of a model: each call of a part of the model gets those of the whole one.
+
+    Args:
+        calls: in the order of their execution.
+        values: by the identity of their symbolic tensors, what has been computed; the calls' outputs are added.
+        training: how layers are called that have such an argument.
+        attached: the masks of the calls' inputs, from a run of the whole model; those that Keras attaches if None.
+
+    Returns:
+        The masks of the calls' inputs at the time of each call.
+    """
+    found: AttachedMasks = {}
+    entered: dict[int, tuple[Tensor, Tensor | None]] = {}
+    for call in calls:
+        tensors = [values[id(tensor)] for tensor in call.inputs]
+        for place, tensor in enumerate(tensors):
+            key = id(call.outputs[0]), place
+            if attached is not None:
+                set_mask(tensor, attached.get(key))
+            mask = mask_of(tensor)
+            if mask is not None:
+                found[key] = mask
+        arguments, options = (tensors, {}) if call.node is None else call.node.arguments.fill_in(values)
+        if call.way == "in":
+            explicit = options.get("mask")
+            mask = mask_of(tensors[0]) if explicit is None else explicit
+            entered[id(call.operation)] = tensors[0], mask
+            outputs = keras.tree.flatten(standardized_inputs(graph_of(call.operation), tensors[0]))
+            if mask is not None:
+                set_mask(outputs[0], mask)
+        elif call.way == "out":
+            outputs = tensors
+            if id(call.operation) in entered and call.operation.supports_masking:
+                first, mask = entered[id(call.operation)]
+                call.operation._set_mask_metadata(first, outputs, mask)
+        else:
+            if "training" in getattr(call.operation, "_call_context_args", ()):
+                options = {**options, "training": training}
+            outputs = keras.tree.flatten(call.operation(*arguments, **options))
+        values.update(zip(map(id, call.outputs), outputs, strict=True))
+    return found

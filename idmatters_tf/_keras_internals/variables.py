@@ -1,0 +1,95 @@
+"""Internals of Keras 3.15: variables of random generators and optimizers, and values while TensorFlow traces."""
+
+import contextlib
+from typing import Any
+
+import keras
+import numpy as np
+from keras.src.backend.common import global_state
+from keras.src.random import seed_generator
+
+
+def seed_states(model: keras.Model) -> list[keras.Variable]:
+    """Return the states, (2,) each, of the model's `keras.random.SeedGenerator`s, as in dropout.
+
+    They are among `model.variables`, but neither weights nor saved with them.
+    """
+    return [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
+
+
+def random_layers(model: keras.Model) -> list[str]:
+    """Return the names of the layers that own a random generator, at any depth of nesting."""
+    layers: Any = model._flatten_layers(include_self=False)
+    return [layer.name for layer in layers if getattr(layer, "seed_generator", None) is not None]
+
+
+def global_seed_state() -> keras.Variable | None:
+    """Return the state of the generator behind random operations without a seed; None before its first use."""
+    found = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    return None if found is None else found.state
+
+
+def make_global_seed_state() -> keras.Variable:
+    """Return the same state, created where there is none yet."""
+    return seed_generator.global_seed_generator().state
+
+
+def set_path(variable: keras.Variable, path: str) -> None:
+    """Set the path of a variable, which Keras derives from the layers around it."""
+    variable._path = path
+
+
+def outside_of_graphs() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which variables are made, read and assigned at once, also while TensorFlow traces."""
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    return tf.init_scope()
+
+
+def value_outside_functions(variable: keras.Variable) -> np.ndarray:
+    """Return the current value of a variable, also while TensorFlow traces a function."""
+    with outside_of_graphs():
+        return np.asarray(keras.ops.convert_to_numpy(variable.value))
+
+
+def variable_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> Any:
+    """Return the key of a variable in the tables of an optimizer."""
+    return optimizer._var_key(variable)
+
+
+def optimized_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """Return the variables that an optimizer was built for; empty before."""
+    return list(optimizer._trainable_variables) if optimizer.built else []
+
+
+def weight_averages(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """Return the moving averages of the optimized variables; empty without `use_ema` and before `build`."""
+    if not optimizer.built or not optimizer.use_ema:
+        return []
+    averages: Any = optimizer._model_variables_moving_average
+    return list(averages)
+
+
+def replicas(optimizer: keras.optimizers.Optimizer) -> int:
+    """Return the number of replicas of the `tf.distribute` strategy that an optimizer was created under, 1 without."""
+    return getattr(getattr(optimizer, "_distribution_strategy", None), "num_replicas_in_sync", 1)
+
+
+def optimizer_attributes(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+    """Return the attributes of an optimizer by name, without its lists of all variables."""
+    listed = ("_variables", "_trainable_variables")
+    return {name: value for name, value in vars(optimizer).items() if name not in listed}
+
+
+def weight_decay_exclusions(optimizer: keras.optimizers.Optimizer) -> tuple[Any, Any]:
+    """Return the arguments of `exclude_from_weight_decay`, keys of variables and a pattern; None if not called."""
+    keys = getattr(optimizer, "_exclude_from_weight_decay", None)
+    return keys, getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+
+
+def learning_rate_schedule(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Return the schedule or function that computes the learning rate; None for a constant."""
+    rate = getattr(optimizer, "_learning_rate", None)
+    return None if isinstance(rate, keras.Variable) else rate

@@ -1,0 +1,167 @@
+"""Frobenius and spectral norms of the kernels of residual blocks.
+
+The theorems of both papers concern the norms of residual layers: |||A||| is the largest spectral norm of the layers
+(Hardt & Ma, section 2), the mean Frobenius norm falls with depth (Li et al., Figures 2 and 3).
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from idmatters_tf._keras_internals import graph_of
+from idmatters_tf._keras_types import Tensor
+from idmatters_tf.isometry.convolution import ConvolutionOperator
+from idmatters_tf.isometry.spectra import spectral_norm
+from idmatters_tf.layers import (
+    BasicBlock2D,
+    LinearResidual,
+    ResidualConv2D,
+    ResidualDense,
+    ScaledResidualConv2D,
+    ShortcutUnit,
+)
+
+
+def applied_kernel(layer: keras.layers.Layer) -> Tensor:
+    """Return the kernel that a layer applies to its inputs; in `ScaledConv2D` the kernel times the gains."""
+    return getattr(layer, "applied_kernel", layer.kernel)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelNorms:
+    """Norms of one kernel.
+
+    Attributes:
+        frobenius: the root of the sum of squares.
+        spectral: the largest singular value of the matrix, or of the convolution as a linear map between images with
+            zero padding ("same").
+    """
+
+    frobenius: float
+    spectral: float
+
+
+def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[KernelNorms]]:
+    """Return the norms of the kernels of each residual block of a built model, in the order of their application.
+
+    Args:
+        model: a `keras.Model`; with convolutional blocks a functional or Sequential one of known image size, channels
+            last.
+        tolerance: of the spectral norms of convolutions.
+
+    Returns:
+        By the names of the layers `ResidualConv2D`, `ScaledResidualConv2D` (its kernels times their gains),
+        `BasicBlock2D`, `LinearResidual`, `ResidualDense` and `ShortcutUnit`; "nested/layer" for those inside of a
+        nested model. Empty without such blocks.
+
+    Raises:
+        ValueError: where the size of a convolutional block's images is not known.
+    """
+    norms = {}
+    for name, layer in _layers(model):
+        if isinstance(layer, (ResidualConv2D, ScaledResidualConv2D, BasicBlock2D)):
+            size, reduced = _image_sizes(name, layer)
+            first, second = applied_kernel(layer.conv1), applied_kernel(layer.conv2)
+            norms[name] = [
+                _convolution_norms(first, size, layer.strides, tolerance),
+                _convolution_norms(second, reduced, 1, tolerance),
+            ]
+        elif isinstance(layer, (LinearResidual, ResidualDense, ShortcutUnit)):
+            norms[name] = [_matrix_norms(kernel) for kernel in _dense_kernels(layer)]
+    return norms
+
+
+def _convolution_norms(kernel: Tensor, size: tuple[int, int], strides: int, tolerance: float) -> KernelNorms:
+    weights = np.asarray(ops.convert_to_numpy(kernel))
+    return KernelNorms(
+        float(np.linalg.norm(weights)), ConvolutionOperator(weights, size, strides).spectral_norm(tolerance)
+    )
+
+
+def _matrix_norms(kernel: Tensor) -> KernelNorms:
+    weights = np.asarray(ops.convert_to_numpy(kernel))
+    return KernelNorms(float(np.linalg.norm(weights)), spectral_norm(weights.astype(np.float32)))
+
+
+def _image_sizes(name: str, layer: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return (rows, cols) of the images that a block takes and returns."""
+    try:
+        found = tuple(layer.input.shape[1:3]), tuple(layer.output.shape[1:3])
+    except AttributeError:
+        # Of a model that is a class of its own.
+        found: Any = ((None, None), (None, None))
+    if None in (*found[0], *found[1]):
+        raise ValueError(
+            f"The norms of {name!r} as a linear map depend on the size of its images, which is not known. Build a "
+            f"functional or Sequential model that begins with keras.Input((rows, cols, channels))."
+        )
+    return found
+
+
+def block_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, dict[str, float]]:
+    """Return the mean Frobenius norm and the largest spectral norm of each residual block of a built model.
+
+    Args:
+        model, tolerance: see `kernel_norms`.
+
+    Returns:
+        A dict from the block's name to a dict with `frobenius`, the mean Frobenius norm of its kernels, and
+        `spectral`, their largest spectral norm as convolutions of the block's image size. Empty without such blocks.
+    """
+    return {name: summarize_norms(norms) for name, norms in kernel_norms(model, tolerance).items()}
+
+
+def summarize_norms(norms: Sequence[KernelNorms]) -> dict[str, float]:
+    """Return the entry of one block in `block_norms`."""
+    return {
+        "frobenius": float(np.mean([kernel.frobenius for kernel in norms])),
+        "spectral": max(kernel.spectral for kernel in norms),
+    }
+
+
+def branch_bounds(model: keras.Model, norms: Mapping[str, Sequence[KernelNorms]]) -> dict[str, float]:
+    """Return a bound on how fast each block's residual branch can vary: the product of its kernels' spectral norms.
+
+    A Lipschitz constant of the branch for activations of slope 1 at most, such as ReLU and tanh. For `LinearResidual`
+    it is ||A|| itself. The largest one is tau = |||A||| of Hardt & Ma's section 2 for linear residual networks; for
+    others a value below 1 says that each block x + f(x) is invertible.
+
+    Args:
+        model: the model of the blocks.
+        norms: result of `kernel_norms`.
+
+    Returns:
+        By the block's name; NaN with batch normalisation, whose scale is not the kernels', and without a skip.
+    """
+    layers = dict(_layers(model))
+    return {name: _bound(layers[name], kernels) for name, kernels in norms.items()}
+
+
+def _layers(model: keras.Model, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (name, layer) of all layers, those of nested models as "nested/layer"."""
+    for layer in model.layers:
+        yield prefix + layer.name, layer
+        if graph_of(layer) is not None:
+            yield from _layers(layer, f"{prefix}{layer.name}/")
+
+
+def _bound(layer: Any, norms: Sequence[KernelNorms]) -> float:
+    if getattr(layer, "norm", None) is not None or not _has_skip(layer):
+        return float("nan")
+    scale = getattr(layer, "scale", None)
+    factor = 1.0 if scale is None else abs(float(np.asarray(ops.convert_to_numpy(scale))))
+    return factor * float(np.prod([kernel.spectral for kernel in norms]))
+
+
+def _has_skip(layer: Any) -> bool:
+    return getattr(layer, "shortcut", True) not in (False, "none") and getattr(layer, "skip", True) is not False
+
+
+def _dense_kernels(layer: LinearResidual | ResidualDense | ShortcutUnit) -> list[Any]:
+    if isinstance(layer, LinearResidual):
+        return [layer.kernel]
+    return [layer.U, layer.V] if isinstance(layer, ResidualDense) else list(layer.kernels)
