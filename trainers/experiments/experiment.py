@@ -1,4 +1,4 @@
-"""What an experiment is: how it is run, what a row of its table holds, its figures and its verdict."""
+"""Description of an experiment: its cases, the measurement of one case, figures, verdict and scalars."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,34 +10,32 @@ Problem = TypeVar("Problem")
 Settings = TypeVar("Settings")
 Row = TypeVar("Row")
 
-# (stage, done, total): so many of so many pieces of a stage of the work are done.
+# The arguments of `Experiment.measure` for each case.
+Cases = Iterable[tuple[Any, ...]]
+# (stage, done, total): `done` of `total` units of work of a stage are done.
 ProgressCallback = Callable[[str, int, int], None]
 
 
-def silent(stage: str, done: int, total: int) -> None:
-    """The progress callback that shows nothing."""
+def by_columns(rows: Sequence[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Group rows by the values of several columns, in order of appearance."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(getattr(row, column) for column in columns), []).append(row)
+    return groups
 
 
-class Counter:
-    """Counts the pieces of one stage of the work and reports each to a progress callback."""
-
-    def __init__(self, progress: ProgressCallback, stage: str, total: int):
-        self._progress, self._stage, self._total, self._done = progress, stage, total, 0
-        progress(stage, 0, total)
-
-    def advance(self) -> None:
-        """One more piece is done."""
-        self._done += 1
-        self._progress(self._stage, self._done, self._total)
+def by_column(rows: Sequence[Row], column: str) -> dict[Any, list[Row]]:
+    """Group rows by the value of one column, in order of appearance."""
+    return {value: chosen for (value,), chosen in by_columns(rows, column).items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Whether a claim is seen in the results.
+    """Result of comparing a claim with the measurements.
 
     Attributes:
-        seen: None where the results are not enough to say.
-        reason: the numbers that it rests on, or what is missing.
+        seen: True if the claim holds in the rows, None if the rows are not enough to decide.
+        reason: the numbers behind the verdict, or what is missing.
     """
 
     seen: bool | None
@@ -53,7 +51,7 @@ class Scalars:
 
     Attributes:
         run: the run's name, unique among all experiments of a program.
-        step: on the horizontal axis.
+        step: position on the horizontal axis.
         values: by tag.
     """
 
@@ -67,20 +65,48 @@ class Experiment(Generic[Problem, Settings, Row]):
     """One experiment, from its settings to its results.
 
     Attributes:
-        name: of its table, NAME.csv.
-        row: the dataclass of a row; its fields are the columns of the table.
-        run: from a problem and settings to the rows; none where the problem offers nothing to measure.
-        figures: by file name without suffix, what draws the rows.
-        verdicts: whether the claims are seen in the rows.
-        scalars: what TensorBoard shows of the rows.
+        name: name of the table, NAME.csv.
+        cases: returns the arguments of `measure` for each case of a problem under the settings. Without cases the
+            experiment is left out.
+        measure: returns the rows of one case. A row is a dataclass; its fields are the columns of the table.
+        figures: functions that draw the rows, by file name without suffix.
+        verdict: compares the claim with the rows.
+        verdict_by: name of a column; there is one verdict for each of its values.
+        title: returns the title of all figures from the rows and the settings.
+        scalars: returns what TensorBoard shows of the rows.
     """
 
     name: str
-    row: type[Row]
-    run: Callable[[Problem, Settings, ProgressCallback], list[Row]]
+    cases: Callable[[Problem, Settings], Cases]
+    measure: Callable[..., Iterable[Row]]
     figures: Mapping[str, Callable[[Sequence[Row]], Figure]]
-    verdicts: Callable[[Sequence[Row]], Sequence[Verdict]] = lambda rows: ()
+    verdict: Callable[[Sequence[Row]], Verdict] | None = None
+    verdict_by: str | None = None
+    title: Callable[[Sequence[Row], Settings], str] | None = None
     scalars: Callable[[Sequence[Row]], Iterable[Scalars]] = lambda rows: ()
+
+    def run(self, problem: Problem, settings: Settings, progress: ProgressCallback | None = None) -> list[Row]:
+        """Measure all cases.
+
+        Args:
+            problem, settings: arguments of `cases`.
+            progress: called before the first and after each case.
+        """
+        cases, rows = list(self.cases(problem, settings)), []
+        for done, case in enumerate(cases):
+            if progress and not done:
+                progress(self.name, 0, len(cases))
+            rows += self.measure(*case)
+            if progress:
+                progress(self.name, done + 1, len(cases))
+        return rows
+
+    def verdicts(self, rows: Sequence[Row]) -> list[Verdict]:
+        """Return the verdict on the rows, or one for each value of the column `verdict_by`."""
+        if self.verdict is None:
+            return []
+        groups = by_column(rows, self.verdict_by).values() if self.verdict_by else [rows]
+        return [self.verdict(group) for group in groups]
 
 
 AnyExperiment = Experiment[Any, Any, Any]
