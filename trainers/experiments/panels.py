@@ -32,7 +32,6 @@ def panels(count: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
         each.remove()
     for each in axes[:count]:
         each.grid(alpha=0.3)
-        each.tick_params(labelsize=8)
     return figure, axes[:count]
 
 
