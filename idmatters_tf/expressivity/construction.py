@@ -57,6 +57,12 @@ class Weights:
     order: Integers
     margins: Floats
 
+    @property
+    def parameters(self) -> int:
+        """Number of entries of all kernels and biases."""
+        arrays = (self.projection, self.bias, self.U, self.s, self.V, self.last_U, self.last_s, self.last_V)
+        return sum(array.size for array in arrays if array is not None)
+
 
 def construct(
     x: NDArray[Any],

@@ -23,8 +23,7 @@ FORMATS = ("png", "svg", "pdf")
 
 def _experiments() -> Iterator[tuple[list[str], list[str]]]:
     """The words of each program of experiments, and the names of the files that it writes."""
-    from trainers.expressivity.constructions import experiment
-    from trainers.expressivity.settings import Settings
+    from trainers.expressivity.constructions import EXPERIMENT as CONSTRUCTIONS
     from trainers.landscape.experiments import EXPERIMENTS
     from trainers.shortcuts.experiments import EXPERIMENTS as COMMANDS
     from trainers.shortcuts.training_norms import EXPERIMENT
@@ -34,7 +33,7 @@ def _experiments() -> Iterator[tuple[list[str], list[str]]]:
         yield ["trainers.shortcuts.__main__", command, "--dataset", "digits-like"], output_names([each], "png")
     yield ["trainers.shortcuts.__main__", "norms", "--runs", "RUN"], output_names([EXPERIMENT], "png")
     words = ["trainers.expressivity.__main__", "--dataset", "random", "--rows", "20", "--construction", "lookup"]
-    yield words, output_names([experiment(Settings())], "png")
+    yield words, output_names([CONSTRUCTIONS], "png")
 
 
 def places() -> Iterator[tuple[list[str], str, list]]:

@@ -1,4 +1,4 @@
-"""What the programs that run experiments share: progress, tables, figures, TensorBoard runs."""
+"""Parts shared by the programs that run experiments: cases, tables, figures, verdicts, TensorBoard runs."""
 
 import csv
 import dataclasses
@@ -7,10 +7,11 @@ import pytest
 import tensorflow as tf
 from matplotlib.figure import Figure
 
-from trainers.experiments.panels import add_legend, by_columns, line, panels
+from trainers.experiments.experiment import Experiment, Scalars, Verdict, by_columns
+from trainers.experiments.opening import RunSettings
+from trainers.experiments.panels import add_legend, line, panel_for_each, panels
 from trainers.experiments.progress import Bars
-from trainers.experiments.registry import Counter, Experiment, Scalars, Verdict
-from trainers.experiments.results import write_results, write_scalars
+from trainers.experiments.results import run_experiment, write_results, write_scalars
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +31,56 @@ def draw(rows):
     return figure
 
 
-EXPERIMENT = Experiment("measured", Row, lambda problem, settings, progress: ROWS, {"first": draw, "second": draw})
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    run: RunSettings
+
+
+PNG = Settings(RunSettings("runs/x"))
+
+
+def cases(problem, settings):
+    """The first two rows are a case, and the third one."""
+    return [(problem[:2],), (problem[2:],)] if problem else []
+
+
+EXPERIMENT = Experiment(
+    "measured",
+    cases,
+    measure=iter,
+    figures={"first": draw, "second": draw},
+    verdict=lambda rows: Verdict(len(rows) > 1, f"{len(rows)} rows"),
+    verdict_by="name",
+    title=lambda rows, settings: f"{len(rows)} rows as {settings.run.format}",
+)
+
+
+def test_an_experiment_measures_its_cases_in_order_and_reports_each():
+    seen = []
+    assert EXPERIMENT.run(ROWS, PNG, lambda *progress: seen.append(progress)) == ROWS
+    assert seen == [("measured", 0, 2), ("measured", 1, 2), ("measured", 2, 2)]
+    assert EXPERIMENT.run([], PNG, lambda *progress: seen.append(progress)) == []
+    assert len(seen) == 3
+
+
+def test_there_is_a_verdict_for_each_value_of_a_column():
+    assert list(map(str, EXPERIMENT.verdicts(ROWS))) == ["SEEN: 2 rows.", "NOT SEEN: 1 rows."]
+    whole = dataclasses.replace(EXPERIMENT, verdict_by=None)
+    assert list(map(str, whole.verdicts(ROWS))) == ["SEEN: 3 rows."]
+    assert dataclasses.replace(EXPERIMENT, verdict=None).verdicts(ROWS) == []
+
+
+def test_results_are_written_unless_there_are_no_cases(tmp_path):
+    found = run_experiment(EXPERIMENT, ROWS, PNG, tmp_path)
+    assert (found.rows, found.verdicts) == (ROWS, ["SEEN: 2 rows.", "NOT SEEN: 1 rows."])
+    assert sorted(tmp_path.iterdir()) == sorted(found.paths)
+    nothing = run_experiment(EXPERIMENT, [], PNG, tmp_path / "empty")
+    assert (nothing.rows, nothing.paths, nothing.verdicts) == ([], [], [])
+    assert not (tmp_path / "empty").exists()
 
 
 def test_a_table_has_the_fields_of_its_rows_as_columns_and_empty_cells_for_none(tmp_path):
-    paths = write_results(EXPERIMENT, ROWS, tmp_path)
+    paths = write_results(EXPERIMENT, ROWS, PNG, tmp_path)
     assert [path.name for path in paths] == ["measured.csv", "first.png", "second.png"]
     assert paths[0].read_text() == "name,size,value\na,1,0.5\na,2,\nb,1,1e-09\n"
     with open(paths[0], newline="") as stream:
@@ -44,7 +90,9 @@ def test_a_table_has_the_fields_of_its_rows_as_columns_and_empty_cells_for_none(
 
 @pytest.mark.parametrize(("format", "beginning"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
 def test_figures_in_other_formats(tmp_path, format, beginning):
-    path = write_results(EXPERIMENT, ROWS, tmp_path, format)[1]
+    path = write_results(EXPERIMENT, ROWS, Settings(RunSettings("runs/x", format=format)), tmp_path)[1]
+    if format == "svg":
+        assert "3 rows as svg" in path.read_text()
     assert path.suffix == f".{format}"
     assert path.read_bytes().startswith(beginning)
 
@@ -62,14 +110,9 @@ def test_each_run_is_a_folder_of_its_own(tmp_path):
     assert tags == ["risk/κ = 2, det < 0", "risk/κ = 2, det > 0"] * 2
 
 
-def test_a_counter_reports_every_piece_and_bars_show_each_stage(capsys):
-    seen = []
-    counter = Counter(lambda *progress: seen.append(progress), "sweep", 2)
-    counter.advance()
-    counter.advance()
-    assert seen == [("sweep", 0, 2), ("sweep", 1, 2), ("sweep", 2, 2)]
+def test_bars_show_each_stage(capsys):
     with Bars() as bars:
-        for progress in (*seen, ("norms", 1, 1)):
+        for progress in (("sweep", 0, 2), ("sweep", 1, 2), ("sweep", 2, 2), ("norms", 1, 1)):
             bars(*progress)
 
 
@@ -89,3 +132,16 @@ def test_panels_stand_two_in_a_row_and_a_single_point_is_a_dot():
     assert axes[0].lines[0].get_marker() == "o"
     assert not line(axes[1], ROWS[1:2], "size", "value")
     assert list(by_columns(ROWS, "name", "size")) == [("a", 1), ("a", 2), ("b", 1)]
+
+
+def test_a_figure_has_a_panel_for_each_of_the_first_values():
+    def panel(axes, rows):
+        line(axes, rows, "size", "value")
+
+    figure = panel_for_each(ROWS, ["name"], panel, "value", lowest=1e-12)
+    assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
+    assert {axes.get_ylim()[0] for axes in figure.axes} == {1e-12}
+    assert figure.get_suptitle() == ""
+    figure = panel_for_each(ROWS, ["name"], panel, "value", most=1)
+    assert [axes.get_title() for axes in figure.axes] == ["a"]
+    assert figure.get_suptitle() == "the first 1 of 2 names; the table has all of them"

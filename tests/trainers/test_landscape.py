@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import json
 import re
 
@@ -16,6 +17,7 @@ from trainers.landscape import (
     certified,
     depth_laws,
     descent,
+    exponents,
     factorization,
     flow,
     projected,
@@ -29,12 +31,22 @@ from trainers.landscape.__main__ import main
 from trainers.landscape.experiments import EXPERIMENTS
 from trainers.landscape.targets import random_target, read_target
 
-SMALL = ("--dim", 3, "--depths", 2, 8, "--steps", 60, "--seeds", 1, "--condition", 3)
+SMALL = ("--dim", 3, "--depths", 2, 8, "--steps", 24, "--seeds", 1, "--condition", 3)
 
 
-def test_everything_is_written(program, tmp_path):
+@pytest.fixture
+def small(monkeypatch):
+    """Make the experiments small whose sizes are no options."""
+    monkeypatch.setattr(depth_laws, "DEPTHS", (6, 12))
+    monkeypatch.setattr(depth_laws, "SEEDS", 2)
+    monkeypatch.setattr(update_laws, "DEPTHS", (4, 8))
+    monkeypatch.setattr(update_laws, "WIDTH", 16)
+    monkeypatch.setattr(block_norms, "DEPTHS", (8, 16))
+
+
+def test_everything_is_written(small, tmp_path):
     out = tmp_path / "run"
-    result = program("trainers.landscape", *SMALL, "--out", out)
+    result = run_here("trainers.landscape", *SMALL, "--out", out)
     assert result.returncode == 0, result.stderr
     experiments_written = {experiment.name for experiment in EXPERIMENTS}
     assert set(json.loads((out / "result.json").read_text())) == experiments_written
@@ -48,9 +60,9 @@ def test_everything_is_written(program, tmp_path):
 
     again = run_here("trainers.landscape", *SMALL, "--out", out)
     assert (again.returncode, "is finished" in again.stdout) == (0, True)
-    other = run_here("trainers.landscape", *SMALL, "--steps", 61, "--out", out)
+    other = run_here("trainers.landscape", *SMALL, "--steps", 25, "--out", out)
     assert other.returncode == 2
-    assert "steps was 60, now 61" in other.stderr
+    assert "steps was 24, now 25" in other.stderr
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".txt"])
@@ -152,7 +164,8 @@ def test_random_targets_are_as_asked(dim, determinant):
 
 
 def test_factorisation_norms_lie_between_the_bounds_and_fall_as_one_over_depth():
-    rows = factorization.measure({"R": random_target(4, 10.0, 1, 0)}, [2, 16, 1024])
+    R = random_target(4, 10.0, 1, 0)
+    rows = [row for depth in (2, 16, 1024) for row in factorization.measure("R", R, depth)]
     for row in rows:
         assert row.lower_bound <= row.polar <= row.polar_bound < row.theorem
     assert rows[0].paper is None
@@ -161,8 +174,7 @@ def test_factorisation_norms_lie_between_the_bounds_and_fall_as_one_over_depth()
 
 def test_descent_certifies_its_path_and_the_standard_network_stays():
     R = random_target(3, 2.0, 1, 0)
-    rows = descent.measure({"R": R}, [8], 400, 40)
-    by_network = {kind: [row for row in rows if row.network == kind] for kind in {row.network for row in rows}}
+    by_network = {kind: list(descent.measure("R", R, 8, kind, 400, 40)) for kind in descent.STYLES}
     for row in by_network["residual from zero"]:
         assert row.inside
         assert row.bound <= row.per_layer_bound * (1 + 1e-12)
@@ -177,18 +189,18 @@ def test_descent_certifies_its_path_and_the_standard_network_stays():
 
 def test_the_singular_maps_are_a_barrier_that_augmentation_removes():
     R = random_target(3, 2.0, -1, 0)
-    rows = augmentation.measure({"R": R}, 32, 6, 2000, 400)
-    stuck = [row for row in rows if row.problem == "as it is"]
+    stuck, free = (
+        list(augmentation.measure("R", R, problem, 32, 6, 2000, 400)) for problem in ("as it is", "augmented")
+    )
     # At this depth no path leaves the ball, and each ends just above the barrier.
     assert all(row.inside and row.risk >= row.barrier for row in stuck)
     assert all(row.risk < 1.02 * row.barrier for row in stuck if row.step == 2000)
-    free = [row.risk for row in rows if row.problem == "augmented" and row.step == 2000]
-    assert max(free) < 1e-12
+    assert max(row.risk for row in free if row.step == 2000) < 1e-12
 
 
 def test_weight_decay_finds_smaller_norms():
     R = random_target(3, 2.0, 1, 0)
-    rows = regularization.measure({"R": R}, 8, [0.0, 0.1, 1.0], 3000)
+    rows = list(regularization.measure("R", R, 8, [0.0, 0.1, 1.0], 3000))
     norms = [row.tau for row in rows]
     assert norms == sorted(norms, reverse=True)
     assert rows[0].lower_bound <= norms[0]
@@ -197,16 +209,21 @@ def test_weight_decay_finds_smaller_norms():
 
 @pytest.mark.filterwarnings("error")
 def test_targets_at_which_nothing_is_to_be_learnt_are_drawn():
-    figure = descent.draw_certificate(descent.measure({"the identity": np.eye(1)}, [2], 2, 1))
+    rows = list(descent.measure("the identity", np.eye(1), 2, "residual from zero", 2, 1))
+    figure = descent.draw_certificate(rows)
     assert figure.axes[0].get_ylim() == (1e-14, 1)
 
 
 def test_the_zero_asymmetric_start_takes_as_many_steps_for_either_determinant():
-    targets = {sign: random_target(3, 3.0, sign, 0) for sign in (1, -1)}
-    rows = zero_asymmetric.measure({str(sign): R for sign, R in targets.items()}, 6, 400, 5)
+    rows = [
+        row
+        for sign in (1, -1)
+        for start in zero_asymmetric.COLORS
+        for row in zero_asymmetric.measure(str(sign), random_target(3, 3.0, sign, 0), start, 6, 400, 5)
+    ]
     curves = {
         sign: [row.risk for row in rows if row.target == str(sign) and row.start == "zero-asymmetric"]
-        for sign in targets
+        for sign in (1, -1)
     }
     np.testing.assert_allclose(curves[1], curves[-1], rtol=1e-9, atol=1e-15)
     reached = {(row.target, row.start): row.reached_at for row in rows}
@@ -217,7 +234,7 @@ def test_the_zero_asymmetric_start_takes_as_many_steps_for_either_determinant():
 
 def test_flow_conserves_and_descent_stays_closer_with_smaller_rates():
     R = random_target(2, 2.0, 1, 0)
-    rows = flow.measure({"R": R}, 3, 80)
+    rows = [row for factor in flow.FACTORS for row in flow.measure("R", R, 3, factor, 80)]
     assert flow.verdict(rows).seen is True
     for row in rows:
         assert row.limit == pytest.approx(2 / row.rate)
@@ -229,7 +246,7 @@ def test_flow_conserves_and_descent_stays_closer_with_smaller_rates():
 
 def test_no_run_is_slower_than_a_theorem_promises():
     R = random_target(2, 2.0, 1, 0)
-    rows = certified.measure(certified.paths(R, 3, 100))
+    rows = [row for path in certified.paths(R, 3, 100) for row in certified.measure(path)]
     assert certified.verdict(rows).seen is True
     promised = {(row.run, row.theorem) for row in rows if row.promised is not None and row.scope == "run"}
     assert {theorem for _, theorem in promised} == {"positive definite", "zero-asymmetric"}
@@ -254,7 +271,7 @@ def test_no_run_is_slower_than_a_theorem_promises():
 def test_theorems_keep_their_promises_at_their_own_rates():
     chosen = [run for run in promises.runs() if run.theorem == "positive definite"]
     chosen += [next(run for run in promises.runs() if run.theorem == name) for name in ("balanced", "zero-asymmetric")]
-    rows = promises.measure(chosen, 20_000)
+    rows = [row for run in chosen for row in promises.measure(run, 20_000)]
     assert promises.verdict(rows).seen is True
     for row in rows:
         assert 0 < row.measured <= row.promised < np.inf
@@ -263,7 +280,8 @@ def test_theorems_keep_their_promises_at_their_own_rates():
 
 
 def test_projection_and_balance_help_where_descent_alone_is_slow_or_stuck():
-    rows = projected.measure(projected.CASES[1:3], 4, 120)
+    cases = itertools.product(projected.CASES[1:3], projected.METHODS)
+    rows = [row for case, method in cases for row in projected.measure(*case, method, 4, 120)]
     assert projected.verdict(rows).seen is True
     reached = {(row.start, row.method): row.reached_at for row in rows}
     assert reached["unbalanced", "balanced"] < reached["unbalanced", "descent"]
@@ -272,7 +290,7 @@ def test_projection_and_balance_help_where_descent_alone_is_slow_or_stuck():
 
 
 def test_the_largest_stable_rate_falls_with_depth_for_layers_and_not_for_units_of_two():
-    rows = depth_laws.measure(2, 2.0, (6, 12, 24), 2, 150)
+    rows = [row for kind in depth_laws.KINDS for row in depth_laws.measure(kind, 2, 2.0, (6, 12, 24), 2, 150)]
     kinds = {row.kind: row for row in rows}
     assert kinds["identity"].slope == pytest.approx(-1, abs=0.3)
     assert kinds["2-shortcut"].slope == pytest.approx(0, abs=0.35)
@@ -304,7 +322,7 @@ def test_the_first_steps_change_is_that_of_a_small_step():
 
 
 def test_orthogonal_layers_have_the_law_minus_one_exactly_and_gaussian_ones_fall_faster():
-    rows = update_laws.measure((4, 8, 16), 48, 2, 2)
+    rows = [row for kind in update_laws.KINDS for row in update_laws.measure(kind, (4, 8, 16), 48, 2, 2)]
     for row in rows:
         if row.kind in ("orthogonal", "identity"):
             squares = np.arange(1, row.depth + 1) ** 2
@@ -319,7 +337,8 @@ def test_orthogonal_layers_have_the_law_minus_one_exactly_and_gaussian_ones_fall
 
 
 def test_branches_scale_with_depth_as_their_starts_allow():
-    rows = block_norms.measure(3, 2.0, (8, 32), 2, 150)
+    cases = itertools.product(block_norms.STARTS, (8, 32))
+    rows = [row for start, depth in cases for row in block_norms.measure(start, depth, 3, 2.0, 2, 150)]
     trained, rough = (block_norms.exponents(rows, quantity) for quantity in ("trained", "roughness"))
     for start in ("zero", "smooth / l", "independent / l"):
         assert trained[start][0] == pytest.approx(-1, abs=0.25)
@@ -339,21 +358,26 @@ def test_branches_scale_with_depth_as_their_starts_allow():
 def test_an_exponent_and_its_interval():
     depths = (6, 12, 24)
     rates = np.array([[depth**-0.5, 2 * depth**-1.5] for depth in depths]).T
-    mean, low, high = depth_laws.exponent(depths, rates)
+    mean, low, high = exponents.exponent(depths, rates)
     # Two slopes one apart: Student's quantile 12.706 times their standard error, one half.
     assert (mean, low, high) == pytest.approx((-1.0, -1 - 6.353, -1 + 6.353), abs=1e-3)
 
 
 def test_tensorboard_shows_few_runs_of_distinct_names():
     targets = {f"κ = 2, det {sign} 0": random_target(2, 2.0, 1 if sign == ">" else -1, 0) for sign in "<>"}
-    scalars = list(descent.EXPERIMENT.scalars(descent.measure(targets, [2, 4], 20, 10)))
+    cases = itertools.product(targets.items(), (2, 4), descent.STYLES)
+    rows = [row for target, depth, network in cases for row in descent.measure(*target, depth, network, 20, 10)]
+    scalars = list(descent.EXPERIMENT.scalars(rows))
     names = {re.sub(r"[^A-Za-z0-9.]+", "-", each.run) for each in scalars}
     assert len(names) == len({each.run for each in scalars}) == 6
     # Targets of either sign are charts of their own.
     assert {f"descent risk/{target}" for target in targets} <= {tag for each in scalars for tag in each.values}
 
 
-def test_the_smallest_problems_have_results(tmp_path):
+def test_the_smallest_problems_have_results(small, monkeypatch, tmp_path):
+    # The rows of these do not depend on the targets.
+    others = tuple(each for each in EXPERIMENTS if each.name not in ("promises", "update_laws"))
+    monkeypatch.setattr("trainers.landscape.experiments.EXPERIMENTS", others)
     arguments = ("--dim", 1, "--depths", 1, "--steps", 12, "--seeds", 1, "--out", tmp_path / "run")
     code, stderr = run_in_process(main, *arguments)
     assert code == 0, stderr

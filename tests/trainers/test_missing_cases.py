@@ -15,7 +15,8 @@ def notes(figure):
 
 def test_targets_and_depths_that_are_left_out_are_named():
     # Depth 2 is too shallow for the paper's construction.
-    rows = factorization.measure({f"R{number}": np.diag([2.0 + number, 1.0]) for number in range(5)}, (2, 8))
+    targets = {f"R{number}": np.diag([2.0 + number, 1.0]) for number in range(5)}
+    rows = [row for name, R in targets.items() for depth in (2, 8) for row in factorization.measure(name, R, depth)]
     figure = factorization.draw(rows)
     assert figure.get_suptitle() == "the first 4 of 5 targets; the table has all of them"
     assert notes(figure) == 4 * ["not defined at depth 2: the paper's construction"]
@@ -25,7 +26,7 @@ def test_targets_and_depths_that_are_left_out_are_named():
 
 
 def test_theorems_that_promise_nothing_are_named():
-    rows = certified.measure(certified.paths(random_target(2, 2.0, 1, 0), 3, 20))
+    rows = [row for path in certified.paths(random_target(2, 2.0, 1, 0), 3, 20) for row in certified.measure(path)]
     labels = [text.get_text() for text in certified.draw_steps(rows).legends[0].get_texts()]
     promising = {row.theorem for row in rows if row.promised_steps is not None}
     assert 0 < len(promising) < len(certified.COLORS)
@@ -34,7 +35,7 @@ def test_theorems_that_promise_nothing_are_named():
 
 
 def test_a_line_under_another_is_wider():
-    rows = regularization.measure({"R": random_target(2, 2.0, 1, 0)}, 4, [0.0, 0.1], 10)
+    rows = list(regularization.measure("R", random_target(2, 2.0, 1, 0), 4, [0.0, 0.1], 10))
     lines = {line.get_label(): line for line in regularization.draw(rows).axes[0].lines}
     assert lines["polar"].get_linewidth() > 2 * lines["lower bound"].get_linewidth()
 

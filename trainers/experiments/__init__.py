@@ -1,1 +1,1 @@
-"""What the programs that run experiments share: what an experiment is, and how its results are written."""
+"""Parts shared by the programs that run experiments."""

@@ -1,26 +1,38 @@
-"""How a program of experiments opens its run."""
+"""Settings of the run of a program of experiments, and opening of its folder."""
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from trainers.cli.arguments import UsageError
-from trainers.cli.settings import as_dict
+from trainers.cli.settings import as_dict, setting
 from trainers.cli.startup import say, tell
 from trainers.run.folder import Run
 from trainers.run.lock import locked
 
-# Say where results go and how they look, not what they are.
+# Options that do not change the results.
 _NOT_SAVED = ("out", "overwrite", "format", "debug")
 
 
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """Folder of the results and format of the figures."""
+
+    out: str = setting(help="folder of the results", metavar="DIR")
+    overwrite: bool = setting(False, help="discard the run in the folder, if there is one, and begin anew")
+    format: Literal["png", "svg", "pdf"] = setting("png", help="format of the figures")
+    debug: bool = setting(False, help="show tracebacks")
+
+
 def settings_to_save(settings: Any, *not_saved: str) -> dict[str, Any]:
-    """The settings that decide the results, as JSON values by name.
+    """Return the settings that determine the results, as JSON values by name.
 
     Args:
         settings: a dataclass of settings.
-        not_saved: names of others than --out, --overwrite, --format and --debug that do not.
+        not_saved: names of further settings that do not change the results, besides --out, --overwrite, --format and
+            --debug.
     """
     left_out = {*_NOT_SAVED, *not_saved}
     return {name: value for name, value in as_dict(settings).items() if name not in left_out}
@@ -28,15 +40,17 @@ def settings_to_save(settings: Any, *not_saved: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: bool = False) -> Iterator[Run | None]:
-    """Yields the run of a folder, new or begun with the same settings; None, once that is said, where it is finished.
+    """Open the run of a folder, new or begun with the same settings; no other process can open it meanwhile.
 
-    For the length of the block no other process can open it. A run that was stopped before it had any results counts as
-    new.
+    A run that was stopped before it had any results counts as new.
 
     Args:
-        folder: of the run.
-        saved: its settings.
-        overwrite: whether a run that is there is to be discarded.
+        folder: folder of the run.
+        saved: settings of the run.
+        overwrite: True to discard an existing run.
+
+    Yields:
+        The run, or None after a message if it is finished.
 
     Raises:
         PathOccupied: something stands where a result is to be written; nothing is touched.
@@ -61,7 +75,7 @@ def _is_finished(run: Run, saved: Mapping[str, Any], overwrite: bool) -> bool:
         run.check_same(saved)
         result = run.result()
         if result is not None:
-            verdicts = result.get("verdicts") or ()
+            verdicts: Sequence[str] = result.get("verdicts") or ()
             tell(" ".join([f"{run.path} is finished.", *verdicts, "Give another --out for a new run, or --overwrite."]))
             return True
     return False

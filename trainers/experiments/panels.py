@@ -1,23 +1,27 @@
-"""Figures as wide as a page's column: panels in two columns, and one legend."""
+"""Figures of experiments: panels in two columns, curves, notes and one legend."""
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+from numpy.typing import NDArray
 
-Row = TypeVar("Row")
+from trainers.experiments.experiment import Row, by_columns
 
 WIDTH, PANEL_HEIGHT = 8.0, 3.1
 
 
 def panels(count: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, at most two in a row.
+    """Return a figure with `count` panels, at most two in a row.
 
     Args:
-        count: of the panels.
-        sharey: whether all have the same vertical axis.
+        count: number of panels.
+        sharey: True for one vertical axis for all.
     """
     columns = min(count, 2)
     rows = -(-count // columns)
@@ -28,17 +32,56 @@ def panels(count: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
         each.remove()
     for each in axes[:count]:
         each.grid(alpha=0.3)
-        each.tick_params(labelsize=8)
     return figure, axes[:count]
 
 
-def add_legend(figure: Figure, handles: Sequence[Any] | None = None, columns: int = 4) -> None:
-    """One legend below all panels.
+def panel_for_each(
+    rows: Sequence[Row],
+    columns: Sequence[str],
+    panel: Callable[[Axes, Sequence[Row]], None],
+    label: str,
+    most: int | None = None,
+    lowest: float | None = None,
+    sharey: bool = True,
+) -> Figure:
+    """Return a figure with a panel for each combination of values of some columns, without a legend.
+
+    The vertical axes are logarithmic.
 
     Args:
-        figure: with curves that have labels.
-        handles: what it shows; by default every curve of the first panel that has curves of this name.
-        columns: of the legend.
+        rows: rows of the table.
+        columns: their values are the panel's title.
+        panel: draws the rows of one panel.
+        label: label of the vertical axes.
+        most: largest number of panels; the figure's title states how many are left out.
+        lowest: lower end of the vertical axes, where rounding errors begin.
+        sharey: True for one vertical axis for all.
+    """
+    found = list(by_columns(rows, *columns).items())
+    figure, axes = panels(len(found[:most]), sharey)
+    if len(found) > len(axes):
+        figure.suptitle(f"the first {most} of {len(found)} {columns[0]}s; the table has all of them", fontsize=8)
+    for each, (values, chosen) in zip(axes, found[:most], strict=True):
+        each.set(title=", ".join(map(str, values)), yscale="log")
+        panel(each, chosen)
+    if lowest is not None:
+        if not any(math.isfinite(each.dataLim.minposy) for each in axes):
+            # All values are zero: Matplotlib would warn that it finds no limits.
+            axes[0].autoscale(False, axis="y")
+            axes[0].set_ylim(top=1)
+        for each in axes:
+            each.set_ylim(bottom=lowest)
+    figure.supylabel(label)
+    return figure
+
+
+def add_legend(figure: Figure, handles: Sequence[Any] | None = None, columns: int = 4) -> None:
+    """Add one legend below all panels.
+
+    Args:
+        figure: figure with labelled curves.
+        handles: entries of the legend; by default the first curve of each label.
+        columns: columns of the legend.
     """
     if handles is None:
         named = {}
@@ -48,24 +91,24 @@ def add_legend(figure: Figure, handles: Sequence[Any] | None = None, columns: in
         labels, handles = list(named), list(named.values())
     else:
         labels = [handle.get_label() for handle in handles]
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def sample_of(label: str, **style: Any) -> Line2D:
-    """An entry of a legend that stands for several curves."""
+    """Return an entry of a legend that stands for several curves."""
     return Line2D([], [], label=label, **{"color": "grey", **style})
 
 
 def note(axes: Axes, text: str) -> None:
-    """Says in a corner of a panel what is missing there, and why."""
+    """Write in a corner of a panel what is missing there, and why."""
     axes.text(0.03, 0.04, text, transform=axes.transAxes, fontsize=7, color="dimgrey", va="bottom")
 
 
 def line(axes: Axes, rows: Sequence[Any], x: str, y: str, **style: Any) -> bool:
-    """Draws one column against another, without the rows that have no value; a single point as a dot.
+    """Draw one column against another, without the rows that have no value; a single point as a dot.
 
     Returns:
-        Whether there was anything to draw.
+        True if there was anything to draw.
     """
     points = [(getattr(row, x), getattr(row, y)) for row in rows if getattr(row, y) is not None]
     if len(points) == 1:
@@ -75,14 +118,19 @@ def line(axes: Axes, rows: Sequence[Any], x: str, y: str, **style: Any) -> bool:
     return bool(points)
 
 
-def by_columns(rows: Sequence[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
-    """The rows of each combination of values of the columns, in order of appearance."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(getattr(row, column) for column in columns), []).append(row)
-    return groups
+def beside(sizes: Sequence[float], number: int) -> NDArray[np.float64]:
+    """Return sizes moved a little to the side, for the number-th of several curves that would hide one another."""
+    return np.array(sizes, float) * 1.03 ** (number - 2)
 
 
-def by_column(rows: Sequence[Row], column: str) -> dict[Any, list[Row]]:
-    """The rows of each value of a column, in order of appearance."""
-    return {value: chosen for (value,), chosen in by_columns(rows, column).items()}
+def mark_sizes(axes: Axes, sizes: Sequence[float], **style: Any) -> None:
+    """Make the horizontal axis logarithmic, with a labelled tick at each size.
+
+    Args:
+        axes: the panel.
+        sizes: depths or other whole numbers.
+        style: style of the labels.
+    """
+    axes.set_xscale("log")
+    axes.set_xticks(sizes, [f"{size:,.0f}" for size in sizes], **style)
+    axes.xaxis.set_minor_locator(NullLocator())

@@ -1,15 +1,37 @@
-"""Writes the results of experiments: tables, figures and TensorBoard scalars."""
+"""Running of experiments, and their results: tables, figures, verdicts and TensorBoard scalars."""
 
 import dataclasses
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Generic
+
+import matplotlib
 
 from idmatters_tf._locking import check_held
-from trainers.experiments.registry import AnyExperiment, Scalars
+from trainers.experiments.experiment import AnyExperiment, Experiment, Problem, Row, Scalars, Settings
+from trainers.experiments.progress import Bars
 from trainers.run.figures import save_figure
 from trainers.run.tables import write_csv
+
+# Sizes of the text of all figures, in points.
+_STYLE = {"axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9, "figure.titlesize": 10}
+_STYLE |= {"xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8}
+
+
+@dataclasses.dataclass(frozen=True)
+class Results(Generic[Row]):
+    """Results of one experiment.
+
+    Attributes:
+        rows: the table's rows, empty if the experiment has no cases.
+        paths: the table and the figures.
+        verdicts: one line each.
+    """
+
+    rows: Sequence[Row]
+    paths: Sequence[pathlib.Path]
+    verdicts: Sequence[str]
 
 
 def output_names(experiments: Iterable[AnyExperiment], format: str) -> list[str]:
@@ -21,32 +43,56 @@ def output_names(experiments: Iterable[AnyExperiment], format: str) -> list[str]
     ]
 
 
-def write_results(
-    experiment: AnyExperiment, rows: Sequence[Any], folder: pathlib.Path, format: str = "png"
-) -> list[pathlib.Path]:
-    """Writes the table and the figures of an experiment.
+def run_experiment(
+    experiment: Experiment[Problem, Settings, Row],
+    problem: Problem,
+    settings: Any,
+    folder: pathlib.Path,
+    unit: str = "networks",
+) -> Results[Row]:
+    """Run an experiment with a progress bar and write its table and figures.
 
     Args:
-        experiment: whose rows these are.
-        rows: at least one.
-        folder: of the results.
-        format: of the figures, "png", "svg" or "pdf".
-
-    Returns:
-        The paths, that of the table first.
+        experiment: its description.
+        problem: data of the experiment.
+        settings: settings of the program; `settings.run.format` is the format of the figures.
+        folder: folder of the results.
+        unit: name of the units of work in the progress bar.
     """
-    table = folder / f"{experiment.name}.csv"
-    write_csv(table, [dataclasses.asdict(row) for row in rows])
-    figures = [save_figure(draw(rows), folder / f"{figure}.{format}") for figure, draw in experiment.figures.items()]
-    return [table, *figures]
+    with Bars(unit=unit) as progress:
+        rows = experiment.run(problem, settings, progress)
+    paths = write_results(experiment, rows, settings, folder) if rows else []
+    return Results(rows, paths, [str(verdict) for verdict in experiment.verdicts(rows)] if rows else [])
+
+
+def write_results(
+    experiment: AnyExperiment, rows: Sequence[Any], settings: Any, folder: pathlib.Path
+) -> list[pathlib.Path]:
+    """Write the table and the figures of an experiment. Return their paths, the table first.
+
+    Args:
+        experiment: its description.
+        rows: one row or more.
+        settings: see `run_experiment`.
+        folder: folder of the results.
+    """
+    paths = [folder / f"{experiment.name}.csv"]
+    write_csv(paths[0], [dataclasses.asdict(row) for row in rows])
+    for name, draw in experiment.figures.items():
+        with matplotlib.rc_context(_STYLE):
+            figure = draw(rows)
+            if experiment.title:
+                figure.suptitle(experiment.title(rows, settings))
+            paths.append(save_figure(figure, folder / f"{name}.{settings.run.format}"))
+    return paths
 
 
 def write_scalars(scalars: Iterable[Scalars], folder: pathlib.Path) -> None:
-    """Writes scalars for TensorBoard, a folder for each run.
+    """Write scalars for TensorBoard, a folder for each run.
 
     Args:
         scalars: in any order.
-        folder: of the runs' folders.
+        folder: folder of the runs' folders.
     """
     import tensorflow as tf
 

@@ -12,7 +12,7 @@ from trainers.expressivity.settings import Settings
 from trainers.run.folder import Run
 
 if TYPE_CHECKING:
-    from trainers.experiments.registry import AnyExperiment
+    from trainers.experiments.experiment import AnyExperiment
     from trainers.expressivity.sample import Sample
 
 EXAMPLES = """
@@ -32,21 +32,21 @@ exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 
 
 def parser() -> Parser:
-    """The command line of this program."""
+    """Return the command line of this program."""
     parser = Parser(prog="python -m trainers.expressivity", description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
+    """Run the program and return its exit code."""
     typed = parse(parser(), argv)
     settings = with_defaults(Settings, typed)
     _check_together(typed, settings)
     saved = settings_to_save(settings, "compare")
     from trainers.experiments.results import output_names
 
-    out = settings.run.out or f"runs/memorize-{settings.data.dataset}-{settings.data.labels}"
+    out = typed.get("out", f"runs/memorize-{settings.data.dataset}-{settings.data.labels}")
     with open_run(out, saved, settings.run.overwrite) as run:
         if run is not None:
             run.check_outputs(output_names(_experiments_of(settings), settings.run.format))
@@ -68,7 +68,7 @@ def _memorize(run: Run, saved: dict[str, Any], settings: Settings) -> None:
 
 
 def _check_together(typed: Mapping[str, Any], settings: Settings) -> None:
-    """Raises UsageError for options that do not go together."""
+    """Raise UsageError for options that do not go together."""
     random = settings.data.dataset == "random"
     wrong = {"labels", "train_images", "data_dir", "compare"} if random else {"rows", "dim", "classes"}
     construction = settings.network.construction
@@ -102,7 +102,7 @@ def _load(settings: Settings) -> "Sample":
 
 
 def _trained(path: str, dataset: str) -> dict[str, Any]:
-    """The test accuracy of a finished run of `trainers.cifar`."""
+    """Return the test accuracy and the size of a finished run of `trainers.cifar`."""
     run = Run(path)
     config, result = run.config(), run.result()
     if result is None or not {"last_error", "parameters"} <= set(result):
@@ -118,9 +118,9 @@ def _trained(path: str, dataset: str) -> dict[str, Any]:
 
 
 def _measure(run: Run, settings: Settings, sample: "Sample") -> dict[str, Any]:
-    """Builds, saves, checks and tests the memoriser, and measures how such networks grow. Returns the numbers."""
+    """Build, save, check and test the memoriser, and run the experiments. Return the numbers of the memoriser."""
     from trainers.experiments.progress import Bars
-    from trainers.experiments.results import write_results
+    from trainers.experiments.results import run_experiment
     from trainers.expressivity.memorizing import generalization, memorize_and_verify
 
     path = run.path / "model.keras"
@@ -129,18 +129,16 @@ def _measure(run: Run, settings: Settings, sample: "Sample") -> dict[str, Any]:
     if sample.test_x is not None:
         result["test"] = generalization(path, sample)
     for experiment in _experiments_of(settings):
-        with Bars(unit="networks") as progress:
-            write_results(experiment, experiment.run(sample, settings, progress), run.path, settings.run.format)
+        run_experiment(experiment, sample, settings, run.path)
     return result
 
 
 def _experiments_of(settings: Settings) -> "list[AnyExperiment]":
     from trainers.expressivity import constructions, scaling
 
-    experiments: list[AnyExperiment] = [constructions.experiment(settings)]
     if settings.network.construction == "hardt-ma":
-        experiments.append(scaling.experiment(settings))
-    return experiments
+        return [constructions.EXPERIMENT, scaling.EXPERIMENT]
+    return [constructions.EXPERIMENT]
 
 
 def _print(run: Run, result: Mapping[str, Any]) -> None:

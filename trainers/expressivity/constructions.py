@@ -1,7 +1,7 @@
-"""All constructions on the same points: numbers and bits, how far a point may move, and what rounding takes."""
+"""All constructions on the same points: numbers and bits, certified radii, and rounding errors."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf.expressivity import construct, construct_lookup, construct_three_layers, lower_bound, radii_of
-from idmatters_tf.expressivity._samples import distinct_rows
 from idmatters_tf.expressivity.construction import SMALLEST_MARGIN, Order
 from idmatters_tf.expressivity.lookup import FLOAT_BITS
-from trainers.experiments.panels import add_legend, by_column, note, panels, sample_of
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback
-from trainers.expressivity.sample import Sample
-from trainers.expressivity.scaling import FRACTIONS
-from trainers.expressivity.settings import Settings
+from trainers.experiments.experiment import Cases, Experiment, by_column
+from trainers.experiments.panels import add_legend, mark_sizes, note, panels, sample_of
+from trainers.expressivity.sample import Sample, sizes
+from trainers.expressivity.settings import NetworkSettings, Settings
 
 # Radii of the residual networks are taken of the first rows of the sample: a row costs as much as the whole network.
 RADIUS_ROWS = 500
@@ -33,6 +31,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "lookup": {"color": "tab:orange", **BEHIND},
     "bit-extraction": {"color": "tab:red"},
 }
+ORDERS: dict[str, Order] = {"hardt-ma, norm": "norm", "hardt-ma, ridge": "ridge"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,95 +65,65 @@ class ConstructionRow:
     refused: str
 
 
-@dataclasses.dataclass(frozen=True)
-class _Built:
-    parameters: int
-    radii: NDArray[np.float64]
-    rounding: float
+def cases(sample: Sample, settings: Settings) -> Cases:
+    """Yield the arguments of `measure` for parts of the sample of several sizes, and each construction."""
+    for rows in sizes(sample):
+        for name in STYLES:
+            yield name, sample, rows, settings.network
 
 
-def measure(
-    x: NDArray[Any], labels: NDArray[np.integer], classes: int, settings: Settings, progress: ProgressCallback
-) -> list[ConstructionRow]:
-    """Builds the network of each construction for parts of the sample of several sizes, without checking them.
+def measure(name: str, sample: Sample, rows: int, network: NetworkSettings) -> list[ConstructionRow]:
+    """Build the network of a construction without checking it.
 
     Args:
-        x: (n, d).
-        labels: (n,).
-        classes: r.
-        settings: of the program, for width and seed.
-        progress: is told of each network.
+        name: one of `STYLES`.
+        sample: points and labels.
+        rows: number of points, the first ones.
+        network: width and seed.
     """
-    width, seed = settings.network.width, settings.network.seed
-
-    def residual(order: Order) -> Callable[..., _Built]:
-        def build(points: NDArray[Any], their_labels: NDArray[np.integer]) -> _Built:
-            weights = construct(points, their_labels, classes, width, order, seed)
-            arrays = (weights.projection, weights.bias, weights.U, weights.s, weights.V)
-            arrays += (weights.last_U, weights.last_s, weights.last_V)
-            return _Built(
-                sum(array.size for array in arrays if array is not None),
-                radii_of(weights, points[:RADIUS_ROWS]),
-                SMALLEST_MARGIN / float(weights.margins.min()),
-            )
-
-        return build
-
-    def on_a_line(make: Callable[..., Any]) -> Callable[..., _Built]:
-        def build(points: NDArray[Any], their_labels: NDArray[np.integer]) -> _Built:
-            found = make(points, their_labels)
-            return _Built(found.parameters, found.radii, found.rounding)
-
-        return build
-
-    builders = {
-        "hardt-ma, norm": residual("norm"),
-        "hardt-ma, ridge": residual("ridge"),
-        "yun": on_a_line(lambda points, names: construct_three_layers(points, names, classes, seed)),
-        "lookup": on_a_line(lambda points, names: construct_lookup(points, names, classes, False, seed)),
-        "bit-extraction": on_a_line(lambda points, names: construct_lookup(points, names, classes, True, seed)),
-    }
-    sizes = sorted({max(2, len(x) // fraction) for fraction in FRACTIONS})
-    rows: list[ConstructionRow] = []
-    counter = Counter(progress, "constructions", len(sizes) * len(builders))
-    for size in sizes:
-        kept = distinct_rows(x[:size], labels[:size])
-        points, their_labels = x[kept], labels[kept]
-        for name, build in builders.items():
-            if name == "hardt-ma, ridge" and len(points) > RIDGE_ROWS:
-                counter.advance()
-                continue
-            rows.append(_row(name, build, points, their_labels, classes))
-            counter.advance()
-    return rows
-
-
-def _row(
-    name: str, build: Callable[..., _Built], points: NDArray[Any], labels: NDArray[np.integer], classes: int
-) -> ConstructionRow:
+    points, labels = sample.distinct(rows)
+    if name == "hardt-ma, ridge" and len(points) > RIDGE_ROWS:
+        return []
     n, d = points.shape
     try:
-        built, refused = build(points, labels), ""
+        (parameters, radii, rounding), refused = _build(name, points, labels, sample.classes, network), ""
     except ValueError as error:
-        built, refused = None, str(error)
-    return ConstructionRow(
+        parameters = radii = rounding = None
+        refused = str(error)
+    row = ConstructionRow(
         construction=name,
         n=n,
         d=d,
-        classes=classes,
-        parameters=built.parameters if built else None,
-        lower_bound=lower_bound(n, classes),
-        bits_a_row=FLOAT_BITS * built.parameters / n if built else None,
-        smallest_radius=float(built.radii.min()) if built else None,
-        median_radius=float(np.median(built.radii)) if built else None,
-        radius_rows=len(built.radii) if built else 0,
-        rounding=built.rounding if built else None,
+        classes=sample.classes,
+        parameters=parameters,
+        lower_bound=lower_bound(n, sample.classes),
+        bits_a_row=None if parameters is None else FLOAT_BITS * parameters / n,
+        smallest_radius=None if radii is None else float(radii.min()),
+        median_radius=None if radii is None else float(np.median(radii)),
+        radius_rows=0 if radii is None else len(radii),
+        rounding=rounding,
         refused=refused,
     )
+    return [row]
+
+
+def _build(
+    name: str, points: NDArray[Any], labels: NDArray[np.integer], classes: int, network: NetworkSettings
+) -> tuple[int, NDArray[np.float64], float]:
+    """Return (parameters, radii, rounding), see `ConstructionRow`."""
+    if name in ORDERS:
+        weights = construct(points, labels, classes, network.width, ORDERS[name], network.seed)
+        rounding = SMALLEST_MARGIN / float(weights.margins.min())
+        return weights.parameters, radii_of(weights, points[:RADIUS_ROWS]), rounding
+    if name == "yun":
+        found = construct_three_layers(points, labels, classes, network.seed)
+    else:
+        found = construct_lookup(points, labels, classes, name == "bit-extraction", network.seed)
+    return found.parameters, found.radii, found.rounding
 
 
 def draw(rows: Sequence[ConstructionRow]) -> Figure:
-    """Parameters, bits a row, radii and what rounding takes, against n."""
+    """Draw parameters, bits a row, radii and the share of rounding, against n."""
     figure, axes = panels(4)
     kinds = by_column(rows, "construction")
     styles = {name: {"marker": "o", "markersize": 4, **STYLES[name]} for name in kinds}
@@ -165,9 +134,9 @@ def draw(rows: Sequence[ConstructionRow]) -> Figure:
     if not axes[2].lines:
         note(axes[2], "no finite radius: all labels are the same")
     first = next(iter(kinds.values()))
-    sizes, bounds = [row.n for row in first], [row.lower_bound for row in first]
-    axes[0].plot(sizes, bounds, "k:")
-    axes[1].plot(sizes, [FLOAT_BITS * bound / n for n, bound in zip(sizes, bounds, strict=True)], "k:")
+    counts, bounds = [row.n for row in first], [row.lower_bound for row in first]
+    axes[0].plot(counts, bounds, "k:")
+    axes[1].plot(counts, [FLOAT_BITS * bound / n for n, bound in zip(counts, bounds, strict=True)], "k:")
     axes[3].axhline(1.0, color="black", linestyle="-.", linewidth=1)
     titles = (
         "numbers stored",
@@ -175,14 +144,10 @@ def draw(rows: Sequence[ConstructionRow]) -> Figure:
         "certified radius: median, smallest (dashed)",
         "share of the rounding allowed",
     )
-    for each, title in zip(axes, titles, strict=True):
-        each.set_xscale("log")
-        each.set_yscale("log")
-        each.set_title(title, fontsize=9)
-        each.set_xlabel("rows n", fontsize=9)
-        each.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=30, fontsize=7)
-        each.minorticks_off()
-    handles = [sample_of(_extent(name, of_kind, max(sizes)), **styles[name]) for name, of_kind in kinds.items()]
+    for each, text in zip(axes, titles, strict=True):
+        each.set(title=text, xlabel="rows n", yscale="log")
+        mark_sizes(each, counts, rotation=30, fontsize=7)
+    handles = [sample_of(_extent(name, of_kind, max(counts)), **styles[name]) for name, of_kind in kinds.items()]
     handles += [sample_of("lower bound", color="black", linestyle=":")]
     handles += [sample_of("refused above", color="black", linestyle="-.", linewidth=1)]
     add_legend(figure, handles, columns=3)
@@ -190,7 +155,7 @@ def draw(rows: Sequence[ConstructionRow]) -> Figure:
 
 
 def _extent(name: str, rows: Sequence[ConstructionRow], largest: int) -> str:
-    """A construction's name, and where its curves end unless that is at the largest size."""
+    """Return a construction's name, and the end of its curves unless that is the largest size."""
     refused = [row.n for row in rows if row.parameters is None]
     last = max((row.n for row in rows if row.parameters is not None), default=0)
     if last == largest:
@@ -206,18 +171,11 @@ def _line(axes: Axes, rows: Sequence[ConstructionRow], column: str, **style: Any
         axes.plot(*zip(*points, strict=True), **style)
 
 
-def _run(sample: Sample, settings: Settings, progress: ProgressCallback) -> list[ConstructionRow]:
-    return measure(sample.x, sample.labels, sample.classes, settings, progress)
-
-
-def experiment(settings: Settings) -> Experiment[Sample, Settings, ConstructionRow]:
-    """The experiment; its figure says what was memorised."""
+def title(rows: Sequence[ConstructionRow], settings: Settings) -> str:
+    """Return the title of the figure."""
     data = settings.data
+    points = "random points and labels" if data.dataset == "random" else f"{data.dataset}, {data.labels} labels"
+    return f"memorisers of {points}, d = {rows[0].d:,}, r = {rows[0].classes}"
 
-    def titled(rows: Sequence[ConstructionRow]) -> Figure:
-        figure = draw(rows)
-        what = f"{data.dataset}, {data.labels} labels" if data.dataset != "random" else "random points and labels"
-        figure.suptitle(f"memorisers of {what}, d = {rows[0].d:,}, r = {rows[0].classes}", fontsize=10)
-        return figure
 
-    return Experiment("constructions", ConstructionRow, _run, {"constructions": titled})
+EXPERIMENT = Experiment("constructions", cases, measure, {"constructions": draw}, title=title)

@@ -1,4 +1,4 @@
-"""Builds a memoriser, saves it, loads it again, and measures it."""
+"""Construction, saving, loading and measurement of a memoriser."""
 
 import dataclasses
 import pathlib
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf._replacing import replacing
 from trainers.cli.arguments import RunError
-from trainers.experiments.registry import ProgressCallback
+from trainers.experiments.experiment import ProgressCallback
 from trainers.expressivity.sample import Sample
 from trainers.expressivity.settings import NetworkSettings
 
@@ -21,13 +21,13 @@ NEIGHBOUR_TESTS = 1000
 def memorize_and_verify(
     sample: Sample, network: NetworkSettings, path: pathlib.Path, progress: ProgressCallback
 ) -> dict[str, Any]:
-    """Builds the network and runs every row through the saved and reloaded one.
+    """Build the network and run every row through the saved and reloaded one.
 
     Args:
-        sample: what to memorise.
-        network: its settings.
-        path: of the .keras file.
-        progress: is told of each stage of the work.
+        sample: points and labels.
+        network: settings of the network.
+        path: path of the .keras file.
+        progress: called during each stage of the work.
 
     Returns:
         The numbers, as JSON values.
@@ -95,11 +95,11 @@ def memorize_and_verify(
 
 
 def generalization(path: pathlib.Path, sample: Sample) -> dict[str, Any]:
-    """Test accuracy of the memoriser, of the nearest training row's label, and of the most frequent class.
+    """Compute the test accuracy of the memoriser, of the nearest training row's label, and of the most frequent class.
 
     Args:
-        path: of the .keras file.
-        sample: with test images.
+        path: path of the .keras file.
+        sample: a sample with test images.
     """
     import keras
 

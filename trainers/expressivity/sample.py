@@ -1,4 +1,4 @@
-"""The points that are memorised."""
+"""Points and labels to memorise."""
 
 import dataclasses
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf.data.images import ImageData
+from idmatters_tf.expressivity._samples import distinct_rows
 from trainers.expressivity.settings import DataSettings, Settings
 
 
@@ -31,9 +32,19 @@ class Sample:
     test_x: NDArray[Any] | None = None
     test_labels: NDArray[np.integer] | None = None
 
+    def distinct(self, rows: int) -> tuple[NDArray[Any], NDArray[np.integer]]:
+        """Return the first rows and their labels, equal rows once."""
+        kept = distinct_rows(self.x[:rows], self.labels[:rows])
+        return self.x[kept], self.labels[kept]
+
+
+def sizes(sample: Sample) -> list[int]:
+    """Return the numbers of rows for which experiments build networks, ascending, from a thirty-second to all."""
+    return sorted({max(2, len(sample.x) // fraction) for fraction in (32, 16, 8, 4, 2, 1)})
+
 
 def load_sample(settings: Settings) -> Sample:
-    """Loads or draws what the settings ask for.
+    """Load or draw a sample.
 
     Raises:
         idmatters_tf.data.images.DataError: the data set is not there.
@@ -67,7 +78,7 @@ def _check_memory(data: DataSettings) -> None:
 
 
 def _normalized(x: NDArray[Any], order: str) -> NDArray[Any]:
-    """For the paper's order the rows divided by their norms, as the paper assumes them."""
+    """Return the rows, for the paper's order divided by their norms, as the paper assumes."""
     if order != "paper":
         return x
     x = x.astype(np.float64)

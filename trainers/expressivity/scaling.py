@@ -1,10 +1,9 @@
-"""How parameters, margin, time and memory of a memoriser grow with n, k and d: measured, as a table and a figure."""
+"""Growth of the parameters, margin, time and memory of a memoriser with n, k and d."""
 
 import dataclasses
 import time
 import tracemalloc
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,37 +11,17 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf.expressivity import construct
-from idmatters_tf.expressivity._samples import distinct_rows
-from idmatters_tf.expressivity.construction import Order
-from trainers.experiments.panels import WIDTH, note
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback
-from trainers.expressivity.sample import Sample
-from trainers.expressivity.settings import Settings
+from trainers.experiments.experiment import Cases, Experiment
+from trainers.experiments.panels import WIDTH, mark_sizes, note
+from trainers.expressivity.sample import Sample, sizes
+from trainers.expressivity.settings import NetworkSettings, Settings
 
 WIDTHS = (4, 8, 16, 32, 64)
 DIMS = (16, 64, 256, 1024)
 # For the widths and dimensions: enough for the trend, and seconds in all.
 ROWS = 10_000
-FRACTIONS = (32, 16, 8, 4, 2, 1)
 
 NAMES = {"n": "rows n", "k": "width k", "d": "dimension d"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """A network to build.
-
-    Attributes:
-        varied: "n", "k" or "d".
-        rows: how many of the points it memorises, the first ones.
-        width: k.
-        points: (n, d).
-    """
-
-    varied: str
-    rows: int
-    width: int
-    points: NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,34 +48,31 @@ class ScalingRow:
     megabytes: float | None = None
 
 
-def plans(x: NDArray[Any], settings: Settings) -> list[Plan]:
-    """The networks to build.
-
-    Args:
-        x: the sample; its first rows are used.
-        settings: of the program.
-    """
-    width, few = settings.network.width, min(len(x), ROWS)
-    sizes = sorted({max(2, len(x) // fraction) for fraction in FRACTIONS})
-    chosen = [Plan("n", size, width, x) for size in sizes] + [Plan("k", few, width, x) for width in WIDTHS]
+def cases(sample: Sample, settings: Settings) -> Cases:
+    """Yield the arguments of `measure` for several n, k and, with random points, d."""
+    network, few = settings.network, min(len(sample.x), ROWS)
+    for rows in sizes(sample):
+        yield "n", sample, rows, network
+    for width in WIDTHS:
+        yield "k", sample, few, dataclasses.replace(network, width=width)
     if settings.data.dataset == "random":
-        rng = np.random.default_rng(settings.network.seed)
-        chosen += [Plan("d", few, width, rng.standard_normal((few, dim), np.float32)) for dim in DIMS]
-    return chosen
+        rng = np.random.default_rng(network.seed)
+        for dim in DIMS:
+            yield "d", dataclasses.replace(sample, x=rng.standard_normal((few, dim), np.float32)), few, network
 
 
-def measure(plan: Plan, labels: NDArray[np.integer], classes: int, order: Order, seed: int) -> ScalingRow:
-    """Builds the network of a plan without checking it.
+def measure(varied: str, sample: Sample, rows: int, network: NetworkSettings) -> list[ScalingRow]:
+    """Build a network without checking it.
 
     Args:
-        plan: one of `plans`.
-        labels: (n,).
-        classes: their number.
-        order, seed: see `idmatters_tf.expressivity.construct`.
+        varied: "n", "k" or "d".
+        sample: points and labels.
+        rows: number of points, the first ones.
+        network: width, order and seed.
     """
-    kept = distinct_rows(plan.points[: plan.rows], labels[: plan.rows])
-    row = ScalingRow(plan.varied, len(kept), plan.width, plan.points.shape[1])
-    arguments = plan.points[kept], labels[kept], classes, plan.width, order, seed
+    points, labels = sample.distinct(rows)
+    row = ScalingRow(varied, len(points), network.width, points.shape[1])
+    arguments = points, labels, sample.classes, network.width, network.order, network.seed
     try:
         start = time.perf_counter()
         weights = construct(*arguments)
@@ -108,21 +84,20 @@ def measure(plan: Plan, labels: NDArray[np.integer], classes: int, order: Order,
         finally:
             tracemalloc.stop()
     except ValueError:
-        return row
-    arrays = (weights.projection, weights.bias, weights.U, weights.s, weights.V)
-    arrays += (weights.last_U, weights.last_s, weights.last_V)
-    return dataclasses.replace(
+        return [row]
+    built = dataclasses.replace(
         row,
-        parameters=sum(array.size for array in arrays if array is not None),
+        parameters=weights.parameters,
         smallest_margin=float(weights.margins.min()),
         median_margin=float(np.median(weights.margins)),
         seconds=seconds,
         megabytes=memory / 1e6,
     )
+    return [built]
 
 
 def draw(rows: Sequence[ScalingRow]) -> Figure:
-    """A column of panels for each of n, k and d that was varied."""
+    """Draw a column of panels for each of n, k and d that was varied."""
     varied = [name for name in NAMES if any(row.varied == name and row.seconds is not None for row in rows)]
     figure = Figure(figsize=(WIDTH, 8), layout="constrained")
     if not varied:
@@ -131,19 +106,17 @@ def draw(rows: Sequence[ScalingRow]) -> Figure:
     axes = figure.subplots(3, len(varied), squeeze=False, sharey="row")
     for column, name in enumerate(varied):
         chosen = [row for row in rows if row.varied == name and row.seconds is not None]
-        sizes = np.array([getattr(row, name) for row in chosen], float)
+        values = np.array([getattr(row, name) for row in chosen], float)
         impossible = [f"{getattr(row, name):,}" for row in rows if row.varied == name and row.seconds is None]
         fixed = ", ".join(f"{other} = {getattr(chosen[-1], other):,}" for other in NAMES if other != name)
-        axes[0][column].set_title(fixed, fontsize=9)
-        _draw_column(list(axes[:, column]), name, sizes, chosen)
+        axes[0][column].set_title(fixed)
+        _draw_column(list(axes[:, column]), name, values, chosen)
         axes[2][column].set_xlabel(NAMES[name])
         if impossible:
             note(axes[0][column], f"impossible: {name} = {', '.join(impossible)}")
         for each in axes[:, column]:
-            each.set_xscale("log")
             each.set_yscale("log")
-            each.set_xticks(sizes, [f"{size:,.0f}" for size in sizes], rotation=30, fontsize=7)
-            each.minorticks_off()
+            mark_sizes(each, list(values), rotation=30, fontsize=7)
             each.grid(alpha=0.3)
             each.legend(fontsize=7)
     for each, label in zip(axes[:, 0], ("parameters", "relative margin", "seconds to build, megabytes"), strict=True):
@@ -166,22 +139,9 @@ def _draw_column(axes: Sequence[Axes], name: str, sizes: NDArray[np.float64], ro
         axes[2].plot(sizes, column("seconds")[-1] * (sizes / sizes[-1]) ** 2, "k:", label="slope 2")
 
 
-def _run(sample: Sample, settings: Settings, progress: ProgressCallback) -> list[ScalingRow]:
-    chosen, rows, network = plans(sample.x, settings), [], settings.network
-    counter = Counter(progress, "scaling", len(chosen))
-    for plan in chosen:
-        rows.append(measure(plan, sample.labels, sample.classes, network.order, network.seed))
-        counter.advance()
-    return rows
+def title(rows: Sequence[ScalingRow], settings: Settings) -> str:
+    """Return the title of the figure."""
+    return f"memorisers of {settings.data.dataset}, {settings.data.labels} labels, order {settings.network.order}"
 
 
-def experiment(settings: Settings) -> Experiment[Sample, Settings, ScalingRow]:
-    """The experiment; its figure says what was memorised."""
-    data, order = settings.data, settings.network.order
-
-    def titled(rows: Sequence[ScalingRow]) -> Figure:
-        figure = draw(rows)
-        figure.suptitle(f"memorisers of {data.dataset}, {data.labels} labels, order {order}")
-        return figure
-
-    return Experiment("scaling", ScalingRow, _run, {"scaling": titled})
+EXPERIMENT = Experiment("scaling", cases, measure, {"scaling": draw}, title=title)

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from trainers.cli.settings import group, setting
+from trainers.experiments import opening
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +57,10 @@ class NetworkSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSettings:
-    """Where the results go, and what they are compared with."""
+class RunSettings(opening.RunSettings):
+    """Folder of the results, format of the figures, and a run to compare with."""
 
     compare: str | None = setting(None, help="finished run of trainers.cifar to take the test error of", metavar="RUN")
-    out: str | None = setting(None, help="folder of the results (default: runs/memorize-DATASET-LABELS)", metavar="DIR")
-    overwrite: bool = setting(False, help="discard the run in the folder, if there is one, and begin anew")
-    format: Literal["png", "svg", "pdf"] = setting("png", help="format of the figures")
-    debug: bool = setting(False, help="show tracebacks")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,4 +69,4 @@ class Settings:
 
     data: DataSettings = group(DataSettings, "data")
     network: NetworkSettings = group(NetworkSettings, "network")
-    run: RunSettings = group(RunSettings, "run")
+    run: RunSettings = group(RunSettings, "run", out="runs/memorize-DATASET-LABELS")

@@ -37,14 +37,14 @@ exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 
 
 def parser() -> Parser:
-    """The command line of this program."""
+    """Return the command line of this program."""
     parser = Parser(prog="python -m trainers.landscape", description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
+    """Run the program and return its exit code."""
     typed = parse(parser(), argv)
     settings = with_defaults(Settings, typed)
     if settings.targets.target and {"dim", "condition", "determinant", "seeds"} & set(typed):
@@ -81,23 +81,20 @@ def _targets(settings: Settings) -> Any:
 
 
 def _experiments(run: Run, settings: Settings, targets: Any) -> dict[str, int]:
-    """Runs the experiments that the targets allow, writes the results of each; returns how many rows each has."""
-    from trainers.experiments.progress import Bars
-    from trainers.experiments.results import write_results, write_scalars
+    """Run the experiments that the targets allow, and return the number of rows of each."""
+    from trainers.experiments.results import run_experiment, write_scalars
     from trainers.landscape.experiments import EXPERIMENTS
 
     sizes, scalars = {}, []
     for experiment in EXPERIMENTS:
-        with Bars(unit="networks") as progress:
-            rows = experiment.run(targets, settings, progress)
-        if not rows:
+        found = run_experiment(experiment, targets, settings, run.path)
+        if not found.rows:
             print(f"{experiment.name}: not for these targets, left out", file=sys.stderr)
             continue
-        sizes[experiment.name] = len(rows)
-        scalars += experiment.scalars(rows)
-        paths = write_results(experiment, rows, run.path, settings.run.format)
-        print(f"{experiment.name + ':':17}{', '.join(map(str, paths))}", flush=True)
-        for verdict in experiment.verdicts(rows):
+        sizes[experiment.name] = len(found.rows)
+        scalars += experiment.scalars(found.rows)
+        print(f"{experiment.name + ':':17}{', '.join(map(str, found.paths))}", flush=True)
+        for verdict in found.verdicts:
             print(f"{'':17}{verdict}", flush=True)
     import_tensorflow()
     write_scalars(scalars, run.path / "events")

@@ -1,16 +1,16 @@
-"""How the norms of residual branches scale with the depth, at the start and after training, by the kind of start."""
+"""Norms of residual branches against depth, at the start and after training, by the kind of start."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.panels import add_legend, by_column, panels
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
-from trainers.landscape.depth_laws import exponent
+from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
+from trainers.experiments.panels import add_legend, beside, mark_sizes, panels
+from trainers.landscape.exponents import exponent
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate, random_target
 
@@ -60,7 +60,7 @@ Start = Callable[[int, int, np.random.Generator], NDArray[np.float64]]
 
 
 def _smooth(depth: int, dim: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """A random function of i / l, three terms of a Fourier series, over l."""
+    """Return a random function of i / l, three terms of a Fourier series, over l."""
     t = (np.arange(depth) + 0.5) / depth
     terms = np.stack([np.ones(depth), np.cos(np.pi * t), np.cos(2 * np.pi * t)])
     return np.einsum("kl,kij->lij", terms, rng.normal(scale=dim**-0.5 / 3**0.5, size=(3, dim, dim))) / depth
@@ -74,10 +74,18 @@ STARTS: dict[str, Start] = {
 }
 
 
-def measure(
-    dim: int, condition: float, depths: Sequence[int], seeds: int, steps: int, progress: ProgressCallback = silent
-) -> list[BlockNormRow]:
-    """Gradient descent of residual networks of all depths from each start.
+def cases(targets: Targets, settings: Settings) -> Cases:
+    """Yield the arguments of `measure` for each start and depth, with random targets."""
+    chosen = settings.targets
+    if chosen.target or not targets.positive or chosen.dim == 1:
+        return
+    for start in STARTS:
+        for depth in DEPTHS:
+            yield start, depth, chosen.dim, min(chosen.condition), SEEDS, max(1, settings.networks.steps // 5)
+
+
+def measure(start: str, depth: int, dim: int, condition: float, seeds: int, steps: int) -> Iterator[BlockNormRow]:
+    """Train residual networks of one depth from one kind of start.
 
     Marion, Fermanian, Biau & Vert (*Scaling ResNets in the Large-depth Regime*, arXiv 2206.06929): with independent
     random branches the scale 1 / sqrt(l) alone gives a map that is neither the identity nor infinite in the limit, a
@@ -91,40 +99,33 @@ def measure(
     1 / sqrt(l). Training does not make a rough network smooth.
 
     Args:
-        dim, condition: of the random targets, which have positive determinants.
-        depths: l.
-        seeds: how many targets and starts.
-        steps: of gradient descent.
-        progress: is told of each piece of work done.
+        start: one of `STARTS`.
+        depth: l.
+        dim, condition: dimension and condition number of the random targets, which have positive determinants.
+        seeds: number of targets and starts.
+        steps: steps of gradient descent.
     """
-    rows, counter = [], Counter(progress, "block norms", len(STARTS) * len(depths))
-    for name, start in STARTS.items():
-        for depth in depths:
-            for seed in range(seeds):
-                R = random_target(dim, condition, 1, seed)
-                A = start(depth, dim, np.random.default_rng([seed, depth]))
-                found = linear.gradient_descent(
-                    A[None, :, None], np.eye(dim), R, learning_rate(R, depth), steps, record_every=steps
-                )
-                trained = found.weights[0, :, 0]
-                rows.append(
-                    BlockNormRow(
-                        start=name,
-                        depth=depth,
-                        seed=seed,
-                        risk=2 * float(found.excess_risk[0, -1]),
-                        map_at_start=float(np.linalg.norm(linear.compose(A) - np.eye(dim))) / dim**0.5,
-                        trained=float(np.median(linear.layer_norms(trained))),
-                        moved=float(np.median(linear.layer_norms(trained - A))),
-                        roughness=float(np.linalg.norm(np.diff(trained, axis=0))),
-                    )
-                )
-            counter.advance()
-    return rows
+    for seed in range(seeds):
+        R = random_target(dim, condition, 1, seed)
+        A = STARTS[start](depth, dim, np.random.default_rng([seed, depth]))
+        found = linear.gradient_descent(
+            A[None, :, None], np.eye(dim), R, learning_rate(R, depth), steps, record_every=steps
+        )
+        trained = found.weights[0, :, 0]
+        yield BlockNormRow(
+            start=start,
+            depth=depth,
+            seed=seed,
+            risk=2 * float(found.excess_risk[0, -1]),
+            map_at_start=float(np.linalg.norm(linear.compose(A) - np.eye(dim))) / dim**0.5,
+            trained=float(np.median(linear.layer_norms(trained))),
+            moved=float(np.median(linear.layer_norms(trained - A))),
+            roughness=float(np.linalg.norm(np.diff(trained, axis=0))),
+        )
 
 
 def exponents(rows: Sequence[BlockNormRow], quantity: str) -> dict[str, tuple[float, float, float]]:
-    """For each start the exponent of a quantity in the depth, with its interval over the seeds."""
+    """Return for each start the exponent of a quantity in the depth, with its interval over the seeds."""
     found = {}
     for start, of_start in by_column(rows, "start").items():
         depths, by_seed = sorted(by_column(of_start, "depth")), by_column(of_start, "seed").values()
@@ -134,7 +135,7 @@ def exponents(rows: Sequence[BlockNormRow], quantity: str) -> dict[str, tuple[fl
 
 
 def verdict(rows: Sequence[BlockNormRow]) -> Verdict:
-    """The claim: the exponents are those of the argument in `measure`, within 0.25."""
+    """Check that the exponents are those of the argument in `measure`, within 0.25."""
     kept, numbers = True, []
     for quantity, expected in EXPECTED.items():
         for start, (slope, low, high) in exponents(rows, quantity).items():
@@ -144,7 +145,7 @@ def verdict(rows: Sequence[BlockNormRow]) -> Verdict:
 
 
 def draw(rows: Sequence[BlockNormRow]) -> Figure:
-    """Each quantity against depth, with the slopes that are expected as dotted lines through the first depth."""
+    """Draw each quantity against depth, with the expected slopes as dotted lines through the first depth."""
     figure, axes = panels(len(TITLES))
     for each, (quantity, title) in zip(axes, TITLES.items(), strict=True):
         for number, (start, of_start) in enumerate(by_column(rows, "start").items()):
@@ -153,26 +154,14 @@ def draw(rows: Sequence[BlockNormRow]) -> Figure:
             means = np.array([np.mean([getattr(row, quantity) for row in by_depth[depth]]) for depth in depths])
             if not means.all():
                 continue
-            # A little to the side, so that no curve hides another.
-            shifted = depths * 1.03 ** (number - 1.5)
-            each.loglog(shifted, means, "o-", color=f"C{number}", markersize=4, label=start)
+            each.loglog(beside(depths, number), means, "o-", color=f"C{number}", markersize=4, label=start)
             if quantity in EXPECTED:
                 law = means[0] * (depths / depths[0]) ** EXPECTED[quantity][start]
-                each.loglog(shifted, law, color=f"C{number}", linestyle=":")
-        each.set_title(title, fontsize=9)
-        all_depths = sorted(by_column(rows, "depth"))
-        each.set_xticks(all_depths, [f"{depth:g}" for depth in all_depths])
-        each.minorticks_off()
-        each.set_xlabel("depth l", fontsize=9)
+                each.loglog(beside(depths, number), law, color=f"C{number}", linestyle=":")
+        mark_sizes(each, sorted(by_column(rows, "depth")))
+        each.set(title=title, xlabel="depth l")
     add_legend(figure)
     return figure
 
 
-def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[BlockNormRow]:
-    chosen = settings.targets
-    if chosen.target or not targets.positive or chosen.dim == 1:
-        return []
-    return measure(chosen.dim, min(chosen.condition), DEPTHS, SEEDS, max(1, settings.networks.steps // 5), progress)
-
-
-EXPERIMENT = Experiment("block_norms", BlockNormRow, _run, {"block_norms": draw}, verdicts=lambda rows: [verdict(rows)])
+EXPERIMENT = Experiment("block_norms", cases, measure, {"block_norms": draw}, verdict)

@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.panels import add_legend, by_column, by_columns, line, note, panels, sample_of
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
-from trainers.landscape.panels import compare_steps
+from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column, by_columns
+from trainers.experiments.panels import add_legend, line, note, panel_for_each, panels, sample_of
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
 
@@ -87,12 +86,12 @@ class CertifiedRow:
 
 
 def paths(R: NDArray[np.float64], depth: int, steps: int) -> list[Path]:
-    """The runs: from the identity and from the zero-asymmetric start, with rates of practice and of theorems.
+    """Return runs from the identity and from the zero-asymmetric start, with rates of practice and of theorems.
 
     Args:
         R: a target with positive determinant.
-        depth: of the networks.
-        steps: at most so many with a rate of practice.
+        depth: layers.
+        steps: largest number of steps with a rate of practice.
     """
     d = len(R)
     identity = linear.initial_weights("zero", depth, 1, d)
@@ -114,21 +113,19 @@ def _at_its_own_rate(theorem: str, name: str, W: NDArray[np.float64], R: NDArray
     return Path(name, W, R, BELOW * largest, most_steps)
 
 
-def measure(runs: Sequence[Path], progress: ProgressCallback = silent) -> list[CertifiedRow]:
-    """Certificates and contractions along each run.
+def cases(targets: Targets, settings: Settings) -> Cases:
+    """Yield each of `paths` for the first target with a positive determinant."""
+    for R in list(targets.positive.values())[:1]:
+        for path in paths(R, min(settings.networks.depths), settings.networks.steps):
+            yield (path,)
+
+
+def measure(run: Path) -> Iterator[CertifiedRow]:
+    """Compute certificates and contractions along a run.
 
     Args:
-        runs: see `paths`.
-        progress: is told of each piece of work done.
+        run: one of `paths`.
     """
-    rows, counter = [], Counter(progress, "certified", len(runs))
-    for run in runs:
-        rows += _along(run)
-        counter.advance()
-    return rows
-
-
-def _along(run: Path) -> Iterator[CertifiedRow]:
     moments = np.eye(len(run.R)), run.R
     W, step, reached, points = run.W, 0, None, []
     while True:
@@ -173,7 +170,7 @@ def _along(run: Path) -> Iterator[CertifiedRow]:
 
 
 def verdict(rows: Sequence[CertifiedRow]) -> Verdict:
-    """The claim: no step takes away less of the risk, and no run is slower, than is guaranteed."""
+    """Check that no step takes away less of the risk, and no run is slower, than is guaranteed."""
     promised = [(row.measured, row.promised) for row in rows if row.promised is not None]
     if not promised:
         return Verdict(None, "no theorem promises anything of these runs")
@@ -190,13 +187,8 @@ def verdict(rows: Sequence[CertifiedRow]) -> Verdict:
 
 
 def draw(rows: Sequence[CertifiedRow]) -> Figure:
-    """The share of the risk that a step takes away, measured and promised, a panel for each run."""
-    runs = by_column(rows, "run")
-    figure, axes = panels(len(runs))
-    for each, (run, chosen) in zip(axes, runs.items(), strict=True):
-        _panel(each, chosen)
-        each.set_title(f"{run}, l = {chosen[0].depth}", fontsize=8)
-    figure.supylabel("share of the risk taken away by a step", fontsize=9)
+    """Draw the share of the risk that a step takes away, measured and promised, a panel for each run."""
+    figure = panel_for_each(rows, ["run"], _panel, "share of the risk taken away by a step", sharey=False)
     handles = [sample_of("measured", color="black", linewidth=3, alpha=0.4)]
     handles += [sample_of(theorem, color=color, linestyle="--") for theorem, color in COLORS.items()]
     add_legend(figure, handles, columns=6)
@@ -210,8 +202,7 @@ def _panel(axes: Axes, rows: Sequence[CertifiedRow]) -> None:
             line(axes, chosen, "step", "measured", color="black", linewidth=3, alpha=0.4)
         if not line(axes, chosen, "step", "promised", color=COLORS[theorem], linestyle="--"):
             missing.append(theorem)
-    axes.set_yscale("log")
-    axes.set_xlabel("step", fontsize=9)
+    axes.set(title=f"{rows[0].run}, l = {rows[0].depth}", xlabel="step")
     values = [value for row in rows for value in (row.promised, row.measured) if value is not None]
     # Room for the note, and at least one labelled power of ten.
     axes.set_ylim(min(values) / 10, max(values) * 2)
@@ -220,7 +211,7 @@ def _panel(axes: Axes, rows: Sequence[CertifiedRow]) -> None:
 
 
 def draw_steps(rows: Sequence[CertifiedRow]) -> Figure:
-    """The number of steps to a ten-thousandth of the risk, promised against measured."""
+    """Draw the number of steps to a ten-thousandth of the risk, promised against measured."""
     figure, (axes,) = panels(1)
     markers = dict(zip(by_column(rows, "run"), "os^D", strict=False))
     shown = []
@@ -240,17 +231,17 @@ def draw_steps(rows: Sequence[CertifiedRow]) -> Figure:
     return figure
 
 
-def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[CertifiedRow]:
-    if not targets.positive:
-        return []
-    R = next(iter(targets.positive.values()))
-    return measure(paths(R, min(settings.networks.depths), settings.networks.steps), progress)
+def compare_steps(axes: Axes, shown: Sequence[float]) -> None:
+    """Label axes of promised against measured steps, and draw the line on which they are equal.
+
+    Args:
+        axes: logarithmic axes on which everything is drawn.
+        shown: all numbers of steps drawn; without any there is no line.
+    """
+    if shown:
+        ends = [min(shown) / 2, max(shown) * 2]
+        axes.loglog(ends, ends, "k:", linewidth=1)
+    axes.set(xlabel="steps measured", ylabel="steps that suffice, promised")
 
 
-EXPERIMENT = Experiment(
-    "certified",
-    CertifiedRow,
-    _run,
-    {"certified": draw, "certified_steps": draw_steps},
-    verdicts=lambda rows: [verdict(rows)],
-)
+EXPERIMENT = Experiment("certified", cases, measure, {"certified": draw, "certified_steps": draw_steps}, verdict)

@@ -1,16 +1,16 @@
-"""The largest stable learning rate against depth, for each kind of network and start, and the exponent of its law."""
+"""Largest stable learning rate against depth, for each kind of network and start, and the exponent of its law."""
 
 import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import scipy.stats
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.panels import add_legend, by_column, panels
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
+from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
+from trainers.experiments.panels import add_legend, beside, mark_sizes, panels
+from trainers.landscape.exponents import LawRow, compare_exponents, law_rows, mean_rates
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, random_target
 
@@ -50,35 +50,20 @@ KINDS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class DepthLawRow:
-    """One kind of network at one depth with one start.
-
-    Attributes:
-        kind: of `KINDS`.
-        depth: in layers.
-        seed: of target and start.
-        rate: the largest rate at which descent is stable.
-        slope, low, high: the exponent of rate ~ depth^slope of this kind, mean and 95 % interval over the seeds; the
-            same in all its rows.
-        law: the exponent that theory suggests; None where there is none.
-    """
-
-    kind: str
-    depth: int
-    seed: int
-    rate: float
-    slope: float
-    low: float
-    high: float
-    law: float | None
+def cases(targets: Targets, settings: Settings) -> Cases:
+    """Yield the arguments of `measure` for each kind of network, with random targets."""
+    chosen = settings.targets
+    if chosen.target or not targets.positive:
+        return
+    condition = min(chosen.condition) if chosen.dim > 1 else 1.0
+    for name in KINDS:
+        yield name, chosen.dim, condition, DEPTHS, SEEDS, max(1, settings.networks.steps // 3)
 
 
-def measure(
-    dim: int, condition: float, depths: Sequence[int], seeds: int, steps: int, progress: ProgressCallback = silent
-) -> list[DepthLawRow]:
-    """The largest of `RATES` up to which descent settles: it does not diverge, and at the end the risk no longer rises.
+def measure(name: str, dim: int, condition: float, depths: Sequence[int], seeds: int, steps: int) -> list[LawRow]:
+    """Find the largest of `RATES` up to which descent settles.
 
+    Descent settles if it does not diverge, and if at the end the risk no longer rises.
     At a rate above 2 / sharpness the risk may stay bounded, but it rises and falls for ever.
 
     What to expect of units of n layers with shortcuts: if all of the l / n units take an equal part of the way from I
@@ -90,31 +75,17 @@ def measure(
     constant.
 
     Args:
-        dim, condition: of the random targets, which have positive determinants.
-        depths: in layers, multiples of 6.
-        seeds: how many targets and starts.
-        steps: of gradient descent.
-        progress: is told of each piece of work done.
+        name: one of `KINDS`.
+        dim, condition: dimension and condition number of the random targets, which have positive determinants.
+        depths: layers, multiples of 6.
+        seeds: number of targets and starts.
+        steps: steps of gradient descent.
     """
-    found: dict[str, NDArray[np.float64]] = {}
-    counter = Counter(progress, "depth laws", len(KINDS) * len(depths))
     targets = [random_target(dim, condition, 1, seed) for seed in range(seeds)]
-    for name, kind in KINDS.items():
-        rates = np.empty((seeds, len(depths)))
-        for place, depth in enumerate(depths):
-            for seed, R in enumerate(targets):
-                rates[seed, place] = _largest_stable_rate(kind, depth, R, seed, steps)
-            counter.advance()
-        found[name] = rates
-    rows = []
-    for name, rates in found.items():
-        slope, low, high = exponent(depths, rates)
-        rows += [
-            DepthLawRow(name, depth, seed, float(rates[seed, place]), slope, low, high, KINDS[name].law)
-            for place, depth in enumerate(depths)
-            for seed in range(seeds)
-        ]
-    return rows
+    rates = [
+        [_largest_stable_rate(KINDS[name], depth, R, seed, steps) for depth in depths] for seed, R in enumerate(targets)
+    ]
+    return law_rows(name, depths, np.array(rates), KINDS[name].law)
 
 
 def _largest_stable_rate(kind: Kind, depth: int, R: NDArray[np.float64], seed: int, steps: int) -> float:
@@ -132,80 +103,33 @@ def _largest_stable_rate(kind: Kind, depth: int, R: NDArray[np.float64], seed: i
     return float(RATES[max(int(np.argmin(settled)) - 1, 0)])
 
 
-def exponent(depths: Sequence[int], rates: NDArray[np.float64]) -> tuple[float, float, float]:
-    """The slope of log rate against log depth, by least squares for each seed.
-
-    Args:
-        depths: (depths,).
-        rates: (seeds, depths).
-
-    Returns:
-        (mean, low, high): over the seeds, with Student's 95 % interval; without width for a single seed.
-    """
-    x = np.log(depths) - np.log(depths).mean()
-    slopes = np.log(rates) @ x / (x @ x)
-    mean, seeds = float(slopes.mean()), len(slopes)
-    if seeds == 1:
-        return mean, mean, mean
-    half = float(scipy.stats.t.ppf(0.975, seeds - 1) * slopes.std(ddof=1) / np.sqrt(seeds))
-    return mean, mean - half, mean + half
+def verdict(rows: Sequence[LawRow]) -> Verdict:
+    """Check that the measured exponents are those of the argument in `measure`, within 0.25."""
+    return compare_exponents(rows, "the largest stable rate", 0.25)
 
 
-def verdict(rows: Sequence[DepthLawRow]) -> Verdict:
-    """The claim: the measured exponents are those of the argument in `measure`, within 0.25."""
-    kinds = {kind: of_kind[0] for kind, of_kind in by_column(rows, "kind").items()}
-    numbers = "; ".join(
-        f"{kind} {row.slope:.2f} ({row.low:.2f} to {row.high:.2f}"
-        + (")" if row.law is None else f", expected {row.law:.2f})")
-        for kind, row in kinds.items()
-    )
-    seen = all(abs(row.slope - row.law) < 0.25 for row in kinds.values() if row.law is not None)
-    return Verdict(seen, f"exponents of the largest stable rate in the depth: {numbers}")
-
-
-def draw(rows: Sequence[DepthLawRow]) -> Figure:
-    """The rates against depth with the fitted laws, and the exponents with their intervals."""
+def draw(rows: Sequence[LawRow]) -> Figure:
+    """Draw the rates against depth with the fitted laws, and the exponents with their intervals."""
     figure, (rates, slopes) = panels(2)
-    depths = np.array(sorted(by_column(rows, "depth")), float)
-    for number, (kind, of_kind) in enumerate(by_column(rows, "kind").items()):
-        by_depth = by_column(of_kind, "depth")
-        means = np.array([np.exp(np.mean([np.log(row.rate) for row in by_depth[depth]])) for depth in depths])
-        # A little to the side, so that no curve hides another.
-        shifted = depths * 1.03 ** (number - 2)
-        rates.loglog(shifted, means, "o", color=f"C{number}", markersize=4)
-        fit = np.exp(np.log(means).mean()) * (depths / np.exp(np.log(depths).mean())) ** of_kind[0].slope
-        rates.loglog(shifted, fit, color=f"C{number}", label=kind)
-        row = of_kind[0]
-        slopes.errorbar(
-            row.slope,
-            number,
-            xerr=[[row.slope - row.low], [row.high - row.slope]],
-            fmt="o",
-            color=f"C{number}",
-            capsize=3,
-        )
+    depths, kinds = np.array(sorted(by_column(rows, "depth")), float), by_column(rows, "kind")
+    for number, (kind, chosen) in enumerate(kinds.items()):
+        row, means, color = chosen[0], mean_rates(chosen), f"C{number}"
+        rates.loglog(beside(depths, number), means, "o", color=color, markersize=4)
+        fit = np.exp(np.log(means).mean()) * (depths / np.exp(np.log(depths).mean())) ** row.slope
+        rates.loglog(beside(depths, number), fit, color=color, label=kind)
+        interval = [[row.slope - row.low], [row.high - row.slope]]
+        slopes.errorbar(row.slope, number, xerr=interval, fmt="o", color=color, capsize=3)
         if row.law is not None:
             slopes.plot(row.law, number, "k|", markersize=16, label="expected" if number == 0 else None)
     # The law of the rate of a first step of constant size, arXiv 2602.07494: see `trainers.landscape.update_laws`.
     reference = max(row.rate for row in rows) * (depths / depths[0]) ** -1.5
     rates.loglog(depths, reference, "k:", linewidth=1, label="depth^(-3/2)")
-    all_depths = sorted(by_column(rows, "depth"))
-    rates.set_xticks(all_depths, [f"{depth:g}" for depth in all_depths])
-    rates.minorticks_off()
-    rates.set_xlabel("depth, layers", fontsize=9)
-    rates.set_title("largest stable learning rate", fontsize=9)
-    slopes.set_yticks(range(len(by_column(rows, "kind"))), list(by_column(rows, "kind")))
-    slopes.set_title("its exponent in the depth, 95 % interval", fontsize=9)
+    mark_sizes(rates, depths)
+    rates.set(xlabel="depth, layers", title="largest stable learning rate")
+    slopes.set_yticks(range(len(kinds)), list(kinds))
+    slopes.set_title("its exponent in the depth, 95 % interval")
     add_legend(figure, columns=7)
     return figure
 
 
-def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[DepthLawRow]:
-    chosen = settings.targets
-    if chosen.target or not targets.positive:
-        return []
-    condition = min(chosen.condition) if chosen.dim > 1 else 1.0
-    return measure(chosen.dim, condition, DEPTHS, SEEDS, max(1, settings.networks.steps // 3), progress)
-
-
-EXPERIMENT = Experiment("depth_laws", DepthLawRow, _run, {"depth_laws": draw}, verdicts=lambda rows: [verdict(rows)])
+EXPERIMENT = Experiment("depth_laws", cases, measure, {"depth_laws": draw}, verdict)

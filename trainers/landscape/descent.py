@@ -6,15 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.panels import add_legend, by_columns, line, sample_of
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Scalars, silent
-from trainers.landscape.panels import color_by_depth, panels_by_target
+from trainers.experiments.experiment import Cases, Experiment, Scalars, by_columns
+from trainers.experiments.panels import add_legend, line, panel_for_each, sample_of
 from trainers.landscape.settings import Settings
-from trainers.landscape.targets import Targets, TargetsByName, learning_rate
+from trainers.landscape.targets import Targets, learning_rate
 
 SMALL_START = 1e-3
+# The second curve would hide the first if it were not wide and faint.
+STYLES = {
+    "residual from zero": {"linestyle": "-"},
+    "residual": {"linestyle": "--", "linewidth": 4, "alpha": 0.35},
+    "standard": {"linestyle": ":"},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,40 +52,34 @@ class DescentRow:
     inside: bool
 
 
+def cases(targets: Targets, settings: Settings) -> Cases:
+    """Yield the arguments of `measure` for each target, depth and network."""
+    networks = settings.networks
+    for name, R in targets.both.items():
+        for depth in networks.depths:
+            for network in STYLES:
+                yield name, R, depth, network, networks.steps, networks.record_every
+
+
 def measure(
-    targets: TargetsByName,
-    depths: Sequence[int],
-    steps: int,
-    record_every: int,
-    progress: ProgressCallback = silent,
-) -> list[DescentRow]:
-    """Residual networks from zero, and both parameterisations from the same small start.
+    name: str, R: NDArray[np.float64], depth: int, network: str, steps: int, record_every: int
+) -> Iterator[DescentRow]:
+    """Train a residual network from zero, or one of the two parameterisations from the same small start.
 
     Args:
-        targets: by name, (d, d).
-        depths: of the networks.
-        steps, record_every: of gradient descent.
-        progress: is told of each piece of work done.
+        name: name of the target.
+        R: (d, d).
+        depth: layers.
+        network: one of `STYLES`.
+        steps, record_every: see `linear.gradient_descent`.
     """
-    rows, counter = [], Counter(progress, "descent", 3 * len(targets) * len(depths))
-    for name, R in targets.items():
-        d = len(R)
-        for depth in depths:
-            small = SMALL_START * linear.initial_weights("xavier", depth, 1, d)
-            for network, start, shortcut in (
-                ("residual from zero", np.zeros_like(small), True),
-                ("residual", small, True),
-                ("standard", small, False),
-            ):
-                found = linear.gradient_descent(
-                    start[None], np.eye(d), R, learning_rate(R, depth), steps, shortcut, record_every=record_every
-                )
-                rows += _rows(name, depth, network, found, shortcut)
-                counter.advance()
-    return rows
-
-
-def _rows(target: str, depth: int, network: str, found: linear.Trajectories, shortcut: bool) -> Iterator[DescentRow]:
+    d, shortcut = len(R), network != "standard"
+    start = SMALL_START * linear.initial_weights("xavier", depth, 1, d)
+    if network == "residual from zero":
+        start = np.zeros_like(start)
+    found = linear.gradient_descent(
+        start[None], np.eye(d), R, learning_rate(R, depth), steps, shortcut, record_every=record_every
+    )
     for k, step in enumerate(found.steps):
         risk, inside = 2 * found.excess_risk[0, k], bool(found.inside[0, k])
         bound = per_layer_bound = None
@@ -87,7 +87,7 @@ def _rows(target: str, depth: int, network: str, found: linear.Trajectories, sho
             factors = linear.dominance_factors(found.layer_norms[0, k].ravel())
             bound, per_layer_bound = (float(factor) * risk for factor in factors)
         yield DescentRow(
-            target=target,
+            target=name,
             depth=depth,
             network=network,
             step=int(step),
@@ -102,39 +102,34 @@ def _rows(target: str, depth: int, network: str, found: linear.Trajectories, sho
 
 
 def draw(rows: Sequence[DescentRow]) -> Figure:
-    """The risk against steps, a panel for each of the first six targets."""
-    figure = panels_by_target(rows, _panel, "risk f - C", most=6, lowest=1e-12)
-    handles = [sample_of(f"depth {depth}", color=color) for depth, color in color_by_depth(rows).items()]
+    """Draw the risk against steps, a panel for each of the first six targets."""
+    figure = panel_for_each(rows, ["target"], _panel, "risk f - C", most=6, lowest=1e-12)
+    handles = [sample_of(f"depth {depth}", color=color) for depth, color in _color_by_depth(rows).items()]
     handles += [sample_of(network, **style) for network, style in STYLES.items()]
     handles.append(sample_of("leaves the ball", linestyle="", marker="x"))
     add_legend(figure, handles, columns=5)
     return figure
 
 
-# The second would hide the first, were it not wide and faint.
-STYLES = {
-    "residual from zero": {"linestyle": "-"},
-    "residual": {"linestyle": "--", "linewidth": 4, "alpha": 0.35},
-    "standard": {"linestyle": ":"},
-}
+def _color_by_depth(rows: Sequence[DescentRow]) -> dict[int, str]:
+    return {depth: f"C{number}" for number, depth in enumerate(sorted({row.depth for row in rows}))}
 
 
 def _panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
-    colors = color_by_depth(rows)
+    colors = _color_by_depth(rows)
     for (depth, network), run in by_columns(rows, "depth", "network").items():
         line(axes, run, "step", "risk", color=colors[depth], **STYLES[network])
         left = next((row for row in run if not row.inside), None)
         if network == "residual from zero" and left is not None:
             axes.plot(left.step, left.risk, "x", color=colors[depth], markersize=9)
-    axes.set_xlabel("step", fontsize=9)
+    axes.set_xlabel("step")
 
 
 def draw_certificate(rows: Sequence[DescentRow]) -> Figure:
-    """The squared gradient along the path from zero and its lower bounds, for each of the first four targets."""
-    figure = panels_by_target(
-        rows, _certificate_panel, "squared gradient of f, and what is guaranteed", most=4, lowest=1e-14
-    )
-    colors = color_by_depth(rows)
+    """Draw the squared gradient along the path from zero and its lower bounds, for each of the first four targets."""
+    label = "squared gradient of f, and what is guaranteed"
+    figure = panel_for_each(rows, ["target"], _certificate_panel, label, most=4, lowest=1e-14)
+    colors = _color_by_depth(rows)
     handles = [sample_of(f"depth {depth}", color=colors[depth]) for depth in _few(colors)]
     handles += [
         sample_of("squared gradient"),
@@ -146,20 +141,20 @@ def draw_certificate(rows: Sequence[DescentRow]) -> Figure:
 
 
 def _few(depths: Iterable[int]) -> list[int]:
-    """Three depths are enough for one panel."""
+    """Return at most three depths, for one panel."""
     ordered = sorted(depths)
     return ordered[:: max(1, (len(ordered) - 1) // 2)]
 
 
 def _certificate_panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
-    colors = color_by_depth(rows)
+    colors = _color_by_depth(rows)
     runs = by_columns(rows, "depth", "network")
     for depth in _few(colors):
         run = runs[depth, "residual from zero"]
         line(axes, run, "step", "gradient", color=colors[depth])
         line(axes, run, "step", "per_layer_bound", color=colors[depth], linestyle="--")
         line(axes, run, "step", "bound", color=colors[depth], linestyle=":")
-    axes.set_xlabel("step", fontsize=9)
+    axes.set_xlabel("step")
 
 
 def _scalars(rows: Sequence[DescentRow]) -> Iterator[Scalars]:
@@ -169,11 +164,4 @@ def _scalars(rows: Sequence[DescentRow]) -> Iterator[Scalars]:
         yield Scalars(f"descent, {row.network}, depth {row.depth}", row.step, values)
 
 
-def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[DescentRow]:
-    networks = settings.networks
-    return measure(targets.both, networks.depths, networks.steps, networks.record_every, progress)
-
-
-EXPERIMENT = Experiment(
-    "descent", DescentRow, _run, {"descent": draw, "certificate": draw_certificate}, scalars=_scalars
-)
+EXPERIMENT = Experiment("descent", cases, measure, {"descent": draw, "certificate": draw_certificate}, scalars=_scalars)

@@ -1,6 +1,6 @@
 """The experiments of `trainers.landscape`, in the order in which they are run."""
 
-from trainers.experiments.registry import AnyExperiment
+from trainers.experiments.experiment import AnyExperiment
 from trainers.landscape import (
     augmentation,
     block_norms,

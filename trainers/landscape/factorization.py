@@ -10,11 +10,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.panels import add_legend, line, note
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback, silent
-from trainers.landscape.panels import panels_by_target
+from trainers.experiments.experiment import Cases, Experiment
+from trainers.experiments.panels import add_legend, line, note, panel_for_each
 from trainers.landscape.settings import Settings
-from trainers.landscape.targets import Targets, TargetsByName
+from trainers.landscape.targets import Targets
 
 Method = Literal["polar", "paper", "log"]
 METHODS: tuple[Method, ...] = ("polar", "paper", "log")
@@ -43,39 +42,37 @@ class FactorizationRow:
     log: float | None
 
 
-def measure(
-    targets: TargetsByName, depths: Sequence[int], progress: ProgressCallback = silent
-) -> list[FactorizationRow]:
-    """|||A||| of every factorisation at every depth.
+def cases(targets: Targets, settings: Settings) -> Cases:
+    """Yield (name, R, depth) for each target with a positive determinant and each depth."""
+    for name, R in targets.positive.items():
+        for depth in settings.networks.depths:
+            yield name, R, depth
+
+
+def measure(name: str, R: NDArray[np.float64], depth: int) -> list[FactorizationRow]:
+    """Compute |||A||| of every factorisation of one target at one depth.
 
     Args:
-        targets: by name, (d, d) with positive determinant.
-        depths: of the networks.
-        progress: is told of each piece of work done.
+        name: name of the target.
+        R: (d, d) with positive determinant.
+        depth: layers.
     """
-    rows, counter = [], Counter(progress, "factorization", len(targets) * len(depths))
-    for name, R in targets.items():
-        for depth in depths:
-            bounds = linear.factorization_bounds(R, depth)
-            norms = {method: norm_of_factorization(R, depth, method) for method in METHODS}
-            rows.append(
-                FactorizationRow(
-                    target=name,
-                    depth=depth,
-                    gamma=bounds.gamma,
-                    theorem=bounds.theorem,
-                    theorem_applies=bounds.theorem_applies,
-                    polar_bound=bounds.polar,
-                    lower_bound=bounds.lower,
-                    **norms,
-                )
-            )
-            counter.advance()
-    return rows
+    bounds = linear.factorization_bounds(R, depth)
+    row = FactorizationRow(
+        target=name,
+        depth=depth,
+        gamma=bounds.gamma,
+        theorem=bounds.theorem,
+        theorem_applies=bounds.theorem_applies,
+        polar_bound=bounds.polar,
+        lower_bound=bounds.lower,
+        **{method: norm_of_factorization(R, depth, method) for method in METHODS},
+    )
+    return [row]
 
 
 def norm_of_factorization(R: NDArray[np.float64], depth: int, method: Method) -> float | None:
-    """|||A||| of `linear.factorize`; None where the method does not apply.
+    """Return |||A||| of `linear.factorize`, or None where the method does not apply.
 
     Too shallow for the paper's construction, for example, or without a principal logarithm.
     """
@@ -86,8 +83,8 @@ def norm_of_factorization(R: NDArray[np.float64], depth: int, method: Method) ->
 
 
 def draw(rows: Sequence[FactorizationRow]) -> Figure:
-    """|||A||| against depth, a panel for each of the first four targets."""
-    figure = panels_by_target(rows, _panel, "|||A|||, the largest layer norm", most=4)
+    """Draw |||A||| against depth, a panel for each of the first four targets."""
+    figure = panel_for_each(rows, ["target"], _panel, "|||A|||, the largest layer norm", most=4)
     add_legend(figure, columns=5)
     return figure
 
@@ -114,8 +111,4 @@ def _panel(axes: Axes, rows: Sequence[FactorizationRow]) -> None:
     axes.set_xlabel("depth l")
 
 
-def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[FactorizationRow]:
-    return measure(targets.positive, settings.networks.depths, progress)
-
-
-EXPERIMENT = Experiment("factorization", FactorizationRow, _run, {"factorization": draw})
+EXPERIMENT = Experiment("factorization", cases, measure, {"factorization": draw})

@@ -1,4 +1,4 @@
-"""Gradient descent beside gradient flow from the same start: what flow conserves, and where descent leaves it."""
+"""Gradient descent beside gradient flow from the same start: conserved quantities and distance."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.panels import add_legend, by_column, line, panels, sample_of
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Scalars, Verdict, silent
+from trainers.experiments.experiment import Cases, Experiment, Scalars, Verdict, by_column
+from trainers.experiments.panels import add_legend, line, panels, sample_of
 from trainers.landscape.settings import Settings
-from trainers.landscape.targets import Targets, TargetsByName, learning_rate
+from trainers.landscape.targets import Targets, learning_rate
 
 # Of `learning_rate`: far below the stability limit at the optimum, and in steps up to beyond it.
 FACTORS = (0.25, 1.0, 4.0, 8.0)
@@ -55,49 +56,53 @@ class FlowRow:
     limit: float
 
 
-def measure(targets: TargetsByName, depth: int, steps: int, progress: ProgressCallback = silent) -> list[FlowRow]:
-    """Descent with several rates, each beside the flow, until the same time.
+def cases(targets: Targets, settings: Settings) -> Cases:
+    """Yield the arguments of `measure` for the first target of each sign and each rate.
+
+    The networks are the shallowest ones: each record takes the eigenvalues of a Hessian.
+    """
+    depth, steps = min(settings.networks.depths), max(1, settings.networks.steps // 2)
+    for chosen in (targets.positive, targets.negative):
+        for name, R in list(chosen.items())[:1]:
+            for factor in FACTORS:
+                yield name, R, depth, factor, steps
+
+
+def measure(name: str, R: NDArray[np.float64], depth: int, factor: float, steps: int) -> Iterator[FlowRow]:
+    """Run descent with one rate beside the flow, until the same time.
 
     Args:
-        targets: by name, (d, d).
-        depth: of the networks.
-        steps: of descent with `targets.learning_rate`; with other rates as many as fill the same time.
-        progress: is told of each piece of work done.
+        name: name of the target.
+        R: (d, d).
+        depth: layers.
+        factor: the rate in units of `targets.learning_rate`.
+        steps: steps of descent for the factor 1; other rates take as many as fill the same time.
     """
-    rows, counter = [], Counter(progress, "flow", len(targets) * len(FACTORS))
-    for name, R in targets.items():
-        start = START * linear.initial_weights("xavier", depth, 1, len(R), seed=4)
-        moments = np.eye(len(R)), R
-        for factor in FACTORS:
-            rate = factor * learning_rate(R, depth)
-            record_every = max(1, round(steps / factor / RECORDS))
-            found = linear.descent_against_flow(
-                start, *moments, rate, record_every * RECORDS, record_every=record_every
-            )
-            flow = linear.gradient_flow(start, *moments, rate * found.steps)
-            rows += [
-                FlowRow(
-                    target=name,
-                    depth=depth,
-                    rate=rate,
-                    factor=factor,
-                    step=int(step),
-                    time=float(rate * step),
-                    descent_risk=2 * float(found.descent_excess[k]),
-                    flow_risk=2 * float(found.flow_excess[k]),
-                    distance=float(found.distance[k] / found.scale[k]) if found.scale[k] else None,
-                    flow_drift=float(flow.balance_drift[k]),
-                    sharpness=float(found.sharpness[k]),
-                    limit=found.limit,
-                )
-                for k, step in enumerate(found.steps)
-            ]
-            counter.advance()
-    return rows
+    start = START * linear.initial_weights("xavier", depth, 1, len(R), seed=4)
+    moments = np.eye(len(R)), R
+    rate = factor * learning_rate(R, depth)
+    record_every = max(1, round(steps / factor / RECORDS))
+    found = linear.descent_against_flow(start, *moments, rate, record_every * RECORDS, record_every=record_every)
+    flow = linear.gradient_flow(start, *moments, rate * found.steps)
+    for k, step in enumerate(found.steps):
+        yield FlowRow(
+            target=name,
+            depth=depth,
+            rate=rate,
+            factor=factor,
+            step=int(step),
+            time=float(rate * step),
+            descent_risk=2 * float(found.descent_excess[k]),
+            flow_risk=2 * float(found.flow_excess[k]),
+            distance=float(found.distance[k] / found.scale[k]) if found.scale[k] else None,
+            flow_drift=float(flow.balance_drift[k]),
+            sharpness=float(found.sharpness[k]),
+            limit=found.limit,
+        )
 
 
 def verdict(rows: Sequence[FlowRow]) -> Verdict:
-    """The claims: flow conserves its invariants, and descent follows it the closer, the smaller the rate."""
+    """Check that flow conserves its invariants, and that descent follows it the closer, the smaller the rate."""
     if len({row.factor for row in rows if row.distance is not None}) < len({row.factor for row in rows}):
         return Verdict(None, "descent diverges in its first steps")
     drift = max(row.flow_drift for row in rows)
@@ -114,7 +119,7 @@ def verdict(rows: Sequence[FlowRow]) -> Verdict:
 
 
 def draw(rows: Sequence[FlowRow]) -> Figure:
-    """Risk, distance from the flow and sharpness against time, of the first target."""
+    """Draw risk, distance from the flow and sharpness against time, of the first target."""
     chosen = next(iter(by_column(rows, "target").values()))
     figure, axes = panels(4)
     runs = by_column(chosen, "factor")
@@ -129,14 +134,12 @@ def draw(rows: Sequence[FlowRow]) -> Figure:
         ("risk f - C", "distance from the flow, relative", "sharpness / (2 / rate)", "drift of the flow's invariants"),
         strict=True,
     ):
-        each.set_title(title, fontsize=9)
-        each.set_yscale("log")
-        each.set_xlabel("time, step x rate", fontsize=9)
+        each.set(title=title, yscale="log", xlabel="time, step x rate")
     axes[2].axhline(1.0, color="black", linestyle=":", linewidth=1)
     handles = [sample_of(f"descent, rate x {factor:g}", color=color) for factor, color in colors.items()]
     handles.append(sample_of("flow", color="black", linewidth=3, alpha=0.3))
     add_legend(figure, handles, columns=5)
-    figure.suptitle(f"{chosen[0].target}, depth {chosen[0].depth}", fontsize=9)
+    figure.suptitle(f"{chosen[0].target}, depth {chosen[0].depth}")
     return figure
 
 
@@ -155,10 +158,4 @@ def _scalars(rows: Sequence[FlowRow]) -> Iterator[Scalars]:
         yield Scalars(f"flow, rate x {row.factor:g}", row.step, tags)
 
 
-def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[FlowRow]:
-    # Of each sign the first target, the shallowest networks: each record takes the eigenvalues of a Hessian.
-    first = dict([*list(targets.positive.items())[:1], *list(targets.negative.items())[:1]])
-    return measure(first, min(settings.networks.depths), max(1, settings.networks.steps // 2), progress)
-
-
-EXPERIMENT = Experiment("flow", FlowRow, _run, {"flow": draw}, verdicts=lambda rows: [verdict(rows)], scalars=_scalars)
+EXPERIMENT = Experiment("flow", cases, measure, {"flow": draw}, verdict, scalars=_scalars)

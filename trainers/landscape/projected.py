@@ -1,7 +1,7 @@
 """Descent with balanced layers and with a projected end-to-end map (Bartlett, Helmbold & Long, arXiv 1802.06093)."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,13 +9,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.panels import add_legend, by_columns, line, panels
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
+from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column, by_columns
+from trainers.experiments.panels import add_legend, line, panel_for_each
 from trainers.landscape.settings import Settings
-from trainers.landscape.targets import Targets, learning_rate
+from trainers.landscape.targets import REACHED, Targets, first_reached, learning_rate, speed
 
 DIM, DEPTH, GAMMA = 4, 6, 0.1
-REACHED = 1e-8
 # Of `learning_rate`; the best of them is taken for each method.
 FACTORS = (1.0, 4.0)
 # Layers of the unbalanced start are this many times the identity, and the reciprocal, in alternation.
@@ -59,10 +58,10 @@ class ProjectedRow:
 
 
 def some_targets(seed: int = 1) -> dict[str, NDArray[np.float64]]:
-    """Targets of dimension 4: two with u^T R u > 0, and one with a rotation by more than 90 degrees.
+    """Return targets of dimension 4: two with u^T R u > 0, and one with a rotation by more than 90 degrees.
 
     Args:
-        seed: of the basis.
+        seed: seed of the basis.
     """
 
     def rotation(degrees: float, size: float) -> NDArray[np.float64]:
@@ -93,7 +92,7 @@ CASES = (
 
 
 def starts(depth: int, dim: int) -> dict[str, NDArray[np.float64]]:
-    """Plain networks (layers, d, d): the identity, in unbalanced layers too, and with the last sign reversed.
+    """Return plain networks (layers, d, d): the identity, in unbalanced layers too, and with the last sign reversed.
 
     Args:
         depth, dim: of the networks, even.
@@ -105,57 +104,47 @@ def starts(depth: int, dim: int) -> dict[str, NDArray[np.float64]]:
     return {"identity": identity, "unbalanced": identity * scales[:, None, None], "reversed": reversed_last}
 
 
-def measure(
-    cases: Sequence[tuple[str, str]], depth: int, steps: int, progress: ProgressCallback = silent
-) -> list[ProjectedRow]:
-    """Every method in every case.
+def cases(targets: Targets, settings: Settings) -> Cases:
+    """Yield the arguments of `measure`, the same for all random targets: the runs are made for the method."""
+    if settings.targets.target or settings.targets.dim == 1:
+        return
+    for target, start in CASES:
+        for method in METHODS:
+            yield target, start, method, DEPTH, max(1, settings.networks.steps // 5)
+
+
+def measure(target: str, start: str, method: str, depth: int, steps: int) -> Iterator[ProjectedRow]:
+    """Train by one method with several rates, and keep the best one by `targets.speed`.
 
     Args:
-        cases: (target, start), of `some_targets` and `starts`.
-        depth: of the networks, even.
-        steps: of each run.
-        progress: is told of each piece of work done.
+        target: one of `some_targets`.
+        start: one of `starts`.
+        method: one of `METHODS`.
+        depth: layers, an even number.
+        steps: steps of each run.
     """
-    rows, counter = [], Counter(progress, "projected", len(METHODS) * len(cases))
-    for target, start in cases:
-        R = some_targets()[target]
-        W = starts(depth, len(R))[start]
-        for method, (gamma, balance) in METHODS.items():
-            found = {
-                rate: linear.projected_descent(W, np.eye(len(R)), R, rate, steps, gamma, balance)
-                for rate in (factor * learning_rate(R, depth) for factor in FACTORS)
-            }
-            rate = min(found, key=lambda each: _order(found[each].excess_risk))
-            risks, projected = 2 * found[rate].excess_risk, float(found[rate].projected.max())
-            reached = np.flatnonzero(risks <= REACHED)
-            rows += [
-                ProjectedRow(
-                    target=target,
-                    positivity=linear.positivity(R),
-                    start=start,
-                    method=method,
-                    depth=depth,
-                    rate=rate,
-                    reached_at=int(reached[0]) if reached.size else None,
-                    step=step,
-                    risk=float(risk) if np.isfinite(risk) else None,
-                    projected=projected,
-                )
-                for step, risk in enumerate(risks)
-            ]
-            counter.advance()
-    return rows
-
-
-def _order(excess: NDArray[np.float64]) -> tuple[int, float]:
-    """Small first, or lowest at the end."""
-    reached = np.flatnonzero(2 * excess <= REACHED)
-    last = float(excess[-1])
-    return (int(reached[0]) if reached.size else len(excess), last if np.isfinite(last) else np.inf)
+    R, (gamma, balance) = some_targets()[target], METHODS[method]
+    W, rates = starts(depth, len(R))[start], [factor * learning_rate(R, depth) for factor in FACTORS]
+    runs = [linear.projected_descent(W, np.eye(len(R)), R, rate, steps, gamma, balance) for rate in rates]
+    rate, found = min(zip(rates, runs, strict=True), key=lambda pair: speed(2 * pair[1].excess_risk))
+    risks, projected = 2 * found.excess_risk, float(found.projected.max())
+    for step, risk in enumerate(risks):
+        yield ProjectedRow(
+            target=target,
+            positivity=linear.positivity(R),
+            start=start,
+            method=method,
+            depth=depth,
+            rate=rate,
+            reached_at=first_reached(risks),
+            step=step,
+            risk=float(risk) if np.isfinite(risk) else None,
+            projected=projected,
+        )
 
 
 def verdict(rows: Sequence[ProjectedRow]) -> Verdict:
-    """The claim: with the projection all targets with u^T R u > 0 are reached, from every start tried."""
+    """Check that with the projection all targets with u^T R u > 0 are reached from every start tried."""
     runs = {key: chosen[0] for key, chosen in by_columns(rows, "target", "start", "method").items()}
     full = [
         row for (_, _, method), row in runs.items() if method == "balanced and projected" and row.positivity > GAMMA
@@ -172,31 +161,18 @@ def verdict(rows: Sequence[ProjectedRow]) -> Verdict:
 
 
 def draw(rows: Sequence[ProjectedRow]) -> Figure:
-    """The risk against steps, a panel for each target and start."""
-    runs = by_columns(rows, "target", "start")
-    figure, axes = panels(len(runs))
-    for each, ((target, start), chosen) in zip(axes, runs.items(), strict=True):
-        _panel(each, chosen)
-        each.set_title(f"{target}, {start} start", fontsize=8)
-    figure.supylabel("risk f - C", fontsize=9)
+    """Draw the risk against steps, a panel for each target and start."""
+    figure = panel_for_each(rows, ["target", "start"], _panel, "risk f - C", lowest=1e-12, sharey=False)
     add_legend(figure)
     return figure
 
 
 def _panel(axes: Axes, rows: Sequence[ProjectedRow]) -> None:
-    for number, ((method,), run) in enumerate(by_columns(rows, "method").items()):
+    for number, (method, run) in enumerate(by_column(rows, "method").items()):
         # Curves that coincide are seen through one another.
         style = {"linewidth": 6 - 2 * number, "alpha": 0.6}
         line(axes, run, "step", "risk", color=STYLES[method], label=method, **style)
-    axes.set_yscale("log")
-    axes.set_ylim(bottom=1e-12)
-    axes.set_xlabel("step", fontsize=9)
+    axes.set(title=f"{rows[0].target}, {rows[0].start} start", xlabel="step")
 
 
-def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[ProjectedRow]:
-    if settings.targets.target or settings.targets.dim == 1:
-        return []
-    return measure(CASES, DEPTH, max(1, settings.networks.steps // 5), progress)
-
-
-EXPERIMENT = Experiment("projected", ProjectedRow, _run, {"projected": draw}, verdicts=lambda rows: [verdict(rows)])
+EXPERIMENT = Experiment("projected", cases, measure, {"projected": draw}, verdict)

@@ -1,4 +1,4 @@
-"""The number of steps that convergence theorems promise for whole runs, next to the number that it takes."""
+"""Number of steps that convergence theorems guarantee for whole runs, next to the number measured."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.panels import add_legend, by_column, panels, sample_of
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
-from trainers.landscape.certified import COLORS
-from trainers.landscape.panels import compare_steps
+from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
+from trainers.experiments.panels import add_legend, panels, sample_of
+from trainers.landscape.certified import COLORS, compare_steps
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, random_target
 
@@ -60,7 +59,7 @@ class PromiseRow:
 
 
 def runs() -> Iterator[Run]:
-    """Positive definite targets from the identity, balanced starts near the target, and zero-asymmetric starts."""
+    """Yield runs from the identity to positive definite targets, and from balanced and zero-asymmetric starts."""
     for condition in (2.0, 10.0):
         factor = random_target(3, condition**0.5, 1, 0)
         R = factor @ factor.T
@@ -81,37 +80,38 @@ def _at_its_own_rate(theorem: str, W: NDArray[np.float64], R: NDArray[np.float64
     return Run(theorem, W, R, largest * BELOW)
 
 
-def measure(chosen: Sequence[Run], most_steps: int, progress: ProgressCallback = silent) -> list[PromiseRow]:
-    """Each run until a tenth of its excess risk is left.
+def cases(targets: Targets, settings: Settings) -> Cases:
+    """Yield each of `runs`, the same for all random targets: they are made for the theorems."""
+    if not settings.targets.target:
+        for run in runs():
+            yield run, 60 * settings.networks.steps
+
+
+def measure(run: Run, most_steps: int) -> list[PromiseRow]:
+    """Continue a run until a tenth of its excess risk is left.
 
     Args:
-        chosen: see `runs`.
-        most_steps: after which a run is cut off.
-        progress: is told of each piece of work done.
+        run: one of `runs`.
+        most_steps: number of steps after which it is cut off.
     """
-    rows, counter = [], Counter(progress, "promises", len(chosen))
-    for run in chosen:
-        moments = np.eye(len(run.R)), run.R
-        certificate = linear.certificates(run.W, *moments, run.rate, shortcut=False)[run.theorem]
-        start = linear.excess_risk(run.W, *moments, shortcut=False)
-        promised = certificate.steps(start, GOAL * start)
-        rows.append(
-            PromiseRow(
-                theorem=run.theorem,
-                depth=len(run.W),
-                dim=len(run.R),
-                condition=float(np.linalg.cond(run.R)),
-                rate=run.rate,
-                promised=promised,
-                measured=_steps_to(run, GOAL * start, int(min(promised, most_steps))),
-            )
-        )
-        counter.advance()
-    return rows
+    moments = np.eye(len(run.R)), run.R
+    certificate = linear.certificates(run.W, *moments, run.rate, shortcut=False)[run.theorem]
+    start = linear.excess_risk(run.W, *moments, shortcut=False)
+    promised = certificate.steps(start, GOAL * start)
+    row = PromiseRow(
+        theorem=run.theorem,
+        depth=len(run.W),
+        dim=len(run.R),
+        condition=float(np.linalg.cond(run.R)),
+        rate=run.rate,
+        promised=promised,
+        measured=_steps_to(run, GOAL * start, int(min(promised, most_steps))),
+    )
+    return [row]
 
 
 def _steps_to(run: Run, goal: float, most: int) -> int | None:
-    """The steps until the excess risk is at the goal, counted in hundredths of `most`; None if that is not enough."""
+    """Return the steps to the goal, counted in hundredths of `most`, or None if `most` are not enough."""
     W, every = run.W[None], max(1, most // 100)
     for done in range(0, most, every):
         found = linear.gradient_descent(
@@ -124,7 +124,7 @@ def _steps_to(run: Run, goal: float, most: int) -> int | None:
 
 
 def verdict(rows: Sequence[PromiseRow]) -> Verdict:
-    """The claim: every theorem applies at its own rate, and no run takes longer than promised."""
+    """Check that every theorem applies at its own rate, and that no run takes longer than promised."""
     kept = all(np.isfinite(row.promised) and row.measured is not None for row in rows)
     late = [row for row in rows if row.measured is not None and row.measured > row.promised]
     ratios = ", ".join(
@@ -136,7 +136,7 @@ def verdict(rows: Sequence[PromiseRow]) -> Verdict:
 
 
 def draw(rows: Sequence[PromiseRow]) -> Figure:
-    """Steps promised against steps measured, a marker for each depth."""
+    """Draw steps promised against steps measured, a marker for each depth."""
     figure, (axes,) = panels(1)
     depths = sorted(by_column(rows, "depth"))
     markers = {depth: MARKERS[number % len(MARKERS)] for number, depth in enumerate(depths)}
@@ -155,11 +155,4 @@ def draw(rows: Sequence[PromiseRow]) -> Figure:
     return figure
 
 
-def _run(targets: Targets, settings: Settings, progress: ProgressCallback) -> list[PromiseRow]:
-    # The runs are the same whatever the targets: they are made for the theorems.
-    if settings.targets.target:
-        return []
-    return measure(list(runs()), 60 * settings.networks.steps, progress)
-
-
-EXPERIMENT = Experiment("promises", PromiseRow, _run, {"promises": draw}, verdicts=lambda rows: [verdict(rows)])
+EXPERIMENT = Experiment("promises", cases, measure, {"promises": draw}, verdict)

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from trainers.cli.settings import group, setting
+from trainers.experiments.opening import RunSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,19 +45,9 @@ class NetworkSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSettings:
-    """Where the results go."""
-
-    out: str = setting("runs/landscape", help="folder of the results", metavar="DIR")
-    overwrite: bool = setting(False, help="discard the run in the folder, if there is one, and begin anew")
-    format: Literal["png", "svg", "pdf"] = setting("png", help="format of the figures")
-    debug: bool = setting(False, help="show tracebacks")
-
-
-@dataclasses.dataclass(frozen=True)
 class Settings:
     """All settings of the program."""
 
     targets: TargetSettings = group(TargetSettings, "targets")
     networks: NetworkSettings = group(NetworkSettings, "networks")
-    run: RunSettings = group(RunSettings, "run")
+    run: RunSettings = group(RunSettings, "run", out="runs/landscape")

@@ -18,6 +18,9 @@ TargetsByName = Mapping[str, NDArray[np.float64]]
 # Of the largest curvature at the optimum of smallest norm: far from divergence, near enough to the fastest rate.
 RATE = 0.3
 
+# A target counts as reached at this risk.
+REACHED = 1e-8
+
 # Between these the fourth powers of singular values, of which squared gradients are made, are far from overflow.
 SMALLEST, LARGEST = 1e-60, 1e60
 
@@ -124,5 +127,21 @@ def _read_npy(path: str) -> NDArray:
 
 
 def learning_rate(R: NDArray[np.float64], depth: int) -> float:
-    """A rate for L = f / 2: the curvature at a balanced optimum is at most about depth * sigma_max(R)^2."""
+    """Return a rate for L = f / 2: the curvature at a balanced optimum is at most about depth * sigma_max(R)^2."""
     return RATE / (depth * max(float(np.linalg.norm(R, 2)), 1.0) ** 2)
+
+
+def first_reached(risks: NDArray[np.float64]) -> int | None:
+    """Return the position of the first risk of at most `REACHED`, or None."""
+    found = np.flatnonzero(risks <= REACHED)
+    return int(found[0]) if found.size else None
+
+
+def speed(risks: NDArray[np.float64]) -> tuple[int, float]:
+    """Return a key that sorts runs: the first to reach the target, then the lowest risk at the end.
+
+    Args:
+        risks: (records,), not finite from a divergence on.
+    """
+    reached, last = first_reached(risks), float(risks[-1])
+    return len(risks) if reached is None else reached, last if np.isfinite(last) else np.inf

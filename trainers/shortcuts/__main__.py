@@ -35,7 +35,7 @@ examples:
 
 
 def parser(command: str | None = None) -> Parser:
-    """The command line of one of `COMMANDS`; without one, what says which there are."""
+    """Return the command line of one of `COMMANDS`, or of the program, with the list of commands."""
     program = "python -m trainers.shortcuts"
     if command is None:
         return Parser(prog=program, usage=f"{program} COMMAND [options]", description=__doc__, epilog=EXAMPLES)
@@ -45,7 +45,7 @@ def parser(command: str | None = None) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
+    """Run the program and return its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     if not argv or argv[0] in ("-h", "--help"):
         parser().print_help()
@@ -56,11 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command not in COMMANDS:
         raise UsageError(f"{command!r} is none of the commands {', '.join(COMMANDS)} (see --help).")
     settings = with_defaults(COMMANDS[command], parse(parser(command), argv[1:]))
-    out = settings.run.out or f"runs/shortcuts-{command}"
     if isinstance(settings, NormsSettings) and settings.norms.runs:
-        return _training_norms(Run(out), settings)
+        return _training_norms(Run(settings.run.out), settings)
     saved = settings_to_save(settings) | {"command": command}
-    with open_run(out, saved, settings.run.overwrite) as run:
+    with open_run(settings.run.out, saved, settings.run.overwrite) as run:
         return 0 if run is None else _run(run, command, saved, settings)
 
 
@@ -101,20 +100,13 @@ def _load(data: DataSettings) -> "Problem":
 
 
 def _experiment(run: Run, command: str, problem: "Problem", settings: Settings) -> int:
-    """Runs an experiment; writes table, figures and verdicts."""
-    from trainers.experiments.progress import Bars
-    from trainers.experiments.results import write_results
+    """Run an experiment and write its table, figures and verdicts."""
+    from trainers.experiments.results import run_experiment
     from trainers.shortcuts.experiments import EXPERIMENTS
 
-    experiment = EXPERIMENTS[command]
-    with Bars() as progress:
-        rows = experiment.run(problem, settings, progress)
-    verdicts = [str(verdict) for verdict in experiment.verdicts(rows)]
-    paths = write_results(experiment, rows, run.path, settings.run.format)
-    run.finish({"verdicts": verdicts, "rows": len(rows)})
-    print(", ".join(map(str, paths)))
-    for verdict in verdicts:
-        print(verdict)
+    found = run_experiment(EXPERIMENTS[command], problem, settings, run.path)
+    run.finish({"verdicts": found.verdicts, "rows": len(found.rows)})
+    print(", ".join(map(str, found.paths)), *found.verdicts, sep="\n")
     return 0
 
 
@@ -133,19 +125,17 @@ def _theorem1(run: Run, saved: dict[str, Any], settings: Theorem1Settings, probl
 
 
 def _training_norms(run: Run, settings: NormsSettings) -> int:
-    """Figure 2 from the logs of trainers.cifar; what is in the folder already is written again."""
-    from trainers.experiments.panels import by_column
-    from trainers.experiments.progress import Bars
-    from trainers.experiments.results import output_names, write_results
+    """Write Figure 2 from the logs of trainers.cifar, over an earlier one in the folder."""
+    from trainers.experiments.experiment import by_column
+    from trainers.experiments.results import output_names, run_experiment
     from trainers.shortcuts.training_norms import EXPERIMENT
 
     run.check_usable()
     run.check_outputs(output_names([EXPERIMENT], settings.run.format))
-    with locked(run.path, say), Bars(unit="runs") as progress:
-        rows = EXPERIMENT.run(settings.norms.runs or (), settings, progress)
-        paths = write_results(EXPERIMENT, rows, run.path, settings.run.format)
-    print(", ".join(map(str, paths)))
-    for network, of_run in by_column(rows, "network").items():
+    with locked(run.path, say):
+        found = run_experiment(EXPERIMENT, settings.norms.runs or (), settings, run.path, unit="runs")
+    print(", ".join(map(str, found.paths)))
+    for network, of_run in by_column(found.rows, "network").items():
         print(
             f"{network}: mean Frobenius norm {of_run[0].mean_frobenius:.3f} to {of_run[-1].mean_frobenius:.3f}, "
             f"training loss {of_run[-1].loss:.3f} at last"

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.panels import add_legend, by_column, note, panels
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
+from idmatters_tf.curvature.spectrum import Summary
+from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
+from trainers.experiments.panels import add_legend, note, panels
 from trainers.shortcuts.data import Problem
-from trainers.shortcuts.networks import LINEAR_NETWORKS, ShortcutNetwork
+from trainers.shortcuts.networks import LINEAR_NETWORKS
 from trainers.shortcuts.panels import COLORS, mark_depths, shifted
 from trainers.shortcuts.settings import ConditionsSettings
 from trainers.shortcuts.spectra import deviation, eigenvalue_pool, summary_of
@@ -41,58 +43,52 @@ class ConditionsRow:
     index: float
 
 
-def measure(
-    statistics: linear.Statistics, depths: Sequence[int], starts: int, seed: int, progress: ProgressCallback = silent
-) -> list[ConditionsRow]:
-    """The Hessian at the start, by the closed form.
+def cases(problem: Problem, settings: ConditionsSettings) -> Cases:
+    """Yield the arguments of `measure` for each kind of network and each depth that its units divide."""
+    for kind, network in LINEAR_NETWORKS.items():
+        for depth in settings.networks.depths:
+            if depth % network.shortcut_depth == 0:
+                yield problem.statistics, kind, depth, settings.networks.starts, settings.run.seed
 
-    A condition number is at most 1 / (P eps) here, P the number of weights: what is beyond that is rounding in the 10th
-    percentile.
+
+def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int, seed: int) -> list[ConditionsRow]:
+    """Compute the Hessian at the start by the closed form.
+
+    A condition number is at most 1 / (P eps) here, P the number of weights: beyond that the 10th percentile is
+    rounding.
 
     Args:
-        statistics: the second moments of the data.
-        depths: in layers; a kind of network is left out where its units do not divide the depth.
-        starts: the number of runs.
-        seed: of the starts.
-        progress: is told of each piece of work done.
+        statistics: second moments of the data.
+        kind: one of `LINEAR_NETWORKS`.
+        depth: layers.
+        starts: number of runs.
+        seed: seed of the starts.
     """
-    pairs = [
-        (kind, network, depth)
-        for kind, network in LINEAR_NETWORKS.items()
-        for depth in depths
-        if depth % network.shortcut_depth == 0
-    ]
-    rows, counter = [], Counter(progress, "conditions", len(pairs) * starts)
+    network = LINEAR_NETWORKS[kind]
+    weights = network.starts(depth, len(statistics.sxx), starts, seed)
+
+    def summary_at(W: NDArray[np.float64]) -> Summary:
+        return summary_of(linear.shortcut_hessian(W, statistics.sxx, statistics.syx, network.shortcut))
+
     with eigenvalue_pool() as pool:
-        for kind, network, depth in pairs:
-            weights = network.starts(depth, len(statistics.sxx), starts, seed)
-            found = []
-            for summary in pool.map(lambda W, network=network: _summary_at(W, statistics, network), weights):
-                found.append(summary)
-                counter.advance()
-            limit = 1 / (weights[0].size * np.finfo(np.float64).eps)
-            log10_condition = np.log10([min(summary.condition, limit) for summary in found])
-            rows.append(
-                ConditionsRow(
-                    kind=kind,
-                    depth=depth,
-                    runs=starts,
-                    lg_condition=float(log10_condition.mean()),
-                    deviation=deviation(log10_condition),
-                    at_limit=int(np.sum(log10_condition >= np.log10(limit))),
-                    lg_max_abs=float(np.mean([np.log10(summary.max_abs) for summary in found])),
-                    index=float(np.mean([summary.index for summary in found])),
-                )
-            )
-    return rows
-
-
-def _summary_at(W: np.ndarray, statistics: linear.Statistics, network: ShortcutNetwork):
-    return summary_of(linear.shortcut_hessian(W, statistics.sxx, statistics.syx, network.shortcut))
+        found = list(pool.map(summary_at, weights))
+    limit = 1 / (weights[0].size * np.finfo(np.float64).eps)
+    log10_condition = np.log10([min(summary.condition, limit) for summary in found])
+    row = ConditionsRow(
+        kind=kind,
+        depth=depth,
+        runs=starts,
+        lg_condition=float(log10_condition.mean()),
+        deviation=deviation(log10_condition),
+        at_limit=int(np.sum(log10_condition >= np.log10(limit))),
+        lg_max_abs=float(np.mean([np.log10(summary.max_abs) for summary in found])),
+        index=float(np.mean([summary.index for summary in found])),
+    )
+    return [row]
 
 
 def verdict(rows: Sequence[ConditionsRow]) -> Verdict:
-    """The claim: constant for 2-shortcuts, growing without bound for Xavier, orthogonal and 1-shortcuts."""
+    """Check that condition numbers are constant for 2-shortcuts and grow for Xavier, orthogonal and 1-shortcuts."""
     change = {}
     for kind in LINEAR_NETWORKS:
         curve = sorted((row.depth, row.lg_condition) for row in rows if row.kind == kind)
@@ -112,7 +108,7 @@ def verdict(rows: Sequence[ConditionsRow]) -> Verdict:
 
 
 def draw(rows: Sequence[ConditionsRow]) -> Figure:
-    """The condition number of each kind against depth."""
+    """Draw the condition number of each kind against depth."""
     figure, (axes,) = panels(1)
     for kind, of_kind in by_column(rows, "kind").items():
         depths = shifted([row.depth for row in of_kind], kind)
@@ -123,14 +119,9 @@ def draw(rows: Sequence[ConditionsRow]) -> Figure:
     if beyond:
         note(axes, f"beyond float64, drawn at its limit: {', '.join(beyond)}")
     axes.set_ylabel("log10 of the condition number at the start")
-    axes.set_title(f"Li et al., Figure 5; mean and deviation of {rows[0].runs} runs", fontsize=10)
+    axes.set_title(f"Li et al., Figure 5; mean and deviation of {rows[0].runs} runs")
     add_legend(figure, columns=3)
     return figure
 
 
-def _run(problem: Problem, settings: ConditionsSettings, progress: ProgressCallback) -> list[ConditionsRow]:
-    networks = settings.networks
-    return measure(problem.statistics, networks.depths, networks.starts, settings.run.seed, progress)
-
-
-EXPERIMENT = Experiment("conditions", ConditionsRow, _run, {"conditions": draw}, verdicts=lambda rows: [verdict(rows)])
+EXPERIMENT = Experiment("conditions", cases, measure, {"conditions": draw}, verdict)

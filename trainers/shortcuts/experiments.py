@@ -1,6 +1,6 @@
 """The experiments of `trainers.shortcuts`, by command."""
 
-from trainers.experiments.registry import AnyExperiment
+from trainers.experiments.experiment import AnyExperiment
 from trainers.shortcuts import conditions, norms, sweep, trajectory
 
 EXPERIMENTS: dict[str, AnyExperiment] = {

@@ -1,6 +1,6 @@
 """Li et al.'s networks, and the gradient descent of many of them at once.
 
-Without ReLUs that is `idmatters_tf.linear`'s business. With them the data no longer enter through second moments alone:
+Linear networks are trained on second moments by `idmatters_tf.linear`. With ReLUs the second moments are not enough:
 all networks of a kind go through the examples together, as one batch of matrix products.
 """
 
@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf import linear
-from trainers.shortcuts.data import Problem
 
 Floats = NDArray[np.floating]
 
@@ -54,15 +53,6 @@ RELU_NETWORKS = {
 }
 
 
-def networks_with(activation: str) -> dict[str, ShortcutNetwork]:
-    """The kinds of network that are compared, by name.
-
-    Args:
-        activation: "linear" or "relu".
-    """
-    return LINEAR_NETWORKS if activation == "linear" else RELU_NETWORKS
-
-
 class Epoch(NamedTuple):
     """Many networks after so many updates; what belongs to a network that has diverged is not finite.
 
@@ -77,37 +67,6 @@ class Epoch(NamedTuple):
     loss: Floats
     gradient_norm: Floats
     weights: Floats
-
-
-def descend(
-    problem: Problem,
-    network: ShortcutNetwork,
-    activation: str,
-    depth: int,
-    rate: float,
-    networks: int,
-    epochs: int,
-    every: int,
-    seed: int,
-) -> Iterator[Epoch]:
-    """Full-batch gradient descent of networks of one kind, which differ in their starts.
-
-    Args:
-        problem: the data.
-        network: the kind.
-        activation: "linear" or "relu".
-        depth: in layers.
-        rate: the learning rate.
-        networks: how many of them.
-        epochs: updates in all.
-        every: epochs between records; the start and the end are always recorded.
-        seed: of the starts.
-    """
-    W = network.starts(depth, len(problem.X), networks, seed)
-    rates = np.full(networks, rate)
-    if activation == "linear":
-        return linear_descent(W, problem.statistics, rates, epochs, network.shortcut, every)
-    return relu_descent(W, problem.X, problem.Y, rates, epochs, network.shortcut, every)
 
 
 def relu_descent(

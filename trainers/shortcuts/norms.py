@@ -2,18 +2,16 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from trainers.experiments.panels import add_legend, by_column, panels
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
+from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
+from trainers.experiments.panels import add_legend, panels
 from trainers.shortcuts.data import Problem
-from trainers.shortcuts.networks import descend, networks_with
-from trainers.shortcuts.rates import best_rate, chosen_rates, final_losses
 from trainers.shortcuts.settings import NormsSettings
+from trainers.shortcuts.training import Training, best_rate, trainings
 
 # Runs with which the rate of each depth is chosen.
 TRIALS = 2
@@ -42,47 +40,34 @@ class NormsRow:
     mean_frobenius: float
 
 
-def measure(
-    problem: Problem,
-    activation: str,
-    depths: Sequence[int],
-    rates: NDArray[np.float64],
-    starts: int,
-    epochs: int,
-    every: int,
-    seed: int,
-    progress: ProgressCallback = silent,
-) -> list[NormsRow]:
-    """Norms and losses of 2-shortcut networks, each depth with its best learning rate.
+def cases(problem: Problem, settings: NormsSettings) -> Cases:
+    """Yield the arguments of `measure` for each activation and depth."""
+    for training in trainings(problem, settings):
+        for depth in settings.networks.depths:
+            yield training, depth, settings.norms.every
+
+
+def measure(training: Training, depth: int, every: int) -> Iterator[NormsRow]:
+    """Compute norms and losses of 2-shortcut networks along training with the best learning rate.
 
     Args:
-        problem, activation, rates, starts, epochs, seed: see `final_losses`.
-        depths: in layers, even.
+        training: the training of the runs.
+        depth: layers, an even number.
         every: epochs between records.
-        progress: is told of each piece of work done.
     """
-    network = networks_with(activation)["2-shortcut"]
-    rows, counter = [], Counter(progress, f"norms, {activation}", 2 * len(depths))
-    for depth in depths:
-        trials = min(starts, TRIALS)
-        losses = final_losses(problem, ["2-shortcut"], depth, activation, rates, trials, epochs, seed)
-        rate = best_rate(losses["2-shortcut"], rates)
-        counter.advance()
-        for record in descend(problem, network, activation, depth, rate, starts, epochs, every, seed):
-            means = np.linalg.norm(record.weights, axis=(-2, -1)).reshape(starts, -1).mean(axis=1)
-            rows += [
-                NormsRow(activation, depth, run, rate, record.epoch, float(record.loss[run]), float(means[run]))
-                for run in range(starts)
-            ]
-        counter.advance()
-    return rows
+    trials = dataclasses.replace(training, starts=min(training.starts, TRIALS))
+    rate = best_rate(trials.final_losses(["2-shortcut"], depth)["2-shortcut"], training.rates)
+    for record in training.descend("2-shortcut", depth, rate, every):
+        means = np.linalg.norm(record.weights, axis=(-2, -1)).reshape(training.starts, -1).mean(axis=1)
+        for run, (loss, mean) in enumerate(zip(record.loss, means, strict=True)):
+            yield NormsRow(training.activation, depth, run, rate, record.epoch, float(loss), float(mean))
 
 
 def verdict(rows: Sequence[NormsRow]) -> Verdict:
-    """The claim: the deeper the network, the smaller its mean norm, at the same loss.
+    """Check that deeper networks have smaller mean norms at the same loss.
 
     Args:
-        rows: of one activation.
+        rows: rows of one activation.
     """
     curves: dict[int, list[tuple[float, float]]] = {}
     for row in rows:
@@ -105,7 +90,7 @@ def verdict(rows: Sequence[NormsRow]) -> Verdict:
 
 
 def draw(rows: Sequence[NormsRow]) -> Figure:
-    """A panel for each activation, a color for each depth."""
+    """Draw a panel for each activation, with a color for each depth."""
     activations = by_column(rows, "activation")
     figure, axes = panels(len(activations))
     for each, (activation, chosen) in zip(axes, activations.items(), strict=True):
@@ -119,33 +104,9 @@ def draw(rows: Sequence[NormsRow]) -> Figure:
         each.set_xlim(left=max(each.get_xlim()[0], 1e-9))
         each.set_xlabel("loss - optimum" if activation == "linear" else "loss")
         each.set_ylabel("mean Frobenius norm")
-        each.set_title(f"2-shortcuts, {activation}; Figure 3", fontsize=10)
+        each.set_title(f"2-shortcuts, {activation}; Figure 3")
     add_legend(figure, columns=5)
     return figure
 
 
-def _run(problem: Problem, settings: NormsSettings, progress: ProgressCallback) -> list[NormsRow]:
-    networks, descent = settings.networks, settings.descent
-    rows = []
-    for activation in descent.activations:
-        rows += measure(
-            problem if activation == "linear" else problem.first(descent.samples),
-            activation,
-            networks.depths,
-            chosen_rates(descent.rates),
-            networks.starts,
-            descent.epochs,
-            settings.norms.every,
-            settings.run.seed,
-            progress,
-        )
-    return rows
-
-
-EXPERIMENT = Experiment(
-    "norms",
-    NormsRow,
-    _run,
-    {"norms": draw},
-    verdicts=lambda rows: [verdict(chosen) for chosen in by_column(rows, "activation").values()],
-)
+EXPERIMENT = Experiment("norms", cases, measure, {"norms": draw}, verdict, verdict_by="activation")

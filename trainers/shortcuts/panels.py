@@ -1,4 +1,4 @@
-"""What the figures of `trainers.shortcuts` have in common."""
+"""Colors and depth axes of the figures of `trainers.shortcuts`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
+
+from trainers.experiments.panels import beside, mark_sizes
 
 COLORS = {
     "xavier": "tab:green",
@@ -17,14 +19,11 @@ COLORS = {
 
 
 def shifted(depths: Sequence[int], kind: str) -> NDArray[np.float64]:
-    """Depths moved a little to the side, differently for each kind of network, so that no curve hides another."""
-    return np.array(depths) * 1.03 ** (list(COLORS).index(kind) - 2)
+    """Return depths moved a little to the side, differently for each kind of network."""
+    return beside(depths, list(COLORS).index(kind))
 
 
 def mark_depths(axes: Axes, rows: Sequence[Any]) -> None:
-    """A logarithmic axis of depths, a tick at each, which says why some kinds of network are not at all of them."""
-    depths = sorted({row.depth for row in rows})
-    axes.set_xscale("log")
-    axes.set_xticks(depths, list(map(str, depths)), fontsize=8)
-    axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-    axes.set_xlabel("depth, layers (n-shortcuts: where n divides it)", fontsize=9)
+    """Make the horizontal axis one of depths, with a label that explains missing points."""
+    mark_sizes(axes, sorted({row.depth for row in rows}))
+    axes.set_xlabel("depth, layers (n-shortcuts: where n divides it)")

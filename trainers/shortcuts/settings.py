@@ -5,6 +5,7 @@ from typing import Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import group, setting
+from trainers.experiments import opening
 
 Activation = Literal["linear", "tanh", "silu", "gelu", "relu"]
 
@@ -109,16 +110,10 @@ class RecordSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSettings:
-    """The seed and the results."""
+class RunSettings(opening.RunSettings):
+    """Seed, folder of the results and format of the figures."""
 
     seed: int = setting(0, help="seed of the starting weights", metavar="N", at_least=0, at_most=2**31 - 1)
-    out: str | None = setting(
-        None, help="folder of the results (default: runs/shortcuts- and the command)", metavar="DIR"
-    )
-    overwrite: bool = setting(False, help="discard the run in the folder, if there is one, and begin anew")
-    format: Literal["png", "svg", "pdf"] = setting("png", help="format of the figures")
-    debug: bool = setting(False, help="show tracebacks")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +122,7 @@ class ConditionsSettings:
 
     data: DataSettings = group(DataSettings, "data")
     networks: NetworkSettings = group(NetworkSettings, "networks", depths=(1, 2, 3, 4, 6, 8, 12, 16, 24), starts=10)
-    run: RunSettings = group(RunSettings, "run")
+    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-conditions")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +133,7 @@ class TrajectorySettings:
     networks: TrajectoryNetworkSettings = group(TrajectoryNetworkSettings, "networks")
     descent: DescentSettings = group(DescentSettings, "gradient descent", samples=200)
     spectra: SpectraSettings = group(SpectraSettings, "spectra")
-    run: RunSettings = group(RunSettings, "run")
+    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-trajectory")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +143,7 @@ class SweepSettings:
     data: DataSettings = group(DataSettings, "data")
     networks: NetworkSettings = group(NetworkSettings, "networks", depths=(4, 8, 16, 32, 64, 96), starts=5)
     descent: DescentSettings = group(DescentSettings, "gradient descent")
-    run: RunSettings = group(RunSettings, "run")
+    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-sweep")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +154,7 @@ class NormsSettings:
     networks: EvenNetworkSettings = group(EvenNetworkSettings, "networks", depths=(2, 4, 8, 16, 32), starts=3)
     descent: DescentSettings = group(DescentSettings, "gradient descent")
     norms: RecordSettings = group(RecordSettings, "norms")
-    run: RunSettings = group(RunSettings, "run")
+    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-norms")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +188,7 @@ class Theorem1Settings:
 
     data: DataSettings = group(DataSettings, "data")
     network: UnitSettings = group(UnitSettings, "network")
-    run: RunSettings = group(RunSettings, "run")
+    run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-theorem1")
 
 
 Settings = ConditionsSettings | TrajectorySettings | SweepSettings | NormsSettings | Theorem1Settings

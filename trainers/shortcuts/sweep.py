@@ -1,20 +1,18 @@
 """Figures 9 and 10: the final loss at the best learning rate, and that rate, against depth."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from trainers.experiments.panels import add_legend, by_column, note, panels, sample_of
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
+from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
+from trainers.experiments.panels import add_legend, note, panels, sample_of
 from trainers.shortcuts.data import Problem
-from trainers.shortcuts.networks import networks_with
 from trainers.shortcuts.panels import COLORS, mark_depths, shifted
-from trainers.shortcuts.rates import best_rate, chosen_rates, final_losses
 from trainers.shortcuts.settings import SweepSettings
 from trainers.shortcuts.spectra import deviation
+from trainers.shortcuts.training import Training, best_rate, trainings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,52 +42,43 @@ class SweepRow:
     deviation: float
 
 
-def measure(
-    problem: Problem,
-    activation: str,
-    depths: Sequence[int],
-    rates: NDArray[np.float64],
-    starts: int,
-    epochs: int,
-    seed: int,
-    progress: ProgressCallback = silent,
-) -> list[SweepRow]:
-    """Final losses, averaged over the runs, for every learning rate.
+def cases(problem: Problem, settings: SweepSettings) -> Cases:
+    """Yield the arguments of `measure` for each activation and depth."""
+    for training in trainings(problem, settings):
+        for depth in settings.networks.depths:
+            yield training, depth
+
+
+def measure(training: Training, depth: int) -> Iterator[SweepRow]:
+    """Compute final losses, averaged over the runs, for every kind of network and learning rate.
 
     Args:
-        problem, activation, rates, starts, epochs, seed: see `final_losses`.
-        depths: in layers; a kind of network is left out where its units do not divide the depth.
-        progress: is told of each piece of work done.
+        training: the training of the runs.
+        depth: layers; a kind of network is left out if its units do not divide the depth.
     """
-    rows, counter = [], Counter(progress, f"sweep, {activation}", len(depths))
-    for depth in depths:
-        kinds = [kind for kind, network in networks_with(activation).items() if depth % network.shortcut_depth == 0]
-        for kind, losses in final_losses(problem, kinds, depth, activation, rates, starts, epochs, seed).items():
-            best = best_rate(losses, rates)
-            for rate, values in zip(rates, losses.T, strict=True):
-                diverged = int(np.sum(~np.isfinite(values)))
-                rows.append(
-                    SweepRow(
-                        activation=activation,
-                        kind=kind,
-                        depth=depth,
-                        rate=float(rate),
-                        best=bool(rate == best),
-                        loss=None if diverged else float(values.mean()),
-                        diverged=diverged,
-                        runs=starts,
-                        deviation=deviation(values),
-                    )
-                )
-        counter.advance()
-    return rows
+    kinds = [kind for kind, network in training.networks.items() if depth % network.shortcut_depth == 0]
+    for kind, losses in training.final_losses(kinds, depth).items():
+        best = best_rate(losses, training.rates)
+        for rate, values in zip(training.rates, losses.T, strict=True):
+            diverged = int(np.sum(~np.isfinite(values)))
+            yield SweepRow(
+                activation=training.activation,
+                kind=kind,
+                depth=depth,
+                rate=float(rate),
+                best=bool(rate == best),
+                loss=None if diverged else float(values.mean()),
+                diverged=diverged,
+                runs=training.starts,
+                deviation=deviation(values),
+            )
 
 
 def verdict(rows: Sequence[SweepRow]) -> Verdict:
-    """The claim: 2-shortcut networks end lower than the others at large depth, and take higher learning rates there.
+    """Check that 2-shortcut networks end lower than the others at the largest depth.
 
     Args:
-        rows: of one activation.
+        rows: rows of one activation.
     """
     best = {(row.kind, row.depth): row for row in rows if row.best and row.loss is not None}
     losses = {place: row.loss for place, row in best.items() if row.loss is not None}
@@ -109,10 +98,10 @@ def verdict(rows: Sequence[SweepRow]) -> Verdict:
 
 
 def at_edge(rows: Sequence[SweepRow], best: SweepRow) -> bool:
-    """Whether a best rate is the lowest or highest of those tried, so that one outside might be better.
+    """Return True if a best rate is the lowest or highest of those tried, so that one outside might be better.
 
     Args:
-        rows: of all rates.
+        rows: rows of all rates.
         best: one of them.
     """
     rates = [
@@ -122,7 +111,7 @@ def at_edge(rows: Sequence[SweepRow], best: SweepRow) -> bool:
 
 
 def draw(rows: Sequence[SweepRow]) -> Figure:
-    """For each activation the loss and the rate, both against depth."""
+    """Draw for each activation the loss and the rate, both against depth."""
     activations = by_column(rows, "activation")
     figure, axes = panels(2 * len(activations))
     for place, (activation, chosen) in enumerate(activations.items()):
@@ -143,34 +132,11 @@ def draw(rows: Sequence[SweepRow]) -> Figure:
         rates.set_ylabel("best learning rate")
         for each in (losses, rates):
             mark_depths(each, chosen)
-            each.set_title(f"{activation}; Figure {9 if activation == 'linear' else 10}", fontsize=10)
+            each.set_title(f"{activation}; Figure {9 if activation == 'linear' else 10}")
     handles = [sample_of(kind, color=COLORS[kind], marker="o") for kind in by_column(rows, "kind")]
     handles.append(sample_of("at the edge of the rates tried", linestyle="", marker="o", markerfacecolor="none"))
     add_legend(figure, handles, columns=3)
     return figure
 
 
-def _run(problem: Problem, settings: SweepSettings, progress: ProgressCallback) -> list[SweepRow]:
-    networks, descent = settings.networks, settings.descent
-    rows = []
-    for activation in descent.activations:
-        rows += measure(
-            problem if activation == "linear" else problem.first(descent.samples),
-            activation,
-            networks.depths,
-            chosen_rates(descent.rates),
-            networks.starts,
-            descent.epochs,
-            settings.run.seed,
-            progress,
-        )
-    return rows
-
-
-EXPERIMENT = Experiment(
-    "sweep",
-    SweepRow,
-    _run,
-    {"sweep": draw},
-    verdicts=lambda rows: [verdict(chosen) for chosen in by_column(rows, "activation").values()],
-)
+EXPERIMENT = Experiment("sweep", cases, measure, {"sweep": draw}, verdict, verdict_by="activation")

@@ -7,8 +7,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from trainers.cli.arguments import UsageError
-from trainers.experiments.panels import by_column, panels
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback
+from trainers.experiments.experiment import Cases, Experiment, by_column
+from trainers.experiments.panels import panels
 from trainers.run.folder import Run
 from trainers.shortcuts.settings import NormsSettings
 
@@ -32,34 +32,38 @@ class TrainingNormsRow:
     mean_frobenius: float
 
 
-def _measure(folders: Sequence[str], settings: NormsSettings, progress: ProgressCallback) -> list[TrainingNormsRow]:
-    rows: list[TrainingNormsRow] = []
-    counter = Counter(progress, "norms of runs", len(folders))
+def cases(folders: Sequence[str], settings: NormsSettings) -> Cases:
+    """Yield (folder, label) for each run."""
+    labels: set[str] = set()
     for folder in folders:
-        run = Run(folder)
-        label = _network(run.config()["settings"])
-        if label in {row.network for row in rows}:
-            label = f"{label}, {folder}"
-        loss, found = None, []
-        for record in run.metrics():
-            if record["kind"] == "train":
-                loss = record["loss"]
-            elif record.get("norms") and loss is not None:
-                found.append(
-                    TrainingNormsRow(str(folder), label, record["step"], loss, record["norms"]["mean_frobenius"])
-                )
-        if not found:
-            raise UsageError(
-                f"{folder} has no record of norms yet: they are written at each evaluation (--evaluate-every) of a "
-                f"network with residual blocks."
-            )
-        rows += found
-        counter.advance()
+        label = _network(Run(folder).config()["settings"])
+        yield folder, f"{label}, {folder}" if label in labels else label
+        labels.add(label)
+
+
+def measure(folder: str, label: str) -> list[TrainingNormsRow]:
+    """Read the norms of a run from its log.
+
+    Args:
+        folder: folder of the run.
+        label: name of the network in the table.
+    """
+    loss, rows = None, []
+    for record in Run(folder).metrics():
+        if record["kind"] == "train":
+            loss = record["loss"]
+        elif record.get("norms") and loss is not None:
+            rows.append(TrainingNormsRow(str(folder), label, record["step"], loss, record["norms"]["mean_frobenius"]))
+    if not rows:
+        raise UsageError(
+            f"{folder} has no record of norms yet: they are written at each evaluation (--evaluate-every) of a "
+            f"network with residual blocks."
+        )
     return rows
 
 
 def _network(settings: Mapping[str, Any]) -> str:
-    """The data and the size of the network of a run of `trainers.cifar` or `trainers.imagenet`."""
+    """Return the data and the size of the network of a run of `trainers.cifar` or `trainers.imagenet`."""
     blocks, data = settings.get("blocks"), settings.get("dataset", "images")
     if blocks is None:
         return f"{data}, {settings.get('model', 'unknown network')}"
@@ -68,16 +72,16 @@ def _network(settings: Mapping[str, Any]) -> str:
 
 
 def draw(rows: Sequence[TrainingNormsRow]) -> Figure:
-    """A curve for each run, in the order of training."""
+    """Draw a curve for each run, in the order of training."""
     figure, (axes,) = panels(1)
     for network, of_run in by_column(rows, "network").items():
         losses, norms = [row.loss for row in of_run], [row.mean_frobenius for row in of_run]
         axes.plot(losses, norms, marker="o", markersize=3, label=network)
     axes.set_xlabel("training loss")
     axes.set_ylabel("mean Frobenius norm of the blocks' kernels")
-    axes.set_title("Li et al., Figure 2's measurement", fontsize=10)
-    axes.legend(fontsize=8)
+    axes.set_title("Li et al., Figure 2's measurement")
+    axes.legend()
     return figure
 
 
-EXPERIMENT = Experiment("training-norms", TrainingNormsRow, _measure, {"training-norms": draw})
+EXPERIMENT = Experiment("training-norms", cases, measure, {"training-norms": draw})

@@ -1,7 +1,7 @@
 """Figures 6 to 8: the Hessian's spectrum against the loss while networks train."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,15 +9,14 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.panels import add_legend, by_column, panels, sample_of
-from trainers.experiments.registry import Counter, Experiment, ProgressCallback, Verdict, silent
+from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
+from trainers.experiments.panels import add_legend, panels, sample_of
 from trainers.shortcuts.curves import at_common_losses, interpolated
 from trainers.shortcuts.data import Problem
-from trainers.shortcuts.networks import descend, networks_with
 from trainers.shortcuts.panels import COLORS
-from trainers.shortcuts.rates import best_rate, chosen_rates, final_losses
 from trainers.shortcuts.settings import TrajectorySettings
 from trainers.shortcuts.spectra import eigenvalue_pool, summary_of
+from trainers.shortcuts.training import Training, best_rate, trainings
 
 KINDS = ("xavier", "orthogonal", "2-shortcut")
 
@@ -55,67 +54,57 @@ class TrajectoryRow:
     gradient_norm: float
 
 
-def measure(
-    problem: Problem,
-    activation: str,
-    depth: int,
-    rates: NDArray[np.float64],
-    starts: int,
-    epochs: int,
-    records: int,
-    every: int | None,
-    seed: int,
-    progress: ProgressCallback = silent,
-) -> list[TrajectoryRow]:
-    """The spectrum along training; each kind descends with the rate whose mean final loss is lowest.
+def cases(problem: Problem, settings: TrajectorySettings) -> Cases:
+    """Yield the arguments of `measure` for each activation and kind of network."""
+    for training in trainings(problem, settings):
+        for kind in KINDS:
+            yield training, kind, settings.networks.depth, settings.spectra.records, settings.spectra.every
+
+
+def measure(training: Training, kind: str, depth: int, records: int, every: int | None) -> Iterator[TrajectoryRow]:
+    """Compute the spectrum along training with the rate whose mean final loss is lowest.
 
     Args:
-        problem, activation, depth, rates, starts, epochs, seed: see `final_losses`.
-        records: for how many moments of each run the spectrum is computed, spread evenly over the logarithm of the
-            loss; three times as many for the first run.
-        every: instead, every so many epochs; None for `records`.
-        progress: is told of each piece of work done.
+        training: the training of the runs.
+        kind: one of `KINDS`.
+        depth: layers.
+        records: number of moments of each run for which the spectrum is computed, spread evenly over the logarithm of
+            the loss; three times as many for the first run.
+        every: epochs between spectra, instead of `records`.
     """
-    rows, counter = [], Counter(progress, f"trajectory, {activation}", len(KINDS) * starts)
-    losses = final_losses(problem, KINDS, depth, activation, rates, starts, epochs, seed)
-    for kind in KINDS:
-        network, rate = networks_with(activation)[kind], best_rate(losses[kind], rates)
-        # Every epoch is kept: which ones are wanted is known at the end.
-        history = list(descend(problem, network, activation, depth, rate, starts, epochs, 1, seed))
-        hessian = _hessian_function(problem, depth, activation, kind)
-        for run in range(starts):
-            loss = np.array([record.loss[run] for record in history])
-            count = records * (3 if run == 0 else 1)
-            chosen = _spread_over_loss(loss, count) if every is None else range(0, epochs + 1, every)
-            # The rate was chosen in other rounding: a run may diverge all the same, and ends there.
-            finite = np.isfinite(np.array([np.sum(record.weights[run]) for record in history])) & np.isfinite(loss)
-            chosen = [epoch for epoch in chosen if finite[: epoch + 1].all()]
-            with eigenvalue_pool() as pool:
-                spectra = [pool.submit(summary_of, hessian(history[epoch].weights[run])) for epoch in chosen]
-            for epoch, spectrum in zip(chosen, (future.result() for future in spectra), strict=True):
-                rows.append(
-                    TrajectoryRow(
-                        activation=activation,
-                        kind=kind,
-                        depth=depth,
-                        run=run,
-                        rate=rate,
-                        epoch=epoch,
-                        loss=float(loss[epoch]),
-                        max_abs=spectrum.max_abs,
-                        p10_abs=spectrum.p10_abs,
-                        index=spectrum.index,
-                        gradient_norm=float(history[epoch].gradient_norm[run]),
-                    )
-                )
-            counter.advance()
-    return rows
+    rate = best_rate(training.final_losses([kind], depth)[kind], training.rates)
+    # Every epoch is kept: the ones to use are known at the end.
+    history = list(training.descend(kind, depth, rate, 1))
+    hessian = _hessian_function(training, kind, depth)
+    for run in range(training.starts):
+        loss = np.array([record.loss[run] for record in history])
+        count = records * (3 if run == 0 else 1)
+        chosen = _spread_over_loss(loss, count) if every is None else range(0, training.epochs + 1, every)
+        # The rate was chosen in other rounding: a run may diverge all the same, and ends there.
+        finite = np.isfinite(np.array([np.sum(record.weights[run]) for record in history])) & np.isfinite(loss)
+        chosen = [epoch for epoch in chosen if finite[: epoch + 1].all()]
+        with eigenvalue_pool() as pool:
+            spectra = [pool.submit(summary_of, hessian(history[epoch].weights[run])) for epoch in chosen]
+        for epoch, spectrum in zip(chosen, (future.result() for future in spectra), strict=True):
+            yield TrajectoryRow(
+                activation=training.activation,
+                kind=kind,
+                depth=depth,
+                run=run,
+                rate=rate,
+                epoch=epoch,
+                loss=float(loss[epoch]),
+                max_abs=spectrum.max_abs,
+                p10_abs=spectrum.p10_abs,
+                index=spectrum.index,
+                gradient_norm=float(history[epoch].gradient_norm[run]),
+            )
 
 
-def _hessian_function(problem: Problem, depth: int, activation: str, kind: str) -> HessianFunction:
-    """The dense Hessian as a function of the weights: by closed form, with ReLUs by automatic differentiation."""
-    network = networks_with(activation)[kind]
-    if activation == "linear":
+def _hessian_function(training: Training, kind: str, depth: int) -> HessianFunction:
+    """Return the dense Hessian as a function of the weights, with ReLUs by automatic differentiation."""
+    problem, network = training.problem, training.networks[kind]
+    if training.activation == "linear":
         sxx, syx, _ = problem.statistics
         return lambda W: linear.shortcut_hessian(W, sxx, syx, network.shortcut)
 
@@ -140,7 +129,7 @@ def _hessian_function(problem: Problem, depth: int, activation: str, kind: str) 
 
 
 def _spread_over_loss(loss: NDArray[np.float64], count: int) -> list[int]:
-    """Epochs at which log10 of the loss first passes evenly spaced levels; the first and the last among them."""
+    """Return the first and last epoch, and those at which log10 of the loss first passes evenly spaced levels."""
     loss = np.where(np.isfinite(loss), loss, np.inf)
     log10_loss = np.minimum.accumulate(np.log10(np.maximum(loss, 1e-300)))
     levels = np.linspace(log10_loss[0], log10_loss[-1], count)
@@ -148,12 +137,12 @@ def _spread_over_loss(loss: NDArray[np.float64], count: int) -> list[int]:
 
 
 def verdict(rows: Sequence[TrajectoryRow]) -> Verdict:
-    """The claims: smaller condition numbers of 2-shortcuts at equal losses, and a smaller index that drops early.
+    """Check that 2-shortcuts have smaller condition numbers at equal losses, and report their index.
 
     Args:
-        rows: of one activation.
+        rows: rows of one activation.
     """
-    # What the paper shows in Figures 6 and 7 are orthogonal and 2-shortcut networks; Xavier is added here.
+    # The paper's Figures 6 and 7 show orthogonal and 2-shortcut networks; Xavier is added here.
     compared = [[row for row in rows if row.kind == kind] for kind in ("orthogonal", "2-shortcut")]
     conditions, indices = (at_common_losses(compared, column) for column in ("log10_condition", "index"))
     if conditions is None or indices is None:
@@ -176,7 +165,7 @@ def verdict(rows: Sequence[TrajectoryRow]) -> Verdict:
 
 
 def draw(rows: Sequence[TrajectoryRow]) -> Figure:
-    """For each activation the eigenvalues and the index, both against the loss: means and deviations over the runs."""
+    """Draw for each activation the eigenvalues and the index against the loss: means and deviations over the runs."""
     activations = by_column(rows, "activation")
     figure, axes = panels(2 * len(activations))
     for place, (activation, chosen) in enumerate(activations.items()):
@@ -193,9 +182,8 @@ def draw(rows: Sequence[TrajectoryRow]) -> Figure:
         loss = "log10(loss - optimum)" if activation == "linear" else "log10 loss"
         figures = ("6", "8 left") if activation == "linear" else ("7", "8 left with ReLU")
         for each, label, number in ((eigenvalues, "log10 |eigenvalue|", figures[0]), (index, "index", figures[1])):
-            each.set_xlabel(loss, fontsize=9)
-            each.set_ylabel(label, fontsize=9)
-            each.set_title(f"{activation}, depth {chosen[0].depth}; Figure {number}", fontsize=10)
+            title = f"{activation}, depth {chosen[0].depth}; Figure {number}"
+            each.set(title=title, xlabel=loss, ylabel=label)
     handles = [sample_of(kind, color=COLORS[kind]) for kind in KINDS]
     handles += [sample_of("largest |eigenvalue|, index"), sample_of("10th percentile", linestyle="--")]
     add_legend(figure, handles, columns=5)
@@ -203,7 +191,7 @@ def draw(rows: Sequence[TrajectoryRow]) -> Figure:
 
 
 def _draw_band(axes: Axes, grid: NDArray[np.float64], curves: NDArray[np.float64], color: str, style: str) -> None:
-    """The mean over the runs that have such losses, and one standard deviation around it."""
+    """Draw the mean over the runs that have such losses, and one standard deviation around it."""
     there = np.isfinite(curves).any(axis=0)
     curves, grid = curves[:, there], grid[there]
     mean, spread = np.nanmean(curves, axis=0), np.nanstd(curves, axis=0)
@@ -212,7 +200,7 @@ def _draw_band(axes: Axes, grid: NDArray[np.float64], curves: NDArray[np.float64
 
 
 def draw_single(rows: Sequence[TrajectoryRow]) -> Figure:
-    """Gradient norm and index of one run of a 2-shortcut network against epochs (Figure 8, right)."""
+    """Draw gradient norm and index of one run of a 2-shortcut network against epochs (Figure 8, right)."""
     activations = by_column([row for row in rows if row.kind == "2-shortcut" and row.run == 0], "activation")
     figure, axes = panels(len(activations))
     for each, (activation, chosen) in zip(axes, activations.items(), strict=True):
@@ -224,33 +212,10 @@ def draw_single(rows: Sequence[TrajectoryRow]) -> Figure:
         other = each.twinx()
         other.plot(epochs, [row.index for row in chosen], color="tab:red", label="index")
         other.set_ylabel("index", color="tab:red")
-        each.set_title(f"2-shortcut, {activation}, one run; Figure 8 right", fontsize=10)
+        each.set_title(f"2-shortcut, {activation}, one run; Figure 8 right")
     return figure
 
 
-def _run(problem: Problem, settings: TrajectorySettings, progress: ProgressCallback) -> list[TrajectoryRow]:
-    networks, descent, spectra = settings.networks, settings.descent, settings.spectra
-    rows = []
-    for activation in descent.activations:
-        rows += measure(
-            problem if activation == "linear" else problem.first(descent.samples),
-            activation,
-            networks.depth,
-            chosen_rates(descent.rates),
-            networks.starts,
-            descent.epochs,
-            spectra.records,
-            spectra.every,
-            settings.run.seed,
-            progress,
-        )
-    return rows
-
-
 EXPERIMENT = Experiment(
-    "trajectory",
-    TrajectoryRow,
-    _run,
-    {"trajectory": draw, "single": draw_single},
-    verdicts=lambda rows: [verdict(chosen) for chosen in by_column(rows, "activation").values()],
+    "trajectory", cases, measure, {"trajectory": draw, "single": draw_single}, verdict, verdict_by="activation"
 )

@@ -1,0 +1,88 @@
+"""Exponents of power laws in the depth: least squares for each seed, confidence intervals, and a verdict."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.stats
+from numpy.typing import NDArray
+
+from trainers.experiments.experiment import Verdict, by_column
+
+
+@dataclasses.dataclass(frozen=True)
+class LawRow:
+    """One kind of network at one depth with one start.
+
+    Attributes:
+        kind: kind of network and start.
+        depth: layers.
+        seed: seed of the start, and of the target where there is one.
+        rate: the learning rate that is measured.
+        slope, low, high: the exponent of rate ~ depth^slope of this kind, mean and 95 % interval over the seeds; the
+            same in all its rows.
+        law: the exponent that theory suggests; None if there is none.
+    """
+
+    kind: str
+    depth: int
+    seed: int
+    rate: float
+    slope: float
+    low: float
+    high: float
+    law: float | None
+
+
+def exponent(depths: Sequence[int], values: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Compute the slope of the logarithm of a quantity against log depth.
+
+    Args:
+        depths: (depths,).
+        values: (seeds, depths), positive.
+
+    Returns:
+        (mean, low, high): over the seeds, with Student's 95 % interval; without width for a single seed.
+    """
+    x = np.log(depths) - np.log(depths).mean()
+    slopes = np.log(values) @ x / (x @ x)
+    mean, seeds = float(slopes.mean()), len(slopes)
+    if seeds == 1:
+        return mean, mean, mean
+    half = float(scipy.stats.t.ppf(0.975, seeds - 1) * slopes.std(ddof=1) / np.sqrt(seeds))
+    return mean, mean - half, mean + half
+
+
+def law_rows(kind: str, depths: Sequence[int], rates: NDArray[np.float64], law: float | None) -> list[LawRow]:
+    """Return the rows of one kind of network.
+
+    Args:
+        kind: its name.
+        depths: (depths,).
+        rates: (seeds, depths).
+        law: the exponent to expect.
+    """
+    fit = exponent(depths, rates)
+    return [
+        LawRow(kind, depth, seed, float(rates[seed, place]), *fit, law)
+        for place, depth in enumerate(depths)
+        for seed in range(len(rates))
+    ]
+
+
+def compare_exponents(rows: Sequence[LawRow], quantity: str, tolerance: float) -> Verdict:
+    """Check that all exponents are those of the laws, within the tolerance."""
+    kinds = {kind: chosen[0] for kind, chosen in by_column(rows, "kind").items()}
+    numbers = "; ".join(
+        f"{kind} {row.slope:.2f} ({row.low:.2f} to {row.high:.2f}"
+        + (")" if row.law is None else f", expected {row.law:.2f})")
+        for kind, row in kinds.items()
+    )
+    seen = all(abs(row.slope - row.law) < tolerance for row in kinds.values() if row.law is not None)
+    return Verdict(seen, f"exponents of {quantity} in the depth: {numbers}")
+
+
+def mean_rates(rows: Sequence[LawRow]) -> NDArray[np.float64]:
+    """Return the geometric mean over the seeds of the rates of one kind, (depths,), the shallowest network first."""
+    by_depth = by_column(rows, "depth")
+    return np.array([np.exp(np.mean([np.log(row.rate) for row in by_depth[depth]])) for depth in sorted(by_depth)])
