@@ -5,10 +5,13 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+# Small programs on JAX: compiling costs more than running.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # What a shell starts in the background ignores Ctrl-C, and so would all programs that the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -30,7 +33,7 @@ FIRST = (
     "tests/trainers/test_cifar.py",
     "tests/test_examples.py",
 )
-FIRST += ("tests/test_documentation.py", "tests/test_cifar_on_jax.py", "tests/callbacks", "tests/curvature")
+FIRST += ("tests/test_documentation.py", "tests/callbacks", "tests/curvature")
 
 # Timings vary on shared machines, so no deadline; the same examples each time, so that a failure can be repeated.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=40)
@@ -40,6 +43,15 @@ hypothesis.settings.load_profile("steady")
 def pytest_addoption(parser):
     group = parser.getgroup("faults")
     group.addoption("--more-faults", action="store_true", help="run the long variants of tests as well")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_jax_programs():
+    """A folder in which later processes on JAX find what earlier ones have compiled."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", folder)
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        yield
 
 
 def pytest_collection_modifyitems(items):

@@ -1,9 +1,16 @@
+import argparse
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
+from unittest import mock
+
+import keras
+import numpy as np
+import pytest
 
 from tests.conftest import ROOT
 from tests.support.programs import run_script
@@ -109,6 +116,103 @@ def test_resume_your_fit(tmp_path):
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 0, result.stderr
     assert "began at batch 20; weights, optimizer and history: " in result.stdout
+
+
+# Runs the example like a user, without TensorFlow on JAX, and ends itself by SIGKILL before a given training step.
+CIFAR_WITH_FIT = """
+import functools, os, runpy, signal, sys
+_, kill_at, *sys.argv = sys.argv
+class NoTensorFlow:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("tensorflow"):
+            raise ModuleNotFoundError(name, name=name)
+if os.environ["KERAS_BACKEND"] == "jax":
+    sys.meta_path.insert(0, NoTensorFlow())
+from idmatters_tf.callbacks import FunctionBatches
+from idmatters_tf.data import shapes
+shapes.load = functools.partial(shapes.load, 200, 100)
+uninterrupted = FunctionBatches.batch
+def batch(self, step):
+    if step == int(kill_at):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return uninterrupted(self, step)
+FunctionBatches.batch = batch
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def cifar_with_fit(backend, *options, kill_at=-1):
+    example = str(EXAMPLES / "cifar_with_fit.py")
+    small = ["--dataset", "shapes", "--blocks", "1", "--stem", "4", "--widths", "4", "8", "--batch-size", "16"]
+    command = [sys.executable, "-c", CIFAR_WITH_FIT, str(kill_at), example, *small, *map(str, options)]
+    env = {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == (-signal.SIGKILL if kill_at >= 0 else 0), done.stderr
+    return done.stdout
+
+
+def test_cifar_with_fit_on_tensorflow(tmp_path):
+    """The paper's recipe, with two steps in one execution."""
+    steps = ["--steps", 4, "--evaluate-every", 2, "--steps-per-execution", 2, "--drop-steps", 2]
+    said = cifar_with_fit("tensorflow", "--preset", "paper", "--precision", "bfloat16", *steps, "--out", tmp_path)
+    losses = [float(loss) for loss in re.findall(r" loss: (\S+)", said)]
+    assert len(losses) == 2
+    # The last layer is a random one, so the network starts near the loss of chance.
+    assert losses[0] == pytest.approx(np.log(10), rel=0.1)
+    assert re.search(r"test error \d+\.\d\d % after 4 steps", said)
+
+
+def test_cifar_with_fit_resumes_bit_for_bit_on_jax(tmp_path):
+    """The fast preset with a moving average of the weights, without TensorFlow."""
+    pytest.importorskip("jax")
+    options = ["--preset", "fast", "--precision", "float32", "--steps", 6, "--evaluate-every", 6, "--warm-up-steps", 1]
+    options += ["--average-weights", 0.5, "--checkpoint-every", 2]
+    whole = cifar_with_fit("jax", *options, "--out", tmp_path / "whole")
+    cifar_with_fit("jax", *options, "--out", tmp_path / "resumed", kill_at=5)
+    assert [path.name for path in (tmp_path / "resumed" / "checkpoints").glob("step-*4")] == ["step-00000004"]
+    resumed = cifar_with_fit("jax", *options, "--out", tmp_path / "resumed")
+    assert resumed.splitlines()[-1] == whole.splitlines()[-1]
+    expected, found = (keras.saving.load_model(tmp_path / run / "model.keras") for run in ("whole", "resumed"))
+    assert any(np.any(weight) for weight in expected.get_weights())
+    for one, other in zip(expected.get_weights(), found.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_batches_of_cifar_with_fit():
+    """Each batch is a pure function of the step; crops and flips are those of the padded images."""
+    with mock.patch.object(sys, "path", [str(EXAMPLES), *sys.path]):
+        example = runpy.run_path(str(EXAMPLES / "cifar_with_fit.py"))
+    rng = np.random.default_rng(0)
+    images, targets = rng.integers(0, 256, (20, 8, 8, 3), np.uint8), np.eye(20, dtype="float32")
+    options = argparse.Namespace(
+        seed=1, batch_size=8, padding=1, padding_mode="constant", alternate_flips=True, cutout=0
+    )
+    batch = example["augmented"](images, targets, options)
+    seen = np.concatenate([batch(step)[1].argmax(1) for step in range(5)])
+    np.testing.assert_array_equal(np.sort(seen.reshape(2, 20)), [np.arange(20)] * 2)
+    flips = np.zeros(20)
+    for step in range(5):
+        chosen, labels = batch(step)
+        np.testing.assert_array_equal(chosen, batch(step)[0])
+        for image, label in zip(chosen, labels.argmax(1), strict=True):
+            padded = np.pad(images[label].astype("float32"), ((1, 1), (1, 1), (0, 0)))
+            windows = {
+                (i, j, flip): padded[i : i + 8, j : j + 8][:, ::flip] for i, j in np.ndindex(3, 3) for flip in (1, -1)
+            }
+            matching = [
+                place
+                for place, window in windows.items()
+                if np.allclose(image, (window - window.mean()) / window.std(), atol=1e-4)
+            ]
+            assert len(matching) == 1
+            flips[label] += matching[0][2]
+    # One of each image's two epochs is flipped.
+    np.testing.assert_array_equal(flips, 0)
+    options.cutout = 4
+    erased = (example["augmented"](images, targets, options)(0)[0] == 0).all(-1).sum((1, 2))
+    assert erased.min() >= 4
+    assert erased.max() == 16
 
 
 def test_the_gallery_shows_every_example():

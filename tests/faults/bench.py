@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from tests.faults.forge import PATIENCE, Forge, Process, Started, cpu_seconds
+from tests.support.forge import PATIENCE, Forge, Process, Started, cpu_seconds
 from tests.support.processes import assert_same_run, reached, records, task_environment
 from trainers.cluster import token
 from trainers.launch import local_cluster

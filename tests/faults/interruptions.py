@@ -6,8 +6,8 @@ import signal
 import time
 
 from tests.faults.bench import TRAINING, Bench, wait_for, wait_for_a_moment
-from tests.faults.forge import Process
 from tests.faults.tally import Tally
+from tests.support.forge import Process
 from tests.support.processes import reached
 
 KILLS_A_RUN, SIGNALS_A_RUN = 10, 10

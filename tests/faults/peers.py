@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from tests.faults.bench import Bench, Cluster
-from tests.faults.forge import PATIENCE
 from tests.faults.tally import Tally
+from tests.support.forge import PATIENCE
 from trainers.cluster import protocol
 
 ATTACKS_A_TRIAL = 40

@@ -6,8 +6,8 @@ import random
 import time
 
 from tests.faults.bench import NETWORK, Bench
-from tests.faults.forge import PATIENCE
 from tests.faults.tally import Tally
+from tests.support.forge import PATIENCE
 from tests.support.processes import reached, records
 
 ROW = "steps of one long run, in which memory, threads and descriptors stay flat"

@@ -7,17 +7,71 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 from tests.conftest import ROOT
+from tests.support import forge
 from trainers.cluster import token
 from trainers.launch import local_cluster
 
+# The programs that the forge has imported.
+FORKED = ("trainers.cifar", "trainers.imagenet")
 
-def start(*arguments, **kwargs):
-    """Starts `python -m ARGUMENTS...`; both outputs come through its `stdout`."""
+
+class Forked:
+    """A process of the forge with the interface of `subprocess.Popen`.
+
+    Args:
+        words: a module and its arguments.
+        env: its environment.
+    """
+
+    def __init__(self, words, env=None):
+        self._folder = tempfile.TemporaryDirectory()
+        log = pathlib.Path(self._folder.name, "log")
+        self._process = forge.shared().start(list(map(str, words)), log, env or os.environ)
+        self.pid, self.poll, self.send_signal = self._process.pid, self._process.poll, self._process.send
+
+    @property
+    def returncode(self):
+        return self._process.code
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout=forge.PATIENCE):
+        """Wait for the end; return both outputs as one text, and None. The process goes on after a timeout."""
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(0.02)
+        return self._process.said(), None
+
+
+def start(*arguments, cold=False, env=None):
+    """Start `python -m ARGUMENTS...`; both outputs come through its `stdout`.
+
+    Args:
+        cold: start an interpreter of its own also for a program that the forge has imported.
+        env: the environment; that of this process by default.
+    """
+    if arguments[0] in FORKED and not cold:
+        return Forked(arguments, env)
     command = [sys.executable, "-m", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kwargs)
+    outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, env=env, **outputs)
+
+
+def run_forked(*arguments, timeout=240):
+    """Return what the fixture `program` returns, for a program that the forge has imported."""
+    with tempfile.TemporaryDirectory() as folder:
+        log, errors = pathlib.Path(folder, "log"), pathlib.Path(folder, "errors")
+        words = list(map(str, arguments))
+        process = forge.shared().start(words, log, os.environ, errors)
+        code = process.wait(timeout)
+        return subprocess.CompletedProcess(words, code, log.read_text(), errors.read_text())
 
 
 def tensors(run, step=None):

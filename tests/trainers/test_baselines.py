@@ -9,7 +9,7 @@ import pytest
 
 import idmatters_tf.layers  # noqa: F401 - registers the layers
 from idmatters_tf.data import shapes
-from tests.support.processes import assert_same_run, records
+from tests.support.processes import assert_same_run, records, run_forked
 from tests.support.programs import run_here
 from trainers.cifar import PRESETS, Cifar, parser
 from trainers.cli.settings import as_dict, parse
@@ -26,7 +26,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("model", NETWORKS)
-def test_a_resumed_run_ends_as_one_that_was_not_stopped(model, program, tmp_path):
+def test_a_resumed_run_ends_as_one_that_was_not_stopped(model, tmp_path):
     command = ["trainers.cifar", "--model", model, *NETWORKS[model], *SHORT]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     done = run_here(*command, "--out", whole)
@@ -36,7 +36,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(model, program, tmp_path
     shutil.rmtree(resumed / "checkpoints" / "step-00000008", ignore_errors=True)
     for path in (resumed / "checkpoints").glob("step-*8*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    done = program(*command, "--out", resumed)
+    done = run_forked(*command, "--out", resumed)
     assert done.returncode == 0, done.stderr
     assert "going on from step 4" in done.stderr
     assert_same_run(whole, resumed)

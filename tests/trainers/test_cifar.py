@@ -17,7 +17,7 @@ import tensorflow as tf
 from idmatters_tf.data import shapes
 from tests.conftest import ROOT
 from tests.support import processes
-from tests.support.processes import assert_same_run, records, tensors, wait_until
+from tests.support.processes import assert_same_run, records, run_forked, tensors, wait_until
 from tests.support.programs import run_here
 from trainers.cifar import Cifar, CifarSettings
 from trainers.cli.settings import make
@@ -37,7 +37,8 @@ def start(*arguments, **kwargs):
 def whole(tmp_path_factory):
     """An uninterrupted run, for comparison."""
     run = tmp_path_factory.mktemp("runs") / "whole"
-    process = start(*TINY, "--out", run)
+    # An interpreter of its own, whose start-up writes what it writes for users.
+    process = start(*TINY, "--out", run, cold=True)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
     return run, output
@@ -280,10 +281,13 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
     np.testing.assert_allclose(network.predict(standardized, verbose=0), from_keras, atol=1e-4)
 
 
-def test_two_replicas_end_where_one_device_ends(program, tmp_path):
+def test_two_replicas_end_where_one_device_ends(tmp_path):
     runs, extra = [], ["--clip-norm", 0.5, "--head", "trained", "--bias"]
     # The one device is that of this process.
-    for run, options in ((run_here, ["--strategy", "one"]), (program, ["--strategy", "mirrored", "--logical-cpus", 2])):
+    for run, options in (
+        (run_here, ["--strategy", "one"]),
+        (run_forked, ["--strategy", "mirrored", "--logical-cpus", 2]),
+    ):
         runs.append(tmp_path / options[1])
         arguments = [*TINY, "--steps", 20, "--checkpoint-every", 20, *extra, *options, "--out", runs[-1]]
         result = run("trainers.cifar", *arguments)
@@ -295,7 +299,7 @@ def test_two_replicas_end_where_one_device_ends(program, tmp_path):
             np.testing.assert_allclose(two[name], value, atol=1e-5, err_msg=name)
     errors = [[r["error"] for r in records(run) if r["kind"] == "test"] for run in runs]
     assert errors[0] == errors[1]
-    result = program("trainers.cifar", *TINY, "--batch-size", 15, "--logical-cpus", 2, "--out", tmp_path / "odd")
+    result = run_forked("trainers.cifar", *TINY, "--batch-size", 15, "--logical-cpus", 2, "--out", tmp_path / "odd")
     assert result.returncode == 2
     assert "--batch-size must be a multiple of the 2 replicas" in result.stderr
     assert not (tmp_path / "odd").exists()
@@ -310,12 +314,12 @@ def test_bfloat16_and_normalisation_train(tmp_path):
     assert train[-1] < train[0]
 
 
-def test_a_second_training_in_one_process_is_independent_of_the_first(program, tmp_path):
+def test_a_second_training_in_one_process_is_independent_of_the_first(tmp_path):
     short = [*TINY, "--steps", 4, "--drop-steps", 2, "--preprocess", "channels"]
     first = [*short, "--seed", 5, "--train-images", 30, "--out", tmp_path / "first"]
     for arguments in (first, [*short, "--out", tmp_path / "second"]):
         result = run_here("trainers.cifar", *arguments)
         assert result.returncode == 0, result.stderr
-    result = program("trainers.cifar", *short, "--out", tmp_path / "alone")
+    result = run_forked("trainers.cifar", *short, "--out", tmp_path / "alone")
     assert result.returncode == 0, result.stderr
     assert_same_run(tmp_path / "second", tmp_path / "alone")

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from idmatters_tf.data import shapes
 from idmatters_tf.data.augment import standardize
-from tests.support.processes import assert_same_run, records, start, tensors, wait_until
+from tests.support.processes import assert_same_run, records, run_forked, start, tensors, wait_until
 from tests.support.programs import run_here
 
 SMALL = ["--preset", "fast", "--dataset", "shapes", "--train-images", 600, "--held-out", 100, "--blocks", 1]
@@ -25,7 +25,7 @@ MORE = ["--average-weights", 0.8, "--mixup", 0.3, "--adaptive-clipping", 0.05, "
 MORE += ["--whiten-stem"]
 
 
-def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(program, tmp_path):
+def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(tmp_path):
     whole = run_here("trainers.cifar", *SMALL, *MORE, "--out", tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
     assert "500 + 100 images" in whole.stderr
@@ -38,7 +38,7 @@ def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(program, tmp_path):
     wait_until(process, tmp_path / "killed", 25)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=30)
-    done = program("trainers.cifar", *SMALL, *MORE, "--out", tmp_path / "killed")
+    done = run_forked("trainers.cifar", *SMALL, *MORE, "--out", tmp_path / "killed")
     assert done.returncode == 0, done.stderr
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
@@ -63,7 +63,7 @@ FREE = ["--optimizer", "muon", "--muon-norm", "free", "--weight-decay", 0.01, "-
 FREE += ["--train-sizes", 16, 20, "--size-steps", 12, 28, "--model", "identity", "--schedule", "linear"]
 
 
-def test_free_norms_lookahead_and_sizes_resume_bit_for_bit(program, tmp_path):
+def test_free_norms_lookahead_and_sizes_resume_bit_for_bit(tmp_path):
     options = [*SMALL, *FREE, "--learning-rate", 0.2]
     whole = run_here("trainers.cifar", *options, "--out", tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
@@ -75,7 +75,7 @@ def test_free_norms_lookahead_and_sizes_resume_bit_for_bit(program, tmp_path):
     wait_until(process, tmp_path / "killed", 20)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=30)
-    done = program("trainers.cifar", *options, "--out", tmp_path / "killed")
+    done = run_forked("trainers.cifar", *options, "--out", tmp_path / "killed")
     assert done.returncode == 0, done.stderr
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 

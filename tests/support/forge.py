@@ -1,9 +1,10 @@
 """Processes that are forked behind the imports: one more training costs a second of a core and not ten.
 
-As a program, `python -m tests.faults.forge`, it imports what the programs import, computes nothing, and then forks a
+As a program, `python -m tests.support.forge`, it imports what the programs import, computes nothing, and then forks a
 process for each line of JSON that it reads. `Forge` starts it and speaks to it.
 """
 
+import functools
 import gc
 import importlib
 import json
@@ -13,6 +14,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -120,7 +122,7 @@ class Forge:
     """
 
     def __init__(self, log: pathlib.Path) -> None:
-        command = [sys.executable, "-m", "tests.faults.forge"]
+        command = [sys.executable, "-m", "tests.support.forge"]
         with open(log, "wb") as stream:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream
@@ -136,10 +138,12 @@ class Forge:
         self._process.stdin.close()
         self._process.wait(timeout=60)
 
-    def start(self, words: list[str], log: pathlib.Path, env: Mapping[str, str]) -> Forked:
-        """Like `Started`; the first word is a module with a `main`."""
+    def start(
+        self, words: list[str], log: pathlib.Path, env: Mapping[str, str], errors: pathlib.Path | None = None
+    ) -> Forked:
+        """Like `Started`; the first word is a module with a `main`. `errors` is a file for standard error alone."""
         assert self._process.stdin is not None
-        request = {"words": words, "log": str(log), "env": dict(env)}
+        request = {"words": words, "log": str(log), "errors": str(errors or log), "env": dict(env)}
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
         while (answer := self._read(PATIENCE)) is not None and "pid" not in answer:
@@ -171,6 +175,13 @@ class Forge:
         if "ended" in answer:
             self._codes[answer["ended"]] = answer["code"]
         return answer
+
+
+@functools.cache
+def shared() -> Forge:
+    """Return the forge of this process, which ends with it."""
+    with tempfile.NamedTemporaryFile() as log:
+        return Forge(pathlib.Path(log.name))
 
 
 def main() -> None:
@@ -244,12 +255,14 @@ def _serve() -> dict[str, Any] | None:
 def _become(request: dict[str, Any], *descriptors: int) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
-    output = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for old, new in ((nothing, 0), (output, 1), (output, 2)):
+    appended = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    opened = [
+        os.open(os.devnull, os.O_RDONLY),
+        *(os.open(request[name], appended, 0o600) for name in ("log", "errors")),
+    ]
+    for new, old in enumerate(opened):
         os.dup2(old, new)
-    os.close(output)
-    os.close(nothing)
+        os.close(old)
     os.environ.clear()
     os.environ.update(request["env"])
 

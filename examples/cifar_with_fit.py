@@ -1,0 +1,150 @@
+"""CIFAR with Keras' own `fit`, on TensorFlow or JAX: the paper's network or the fast preset, resumed after a kill.
+
+    python examples/cifar_with_fit.py                                             # a small network, built-in data
+    KERAS_BACKEND=jax python examples/cifar_with_fit.py --preset paper --data-dir DIR --precision bfloat16
+
+The network, the optimizer, the batches and the resume come from `idmatters_tf`, and `fit` does the rest. On JAX this
+needs numpy, keras and jax only; on a GPU, add `--steps-per-execution 10`. The presets are those of `trainers.cifar`.
+Each of their settings is an option. The same command continues a run that was killed, bit for bit.
+"""
+
+import argparse
+import functools
+import pathlib
+
+import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
+
+# isort: split
+import keras
+import numpy as np
+
+from idmatters_tf.callbacks import ExactResume, FunctionBatches
+from idmatters_tf.data import cifar, shapes
+from idmatters_tf.data.images import DataError
+from idmatters_tf.determinism import make_deterministic
+from idmatters_tf.models.cifar import identity_resnet
+from idmatters_tf.models.normalizer_free import normalizer_free_resnet
+from idmatters_tf.optimizers import Momentum, Muon
+
+CHOICES = {"dataset": ("cifar10", "cifar100", "shapes"), "network": ("identity", "normalizer-free")}
+CHOICES |= {"optimizer": ("momentum", "muon"), "muon_norm": ("keep", "free"), "padding_mode": ("constant", "reflect")}
+CHOICES |= {"precision": ("float32", "bfloat16")}
+PAPER = {"dataset": "cifar10", "network": "identity", "blocks": 9, "widths": (64, 128, 256), "stem": 16}
+PAPER |= {"weight_decay": 1e-4, "label_smoothing": 0.0, "precision": "float32"}
+PAPER |= {"optimizer": "momentum", "nesterov": False, "muon_norm": "keep", "other_rate": 1.5, "clip_norm": 0.0}
+PAPER |= {"steps": 60_000, "batch_size": 128, "learning_rate": 0.05, "drop_steps": (30_000, 50_000)}
+PAPER |= {"warm_up_steps": 0, "average_weights": 0.0, "evaluate_every": 1000, "steps_per_execution": 1, "seed": 0}
+PAPER |= {"padding": 2, "padding_mode": "constant", "alternate_flips": False, "cutout": 0, "checkpoint_every": 500}
+FAST = PAPER | {"network": "normalizer-free", "blocks": 3, "widths": (96, 192, 384), "stem": 48, "weight_decay": 0.0}
+FAST |= {"label_smoothing": 0.1, "precision": "bfloat16", "optimizer": "muon", "nesterov": True, "learning_rate": 0.03}
+FAST |= {"steps": 4300, "batch_size": 256, "drop_steps": (), "warm_up_steps": 430, "evaluate_every": 430}
+FAST |= {"padding": 4, "padding_mode": "reflect", "alternate_flips": True, "cutout": 12, "checkpoint_every": 250}
+QUICK = PAPER | {"dataset": "shapes", "blocks": 1, "widths": (16, 32, 64), "steps": 1000, "learning_rate": 0.1}
+QUICK |= {"drop_steps": (700, 900), "clip_norm": 1.0, "evaluate_every": 200, "checkpoint_every": 200}
+PRESETS = {"quick": QUICK, "fast": FAST, "paper": PAPER}
+
+
+class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A rate divided by 10 at each of `drop_steps`; without drops, one that rises to its peak and falls to zero."""
+
+    def __init__(self, learning_rate, steps, warm_up_steps, drop_steps):
+        self.learning_rate, self.steps = learning_rate, steps
+        self.warm_up_steps, self.drop_steps = warm_up_steps, drop_steps
+
+    def __call__(self, step):
+        step = keras.ops.cast(step, "float32")
+        if self.drop_steps:
+            return self.learning_rate * 0.1 ** sum(keras.ops.cast(step >= drop, "float32") for drop in self.drop_steps)
+        rising = (step + 1) / (self.warm_up_steps + 1)
+        return self.learning_rate * keras.ops.minimum(rising, (self.steps - step) / (self.steps - self.warm_up_steps))
+
+    def get_config(self):
+        return dict(vars(self))
+
+
+def standardized(images):
+    """Return each image with mean 0 and standard deviation 1, as `layers.PerImageStandardization`."""
+    images = images.astype("float32")
+    deviation = images.std((1, 2, 3), keepdims=True)
+    return (images - images.mean((1, 2, 3), keepdims=True)) / np.maximum(deviation, images[0].size ** -0.5)
+
+
+def augmented(images, targets, options):
+    """Return the training batch as a function of the step: shuffled, cropped, flipped, standardized, with cutout."""
+    seed, size, side, border = options.seed, options.batch_size, options.cutout, (options.padding, options.padding)
+    padded = np.pad(images, ((0, 0), border, border, (0, 0)), options.padding_mode)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, images.shape[1:3], axis=(1, 2))
+    first_flips = np.random.default_rng(seed).integers(0, 2, len(images))
+    order = functools.lru_cache(2)(lambda epoch: np.random.default_rng((seed, 0, epoch)).permutation(len(images)))
+
+    def batch(step):
+        random = np.random.default_rng((seed, 1, step))
+        epochs, places = np.divmod(step * size + np.arange(size), len(images))
+        rows = np.array([order(epoch)[place] for epoch, place in zip(epochs, places, strict=True)])
+        top, left = random.integers(0, 2 * options.padding + 1, (2, size))
+        chosen = windows[rows, top, left].transpose(0, 2, 3, 1)
+        flips = (first_flips[rows] + epochs) % 2 if options.alternate_flips else random.integers(0, 2, size)
+        chosen = standardized(np.where(flips[:, None, None, None] == 1, chosen[:, :, ::-1], chosen))
+        starts = random.integers(0, images.shape[1:3], (size, 2)) - side // 2
+        for image, (row, column) in zip(chosen if side else (), starts, strict=False):
+            image[max(row, 0) : max(row + side, 0), max(column, 0) : max(column + side, 0)] = 0
+        return chosen, targets[rows]
+
+    return batch
+
+
+def build(data, options):
+    """Return the compiled network."""
+    keras.config.set_dtype_policy("mixed_bfloat16" if options.precision == "bfloat16" else "float32")
+    shared = {name: getattr(options, name) for name in ("blocks", "widths", "stem", "weight_decay", "seed")}
+    make = {"identity": identity_resnet, "normalizer-free": normalizer_free_resnet}[options.network]
+    model = make(data.train_images.shape[1:], data.classes, **shared)
+    rate = Schedule(options.learning_rate, options.steps, options.warm_up_steps, tuple(options.drop_steps))
+    arguments = {"momentum": 0.9, "nesterov": options.nesterov, "global_clipnorm": options.clip_norm or None}
+    if options.average_weights:
+        arguments |= {"use_ema": True, "ema_momentum": options.average_weights}
+    if options.optimizer == "muon":
+        optimizer = Muon(rate, norm=options.muon_norm, other_rate=options.other_rate, **arguments)
+    else:
+        optimizer = Momentum(rate, **arguments)
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=options.label_smoothing)
+    model.compile(optimizer, loss, metrics=["accuracy"], steps_per_execution=options.steps_per_execution)
+    return model
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], add_help=False, allow_abbrev=False)
+    parser.add_argument("--preset", choices=PRESETS, default="quick", help="defaults of the settings (%(default)s)")
+    parser.add_argument("--data-dir", help="folder with the official binary files of CIFAR")
+    parser.add_argument("--out", type=pathlib.Path, default="runs/cifar_with_fit", help="run's folder (%(default)s)")
+    for name, value in PRESETS[parser.parse_known_args()[0].preset].items():
+        kind = {"type": type(value), "choices": CHOICES.get(name)}
+        if isinstance(value, bool):
+            kind = {"action": argparse.BooleanOptionalAction}
+        elif isinstance(value, tuple):
+            kind = {"type": int, "nargs": "*"}
+        parser.add_argument("--" + name.replace("_", "-"), default=value, help="setting (%(default)s)", **kind)
+    parser.add_argument("--help", action="help", help="show this message and exit")
+    options = parser.parse_args()
+    epochs, rest = divmod(options.steps, options.evaluate_every)
+    if rest:
+        parser.error("--evaluate-every must divide --steps.")
+
+    make_deterministic(options.seed)
+    try:
+        data = shapes.load() if options.dataset == "shapes" else cifar.load(options.dataset, options.data_dir)
+    except DataError as error:
+        parser.error(str(error))
+    one_hot = np.eye(data.classes, dtype="float32")
+    model, tests = build(data, options), (standardized(data.test_images), one_hot[data.test_labels])
+    batch = augmented(data.train_images, one_hot[data.train_labels], options)
+    batches = FunctionBatches(batch, steps_per_epoch=options.evaluate_every)
+    callbacks = [ExactResume(options.out / "checkpoints", every=options.checkpoint_every)]
+    model.fit(batches, epochs=epochs, validation_data=tests, validation_batch_size=500, callbacks=callbacks, verbose=2)
+    keras.Model(model.inputs, model.outputs).save(options.out / "model.keras")  # without the optimizer
+    error = 1 - model.evaluate(*tests, batch_size=500, verbose=0, return_dict=True)["accuracy"]
+    print(f"test error {100 * error:.2f} % after {options.steps} steps")
+
+
+if __name__ == "__main__":
+    main()
