@@ -8,8 +8,8 @@ from trainers.reporting.markdown import table
 RESULTS = DOCS.parent / "benchmarks/results/curvature_sweep.csv"
 _INTRODUCTION = """# Curvature products, case by case
 
-Relative errors of the products with the Hessian (H v), the Gauss-Newton matrix (G v) and the Fisher matrix (F v) against
-central differences, for each loss, activation and layer of Keras. [Is it right for my
+Relative errors of products with the Hessian (H v), the Gauss-Newton matrix (G v) and the Fisher matrix (F v), compared
+with central differences, for each loss, activation and layer of Keras. [Is it right for my
 model?](../curvature.md#is-it-right-for-my-model) describes how they are measured.
 
 """
