@@ -8,9 +8,8 @@ import sys
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-DOCS = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(DOCS.parent))
-sys.path.insert(0, str(DOCS))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import generator
 import idmatters_tf

@@ -1,6 +1,5 @@
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -109,19 +108,3 @@ def test_resume_your_fit(tmp_path):
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 0, result.stderr
     assert "began at batch 20; weights, optimizer and history: " in result.stdout
-
-
-def test_the_gallery_shows_every_example():
-    gallery = ROOT / "docs" / "gallery"
-    examples = {path.stem: path for path in (ROOT / "examples").iterdir() if path.suffix in (".py", ".ipynb")}
-    pages = {path.stem: path.read_text() for path in gallery.glob("*.md")}
-    index = pages.pop("index")
-    assert set(pages) == set(examples) - {"quiet"}
-    for name, page in pages.items():
-        assert f":link: {name}\n" in index
-        # What was recorded can still be asked for.
-        for words in re.findall(rf"^\$ python examples/{name}\.py(.*)$", page, re.MULTILINE):
-            options = {word for word in words.split() if word.startswith("--")}
-            assert all(f'"{option}"' in examples[name].read_text() for option in options), words
-        for image in re.findall(r"^!\[.*\]\((.*)\)", page, re.MULTILINE):
-            assert (gallery / image).is_file(), image

@@ -31,7 +31,6 @@ ROOT = EXAMPLES.parent
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg", "COLUMNS": "100"}
 
 
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="of examples, without .py (default: all)")
