@@ -8,10 +8,11 @@ with tanh stands in front of it, so that it is differentiated with respect to it
 float64, except for what TensorFlow computes in float32 alone, where differences are accurate to a percent or so; layers
 that know `training` in both modes. Half an hour on two idle cores is plenty. Each case is kept in --out as it ends: a
 sweep that was stopped goes on with the cases that are missing, unless the package's code or Keras has changed since.
-`--write` puts the table into docs/curvature.md.
+`--write` writes the table to benchmarks/results/curvature_sweep.csv, from which the site's page is made.
 """
 
 import argparse
+import csv
 import dataclasses
 import fnmatch
 import functools
@@ -20,7 +21,6 @@ import inspect
 import json
 import os
 import pathlib
-import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,8 +35,7 @@ from harness.sittings import finished
 from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs" / "curvature.md"
-BEGIN, END = "<!-- sweep: begin -->", "<!-- sweep: end -->"
+TABLE = ROOT / "benchmarks" / "results" / "curvature_sweep.csv"
 ROWS = 4
 TOLERANCE = 1e-5
 
@@ -380,11 +379,12 @@ def names(pattern: str) -> Iterator[tuple[str, Callable[[], Result]]]:
             yield f"layer {name} {training}", functools.partial(of_layer, name, training)
 
 
-def table(results: list[Result]) -> str:
-    """The results in Markdown, one line a case."""
-    rows = ["| loss, activation or layer | mode | H v | G v | F v |", "|---|---|---|---|---|"]
-    rows += [f"| {r.name} | {r.mode} | {r.hessian} | {r.gauss_newton} | {r.fisher} |" for r in results]
-    return "\n".join(rows)
+def write(results: list[Result]) -> None:
+    """Write the results as a CSV file, one line for each case."""
+    with TABLE.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(field.name for field in dataclasses.fields(Result))
+        writer.writerows(map(dataclasses.astuple, results))
 
 
 def code() -> dict[str, str]:
@@ -399,7 +399,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="*", help="names of layers and losses, a pattern (default: all)")
     parser.add_argument("--out", default="runs/curvature-sweep.jsonl", help="(default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/curvature.md")
+    parser.add_argument("--write", action="store_true", help="write the table to benchmarks/results")
     options = parser.parse_args()
     out, settings = pathlib.Path(options.out), code()
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -420,9 +420,7 @@ def main() -> None:
     wrong = [result.name for result in results if not result.right]
     print(f"{len(results)} cases, wrong: {', '.join(wrong) or 'none'}")
     if options.write:
-        text = DOCUMENT.read_text()
-        body = f"{BEGIN}\n\n{table(results)}\n\n{END}"
-        DOCUMENT.write_text(re.sub(f"{BEGIN}.*?{END}", lambda _: body, text, flags=re.DOTALL))
+        write(results)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,11 @@ import sys
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
+import generator
 import idmatters_tf
+from generator.links import to_pages
 
 project = "idmatters_tf"
 author = copyright = "The idmatters_tf contributors"
@@ -88,8 +91,20 @@ def _signature(app, what, name, obj, options, signature, returned):
     return str(inspect.Signature(plain)), returned
 
 
+def _write_pages(app):
+    """Write the generated pages before Sphinx looks for sources."""
+    generator.write_pages()
+
+
+def _link_to_pages(app, docname, source):
+    """Link to generated pages where a committed page links to their sources."""
+    source[0] = to_pages(source[0])
+
+
 def setup(app):
-    """Connects what has to happen before napoleon reads the sections."""
+    """Connect the generator, and what has to happen before napoleon reads the sections."""
+    app.connect("builder-inited", _write_pages)
+    app.connect("source-read", _link_to_pages)
     app.connect("autodoc-process-docstring", _markdown, priority=300)
     app.connect("autodoc-process-docstring", _escape, priority=400)
     app.connect("autodoc-process-signature", _signature)

@@ -13,10 +13,11 @@ import pytest
 from tests.conftest import ROOT
 from tests.support.images import make_tree
 from trainers.cli.settings import parse, with_defaults
+from trainers.reproduce.rows import load
+from trainers.reproduce.running import shown
 from trainers.training.program import split
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "CONTRIBUTING.md"]
-PAGES += sorted(ROOT.glob("docs/ledger/*.md"))
 PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "examples")]
 PROGRAMS = ("cifar", "imagenet", "launch", "plan", "report", "sweep", "landscape.__main__", "shortcuts.__main__")
 PROGRAMS += ("expressivity.__main__", "reproduce.__main__", "card.__main__")
@@ -93,6 +94,10 @@ def all_commands():
     for page in PAGES:
         for words in (*fenced_commands(page), *inline_commands(page)):
             found.setdefault(words, str(page.relative_to(ROOT)))
+    for row in load().values():
+        for words in map(words_of, shown(row)):
+            if words[0].startswith("trainers."):
+                found.setdefault(words, f"rows/{row.name}.toml")
     for program in PROGRAMS:
         for words in examples(program):
             found.setdefault(words, f"trainers.{program} --help")

@@ -213,19 +213,3 @@ def test_batches_of_cifar_with_fit():
     erased = (example["augmented"](images, targets, options)(0)[0] == 0).all(-1).sum((1, 2))
     assert erased.min() >= 4
     assert erased.max() == 16
-
-
-def test_the_gallery_shows_every_example():
-    gallery = ROOT / "docs" / "gallery"
-    examples = {path.stem: path for path in (ROOT / "examples").iterdir() if path.suffix in (".py", ".ipynb")}
-    pages = {path.stem: path.read_text() for path in gallery.glob("*.md")}
-    index = pages.pop("index")
-    assert set(pages) == set(examples) - {"quiet"}
-    for name, page in pages.items():
-        assert f":link: {name}\n" in index
-        # What was recorded can still be asked for.
-        for words in re.findall(rf"^\$ python examples/{name}\.py(.*)$", page, re.MULTILINE):
-            options = {word for word in words.split() if word.startswith("--")}
-            assert all(f'"{option}"' in examples[name].read_text() for option in options), words
-        for image in re.findall(r"^!\[.*\]\((.*)\)", page, re.MULTILINE):
-            assert (gallery / image).is_file(), image

@@ -15,7 +15,7 @@ from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import run_program, tell
 from trainers.imagenet import ImageNet
-from trainers.reporting.markdown import cell
+from trainers.reporting.markdown import as_words, cell
 from trainers.reporting.page import BEGINNING, differing_settings, page
 from trainers.run.folder import Run
 from trainers.training.program import free_on_resume
@@ -166,7 +166,7 @@ def rows_of(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
                 "parameters": result.get("parameters", ""),
                 "images/s": round(statistics.median(rates)) if rates else "",
                 "minutes": f"{records[-1].get('seconds', 0.0) / 60:.1f}",
-                **{key: _in_a_cell(settings[name].get(key)) for key in differing},
+                **{key: as_words(settings[name].get(key)) for key in differing},
             }
         )
     return rows
@@ -205,7 +205,7 @@ def rows_of_seeds(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]]) 
                 "seeds": " ".join(str(settings[member].get("seed", "")) for member in members),
                 **{column: mean_and_deviation(values) for column, values in columns.items()},
                 "diverged": f"{len(members) - len(good)} of {len(members)}",
-                **{key: _in_a_cell(settings[members[0]].get(key)) for key in differing},
+                **{key: as_words(settings[members[0]].get(key)) for key in differing},
             }
         )
     return rows
@@ -278,10 +278,6 @@ def _short_names(paths):
 def _common_prefix(names):
     same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     return "".join(letters[0] for letters in same)
-
-
-def _in_a_cell(value):
-    return " ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)
 
 
 if __name__ == "__main__":

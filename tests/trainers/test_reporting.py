@@ -11,12 +11,12 @@ import pytest
 from tests.trainers.test_report import make
 from trainers.cli.arguments import UsageError
 from trainers.report import main
-from trainers.reporting.curves import HEIGHT, WIDTH, chart
+from trainers.reporting.curves import chart
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-VOID = {"meta", "img", "line", "circle", "polyline"}
+VOID = {"meta", "img"}
 
 
 class Elements(html.parser.HTMLParser):
@@ -41,7 +41,6 @@ class Elements(html.parser.HTMLParser):
         self.found.append((tag, dict(attributes)))
 
     def handle_endtag(self, tag):
-        # A line or polyline that is not empty is closed as well.
         if tag not in VOID:
             assert self.open.pop() == tag
 
@@ -75,7 +74,7 @@ def test_one_file_with_everything(runs, tmp_path, capsys):
     page = Elements(text)
     # Nothing is loaded from elsewhere.
     assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.found}
-    assert not re.search(r"url\(|@import|https?://", text)
+    assert not re.search(r"url\((?!#)|@import|https?://", text)
     sources = [attributes["src"] for tag, attributes in page.found if tag == "img"]
     assert sources == [f"data:image/png;base64,{base64.b64encode(PNG).decode()}"]
     assert "<h1>Two &amp; one</h1>" in text
@@ -88,9 +87,8 @@ def test_one_file_with_everything(runs, tmp_path, capsys):
     assert "SEEN: 1 &lt; 2." in text
     assert "Not finished." in text
     # Test and training errors and losses, of two runs each; one of the runs is a single point.
-    charts = re.findall(r"<svg .*? role=.*?</svg>", text, re.DOTALL)
-    assert [chart.count("<polyline") for chart in charts] == [1, 1, 1, 1]
-    assert [chart.count("<circle") for chart in charts] == [1, 1, 1, 1]
+    charts = re.findall(r"<svg .*?</svg>", text, re.DOTALL)
+    assert [re.findall("<title>(.*?):", chart) for chart in charts] == [["a", "&lt;b&gt;&amp;"]] * 4
 
 
 def test_settings_that_are_the_same_are_not_highlighted(runs, tmp_path):
@@ -108,6 +106,7 @@ def test_runs_of_experiments_alone_have_no_curves(runs, tmp_path):
     Elements(text)
     assert "<svg" not in text
     assert "differs" not in text.split("</style>")[1]
+    assert "legend" not in text.split("</style>")[1]
 
 
 def test_bad_input(runs, tmp_path):
@@ -117,30 +116,44 @@ def test_bad_input(runs, tmp_path):
         main([str(runs[0]), "--html", str(tmp_path / "missing" / "x.html")])
 
 
+def curve(drawn):
+    """The points of the only curve of a chart, in pixels from the top left."""
+    (path,) = re.findall(r'<title>run: [^<]*</title>\s*<path d="([^"]*)"', drawn)
+    return [tuple(map(float, point)) for point in re.findall(r"[ML] ([-\d.]+) ([-\d.]+)", path)]
+
+
 def test_points_are_where_their_axes_say():
     curves = {"run": [(0, 1.0), (50, 100.0), (100, 10.0), (120, float("nan"))]}
-    for logarithmic, middle in ((True, 0.5), (False, 9 / 100)):
-        drawn = xml.etree.ElementTree.fromstring(chart("<loss>", curves, {"run": 0}, logarithmic))
-        assert drawn.find("text").text == "<loss>"
-        (line,) = drawn.findall("polyline")
-        points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
-        (x0, low), (x1, high), (x2, end) = points
-        assert 0 < x0 < x1 < x2 < WIDTH
-        assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
-        assert 0 < high < end < low < HEIGHT
-        if logarithmic:
-            assert (low - end) / (low - high) == pytest.approx(middle, abs=0.01)
-        # The ticks' labels stand where points of these values are.
-        ticks = {
-            text.text: float(text.get("y")) - 4 for text in drawn.findall("text") if text.get("text-anchor") == "end"
-        }
-        assert ticks["100"] == pytest.approx(high, abs=0.2)
+    for logarithmic, middle in ((True, 0.5), (False, 9 / 99)):
+        drawn = chart("<loss>", curves, {"run": 0}, logarithmic)
+        assert xml.etree.ElementTree.fromstring(drawn.replace("xlink:", "")).get("aria-label") == "<loss>"
+        (x0, low), (x1, high), (x2, end) = curve(drawn)
+        assert x1 - x0 == pytest.approx(x2 - x1, abs=0.01)
+        assert high < end < low
+        assert (low - end) / (low - high) == pytest.approx(middle, abs=0.001)
+        # The tick with this label is at the height of the point with this value.
+        pattern = r'y="([\d.]+)"[^>]*/>\s*</g>\s*</g>\s*<g>\s*<text[^>]*>([^<]*)</text>'
+        heights = {text: float(y) for y, text in re.findall(pattern, drawn)}
+        assert heights["100"] == pytest.approx(high, abs=0.01)
 
 
-def test_curves_are_thinned():
-    points = [(step, float(step % 2)) for step in range(5000)]
-    drawn = chart("x", {"run": points}, {"run": 12})
-    assert 500 < drawn.count(",") < 700
+def test_charts_have_no_part_of_the_page_outside_and_follow_its_colors():
+    drawn = chart("loss", {"run": [(0, 1.0), (9, 0.5)]}, {"run": 12})
+    assert "stroke: currentColor" in drawn
     assert "stroke-dasharray" in drawn
-    assert chart("x", {"run": [(1, float("inf"))]}, {"run": 0}) == ""
-    assert "<circle" in chart("x", {"run": [(0, 0.0)]}, {"run": 0})
+    assert "<title>run: 0.5 at 9</title>" in drawn
+    assert not re.search(r"https?:|<metadata|<style[^>]*>[^<]*@import", drawn)
+    # Ids are those of clip paths and markers alone, which are equal where charts have them in common.
+    assert set(re.findall(r' id="([^"]*)"', drawn)) == set(re.findall(r"#([\w-]+)[)\"]", drawn))
+    assert drawn == chart("loss", {"run": [(0, 1.0), (9, 0.5)]}, {"run": 12})
+
+
+@pytest.mark.filterwarnings("error")
+def test_values_of_any_size_are_drawn():
+    points = [(step, float(step % 2)) for step in range(5000)]
+    assert len(curve(chart("x", {"run": points}, {"run": 0}))) < 700
+    assert chart("x", {"run": [(1, float("inf")), (2, 1e160)]}, {"run": 0}) == ""
+    assert "<title>run: 0 at 0" in chart("x", {"run": [(0, 0.0)]}, {"run": 0})
+    for values in ((1e150, -1e150), (1e-300, 1e-310), (1e-300, 1e150)):
+        for logarithmic in (False, True):
+            assert "NaN" not in chart("x", {"run": list(enumerate(values))}, {"run": 0}, logarithmic)

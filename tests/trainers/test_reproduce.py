@@ -1,4 +1,4 @@
-"""The ledger: its rows, what is read from runs, the pages written from it, and the program that runs rows again."""
+"""The ledger: its rows, the numbers read from runs, and the program that runs rows again."""
 
 import dataclasses
 import hashlib
@@ -21,7 +21,6 @@ from trainers.cli.arguments import UsageError
 from trainers.landscape.experiments import EXPERIMENTS as LANDSCAPE
 from trainers.reproduce import __main__ as program
 from trainers.reproduce.numbers import agrees, compare, value_of
-from trainers.reproduce.pages import pages
 from trainers.reproduce.rows import DataSet, Number, Row, load, plain
 from trainers.reproduce.running import other_files, shown, words_of
 from trainers.shortcuts import conditions, norms, sweep, trajectory
@@ -157,14 +156,13 @@ def test_a_budget_takes_the_cheapest_first(ledger, capfd):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name rows, or give one of"),
-        (["row", "--list"], "name rows, or give one of"),
+        ([], "Name rows, or give either"),
+        (["row", "--list"], "Name rows, or give either"),
         (["--all"], "--all and --budget belong together"),
         (["--all", "--budget", "soon"], "expected a time such as 90s, 10m or 2h, received 'soon'"),
         (["--list", "--check", "x"], "compares a run with one row"),
         (["raw"], "there is no row 'raw'. Did you mean 'row'"),
         (["row", "--check", "nowhere"], "nowhere is not a folder"),
-        (["--pages", "nowhere"], "has no reproduction.md"),
     ],
 )
 def test_bad_input_is_one_sentence(ledger, arguments, message):
@@ -199,15 +197,6 @@ def test_a_signal_is_handed_on_and_the_same_command_goes_on(ledger, tmp_path):
 @pytest.fixture(scope="module")
 def rows():
     return load()
-
-
-def test_the_pages_are_those_of_the_rows(rows):
-    """`python -m trainers.reproduce --pages docs` writes them again."""
-    written = pages(rows, ROOT / "docs")
-    stale = [name for name, text in written.items() if (ROOT / "docs" / name).read_text() != text]
-    there = {f"ledger/{path.name}" for path in (ROOT / "docs" / "ledger").iterdir()}
-    assert not stale
-    assert there == {name for name in written if name.startswith("ledger/")}
 
 
 def test_every_row_names_what_exists(rows):

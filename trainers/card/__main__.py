@@ -45,7 +45,7 @@ TRAINING = "training.json"
 FILES = (TRAINING, "config.json", "metadata.json", "model.weights.h5", "convergence.png", "README.md")
 # What hubs and repositories take without further ado.
 SMALL_MB = 10
-# Of users and repositories on the hub.
+# Names of users and repositories on the hub, and of licenses.
 _NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
@@ -74,6 +74,10 @@ class Settings:
         if self.repository is not None and not re.fullmatch(f"{_NAME}/{_NAME}", self.repository):
             raise UsageError(
                 f"--repository must be USER/NAME of letters, digits, '.', '_' and '-'. Received: {self.repository}"
+            )
+        if not re.fullmatch(_NAME, self.license):
+            raise UsageError(
+                f"--license must be an identifier of letters, digits, '.', '_' and '-'. Received: {self.license!r}"
             )
 
 
@@ -127,6 +131,8 @@ def read(folder: str, data_dir: str | None = None) -> Finished:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
     settings = with_defaults(Settings, parse(parser(), argv))
+    import huggingface_hub  # noqa: F401 - an error before the measurement where it is missing
+
     finished = read(settings.run, settings.data_dir)
     out = pathlib.Path(settings.out or pathlib.Path("model_cards") / finished.run.path.resolve().name)
     _check_out(out)

@@ -1,9 +1,12 @@
 """The text of a model card: README.md with the header that model hubs read."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from trainers.reporting.markdown import fenced, inline, yaml_string
+from trainers.reporting.markdown import as_words, fenced, inline, table
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelCardData
 
 # Names of the data sets: in words, and on the hub.
 DATA_SETS: Mapping[str, tuple[str, str | None]] = {
@@ -21,29 +24,40 @@ _FEW = 20
 _NAMED = 'names = [model.get_layer("classes").class_names[label] for label in logits.numpy().argmax(axis=1)]\n'
 
 
-def header(name: str, license: str, dataset: str, accuracies: Mapping[str, float]) -> str:
-    """The YAML between the two lines of dashes.
+def metadata(name: str, license: str, dataset: str, accuracies: Mapping[str, float]) -> "ModelCardData":
+    """Return the metadata of a model card, which are the YAML header of README.md.
 
     Args:
-        name: of the model.
-        license: an identifier such as apache-2.0.
+        name: name of the model.
+        license: identifier such as apache-2.0.
         dataset: a key of `DATA_SETS`, or any other name.
-        accuracies: by metric, fractions.
+        accuracies: fractions by metric.
     """
+    from huggingface_hub import EvalResult, ModelCardData
+
     title, on_hub = DATA_SETS.get(dataset, (dataset, None))
-    metrics = "".join(
-        f"    - type: accuracy\n      name: {yaml_string(metric)}\n      value: {round(value, 6)}\n"
+    results = [
+        EvalResult(
+            task_type="image-classification",
+            task_name="Image classification",
+            dataset_type=on_hub or dataset,
+            dataset_name=title,
+            dataset_split="test",
+            metric_type="accuracy",
+            metric_name=metric,
+            metric_value=round(value, 6),
+        )
         for metric, value in accuracies.items()
-    )
-    datasets = f"datasets:\n- {yaml_string(on_hub)}\n" if on_hub else ""
-    return (
-        f"---\nlicense: {yaml_string(license)}\nlibrary_name: keras\npipeline_tag: image-classification\n"
-        f"tags:\n- keras\n- image-classification\n- residual-networks\n{datasets}metrics:\n- accuracy\n"
-        f"model-index:\n- name: {yaml_string(name)}\n  results:\n"
-        f"  - task:\n      type: image-classification\n      name: Image classification\n"
-        f"    dataset:\n      type: {yaml_string(on_hub or dataset)}\n      name: {yaml_string(title)}\n"
-        f"      split: test\n"
-        f"    metrics:\n{metrics}---\n"
+    ]
+    return ModelCardData(
+        license=license,
+        library_name="keras",
+        pipeline_tag="image-classification",
+        tags=["keras", "image-classification", "residual-networks"],
+        datasets=[on_hub] if on_hub else None,
+        metrics=["accuracy"],
+        model_name=name,
+        eval_results=results,
     )
 
 
@@ -56,7 +70,7 @@ def readme(
     command: str,
     settings: Mapping[str, Any],
 ) -> str:
-    """The whole README.md.
+    """Return README.md: the header with the metadata, and the text.
 
     Args:
         name: of the model.
@@ -69,7 +83,12 @@ def readme(
         errors: by name, fractions, the run's own first.
         command: that trained it, as one types it.
         settings: those that differ from the program's defaults.
+
+    Raises:
+        ValueError: the card is not valid according to huggingface_hub.
     """
+    from huggingface_hub import ModelCard
+
     title, _ = DATA_SETS.get(facts["dataset"], (facts["dataset"], None))
     rows, cols, channels = facts["image_shape"]
     class_names = facts["class_names"]
@@ -84,12 +103,12 @@ def readme(
         else "The error was measured before the weights were rounded, and not again after it.\n\n"
     )
     measured = "top-1 accuracy" if facts["held_out"] is None else "accuracy on held-out training images"
-    table = "\n".join(f"| {what} | {100 * error:.2f} % |" for what, error in errors.items())
-    changed = "\n".join(f"| `{key}` | {inline(_shown(value))} |" for key, value in settings.items())
-    if changed:
-        changed = f"\nSettings that differ from the program's defaults:\n\n| setting | value |\n|---|---|\n{changed}\n"
+    error_table = table(("weights", "error"), [(what, f"{100 * error:.2f} %") for what, error in errors.items()])
+    changed = table(("setting", "value"), [(f"`{key}`", inline(as_words(value))) for key, value in settings.items()])
+    changed = f"\nSettings that differ from the program's defaults:\n\n{changed}" if settings else ""
     papers = " and ".join(f"[{paper}]({link})" for paper, link in PAPERS.items())
-    return f"""{header(name, license, facts["dataset"], {measured: 1 - headline})}
+    header = metadata(name, license, facts["dataset"], {measured: 1 - headline}).to_yaml()
+    text = f"""
 # {name}
 
 A residual network for {title} with {facts["parameters"]:,} trainable weights, trained with idmatters_tf, which has
@@ -111,10 +130,7 @@ logits = model(images)  # images: uint8, (n, {rows}, {cols}, {channels})
 
 Top-1 error on {images}:
 
-| weights | error |
-|---|---|
-{table}
-
+{error_table}
 {caution}The weights in `model.weights.h5` are {rounding[facts["rounding"]]}.
 
 ## Training
@@ -145,12 +161,8 @@ hf upload {repository} . .
 
 uploads it; the program that wrote this folder uploads nothing.
 """
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return " ".join(map(str, value))
-    return "-" if value is None else str(value)
+    # The constructor reads the metadata and raises for those that hubs do not accept.
+    return str(ModelCard(f"---\n{header}\n---\n{text}"))
 
 
 def _versions(versions: Mapping[str, str]) -> str:

@@ -21,7 +21,11 @@ _INTERRUPTED = "stopped by Ctrl-C; what was saved before is intact"
 # How many seconds the process has to end in order.
 _SWALLOWED_AFTER = 10.0
 # Which extra of the package brings what a program may lack.
-EXTRAS = {"matplotlib": "train", "tensorboard": "train", "tensorflow": "tensorflow", "tensorflow_datasets": "data"}
+EXTRAS = {
+    **dict.fromkeys(("huggingface_hub", "matplotlib", "tensorboard"), "train"),
+    "tensorflow": "tensorflow",
+    "tensorflow_datasets": "data",
+}
 # Where standard error leads while `import_tensorflow` hides it.
 _visible = 2
 # Whether Ctrl-C was pressed, whatever libraries have made of it.

@@ -1,7 +1,7 @@
-"""Text of unknown origin in Markdown and YAML: class names, settings, names of runs."""
+"""Markdown of text of unknown origin, such as class names, settings and names of runs, and its tables."""
 
-import json
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trainers.cli.text import escape_controls
@@ -33,7 +33,14 @@ def fenced(text: str) -> str:
     return f"{fence}\n{escape_controls(text, keep=chr(10))}\n{fence}"
 
 
-def yaml_string(text: str | None) -> str:
-    """Return a YAML string in double quotes, or null; what cannot be printed is escaped."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in quoted)
+def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a table of cells that are Markdown already."""
+    first, *others = (f"| {' | '.join(cells)} |\n" for cells in (header, *lines))
+    return "".join([first, f"|{'---|' * len(header)}\n", *others])
+
+
+def as_words(value: Any) -> str:
+    """Return a setting as text: the items of a list separated by spaces, "-" for None."""
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    return "-" if value is None else str(value)

@@ -1,21 +1,22 @@
-"""One HTML file about any runs: curves on shared axes, final numbers, settings, images; nothing outside is needed."""
+"""Report on any runs as one self-contained HTML page: curves on shared axes, final numbers, settings and images."""
 
 import base64
 import html
 import json
 import math
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import idmatters_tf
 from trainers.cli.arguments import UsageError
-from trainers.reporting.curves import chart, style
-from trainers.run.figures import rate_drops, running_mean
+from trainers.reporting.curves import chart
+from trainers.run.figures import line_style, rate_drops, running_mean, series
 from trainers.run.folder import Run
 
 BEGINNING = "<!doctype html>"
 _IMAGES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".svg": "image/svg+xml"}
-# Title, kind of record, path in it, factor, whether it is averaged, whether it may be logarithmic.
+# Title, kind of record, path in it, factor, whether it is averaged, whether the axis may be logarithmic.
 _CHARTS = (
     ("test error, %", "test", "error", 100.0, False, False),
     ("training error, % (running mean)", "train", "error", 100.0, True, False),
@@ -27,25 +28,50 @@ _CHARTS = (
     ("mean Frobenius norm of the blocks' kernels", "test", "norms.mean_frobenius", 1.0, False, False),
     ("largest spectral norm of a kernel", "test", "norms.largest_spectral", 1.0, False, False),
 )
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; padding: 0 1em; color: #222;
-  background: #fff }
-h1 { font-size: 1.5em } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid #ccc }
+_BORDERS = {"-": "solid", "--": "dashed", ":": "dotted"}
+# Curves, tables and text follow the reader's color scheme; images of runs keep their own background.
+_PAGE = string.Template(
+    BEGINNING
+    + """
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+:root { color-scheme: light dark; --text: #222; --quiet: #666; --line: #ccc; --back: #fff; --block: #f5f5f5;
+  --mark: #fff3c4 }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #ddd; --quiet: #999; --line: #444; --back: #161616; --block: #262626; --mark: #4a3f10 }
+}
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; padding: 0 1em; color: var(--text);
+  background: var(--back); overflow-wrap: break-word }
+h1 { font-size: 1.5em } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid var(--line) }
 table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1em 0 }
-th, td { border: 1px solid #ccc; padding: .2em .6em; text-align: left; white-space: nowrap }
-tr.differs td { background: #fff3c4 }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 1em }
-svg { width: 100%; height: auto; font: 11px system-ui, sans-serif } svg .title { font-weight: 600; font-size: 13px }
-svg .grid { stroke: #ddd } svg text { fill: #444 } svg polyline { stroke-width: 1.6 }
-.legend span { margin-right: 1.5em; white-space: nowrap }
-.legend svg { width: 28px; height: 10px; vertical-align: middle }
-figure { margin: 1em 0 } img { max-width: 100% } figcaption, .quiet { color: #666 }
-pre { overflow-x: auto; background: #f5f5f5; padding: .6em }
+th, td { border: 1px solid var(--line); padding: .2em .6em; text-align: left; white-space: nowrap }
+tr.differs td { background: var(--mark) }
+figure { margin: 1em 0 } img { max-width: 100% } figcaption, .quiet { color: var(--quiet) }
+pre { overflow-x: auto; background: var(--block); padding: .6em }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 0 1em }
+.charts figcaption { color: inherit; font-weight: 600 }
+.charts svg { width: 100%; height: auto }
+.charts svg text { font-family: system-ui, sans-serif !important }
+.legend span { display: inline-block; margin-right: 1.5em }
+.legend i { display: inline-block; width: 28px; margin-right: .4em; vertical-align: middle; border-top: 3px }
+</style>
+</head>
+<body>
+<h1>$title</h1>
+$content
+<p class="quiet">idmatters_tf $version</p>
+</body>
+</html>
 """
+)
 
 
 def page(runs: Mapping[str, Run], title: str, rows: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The page.
+    """Return the page.
 
     Args:
         runs: by name, of any of the programs.
@@ -56,29 +82,21 @@ def page(runs: Mapping[str, Run], title: str, rows: Sequence[Mapping[str, Any]] 
         UsageError: an image of a run is a link that leaves the run.
     """
     configs = {name: run.config() for name, run in runs.items()}
-    parts = [
-        f'{BEGINNING}\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
-        f"<h1>{html.escape(title)}</h1>",
-    ]
-    curves = _curves(runs)
-    if curves:
-        parts += ["<h2>Curves</h2>", curves]
+    sections = {"Curves": _curves(runs)}
     if rows:
-        parts += [
-            "<h2>Final numbers</h2>",
-            _table(list(rows[0]), [[_text(cell) for cell in row.values()] for row in rows]),
-        ]
-    parts += ["<h2>Settings</h2>", _settings({name: config["settings"] for name, config in configs.items()})]
-    for name, run in runs.items():
-        parts += [f"<h2>{html.escape(name)}</h2>", *_about(run, configs[name])]
-    version = html.escape(idmatters_tf.__version__)
-    return "\n".join([*parts, f'<p class="quiet">idmatters_tf {version}</p>\n</body>\n</html>\n'])
+        sections["Final numbers"] = _table(list(rows[0]), [[_text(cell) for cell in row.values()] for row in rows])
+    sections["Settings"] = _settings({name: config["settings"] for name, config in configs.items()})
+    parts = [(title, content) for title, content in sections.items() if content]
+    parts += [(name, _about(run, configs[name])) for name, run in runs.items()]
+    return _PAGE.substitute(
+        title=html.escape(title),
+        content="\n".join(f"<h2>{html.escape(heading)}</h2>\n{content}" for heading, content in parts),
+        version=html.escape(idmatters_tf.__version__),
+    )
 
 
 def _curves(runs: Mapping[str, Run]) -> str:
-    """The charts, and the legend that they share."""
+    """Return the legend and the charts, or an empty string for runs without curves."""
     numbers = {name: number for number, name in enumerate(runs)}
     records = {name: run.metrics() for name, run in runs.items()}
     drops = {name: rate_drops(each) for name, each in records.items()}
@@ -86,36 +104,29 @@ def _curves(runs: Mapping[str, Run]) -> str:
     for title, kind, path, factor, averaged, logarithmic in _CHARTS:
         curves = {}
         for name in runs:
-            points = _points(records[name], kind, path, factor)
+            points = series(records[name], kind, path, factor)
             if points:
                 curves[name] = running_mean(points, drops[name]) if averaged else points
         drawn |= set(curves)
-        charts.append(chart(title, curves, numbers, logarithmic))
-    legend = [
-        f'<span><svg viewBox="0 0 28 10"><line x1="0" x2="28" y1="5" y2="5" stroke-width="2.5" {style(numbers[name])}/>'
-        f"</svg> {html.escape(name)}</span>"
-        for name in runs
-        if name in drawn
-    ]
-    shown = "\n".join(f"<div>{each}</div>" for each in charts if each)
-    return f'<p class="legend">{" ".join(legend)}</p>\n<div class="charts">{shown}</div>' if legend else ""
+        svg = chart(title, curves, numbers, logarithmic)
+        if svg:
+            charts.append(f"<figure><figcaption>{html.escape(title)}</figcaption>\n{svg}</figure>")
+    if not drawn:
+        return ""
+    legend = "\n".join(_legend_entry(name, numbers[name]) for name in runs if name in drawn)
+    return f'<p class="legend">{legend}</p>\n<div class="charts">\n' + "\n".join(charts) + "\n</div>"
 
 
-def _points(records: Sequence[Mapping[str, Any]], kind: str, path: str, factor: float) -> list[tuple[float, float]]:
-    points = []
-    for record in records:
-        if record["kind"] != kind:
-            continue
-        value: Any = record
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if type(value) in (int, float):
-            points.append((record["step"], factor * value))
-    return points
+def _legend_entry(name: str, number: int) -> str:
+    from matplotlib.colors import to_hex
+
+    color, dashes = line_style(number)
+    style = f"border-top-style: {_BORDERS[dashes]}; border-top-color: {to_hex(color)}"
+    return f'<span><i style="{style}"></i>{html.escape(name)}</span>'
 
 
 def differing_settings(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The names of the settings in which runs differ.
+    """Return the names of the settings in which runs differ.
 
     Args:
         settings: of each run, by name.
@@ -125,24 +136,24 @@ def differing_settings(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _settings(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """A column for each run; first the settings in which they differ, the others behind a click."""
-    keys = dict.fromkeys(key for each in settings.values() for key in each)
+    """Return a column for each run with the settings in which they differ, and the others behind a click."""
     differing = differing_settings(settings)
-    lines = {key: [key, *(_text(each.get(key)) for each in settings.values())] for key in keys}
-    header = ["setting", *settings]
-    same = _table(header[:2] if len(settings) > 1 else header, [lines[key][:2] for key in keys if key not in differing])
-    same = same.replace(f"<th>{html.escape(header[1])}</th>", "<th>all runs</th>", 1) if len(settings) > 1 else same
+    first, *others = settings.values()
+    keys = [key for key in dict.fromkeys(key for each in settings.values() for key in each) if key not in differing]
+    header = "all runs" if others else next(iter(settings))
+    same = _table(("setting", header), [(key, _text(first.get(key))) for key in keys])
     if not differing:
         return same
-    parts = [_table(header, [lines[key] for key in differing], "differs")]
-    if len(differing) < len(keys):
-        count = len(keys) - len(differing)
-        parts.append(f"<details><summary>{count} settings that are the same in all runs</summary>\n{same}</details>")
+    lines = [[key, *(_text(each.get(key)) for each in settings.values())] for key in differing]
+    parts = [_table(["setting", *settings], lines, "differs")]
+    if keys:
+        summary = f"{len(keys)} settings that are the same in all runs"
+        parts.append(f"<details><summary>{summary}</summary>\n{same}</details>")
     return "\n".join(parts)
 
 
-def _about(run: Run, config: Mapping[str, Any]) -> list[str]:
-    """What a run is, its verdicts, its numbers and its images."""
+def _about(run: Run, config: Mapping[str, Any]) -> str:
+    """Return the description of a run, its verdicts, its numbers and its images."""
     described = {
         "program": config.get("program"),
         "folder": str(run.path),
@@ -174,11 +185,11 @@ def _about(run: Run, config: Mapping[str, Any]) -> list[str]:
             source = f"data:{_IMAGES[path.suffix.lower()]};base64,{base64.b64encode(path.read_bytes()).decode()}"
             shown = html.escape(name)
             parts.append(f'<figure><img src="{source}" alt="{shown}"><figcaption>{shown}</figcaption></figure>')
-    return parts
+    return "\n".join(parts)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, value) of everything in nested dicts."""
+    """Yield (path, value) of everything in nested dicts."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
@@ -187,7 +198,13 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _table(header: Sequence[str], lines: Sequence[Sequence[str]], css: str = "") -> str:
-    """Everything in it is escaped here."""
+    """Return a table, with all of its text escaped.
+
+    Args:
+        header: names of the columns.
+        lines: cells of each line.
+        css: class of the lines.
+    """
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     opening = f'<tr class="{css}">' if css else "<tr>"
     body = "\n".join(f"{opening}{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
@@ -195,7 +212,7 @@ def _table(header: Sequence[str], lines: Sequence[Sequence[str]], css: str = "")
 
 
 def _text(value: Any) -> str:
-    """A JSON value for people."""
+    """Return a JSON value as text for readers."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Runs a row of the ledger (docs/reproduction.md) again, and compares its numbers with the recorded ones."""
+"""Runs a row of the ledger again, and compares its numbers with the recorded ones."""
 
 import dataclasses
 import json
@@ -51,15 +51,11 @@ class Settings:
         None, help="folder of the data sets (default: where TensorFlow Datasets keeps its data)", metavar="DIR"
     )
     out: str = setting("runs/reproduce", help="folder of the runs, one for each row", metavar="DIR")
-    pages: str | None = setting(
-        None, help="write the ledger's tables and pages into this docs/ folder, without running anything", metavar="DIR"
-    )
     debug: bool = setting(False, help="show tracebacks")
 
     def __post_init__(self) -> None:
-        ways = [self.list, self.all, self.pages is not None, bool(self.rows)]
-        if sum(ways) != 1:
-            raise UsageError("name rows, or give one of --list, --all and --pages.")
+        if sum([self.list, self.all, bool(self.rows)]) != 1:
+            raise UsageError("Name rows, or give either --list or --all.")
         if self.check is not None and len(self.rows) != 1:
             raise UsageError("--check compares a run with one row: name it.")
         if self.all != (self.budget is not None):
@@ -79,10 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
     settings = with_defaults(Settings, parse(parser(), argv))
     rows, out = load(), pathlib.Path(settings.out)
-    if settings.pages is not None:
-        from trainers.reproduce.pages import write_pages
-
-        return write_pages(rows, pathlib.Path(settings.pages))
     if settings.list:
         print(table(("row", "item", "recorded", "cost", "here"), [_listed(row, out) for row in rows.values()]))
         return 0

@@ -97,7 +97,7 @@ def comparison(
         if not tests:
             axes.plot([], [], linestyle="", label=f"{name} (no test{ended})")
             continue
-        color, style = f"C{drawn % 10}", ("-", "--", ":")[drawn // 10 % 3]
+        color, style = line_style(drawn)
         drawn += 1
         for member in members:
             train = _errors(runs[member], "train")
@@ -156,9 +156,33 @@ def save_figure(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
     return path
 
 
+def line_style(number: int) -> tuple[str, str]:
+    """Return the color and the dashes of the curve of the n-th run, counted from 0."""
+    return f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
+
+
+def series(records: Records, kind: str, path: str, factor: float = 1.0) -> list[tuple[float, float]]:
+    """Return (step, value) of each record of a kind that has a number at a path.
+
+    Args:
+        records: the records of metrics.jsonl.
+        kind: "train", "test" or "curvature".
+        path: keys separated by dots, such as "norms.mean_frobenius".
+        factor: multiplies the values.
+    """
+    found = []
+    for record in records:
+        value: Any = record
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if record["kind"] == kind and type(value) in (int, float):
+            found.append((record["step"], factor * value))
+    return found
+
+
 def _errors(records, kind):
-    """(step, top-1 error in percent) of each record of a kind."""
-    return [(record["step"], 100 * record["error"]) for record in records if record["kind"] == kind]
+    """Return (step, top-1 error in percent) of each record of a kind."""
+    return series(records, kind, "error", 100.0)
 
 
 def rate_drops(records: Records) -> list[int]:

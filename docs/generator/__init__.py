@@ -1,0 +1,33 @@
+"""Pages of the site that are generated from committed data: the ledger, the gallery and the cases of curvature.
+
+`docs/conf.py` calls `write_pages` before Sphinx reads the sources. The pages are not committed.
+"""
+
+import pathlib
+
+DOCS = pathlib.Path(__file__).resolve().parents[1]
+FOLDER = "generated"
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each generated page by its path below docs/generated/."""
+    from generator import cases, gallery, ledger
+
+    return {**ledger.pages(), **gallery.pages(), **cases.pages()}
+
+
+def write_pages(folder: pathlib.Path = DOCS / FOLDER) -> None:
+    """Write the pages that have changed, so that Sphinx builds only these again, and remove other pages.
+
+    Args:
+        folder: the folder to write to; it contains nothing but generated pages.
+    """
+    written = pages()
+    for path in folder.rglob("*.md"):
+        if path.relative_to(folder).as_posix() not in written:
+            path.unlink()
+    for name, text in written.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")

@@ -1,0 +1,186 @@
+"""Pages of the ledger: one page for each row, and an index with the tables of both papers and of our own runs.
+
+In the texts of a row, links are relative to docs/, `row:NAME` stands for the page of another row, and the name of a
+number in braces stands for its value.
+"""
+
+import importlib
+import re
+from collections.abc import Mapping
+
+from generator import DOCS
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import as_dict, parse
+from trainers.reporting.markdown import as_words, table
+from trainers.reproduce.rows import NOT_RECORDED, PAPERS, Row, data_sets, load
+from trainers.reproduce.running import shown, words_of
+from trainers.training.program import free_on_resume, split
+
+_SECTION = re.MULTILINE | re.DOTALL
+_TASKS = {"trainers.cifar": "Cifar", "trainers.imagenet": "ImageNet"}
+_INTRODUCTION = """# The ledger
+
+One row for each theorem, table and figure of both papers, and for each of our own runs. A row links to a page with the
+command that runs it again, the recorded numbers and their tolerances. Tests named in a row are part of `make test`.
+[What was reproduced](../../reproduction.md) has a summary and explains the conditions.
+"""
+
+
+def pages() -> dict[str, str]:
+    """Return the ledger's pages by their path below docs/generated/."""
+    rows = load()
+    return {"ledger/index.md": _index(rows)} | {f"ledger/{row.name}.md": page(row, rows) for row in rows.values()}
+
+
+def _index(rows: Mapping[str, Row]) -> str:
+    parts = [_INTRODUCTION]
+    for title, paper in (*((paper, paper) for paper in PAPERS), ("Our own runs", "")):
+        parts.append(f"## {title}\n\n{_table(rows, paper)}")
+    names = "\n".join(rows)
+    return _links("\n".join([*parts, f"```{{toctree}}\n:hidden:\n\n{names}\n```\n"]))
+
+
+def _table(rows: Mapping[str, Row], paper: str) -> str:
+    """Return the table of a paper, or of the package's own runs for an empty string."""
+    header = ("item", "the paper's claim", "command or test", "cost", "measured here", "verdict")
+    lines = []
+    for row in (each for each in rows.values() if each.paper == paper):
+        link, cost, measured = f"[{row.item}](row:{row.name})", row.cost_in_words(), filled(row, row.measured)
+        if paper:
+            cells = [link, row.claim, _in_short(row), cost if row.cost_in_minutes or row.cost else "", measured]
+            cells.append(row.verdict)
+        else:
+            when = ", ".join([*map(str, row.seeds), row.date or "not run"])
+            cells = [link, _in_short(row), when, cost, measured]
+        lines.append([_in_a_cell(cell) for cell in cells])
+    return table(header if paper else ("run", "command", "seed, date", "cost", "measured"), lines)
+
+
+def _links(text: str) -> str:
+    """Return Markdown with links relative to docs/ and `row:NAME` resolved for a page in docs/generated/ledger/."""
+    text = re.sub(r"\]\((?!\w+:|#|\.\./\.\./)", "](../../", text)
+    return re.sub(r"\]\(row:([\w.-]+)\)", r"](\1.md)", text)
+
+
+def _in_short(row: Row) -> str:
+    """Return the commands or tests that reproduce a row, without their output folder."""
+    commands = [re.sub(r" --out OUT\S*", "", command) for command in shown(row, "OUT") if " -m pytest" not in command]
+    lines = [f"`{command}`" for command in commands] + [f"`{test}`" for test in row.tests]
+    if not lines and row.rests_on:
+        lines = [f"[{name}](row:{name})" for name in row.rests_on]
+    return "; ".join(lines)
+
+
+def page(row: Row, rows: Mapping[str, Row]) -> str:
+    """Return the page of a row.
+
+    Args:
+        row: the row.
+        rows: the whole ledger, by name.
+    """
+    parts = [f"# {row.item}{f' ({row.paper})' if row.paper else ''}\n"]
+    for title, text in (("The paper's claim", row.claim), ("Measured", row.measured), ("Verdict", row.verdict)):
+        if text:
+            parts.append(f"{title}: {filled(row, text)}.\n")
+    if row.figure:
+        parts.append(f"![{row.item}]({row.figure})\n")
+    if row.notes:
+        parts.append(f"{filled(row, row.notes).strip()}\n")
+    parts += [*_again(row, rows), *_facts(row), *_numbers(row), *_settings(row), *_data(row)]
+    if row.model_card is not None:
+        card = f"../{row.model_card}/README.md"
+        parts.append(
+            f"## Model card\n\nThe weights are in [{row.model_card}]({card}), ready for `keras.saving.load_model`.\n"
+        )
+        parts += re.findall(r"^## Error\n\n(.*?\n)(?=\n## )", (DOCS / card).read_text(encoding="utf-8"), _SECTION)
+    return _links("\n".join(parts)).rstrip("\n") + "\n"
+
+
+def _again(row: Row, rows: Mapping[str, Row]) -> list[str]:
+    parts = []
+    if row.commands or row.tests or row.rests_on:
+        needs_data = [row, *(rows[name] for name in row.rests_on)]
+        data = " --data-dir DATA" if any("DATA" in command for each in needs_data for command in each.commands) else ""
+        commands = shown(row, f"runs/reproduce/{row.name}")
+        parts += ["## Run it again\n", f"```\npython -m trainers.reproduce {row.name}{data}\n```\n"]
+        if commands:
+            parts += ["runs\n", "```\n" + "\n".join(commands) + "\n```\n"]
+        if row.exit_code:
+            parts.append(f"which ends with exit code {row.exit_code}.\n")
+    if row.rests_on:
+        parts.append(f"It rests on {', '.join(f'[{rows[name].item}](row:{name})' for name in row.rests_on)}.\n")
+    return parts
+
+
+def _facts(row: Row) -> list[str]:
+    if not row.commands and not row.tests:
+        return []
+    title = "" if row.data is None else data_sets()[row.data].title
+    facts = {
+        "seed": ", ".join(map(str, row.seeds)),
+        "data": title,
+        "versions": ", ".join(f"{package} {version}" for package, version in row.versions.items()),
+        "hardware": row.hardware,
+        "date": row.date,
+        "cost": row.cost_in_words(),
+    }
+    if not row.date:
+        facts["date"] = "not run"
+    return [table(("what", "recorded"), [(name, _in_a_cell(text or NOT_RECORDED)) for name, text in facts.items()])]
+
+
+def _numbers(row: Row) -> list[str]:
+    lines = []
+    for number in row.numbers:
+        place = "not read from the run" if number.file is None else _place(number.file, number.key, number.where)
+        lines.append((number.name, number.shown(), number.allowed() or "-", _in_a_cell(place)))
+    if row.weights is not None:
+        digest = f"`{row.weights.sha256}` {row.weights.note}".strip()
+        lines.append(("SHA-256 of the weights", digest, "not compared", "the newest checkpoint"))
+    return ["## Numbers\n", table(("number", "recorded", "tolerance", "read from"), lines)] if lines else []
+
+
+def _place(file: str, key: str | None, where: Mapping[str, object]) -> str:
+    if file == "log":
+        return "what the command prints"
+    at = f", where {', '.join(f'{name} = {value}' for name, value in where.items())}" if where else ""
+    return f"`{file}`{f', `{key}`' if key else ''}{at}"
+
+
+def _settings(row: Row) -> list[str]:
+    """Return the table of the settings of a training that differ from the defaults."""
+    words = words_of(row.commands[0], "OUT", None) if row.commands else [""]
+    if words[0] not in _TASKS:
+        return []
+    module = importlib.import_module(words[0])
+    task = getattr(module, _TASKS[words[0]])
+    command, typed = split(task, parse(module.parser(), words[1:]))
+    settings = task.resolve(task.presets.get(getattr(command, "preset", ""), {}), typed)
+    usual, free = as_dict(task.resolve({}, {})), free_on_resume(task)
+    differing = {name: value for name, value in as_dict(settings).items() if value != usual[name] and name not in free}
+    if not differing:
+        return ["## Settings\n", "All are the defaults.\n"]
+    lines = [(f"`{name}`", as_words(value), as_words(usual[name])) for name, value in differing.items()]
+    return ["## Settings that differ from the defaults\n", table(("setting", "here", "default"), lines)]
+
+
+def _data(row: Row) -> list[str]:
+    files = {} if row.data is None else data_sets()[row.data].files
+    lines = [(f"`{name}`", f"`{digest}`") for name, digest in files.items()]
+    return ["## Data\n", table(("official file", "SHA-256"), lines)] if lines else []
+
+
+def filled(row: Row, text: str) -> str:
+    """Return a text of a row with numbers in place of their names. Raises UsageError for an unknown number."""
+    numbers = {number.name: number for number in row.numbers}
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in numbers:
+            raise UsageError(f"rows/{row.name}.toml: there is no number {match[1]!r}.")
+        return numbers[match[1]].shown()
+
+    return re.sub(r"\{([^{}]+)\}", value, text)
+
+
+def _in_a_cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

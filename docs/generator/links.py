@@ -1,0 +1,25 @@
+"""Links to files of the repository that have a generated page on the site.
+
+Committed pages link to the files, which readers on GitHub can open. On the site these links lead to the pages.
+"""
+
+import re
+
+from generator import FOLDER
+
+# Link target in a committed page, and the generated page that replaces it on the site.
+_RULES = (
+    (r"\.\./trainers/reproduce/rows/([\w.-]+)\.toml", "ledger/{}"),
+    (r"\.\./trainers/reproduce/rows", "ledger/index"),
+    (r"\.\./examples/README\.md", "gallery/index"),
+    (r"\.\./examples/(\w+)\.(?:py|ipynb)", "gallery/{}"),
+    (r"\.\./benchmarks/results/curvature_sweep\.csv", "curvature-cases"),
+)
+
+
+def to_pages(text: str) -> str:
+    """Return Markdown of a page in docs/ whose links lead to generated pages instead of their sources."""
+    for pattern, page in _RULES:
+        target = page.replace("{}", r"\1")
+        text = re.sub(rf"\]\({pattern}\)", rf"]({FOLDER}/{target}.md)", text)
+    return text
