@@ -14,8 +14,9 @@ from idmatters_tf.optimizers import Momentum
 
 @overload
 def stability_threshold(learning_rate: float, momentum: float = 0.0, nesterov: bool = False) -> float: ...
+# A type checker takes Keras' optimizers for objects of any class.
 @overload
-def stability_threshold(learning_rate: keras.optimizers.Optimizer | None) -> float | None: ...
+def stability_threshold(learning_rate: object) -> float | None: ...
 def stability_threshold(learning_rate: Any, momentum: float = 0.0, nesterov: bool = False) -> float | None:
     """Return the largest curvature of a quadratic on which descent at a constant rate does not diverge.
 
@@ -57,7 +58,7 @@ def stability_threshold(learning_rate: Any, momentum: float = 0.0, nesterov: boo
         raise ValueError(f"Argument `learning_rate` must be positive. Received: learning_rate={learning_rate}")
     if not 0 <= momentum < 1:
         raise ValueError(f"Argument `momentum` must lie in [0, 1). Received: momentum={momentum}")
-    return 2 * (1 + momentum) / learning_rate / (1 + 2 * momentum if nesterov else 1)
+    return _threshold(learning_rate, momentum, nesterov)
 
 
 def _optimizer_threshold(optimizer: Any) -> float | None:
@@ -71,4 +72,8 @@ def _optimizer_threshold(optimizer: Any) -> float | None:
     if not 0 < rate < np.inf or not 0 <= momentum < 1:
         return None
     decayed = 1 - rate * (optimizer.weight_decay or 0) / 2
-    return decayed * stability_threshold(rate, momentum, bool(optimizer.nesterov)) if decayed > 0 else None
+    return decayed * _threshold(rate, momentum, bool(optimizer.nesterov)) if decayed > 0 else None
+
+
+def _threshold(rate: float, momentum: float, nesterov: bool) -> float:
+    return 2 * (1 + momentum) / rate / (1 + 2 * momentum if nesterov else 1)

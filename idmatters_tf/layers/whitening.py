@@ -61,7 +61,8 @@ class PatchWhitening2D(keras.layers.Conv2D):
                 f"filters={self.filters}"
             )
         super().build(input_shape)
-        self.kernel.trainable = False
+        kernel: Any = self.kernel
+        kernel.trainable = False
 
     def adapt(self, images: ArrayLike) -> None:
         """Fits the kernel to all patches of some training images, in float64.
@@ -87,7 +88,8 @@ class PatchWhitening2D(keras.layers.Conv2D):
         values, vectors = np.maximum(values[::-1], 0)[: self.filters // 2], vectors[:, ::-1][:, : self.filters // 2]
         signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(len(values))])
         half = vectors * signs / np.sqrt(values + self.epsilon)
-        self.kernel.assign(np.concatenate([half, -half], axis=1).reshape(self.kernel.shape))
+        kernel: Any = self.kernel
+        kernel.assign(np.concatenate([half, -half], axis=1).reshape(kernel.shape))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "epsilon": self.epsilon}
