@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from trainers.experiments.experiment import Row, by_columns
 
@@ -121,12 +121,12 @@ def line(axes: Axes, rows: Sequence[Any], x: str, y: str, **style: Any) -> bool:
     return bool(points)
 
 
-def beside(sizes: Sequence[float], number: int) -> NDArray[np.float64]:
+def beside(sizes: ArrayLike, number: int) -> NDArray[np.float64]:
     """Return sizes moved a little to the side, for the number-th of several curves that would hide one another."""
     return np.array(sizes, float) * 1.03 ** (number - 2)
 
 
-def mark_sizes(axes: Axes, sizes: Sequence[float], **style: Any) -> None:
+def mark_sizes(axes: Axes, sizes: Sequence[float] | NDArray[np.float64], **style: Any) -> None:
     """Make the horizontal axis logarithmic, with a labelled tick at each size and no minor ticks on either axis.
 
     Args:
