@@ -367,7 +367,7 @@ def test_tensorboard_shows_few_runs_of_distinct_names():
     targets = {f"κ = 2, det {sign} 0": random_target(2, 2.0, 1 if sign == ">" else -1, 0) for sign in "<>"}
     cases = itertools.product(targets.items(), (2, 4), descent.STYLES)
     rows = [row for target, depth, network in cases for row in descent.measure(*target, depth, network, 20, 10)]
-    scalars = list(descent.EXPERIMENT.scalars(rows))
+    scalars = [descent.EXPERIMENT.scalars(row) for row in rows]
     names = {re.sub(r"[^A-Za-z0-9.]+", "-", each.run) for each in scalars}
     assert len(names) == len({each.run for each in scalars}) == 6
     # Targets of either sign are charts of their own.

@@ -16,7 +16,6 @@ from trainers.cli.settings import with_defaults
 from trainers.shortcuts import conditions, norms, sweep, training_norms
 from trainers.shortcuts import data as shortcuts_data
 from trainers.shortcuts.__main__ import main
-from trainers.shortcuts.curves import at_common_losses, interpolated
 from trainers.shortcuts.networks import LINEAR_NETWORKS, RELU_NETWORKS, linear_descent, relu_descent
 from trainers.shortcuts.settings import ConditionsSettings
 from trainers.shortcuts.theorem1 import (
@@ -29,7 +28,7 @@ from trainers.shortcuts.theorem1 import (
     stationary_order,
 )
 from trainers.shortcuts.training import best_rate
-from trainers.shortcuts.trajectory import TrajectoryRow
+from trainers.shortcuts.trajectory import TrajectoryRow, at_common_losses, interpolated
 
 PROBLEM = shortcuts_data.load("digits-like", 10)
 SMALL = ("--dataset", "digits-like", "--starts", 2)
@@ -42,7 +41,7 @@ DESCENT = ("--epochs", 40, "--samples", 60, "--rates", 0.03, 0.3)
         ("conditions", ("--depths", 2, 4), 1),
         ("sweep", ("--depths", 2, 4, *DESCENT), 1),
         ("norms", ("--depths", 2, 4, *DESCENT), 1),
-        ("trajectory", ("--depth", 2, "--records", 3, *DESCENT), 2),
+        ("trajectory", ("--depth", 2, "--records", 2, *DESCENT), 2),
     ],
 )
 def test_every_command_writes_its_table_figure_and_verdict(tmp_path, command, options, figures):

@@ -73,7 +73,7 @@ class Experiment(Generic[Problem, Settings, Row]):
         verdict: compares the claim with the rows.
         verdict_by: name of a column; there is one verdict for each of its values.
         title: returns the title of all figures from the rows and the settings.
-        scalars: returns what TensorBoard shows of the rows.
+        scalars: returns what TensorBoard shows of a row.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Experiment(Generic[Problem, Settings, Row]):
     verdict: Callable[[Sequence[Row]], Verdict] | None = None
     verdict_by: str | None = None
     title: Callable[[Sequence[Row], Settings], str] | None = None
-    scalars: Callable[[Sequence[Row]], Iterable[Scalars]] = lambda rows: ()
+    scalars: Callable[[Row], Scalars] | None = None
 
     def run(self, problem: Problem, settings: Settings, progress: ProgressCallback | None = None) -> list[Row]:
         """Measure all cases.

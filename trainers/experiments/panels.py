@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from trainers.experiments.experiment import Row, by_columns
 
@@ -43,8 +42,10 @@ def panel_for_each(
     most: int | None = None,
     lowest: float | None = None,
     sharey: bool = True,
+    handles: Sequence[Any] | None = None,
+    columns_of_legend: int = 4,
 ) -> Figure:
-    """Return a figure with a panel for each combination of values of some columns, without a legend.
+    """Return a figure with a panel for each combination of values of some columns, and a legend below.
 
     The vertical axes are logarithmic.
 
@@ -56,6 +57,7 @@ def panel_for_each(
         most: largest number of panels; the figure's title states how many are left out.
         lowest: lower end of the vertical axes, where rounding errors begin.
         sharey: True for one vertical axis for all.
+        handles, columns_of_legend: see `add_legend`.
     """
     found = list(by_columns(rows, *columns).items())
     figure, axes = panels(len(found[:most]), sharey)
@@ -72,6 +74,7 @@ def panel_for_each(
         for each in axes:
             each.set_ylim(bottom=lowest)
     figure.supylabel(label)
+    add_legend(figure, handles, columns_of_legend)
     return figure
 
 
@@ -118,13 +121,13 @@ def line(axes: Axes, rows: Sequence[Any], x: str, y: str, **style: Any) -> bool:
     return bool(points)
 
 
-def beside(sizes: Sequence[float], number: int) -> NDArray[np.float64]:
+def beside(sizes: ArrayLike, number: int) -> NDArray[np.float64]:
     """Return sizes moved a little to the side, for the number-th of several curves that would hide one another."""
     return np.array(sizes, float) * 1.03 ** (number - 2)
 
 
-def mark_sizes(axes: Axes, sizes: Sequence[float], **style: Any) -> None:
-    """Make the horizontal axis logarithmic, with a labelled tick at each size.
+def mark_sizes(axes: Axes, sizes: Sequence[float] | NDArray[np.float64], **style: Any) -> None:
+    """Make the horizontal axis logarithmic, with a labelled tick at each size and no minor ticks on either axis.
 
     Args:
         axes: the panel.
@@ -133,4 +136,4 @@ def mark_sizes(axes: Axes, sizes: Sequence[float], **style: Any) -> None:
     """
     axes.set_xscale("log")
     axes.set_xticks(sizes, [f"{size:,.0f}" for size in sizes], **style)
-    axes.xaxis.set_minor_locator(NullLocator())
+    axes.minorticks_off()

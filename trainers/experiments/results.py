@@ -15,7 +15,7 @@ from trainers.run.figures import save_figure
 from trainers.run.tables import write_csv
 
 # Sizes of the text of all figures, in points.
-_STYLE = {"axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9, "figure.titlesize": 10}
+_STYLE: dict[Any, Any] = {"axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9, "figure.titlesize": 10}
 _STYLE |= {"xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8}
 
 

@@ -92,7 +92,7 @@ def _experiments(run: Run, settings: Settings, targets: Any) -> dict[str, int]:
             print(f"{experiment.name}: not for these targets, left out", file=sys.stderr)
             continue
         sizes[experiment.name] = len(found.rows)
-        scalars += experiment.scalars(found.rows)
+        scalars += map(experiment.scalars, found.rows) if experiment.scalars else []
         print(f"{experiment.name + ':':17}{', '.join(map(str, found.paths))}", flush=True)
         for verdict in found.verdicts:
             print(f"{'':17}{verdict}", flush=True)

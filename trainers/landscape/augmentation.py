@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Scalars, by_columns
-from trainers.experiments.panels import add_legend, line, panel_for_each
+from trainers.experiments.panels import line, panel_for_each
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
 
@@ -93,9 +93,7 @@ def measure(
 
 def draw(rows: Sequence[AugmentationRow]) -> Figure:
     """Draw the risk against steps, a panel for each of the first four targets."""
-    figure = panel_for_each(rows, ["target"], _panel, "risk f - C", most=4, lowest=1e-10)
-    add_legend(figure)
-    return figure
+    return panel_for_each(rows, ["target"], _panel, "risk f - C", most=4, lowest=1e-10)
 
 
 def _panel(axes: Axes, rows: Sequence[AugmentationRow]) -> None:
@@ -105,10 +103,9 @@ def _panel(axes: Axes, rows: Sequence[AugmentationRow]) -> None:
     axes.set_xlabel("step")
 
 
-def _scalars(rows: Sequence[AugmentationRow]) -> Iterator[Scalars]:
-    for row in rows:
-        values = {f"augmentation risk/{row.target}": row.risk, f"augmentation tau/{row.target}": row.tau}
-        yield Scalars(f"augmentation, {row.problem}, start {row.start}", row.step, values)
+def _scalars(row: AugmentationRow) -> Scalars:
+    values = {f"augmentation risk/{row.target}": row.risk, f"augmentation tau/{row.target}": row.tau}
+    return Scalars(f"augmentation, {row.problem}, start {row.start}", row.step, values)
 
 
 EXPERIMENT = Experiment("augmentation", cases, measure, {"augmentation": draw}, scalars=_scalars)

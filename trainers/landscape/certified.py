@@ -188,11 +188,10 @@ def verdict(rows: Sequence[CertifiedRow]) -> Verdict:
 
 def draw(rows: Sequence[CertifiedRow]) -> Figure:
     """Draw the share of the risk that a step takes away, measured and promised, a panel for each run."""
-    figure = panel_for_each(rows, ["run"], _panel, "share of the risk taken away by a step", sharey=False)
     handles = [sample_of("measured", color="black", linewidth=3, alpha=0.4)]
     handles += [sample_of(theorem, color=color, linestyle="--") for theorem, color in COLORS.items()]
-    add_legend(figure, handles, columns=6)
-    return figure
+    label = "share of the risk taken away by a step"
+    return panel_for_each(rows, ["run"], _panel, label, sharey=False, handles=handles, columns_of_legend=6)
 
 
 def _panel(axes: Axes, rows: Sequence[CertifiedRow]) -> None:

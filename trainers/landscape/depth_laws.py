@@ -81,11 +81,12 @@ def measure(name: str, dim: int, condition: float, depths: Sequence[int], seeds:
         seeds: number of targets and starts.
         steps: steps of gradient descent.
     """
-    targets = [random_target(dim, condition, 1, seed) for seed in range(seeds)]
-    rates = [
-        [_largest_stable_rate(KINDS[name], depth, R, seed, steps) for depth in depths] for seed, R in enumerate(targets)
-    ]
-    return law_rows(name, depths, np.array(rates), KINDS[name].law)
+    kind = KINDS[name]
+
+    def rate(depth: int, seed: int) -> float:
+        return _largest_stable_rate(kind, depth, random_target(dim, condition, 1, seed), seed, steps)
+
+    return law_rows(name, depths, seeds, rate, kind.law)
 
 
 def _largest_stable_rate(kind: Kind, depth: int, R: NDArray[np.float64], seed: int, steps: int) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Scalars, by_columns
-from trainers.experiments.panels import add_legend, line, panel_for_each, sample_of
+from trainers.experiments.panels import line, panel_for_each, sample_of
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
 
@@ -103,12 +103,11 @@ def measure(
 
 def draw(rows: Sequence[DescentRow]) -> Figure:
     """Draw the risk against steps, a panel for each of the first six targets."""
-    figure = panel_for_each(rows, ["target"], _panel, "risk f - C", most=6, lowest=1e-12)
     handles = [sample_of(f"depth {depth}", color=color) for depth, color in _color_by_depth(rows).items()]
     handles += [sample_of(network, **style) for network, style in STYLES.items()]
     handles.append(sample_of("leaves the ball", linestyle="", marker="x"))
-    add_legend(figure, handles, columns=5)
-    return figure
+    label = "risk f - C"
+    return panel_for_each(rows, ["target"], _panel, label, most=6, lowest=1e-12, handles=handles, columns_of_legend=5)
 
 
 def _color_by_depth(rows: Sequence[DescentRow]) -> dict[int, str]:
@@ -127,8 +126,6 @@ def _panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
 
 def draw_certificate(rows: Sequence[DescentRow]) -> Figure:
     """Draw the squared gradient along the path from zero and its lower bounds, for each of the first four targets."""
-    label = "squared gradient of f, and what is guaranteed"
-    figure = panel_for_each(rows, ["target"], _certificate_panel, label, most=4, lowest=1e-14)
     colors = _color_by_depth(rows)
     handles = [sample_of(f"depth {depth}", color=colors[depth]) for depth in _few(colors)]
     handles += [
@@ -136,8 +133,10 @@ def draw_certificate(rows: Sequence[DescentRow]) -> Figure:
         sample_of("per-layer bound, inside the ball", linestyle="--"),
         sample_of("bound (2.3), inside the ball", linestyle=":"),
     ]
-    add_legend(figure, handles, columns=3)
-    return figure
+    label = "squared gradient of f, and what is guaranteed"
+    return panel_for_each(
+        rows, ["target"], _certificate_panel, label, most=4, lowest=1e-14, handles=handles, columns_of_legend=3
+    )
 
 
 def _few(depths: Iterable[int]) -> list[int]:
@@ -157,11 +156,10 @@ def _certificate_panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
     axes.set_xlabel("step")
 
 
-def _scalars(rows: Sequence[DescentRow]) -> Iterator[Scalars]:
-    for row in rows:
-        values = {f"descent risk/{row.target}": row.risk, f"descent tau/{row.target}": row.tau}
-        values[f"descent squared gradient/{row.target}"] = row.gradient
-        yield Scalars(f"descent, {row.network}, depth {row.depth}", row.step, values)
+def _scalars(row: DescentRow) -> Scalars:
+    values = {f"descent risk/{row.target}": row.risk, f"descent tau/{row.target}": row.tau}
+    values[f"descent squared gradient/{row.target}"] = row.gradient
+    return Scalars(f"descent, {row.network}, depth {row.depth}", row.step, values)
 
 
 EXPERIMENT = Experiment("descent", cases, measure, {"descent": draw, "certificate": draw_certificate}, scalars=_scalars)

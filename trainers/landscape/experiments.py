@@ -16,17 +16,6 @@ from trainers.landscape import (
     zero_asymmetric,
 )
 
-EXPERIMENTS: tuple[AnyExperiment, ...] = (
-    factorization.EXPERIMENT,
-    descent.EXPERIMENT,
-    augmentation.EXPERIMENT,
-    regularization.EXPERIMENT,
-    zero_asymmetric.EXPERIMENT,
-    certified.EXPERIMENT,
-    promises.EXPERIMENT,
-    projected.EXPERIMENT,
-    flow.EXPERIMENT,
-    depth_laws.EXPERIMENT,
-    update_laws.EXPERIMENT,
-    block_norms.EXPERIMENT,
-)
+MODULES = (factorization, descent, augmentation, regularization, zero_asymmetric, certified, promises)
+MODULES += (projected, flow, depth_laws, update_laws, block_norms)
+EXPERIMENTS: tuple[AnyExperiment, ...] = tuple(module.EXPERIMENT for module in MODULES)

@@ -1,7 +1,7 @@
 """Exponents of power laws in the depth: least squares for each seed, confidence intervals, and a verdict."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy.stats
@@ -53,21 +53,21 @@ def exponent(depths: Sequence[int], values: NDArray[np.float64]) -> tuple[float,
     return mean, mean - half, mean + half
 
 
-def law_rows(kind: str, depths: Sequence[int], rates: NDArray[np.float64], law: float | None) -> list[LawRow]:
-    """Return the rows of one kind of network.
+def law_rows(
+    kind: str, depths: Sequence[int], seeds: int, rate: Callable[[int, int], float], law: float | None
+) -> list[LawRow]:
+    """Measure a rate at all depths with all seeds, and fit its exponent.
 
     Args:
-        kind: its name.
-        depths: (depths,).
-        rates: (seeds, depths).
+        kind: name of the kind of network.
+        depths: layers.
+        seeds: number of seeds.
+        rate: returns the rate of a depth and a seed.
         law: the exponent to expect.
     """
-    fit = exponent(depths, rates)
-    return [
-        LawRow(kind, depth, seed, float(rates[seed, place]), *fit, law)
-        for place, depth in enumerate(depths)
-        for seed in range(len(rates))
-    ]
+    found = {(depth, seed): rate(depth, seed) for depth in depths for seed in range(seeds)}
+    fit = exponent(depths, np.array([[found[depth, seed] for depth in depths] for seed in range(seeds)]))
+    return [LawRow(kind, depth, seed, value, *fit, law) for (depth, seed), value in found.items()]
 
 
 def compare_exponents(rows: Sequence[LawRow], quantity: str, tolerance: float) -> Verdict:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment
-from trainers.experiments.panels import add_legend, line, note, panel_for_each
+from trainers.experiments.panels import line, note, panel_for_each
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets
 
@@ -84,9 +84,7 @@ def norm_of_factorization(R: NDArray[np.float64], depth: int, method: Method) ->
 
 def draw(rows: Sequence[FactorizationRow]) -> Figure:
     """Draw |||A||| against depth, a panel for each of the first four targets."""
-    figure = panel_for_each(rows, ["target"], _panel, "|||A|||, the largest layer norm", most=4)
-    add_legend(figure, columns=5)
-    return figure
+    return panel_for_each(rows, ["target"], _panel, "|||A|||, the largest layer norm", most=4, columns_of_legend=5)
 
 
 def _panel(axes: Axes, rows: Sequence[FactorizationRow]) -> None:

@@ -151,11 +151,10 @@ def _draw_run(axes: Sequence[Axes], run: Sequence[FlowRow], color: str) -> None:
     axes[3].plot(times, [max(row.flow_drift, 1e-17) for row in run], color=color)
 
 
-def _scalars(rows: Sequence[FlowRow]) -> Iterator[Scalars]:
-    for row in rows:
-        values = {"risk": row.descent_risk, "sharpness over limit": row.sharpness / row.limit}
-        tags = {f"flow {name}/{row.target}": value for name, value in values.items()}
-        yield Scalars(f"flow, rate x {row.factor:g}", row.step, tags)
+def _scalars(row: FlowRow) -> Scalars:
+    values = {f"flow risk/{row.target}": row.descent_risk}
+    values[f"flow sharpness over limit/{row.target}"] = row.sharpness / row.limit
+    return Scalars(f"flow, rate x {row.factor:g}", row.step, values)
 
 
 EXPERIMENT = Experiment("flow", cases, measure, {"flow": draw}, verdict, scalars=_scalars)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column, by_columns
-from trainers.experiments.panels import add_legend, line, panel_for_each
+from trainers.experiments.panels import line, panel_for_each
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import REACHED, Targets, first_reached, learning_rate, speed
 
@@ -162,9 +162,7 @@ def verdict(rows: Sequence[ProjectedRow]) -> Verdict:
 
 def draw(rows: Sequence[ProjectedRow]) -> Figure:
     """Draw the risk against steps, a panel for each target and start."""
-    figure = panel_for_each(rows, ["target", "start"], _panel, "risk f - C", lowest=1e-12, sharey=False)
-    add_legend(figure)
-    return figure
+    return panel_for_each(rows, ["target", "start"], _panel, "risk f - C", lowest=1e-12, sharey=False)
 
 
 def _panel(axes: Axes, rows: Sequence[ProjectedRow]) -> None:

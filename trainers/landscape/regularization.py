@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment
-from trainers.experiments.panels import add_legend, line, panel_for_each
+from trainers.experiments.panels import line, panel_for_each
 from trainers.landscape.factorization import norm_of_factorization
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
@@ -87,9 +87,7 @@ def measure(
 
 def draw(rows: Sequence[RegularizationRow]) -> Figure:
     """Draw norm and risk against the rate of decay, a panel for each of the first four targets."""
-    figure = panel_for_each(rows, ["target"], _panel, "norm, risk", most=4, lowest=1e-6)
-    add_legend(figure, columns=5)
-    return figure
+    return panel_for_each(rows, ["target"], _panel, "norm, risk", most=4, lowest=1e-6, columns_of_legend=5)
 
 
 def _panel(axes: Axes, rows: Sequence[RegularizationRow]) -> None:

@@ -99,12 +99,12 @@ def measure(kind: str, depths: Sequence[int], width: int, seeds: int, draws: int
         draws: inputs and errors for each start.
     """
     law = exponent(depths, np.array([[wide_rate(kind, depth) for depth in depths]]))[0]
-    rates = np.empty((seeds, len(depths)))
-    for seed in range(seeds):
-        for place, depth in enumerate(depths):
-            rng = np.random.default_rng([seed, depth])
-            rates[seed, place] = constant_update_rate(start(kind, depth, width, rng), rng, draws)
-    return law_rows(kind, depths, rates, law)
+
+    def rate(depth: int, seed: int) -> float:
+        rng = np.random.default_rng([seed, depth])
+        return constant_update_rate(start(kind, depth, width, rng), rng, draws)
+
+    return law_rows(kind, depths, seeds, rate, law)
 
 
 def verdict(rows: Sequence[LawRow]) -> Verdict:

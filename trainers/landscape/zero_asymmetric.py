@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Scalars, Verdict, by_column
-from trainers.experiments.panels import add_legend, line, panel_for_each
+from trainers.experiments.panels import line, panel_for_each
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import REACHED, Targets, first_reached, learning_rate, speed
 
@@ -102,9 +102,7 @@ def verdict(rows: Sequence[ZeroAsymmetricRow]) -> Verdict:
 
 def draw(rows: Sequence[ZeroAsymmetricRow]) -> Figure:
     """Draw the risk against steps, a panel for each target."""
-    figure = panel_for_each(rows, ["target"], _panel, "risk f - C", most=MOST_TARGETS, lowest=1e-12)
-    add_legend(figure)
-    return figure
+    return panel_for_each(rows, ["target"], _panel, "risk f - C", most=MOST_TARGETS, lowest=1e-12)
 
 
 def _panel(axes: Axes, rows: Sequence[ZeroAsymmetricRow]) -> None:
@@ -116,9 +114,8 @@ def _panel(axes: Axes, rows: Sequence[ZeroAsymmetricRow]) -> None:
     axes.set_xlabel("step")
 
 
-def _scalars(rows: Sequence[ZeroAsymmetricRow]) -> Iterator[Scalars]:
-    for row in rows:
-        yield Scalars(f"zero-asymmetric, {row.start}", row.step, {f"zero-asymmetric risk/{row.target}": row.risk})
+def _scalars(row: ZeroAsymmetricRow) -> Scalars:
+    return Scalars(f"zero-asymmetric, {row.start}", row.step, {f"zero-asymmetric risk/{row.target}": row.risk})
 
 
 EXPERIMENT = Experiment("zero_asymmetric", cases, measure, {"zero_asymmetric": draw}, verdict, scalars=_scalars)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from trainers.experiments.panels import beside, mark_sizes
+from trainers.experiments.panels import beside
 
 COLORS = {
     "xavier": "tab:green",
@@ -25,5 +25,8 @@ def shifted(depths: Sequence[int], kind: str) -> NDArray[np.float64]:
 
 def mark_depths(axes: Axes, rows: Sequence[Any]) -> None:
     """Make the horizontal axis one of depths, with a label that explains missing points."""
-    mark_sizes(axes, sorted({row.depth for row in rows}))
+    depths = sorted({row.depth for row in rows})
+    axes.set_xscale("log")
+    axes.set_xticks(depths, list(map(str, depths)))
+    axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     axes.set_xlabel("depth, layers (n-shortcuts: where n divides it)")

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
 from trainers.experiments.panels import add_legend, panels, sample_of
-from trainers.shortcuts.curves import at_common_losses, interpolated
 from trainers.shortcuts.data import Problem
 from trainers.shortcuts.panels import COLORS
 from trainers.shortcuts.settings import TrajectorySettings
@@ -134,6 +133,64 @@ def _spread_over_loss(loss: NDArray[np.float64], count: int) -> list[int]:
     log10_loss = np.minimum.accumulate(np.log10(np.maximum(loss, 1e-300)))
     levels = np.linspace(log10_loss[0], log10_loss[-1], count)
     return sorted({int(np.argmax(log10_loss <= level)) for level in levels} | {len(loss) - 1})
+
+
+def interpolated(rows: Sequence[TrajectoryRow], column: str, grid: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a column against the loss: each run interpolated linearly in log10 of the loss, NaN outside its losses.
+
+    Args:
+        rows: rows of one kind of network.
+        column: "index", "log10_max_abs", "log10_p10_abs", or "log10_condition", their difference.
+        grid: log10 of losses.
+
+    Returns:
+        (runs, grid).
+    """
+    curves = []
+    for run in sorted({row.run for row in rows}):
+        points = [(np.log10(row.loss), _value(row, column)) for row in rows if row.run == run and row.loss > 0]
+        x, y = np.array(sorted(points)).T
+        curves.append(np.interp(grid, x, y, left=np.nan, right=np.nan))
+    return np.array(curves)
+
+
+def at_common_losses(
+    kinds: Sequence[Sequence[TrajectoryRow]], column: str, points: int = 40
+) -> list[NDArray[np.float64]] | None:
+    """Return the means over runs at the losses that all kinds of network pass, or None without such losses.
+
+    Args:
+        kinds: rows of each kind.
+        column: see `interpolated`.
+        points: number of losses, evenly spread in logarithm, the lowest first.
+
+    Returns:
+        For each kind (points,).
+    """
+    spans = []
+    for rows in kinds:
+        by_run: dict[int, list[float]] = {}
+        for row in rows:
+            if row.loss > 0:
+                by_run.setdefault(row.run, []).append(float(np.log10(row.loss)))
+        if not by_run:
+            return None
+        spans.append((max(map(min, by_run.values())), min(map(max, by_run.values()))))
+    low, high = max(span[0] for span in spans), min(span[1] for span in spans)
+    if low >= high:
+        return None
+    grid = np.linspace(low, high, points)
+    return [np.nanmean(interpolated(rows, column, grid), axis=0) for rows in kinds]
+
+
+def _value(row: TrajectoryRow, column: str) -> float:
+    if column == "index":
+        return row.index
+    if column == "log10_max_abs":
+        return float(np.log10(max(row.max_abs, 1e-300)))
+    if column == "log10_p10_abs":
+        return float(np.log10(max(row.p10_abs, 1e-300)))
+    return float(np.log10(row.max_abs) - np.log10(max(row.p10_abs, row.max_abs * 1e-16)))
 
 
 def verdict(rows: Sequence[TrajectoryRow]) -> Verdict:
