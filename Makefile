@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # One more than the cores of a small machine: many tests wait for other processes.
 TEST_PROCESSES ?= 3
 # Tests that have longer variants under --more-faults.
-LONGER := tests/trainers/cluster/test_clusters.py tests/callbacks/test_exact_resume.py
+LONGER := $(shell grep -rl more_faults tests --include='test_*.py')
 
 # Modules are compiled when they are first imported, not all 11,000 during the installation.
 export PYTHONDONTWRITEBYTECODE :=

@@ -9,6 +9,7 @@ import sys
 from unittest import mock
 
 import keras
+import matplotlib
 import numpy as np
 import pytest
 
@@ -79,17 +80,16 @@ def test_edge_of_stability(tmp_path):
     assert [line.split(",")[0] for line in table] == ["step", "0", "2", "4"]
 
 
-def test_first_steps_notebook(tmp_path):
+def test_first_steps_notebook(tmp_path, monkeypatch):
     """Its cells one after the other, without Jupyter."""
+    monkeypatch.chdir(tmp_path)
     notebook = json.loads((ROOT / "examples" / "first_steps.ipynb").read_text())
     assert notebook["nbformat"] == 4
     code = "\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code")
-    code += "\nassert history.history['val_accuracy'][-1] > 0.2"
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert result.returncode == 0, result.stderr
+    matplotlib.use("agg")
+    namespace = {}
+    exec(compile(code, "first_steps.ipynb", "exec"), namespace)
+    assert namespace["history"].history["val_accuracy"][-1] > 0.2
 
 
 def test_watch_training(tmp_path):
@@ -109,7 +109,7 @@ def test_isometry_against_depth(tmp_path):
 
 
 def test_resume_your_fit(tmp_path):
-    options = ["--out", str(tmp_path), "--epochs", "2", "--images", "1500"]
+    options = ["--out", str(tmp_path), "--epochs", "4", "--images", "640"]
     command = [sys.executable, "examples/resume_your_fit.py", *options]
     killed = subprocess.run([*command, "--kill-after", "30"], cwd=ROOT, capture_output=True, timeout=240, check=False)
     assert killed.returncode == -signal.SIGKILL

@@ -306,7 +306,7 @@ def scalars(folder):
 @pytest.mark.parametrize("name", CASES)
 def test_stopped_and_started_anew(name, tmp_path, more_faults):
     if name == "two optimizers, compiled" and not more_faults:
-        pytest.skip("with --faults 2 only: XLA takes long, and the graph is the same without it")
+        pytest.skip("with --more-faults only: XLA takes long, and the graph is the same without it")
     case = CASES[name]
     whole = run(case, tmp_path / "whole")
     for moment in case.moments:
@@ -355,9 +355,9 @@ def test_nothing_else_changes(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_two_optimizers_survive_sigkill(tmp_path):
     """The classifier's kills are among `tests.faults`."""
-    command = [sys.executable, "-m", "tests.support.killed_fit", tmp_path, "3", "two optimizers", "adversarial"]
+    command = [sys.executable, "-m", "tests.support.killed_fit", tmp_path, "2", "two optimizers", "adversarial"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
-    assert done.stdout.split() == ["3", "3"], done.stderr
+    assert done.stdout.split() == ["2", "2"], done.stderr
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="runs there already")

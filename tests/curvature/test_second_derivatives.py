@@ -137,12 +137,14 @@ def test_a_trained_embedding():
 
 
 @pytest.mark.parametrize("cell", ["SimpleRNN", "LSTM"])
-def test_recurrent_layers_that_are_not_unrolled(cell, capfd):
-    x, y = np.random.default_rng(0).normal(size=(6, 5, 2)), np.random.default_rng(1).normal(size=(6, 2))
+def test_recurrent_layers_that_are_not_unrolled(cell, capfd, more_faults):
+    if cell == "SimpleRNN" and not more_faults:
+        pytest.skip("with --more-faults only: LSTM has all that SimpleRNN has")
+    x, y = np.random.default_rng(0).normal(size=(6, 3, 2)), np.random.default_rng(1).normal(size=(6, 2))
     results = []
     for unroll in (False, True):
         keras.utils.set_random_seed(0)
-        model = sequential(getattr(keras.layers, cell)(2, unroll=unroll), shape=(5, 2))
+        model = sequential(getattr(keras.layers, cell)(2, unroll=unroll), shape=(3, 2))
         operator = HessianOperator(model, "mse", (x, y), check=False)
         vectors = np.random.default_rng(2).normal(size=(operator.shape[0], 3))
         estimates = trace(operator, 9), diagonal(operator, 4)

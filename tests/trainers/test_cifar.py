@@ -23,10 +23,10 @@ from trainers.cifar import Cifar, CifarSettings
 from trainers.cli.settings import make
 from trainers.training.checkpoints import saved_steps
 
-STEPS = 300
+STEPS = 120
 TINY = ["--dataset", "shapes", "--train-images", 500, "--test-images", 100, "--blocks", 1, "--stem", 4]
-TINY += ["--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--steps", STEPS, "--drop-steps", 200]
-TINY += ["--log-every", 5, "--evaluate-every", 100, "--checkpoint-every", 10]
+TINY += ["--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--steps", STEPS, "--drop-steps", 80]
+TINY += ["--log-every", 5, "--evaluate-every", 40, "--checkpoint-every", 10]
 
 
 def start(*arguments, **kwargs):
@@ -57,7 +57,7 @@ def test_a_run_leaves_what_it_promises(whole):
     for either in ({"tensorflow", "tensorflow-cpu"}, {"keras", "keras-nightly"}):
         assert set(config["versions"]) & either
     tests = [record for record in records(run) if record["kind"] == "test"]
-    assert [record["step"] for record in tests] == [0, 100, 200, 300]
+    assert [record["step"] for record in tests] == [0, 40, 80, 120]
     assert result["best_error"] == min(record["error"] for record in tests[1:])
     # The first step with the lowest error; its weights are kept, and exported where they are not the last ones.
     assert saved_steps(run / "checkpoints" / "best") == [result["best_step"]]
@@ -70,7 +70,7 @@ def test_a_run_leaves_what_it_promises(whole):
     assert train[0]["learning_rate"] == pytest.approx(0.05)
     assert train[-1]["learning_rate"] == pytest.approx(0.005)
     assert train[-1]["loss"] < train[0]["loss"]
-    assert saved_steps(run / "checkpoints") == [280, 290, 300]
+    assert saved_steps(run / "checkpoints") == [100, 110, 120]
     assert (run / "convergence.png").read_bytes()[:4] == b"\x89PNG"
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
@@ -88,7 +88,7 @@ def test_tensorboard_shows_scalars_images_and_settings(whole):
     assert expected <= tags[""]
     # The loss comes first.
     assert min(tag for of_run in tags.values() for tag in of_run if not tag.startswith("_")) == "loss"
-    assert [event.step for event in loaded["test"].Tensors("top1_error")] == [0, 100, 200, 300]
+    assert [event.step for event in loaded["test"].Tensors("top1_error")] == [0, 40, 80, 120]
     assert loaded[""].Tensors("norms/mean_frobenius")[0].step == 0
 
 
@@ -188,7 +188,7 @@ def test_evaluate_and_export_again(whole, tmp_path):
     result = run_here("trainers.cifar", "--evaluate", run)
     last = json.loads((run / "result.json").read_text())["last_error"]
     assert result.returncode == 0, result.stderr
-    assert f"step 300: test error {100 * last:.2f} %" in result.stdout
+    assert f"step {STEPS}: test error {100 * last:.2f} %" in result.stdout
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     (copy / "model.keras").unlink()
@@ -196,10 +196,10 @@ def test_evaluate_and_export_again(whole, tmp_path):
     (copy / "preprocessing.keras").write_text("garbage")
     # As if the lowest error had been that of an earlier step.
     shutil.rmtree(copy / "checkpoints" / "best")
-    shutil.copytree(copy / "checkpoints" / "step-00000280", copy / "checkpoints" / "best" / "step-00000280")
+    shutil.copytree(copy / "checkpoints" / "step-00000100", copy / "checkpoints" / "best" / "step-00000100")
     result = run_here("trainers.cifar", "--export-only", copy, "--out", tmp_path / "elsewhere")
     assert result.returncode == 0, result.stderr
-    assert f"the same of step 280, with the lowest test error: {tmp_path / 'elsewhere' / 'best'}" in result.stdout
+    assert f"the same of step 100, with the lowest test error: {tmp_path / 'elsewhere' / 'best'}" in result.stdout
     last, best = (keras.saving.load_model(tmp_path / "elsewhere" / name / "model.keras") for name in (".", "best"))
     assert not np.array_equal(last.get_weights()[0], best.get_weights()[0])
     assert not (copy / "model.keras").exists()
@@ -217,12 +217,12 @@ def test_a_run_is_extended_and_another_overwritten_with_its_weights(whole, tmp_p
     assert json.loads((extended / "result.json").read_text())["steps"] == STEPS + 10
     config = json.loads((extended / "config.json").read_text())
     assert (config["settings"]["steps"], config["extended"][0]["steps"]) == (STEPS + 10, STEPS)
-    assert [r["step"] for r in records(extended) if r["kind"] == "test"] == [0, 100, 200, 300, 310]
+    assert [r["step"] for r in records(extended) if r["kind"] == "test"] == [0, 40, 80, 120, 130]
 
     result = run_here("trainers.cifar", *words)
     assert result.returncode == 0, result.stderr
     assert f"starting from the weights of {whole[0]} at step {STEPS}" in result.stderr
-    assert "the learning rate will not drop at 200: --steps is 2" in result.stderr
+    assert "the learning rate will not drop at 80: --steps is 2" in result.stderr
     assert saved_steps(over / "checkpoints") == [2]
     assert (over / "notes.txt").read_text() == "mine"
     last = [r for r in records(whole[0]) if r["kind"] == "test"][-1]

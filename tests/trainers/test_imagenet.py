@@ -16,7 +16,7 @@ from trainers.training.schedule import decay_steps
 
 SMALL = ["--size", 24, "--blocks", 1, 1, "--widths", 4, 8, "--stem", 4, "--batch-size", 8, "--initializer", "standard"]
 SMALL += ["--learning-rate", 0.05, "--clip-norm", 1, "--log-every", 5, "--augment", "standard"]
-LONG = [*SMALL, "--steps", 200, "--evaluate-every", 100, "--checkpoint-every", 7, "--decay-epochs", 40]
+LONG = [*SMALL, "--steps", 100, "--evaluate-every", 50, "--checkpoint-every", 7, "--decay-epochs", 40]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_a_run_leaves_what_it_promises(whole):
 def test_killed_in_the_middle_of_an_epoch_and_resumed_it_ends_bit_identical(whole, tree, tmp_path):
     run = tmp_path / "killed"
     process = start("trainers.imagenet", "--data-dir", tree, *LONG, "--out", run)
-    wait_until(process, run, 50)
+    wait_until(process, run, 30)
     process.send_signal(signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, output
