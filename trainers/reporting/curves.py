@@ -4,6 +4,7 @@ import html
 import io
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trainers.run.figures import line_style
 
@@ -17,7 +18,7 @@ _LARGEST = 1e150
 _LOGARITHMIC_FROM = 50.0
 # Stands for the color of the page's text, which depends on the reader's color scheme.
 _INK = "#010203"
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "idmatters_tf",
     "font.size": 9,
