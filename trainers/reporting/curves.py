@@ -48,7 +48,7 @@ def chart(
 
     # Neither comparison holds for NaN.
     drawable = {
-        name: _thinned([(x, y) for x, y in points if abs(x) <= _LARGEST and abs(y) <= _LARGEST])
+        name: _thinned([(float(x), float(y)) for x, y in points if abs(x) <= _LARGEST and abs(y) <= _LARGEST])
         for name, points in curves.items()
     }
     drawable = {name: points for name, points in drawable.items() if points}
