@@ -27,6 +27,7 @@ from trainers.cli.settings import Option, as_dict, options
 from trainers.cli.startup import explained
 from trainers.cli.text import abbreviate
 from trainers.expressivity.__main__ import _trained
+from trainers.reporting.curves import chart
 from trainers.reproduce.__main__ import _circumstances
 from trainers.reproduce.numbers import compare
 from trainers.reproduce.rows import load
@@ -43,6 +44,7 @@ FOREIGN += [str(2**63), str(2**63 - 1), "9" * 5000, f"1{'0' * 400}", '""', '"tex
 FOREIGN += ["[]", "{}", "[1]", '["a", null]', '[["a"]]', '{"a": 1}', '{"a": {"b": []}}', "[1e9, 2, 3]"]
 FOREIGN += ["[" * 1000 + "]" * 1000, "[" * 100_000, '{"a":' * 400 + "1" + "}" * 400]
 CASES_A_TRIAL = 50
+_CHARTS: dict[str, str] = {}
 _PLACE = '"a place for a foreign value"'
 
 
@@ -133,6 +135,14 @@ def _replaced(value, where, new):
     return value
 
 
+def chart_once(*arguments: Any) -> str:
+    """Return a chart of the page, drawn only once: most cases change one of them or none."""
+    key = repr(arguments)
+    if key not in _CHARTS:
+        _CHARTS[key] = chart(*arguments)
+    return _CHARTS[key]
+
+
 def readers(task: type[Task], folder: pathlib.Path, out: pathlib.Path) -> dict[str, Callable[[], object]]:
     """Return what each program reads of a run, by a name.
 
@@ -162,6 +172,10 @@ def readers(task: type[Task], folder: pathlib.Path, out: pathlib.Path) -> dict[s
         with mock.patch("trainers.run.figures.save_figure", lambda figure, path: path):
             report.main([str(folder), "--out", str(out)])
 
+    def page():
+        with mock.patch("trainers.reporting.page.chart", chart_once):
+            report.main([str(folder), "--html", str(out / "page.html")])
+
     def reproduce():
         for name in ("quick", "imagenette-fast"):
             row = dataclasses.replace(rows[name], weights=None)
@@ -172,7 +186,7 @@ def readers(task: type[Task], folder: pathlib.Path, out: pathlib.Path) -> dict[s
         "train": train,
         "resume": resume,
         "report": table,
-        "report --html": lambda: report.main([str(folder), "--html", str(out / "page.html")]),
+        "report --html": page,
         "card": lambda: describe(read(str(folder)), Card(str(folder)), {"the run's own": 0.5}, "USER/x", "00"),
         "reproduce --check": reproduce,
         "memorize --compare": lambda: _trained(str(folder), dataset),

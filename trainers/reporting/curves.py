@@ -4,6 +4,7 @@ import html
 import io
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trainers.run.figures import line_style
 
@@ -17,7 +18,7 @@ _LARGEST = 1e150
 _LOGARITHMIC_FROM = 50.0
 # Stands for the color of the page's text, which depends on the reader's color scheme.
 _INK = "#010203"
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "idmatters_tf",
     "font.size": 9,
@@ -47,7 +48,7 @@ def chart(
 
     # Neither comparison holds for NaN.
     drawable = {
-        name: _thinned([(x, y) for x, y in points if abs(x) <= _LARGEST and abs(y) <= _LARGEST])
+        name: _thinned([(float(x), float(y)) for x, y in points if abs(x) <= _LARGEST and abs(y) <= _LARGEST])
         for name, points in curves.items()
     }
     drawable = {name: points for name, points in drawable.items() if points}
