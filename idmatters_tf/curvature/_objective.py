@@ -1,6 +1,6 @@
 """The function whose curvature is taken: a model's loss on a data set, as a function of chosen variables.
 
-Nothing here is differentiated or compiled; that is what `tensorflow_products` and `jax_products` do, each in its way.
+Nothing here is differentiated or compiled; `_products` does both with `idmatters_tf.autodiff`.
 """
 
 import itertools
@@ -14,6 +14,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf._keras_internals import seed_states
+from idmatters_tf._keras_scope import unchanged
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.curvature._batches import Batches, length
 from idmatters_tf.curvature._losses import DataLoss, no_example_losses, split_batch
@@ -22,8 +23,7 @@ from idmatters_tf.curvature._losses import DataLoss, no_example_losses, split_ba
 class Objective:
     """The loss of a model on a data set, as one batch.
 
-    The model is called as a function of its variables (`keras.StatelessScope`): nothing of it is changed, neither
-    moving averages nor the states of random generators.
+    The model is called as a function of its variables. Nothing of it is changed, see `unchanged`.
 
     Args: see `idmatters_tf.curvature.HessianOperator`.
 
@@ -104,7 +104,7 @@ class Objective:
             if id(variable) in self._seeds:
                 value = value + ops.cast(ops.stack([0, draw]), variable.dtype)
             mapping.append((variable, value))
-        with keras.StatelessScope(mapping, collect_losses=True):
+        with unchanged(mapping):
             if self.loss.of_model:
                 outputs = self.loss.of_batch(self.model, batch, self.training)
             else:

@@ -26,7 +26,7 @@ from idmatters_tf.curvature._checks import (
 from idmatters_tf.curvature._losses import split_batch
 from idmatters_tf.curvature._memory import check_fits
 from idmatters_tf.curvature._objective import Objective
-from idmatters_tf.curvature._products import Array, Kind, products_for
+from idmatters_tf.curvature._products import Array, Kind, Products
 
 DEFAULT_CHUNK = 64
 
@@ -60,7 +60,7 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
     ):
         self.chunk, self.progress = positive_integer("chunk", chunk), progress
         objective = Objective(model, loss, data, variables, regularization, training, batch_size, class_weight)
-        self._objective, self._products = objective, products_for(objective)
+        self._objective, self._products = objective, Products(objective)
         _check_kind_of_loss(objective, self.needs_outputs)
         super().__init__(np.dtype(objective.dtype), (objective.size,) * 2)  # pyright: ignore[reportCallIssue]
         self.difference: DifferenceCheck | None = None

@@ -8,15 +8,18 @@ import keras
 import numpy as np
 import scipy.sparse.linalg
 from keras import ops
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import AttachedMasks, graph_calls, graph_inputs, run_calls
+from idmatters_tf._keras_scope import unchanged
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.isometry._linearization import Array, Linearization, linearize
+from idmatters_tf.autodiff import Linearization, linearize
 from idmatters_tf.isometry.blocks import Block, find_blocks
 
 DEFAULT_CHUNK = 16
+
+Array = NDArray[np.floating[Any]]
 
 
 class JacobianOperator(scipy.sparse.linalg.LinearOperator):
@@ -53,15 +56,16 @@ class JacobianOperator(scipy.sparse.linalg.LinearOperator):
         self._separable, self._chunk = separable, positive_integer("chunk", chunk)
         self._single = linearize(function, self._point)
         self._copies: Linearization | None = None
-        self.input_shape, self.output_shape = self._single.input_shape, self._single.output_shape
+        self.input_shape, self.output_shape = tuple(self._point.shape), tuple(self._single.value.shape)
         shape = int(np.prod(self.output_shape)), int(np.prod(self.input_shape))
-        super().__init__(np.dtype(self._single.dtype), shape)  # pyright: ignore[reportCallIssue]
+        double = keras.backend.standardize_dtype(self._point.dtype) == "float64"
+        super().__init__(np.dtype("float64" if double else "float32"), shape)  # pyright: ignore[reportCallIssue]
 
     def _matvec(self, vector: ArrayLike) -> Array:
-        return self._single.jvp(np.asarray(vector, self.dtype).reshape(self.input_shape)).ravel()
+        return self._product(self._single.jvp, np.asarray(vector, self.dtype).reshape(self.input_shape)).ravel()
 
     def _rmatvec(self, vector: ArrayLike) -> Array:
-        return self._single.vjp(np.asarray(vector, self.dtype).reshape(self.output_shape)).ravel()
+        return self._product(self._single.vjp, np.asarray(vector, self.dtype).reshape(self.output_shape)).ravel()
 
     def _matmat(self, matrix: ArrayLike) -> Array:
         return self._products("jvp", np.asarray(matrix, self.dtype).T, self.input_shape)
@@ -69,11 +73,15 @@ class JacobianOperator(scipy.sparse.linalg.LinearOperator):
     def _rmatmat(self, matrix: ArrayLike) -> Array:
         return self._products("vjp", np.asarray(matrix, self.dtype).T, self.output_shape)
 
+    def _product(self, linear_map: Callable[[Any], Tensor], vector: Array) -> Array:
+        return np.asarray(ops.convert_to_numpy(ops.cast(linear_map(vector), self.dtype.name)))
+
     def _products(self, kind: str, vectors: Array, shape: tuple[int, ...]) -> Array:
         """The products with rows, as columns."""
         vectors = vectors.reshape(len(vectors), *shape)
         if not self._separable or len(vectors) < self._chunk // 2:
-            return np.stack([getattr(self._single, kind)(vector).ravel() for vector in vectors], axis=1)
+            single = getattr(self._single, kind)
+            return np.stack([self._product(single, vector).ravel() for vector in vectors], axis=1)
         if self._copies is None:
             self._copies = linearize(self._function, ops.concatenate([self._point] * self._chunk))
         columns = []
@@ -81,7 +89,7 @@ class JacobianOperator(scipy.sparse.linalg.LinearOperator):
             part = vectors[start : start + self._chunk]
             missing = [(0, self._chunk - len(part)), *[(0, 0)] * len(shape)]
             stacked = np.pad(part, missing).reshape(-1, *shape[1:])
-            products = getattr(self._copies, kind)(stacked).reshape(self._chunk, -1)
+            products = self._product(getattr(self._copies, kind), stacked).reshape(self._chunk, -1)
             columns.append(products[: len(part)])
         return np.concatenate(columns).T
 
@@ -149,8 +157,7 @@ def whole_at_inputs(model: keras.Model, inputs: Any, training: bool = False, tog
     _check_float(batch.dtype, f"The input of the model {model.name!r}")
 
     def function(tensor: Tensor) -> Tensor:
-        with keras.StatelessScope(collect_losses=True):
-            outputs = keras.tree.flatten(model(tensor, training=training))
+        outputs = keras.tree.flatten(model(tensor, training=training))
         if len(outputs) != 1:
             raise ValueError(
                 f"The model {model.name!r} has {len(outputs)} outputs: name the block whose Jacobian is wanted."
@@ -176,7 +183,7 @@ def blocks_at_inputs(
     _check_model(model)
     found = find_blocks(model, blocks)
     values = graph_inputs(model, inputs)
-    with keras.StatelessScope(collect_losses=True):
+    with unchanged():
         attached = run_calls(graph_calls(model) or [], values, training)
     for block in found:
         batch = values[id(block.start)]
@@ -216,8 +223,7 @@ def _function(
         # Several products are computed at once, on copies of the point.
         copies = tensor.shape[0] // examples
         computed = {id(block.start): tensor, **shared, **chosen(explicit, copies)}
-        with keras.StatelessScope(collect_losses=True):
-            run_calls(block.calls, computed, training, chosen(of_inputs, copies))
+        run_calls(block.calls, computed, training, chosen(of_inputs, copies))
         return computed[id(block.end)]
 
     return function

@@ -1,4 +1,4 @@
-"""The gradient of a random linear function of a network's outputs, on Keras' current backend."""
+"""The gradient of a random linear function of a network's outputs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +9,13 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.curvature._products import backend_of
+from idmatters_tf.autodiff import gradient
 
 
 def gradients(
     layer: keras.layers.Layer, inputs: Any, variables: Sequence[keras.Variable], seed: int = 0
 ) -> list[NDArray[np.floating[Any]]]:
-    """The gradients of `sum(c * layer(inputs))` in some of its variables, c standard normal.
+    """Return the gradients of `sum(c * layer(inputs))` by some of its variables, c standard normal.
 
     Nothing of the layer is changed: neither moving averages nor the states of random generators.
 
@@ -31,21 +31,14 @@ def gradients(
     Raises:
         ValueError: for a backend other than TensorFlow and JAX.
     """
-    backend = backend_of("Gradients need")
 
-    def value(theta: Sequence[Tensor]) -> Tensor:
+    def value(_: Any) -> Tensor:
         rng, total = np.random.default_rng(seed), ops.zeros(())
-        with keras.StatelessScope(list(zip(variables, theta, strict=True))):
-            for output in keras.tree.flatten(layer(inputs, training=False)):
-                if keras.backend.is_float_dtype(keras.backend.standardize_dtype(output.dtype)):
-                    output: Tensor = ops.cast(output, "float32")
-                    cotangent = rng.normal(size=tuple(output.shape)).astype("float32")
-                    total: Tensor = total + ops.sum(output * cotangent)
+        for output in keras.tree.flatten(layer(inputs, training=False)):
+            if keras.backend.is_float_dtype(keras.backend.standardize_dtype(output.dtype)):
+                output: Tensor = ops.cast(output, "float32")
+                cotangent = rng.normal(size=tuple(output.shape)).astype("float32")
+                total: Tensor = total + ops.sum(output * cotangent)
         return ops.cast(total, "float32")
 
-    if backend == "tensorflow":
-        from idmatters_tf.surgery._tensorflow_gradients import gradients_of
-    else:
-        from idmatters_tf.surgery._jax_gradients import gradients_of
-    found = gradients_of(value, [ops.convert_to_tensor(variable.value) for variable in variables])
-    return [np.asarray(ops.convert_to_numpy(gradient)) for gradient in found]
+    return [np.asarray(ops.convert_to_numpy(part)) for part in gradient(value, list(variables))]

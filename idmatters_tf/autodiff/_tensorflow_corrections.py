@@ -1,4 +1,4 @@
-"""Functions of TensorFlow 2.21 with right first and wrong second derivatives, replaced while a loss is traced.
+"""Functions of TensorFlow 2.21 with right first and wrong second derivatives, replaced while a function is recorded.
 
 `tf.nn.moments` stops the gradient at the mean inside the variance. That leaves first derivatives as they are, because
 the derivative of the sum of squares by the mean is zero, and loses the mean's part of the second ones:
@@ -54,7 +54,7 @@ def resize_bilinear_grad(
 
 @contextlib.contextmanager
 def differentiable_twice() -> Iterator[None]:
-    """A context in which the functions above are used wherever Keras, or a layer of one's own, calls TensorFlow's."""
+    """Use the functions above wherever Keras, or a custom layer, calls those of TensorFlow."""
     with (
         mock.patch.object(tf.nn, "moments", moments),
         mock.patch.object(gen_image_ops, "resize_bilinear_grad", resize_bilinear_grad),

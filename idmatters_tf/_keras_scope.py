@@ -1,0 +1,51 @@
+"""A scope of Keras in which functions of layers and models are evaluated without changing them."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+from unittest import mock
+
+import keras
+
+from idmatters_tf._keras_types import Tensor
+
+
+class _NestedScope(keras.StatelessScope):
+    """A `keras.StatelessScope` that can be nested.
+
+    Keras looks variables up in the innermost scope alone, and gives None to the regularizers of those it lacks.
+    """
+
+    def get_current_value(self, variable: Any) -> Tensor | None:
+        value = super().get_current_value(variable)
+        if value is None and self.original_scope is not None:
+            value = self.original_scope.get_current_value(variable)
+        return variable._value if value is None else value
+
+
+@contextlib.contextmanager
+def unchanged(values: Iterable[tuple[keras.Variable, Tensor]] = ()) -> Iterator[None]:
+    """Evaluate layers at given values of variables, without changing anything of the layers.
+
+    Updates of variables (moving averages, states of random generators, metrics) are discarded. `model.losses` contains
+    the losses of the calls inside; after the context it is what it was before.
+
+    Args:
+        values: (variable, tensor) for each variable that has another value inside.
+    """
+    layer: Any = keras.layers.Layer
+    clear = layer._clear_losses
+    before: dict[int, tuple[Any, list[Any], set[int]]] = {}
+
+    def keep_and_clear(self: Any) -> None:
+        before.setdefault(id(self), (self, list(self._losses), set(self._loss_ids)))
+        clear(self)
+
+    try:
+        with mock.patch.object(layer, "_clear_losses", keep_and_clear), _NestedScope(values, collect_losses=True):
+            yield
+    finally:
+        for called, losses, identities in before.values():
+            called._losses[:] = losses
+            called._loss_ids.clear()
+            called._loss_ids.update(identities)

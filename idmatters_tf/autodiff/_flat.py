@@ -1,0 +1,139 @@
+"""Functions of nested structures, Keras variables and models as functions of flat lists of tensors."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from idmatters_tf._keras_scope import unchanged
+from idmatters_tf._keras_types import Tensor
+
+
+class FlatFunction:
+    """A function at a point, as a function of a flat list of tensors that changes no layer.
+
+    Args:
+        function: of one argument in the structure of the point.
+        point: tensors, arrays or `keras.Variable`s in any nested structure.
+
+    Attributes:
+        point: the tensors of the point.
+
+    Raises:
+        ValueError: for a function that cannot be called, and for a point that cannot be differentiated by.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], point: Any):
+        if not callable(function):
+            raise ValueError(f"Argument `function` must be callable. Received: {type(function).__name__}")
+        if isinstance(function, keras.Layer) and not function.built:
+            raise ValueError(f"Argument `function` must be built. Received: {function.name!r}. Call it once before.")
+        self._function, self._structure = function, point
+        leaves = keras.tree.flatten(point)
+        if not leaves:
+            raise ValueError(f"Argument `point` must contain at least one tensor. Received: {point!r}")
+        self._variables = [leaf if isinstance(leaf, keras.Variable) else None for leaf in leaves]
+        named = [id(variable) for variable in self._variables if variable is not None]
+        if len(set(named)) < len(named):
+            raise ValueError("Argument `point` contains a variable twice. Name each variable once.")
+        self.point = [_float_tensor(leaf) for leaf in leaves]
+        self._outputs: Any = None
+
+    def __call__(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], None]:
+        """Return the outputs as a flat list, and no auxiliary values.
+
+        Raises:
+            ValueError: for outputs that are not floating-point tensors.
+        """
+        values = [
+            (variable, tensor)
+            for variable, tensor in zip(self._variables, tensors, strict=True)
+            if variable is not None
+        ]
+        with unchanged(values):
+            self._outputs = self._function(keras.tree.pack_sequence_as(self._structure, list(tensors)))
+        outputs = keras.tree.flatten(self._outputs)
+        if not outputs or any(output is None for output in outputs):
+            raise ValueError(f"Argument `function` must return tensors. Received: {self._outputs!r}")
+        outputs = [ops.convert_to_tensor(output) for output in outputs]
+        for output in outputs:
+            dtype = keras.backend.standardize_dtype(output.dtype)
+            if not keras.backend.is_float_dtype(dtype):
+                raise ValueError(f"Argument `function` must return floating-point tensors. Received: {dtype}")
+        return outputs, None
+
+    def scalar(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the output of a function with one scalar output.
+
+        Raises:
+            ValueError: for other outputs.
+        """
+        outputs, _ = self(tensors)
+        shapes = [tuple(output.shape) for output in outputs]
+        if shapes != [()]:
+            raise ValueError(
+                f"Argument `function` must return one scalar, for example a mean loss. Received: outputs of shape "
+                f"{', '.join(map(str, shapes))}. Use `jacobian` or `vjp` for these."
+            )
+        return outputs[0]
+
+    def like_point(self, tensors: Sequence[Any]) -> Any:
+        """Return a flat list, one entry for each tensor of the point, in the structure of the point."""
+        return keras.tree.pack_sequence_as(self._structure, list(tensors))
+
+    def like_outputs(self, tensors: Sequence[Any]) -> Any:
+        """Return a flat list in the structure of the outputs of the latest call."""
+        return keras.tree.pack_sequence_as(self._outputs, list(tensors))
+
+    def vector_at_point(self, vector: Any) -> list[Tensor]:
+        """Return a vector in the structure of the point as a flat list. Raise ValueError where it does not fit."""
+        return _checked_vector(vector, self._structure, self.point, "`point`")
+
+    def vector_at_outputs(self, vector: Any, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return a vector in the structure of the outputs as a flat list. Raise ValueError where it does not fit."""
+        return _checked_vector(vector, self._outputs, outputs, "the outputs of `function`")
+
+
+def _float_tensor(leaf: Any) -> Tensor:
+    """Return a leaf of a point as a tensor."""
+    try:
+        if leaf is None or keras.backend.is_keras_tensor(leaf):
+            raise TypeError
+        tensor: Tensor = ops.convert_to_tensor(leaf.value if isinstance(leaf, keras.Variable) else leaf)
+    except (TypeError, ValueError) as error:
+        received = type(leaf).__name__
+        raise ValueError(f"Argument `point` must contain tensors, arrays or variables. Received: {received}") from error
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    if not keras.backend.is_float_dtype(dtype):
+        raise ValueError(
+            f"Argument `point` must contain floating-point tensors. Received: {dtype} of shape {tuple(tensor.shape)}. "
+            f"Pass other inputs inside of the function, as in lambda x: model([x, tokens])."
+        )
+    return tensor
+
+
+def _checked_vector(vector: Any, structure: Any, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
+    try:
+        keras.tree.assert_same_structure(structure, vector)
+        parts = keras.tree.flatten(vector)
+        converted: list[Tensor] = [
+            ops.cast(part.value if isinstance(part, keras.Variable) else ops.convert_to_tensor(part), tensor.dtype)
+            for part, tensor in zip(parts, tensors, strict=True)
+        ]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Argument `vector` must contain tensors in the structure of {what}. Received: {type(vector).__name__}"
+        ) from error
+    expected, received = ([tuple(part.shape) for part in parts] for parts in (tensors, converted))
+    if not all(map(_agree, expected, received)):
+        raise ValueError(
+            f"Argument `vector` must have the shapes of {what}: {', '.join(map(str, expected))}. Received: "
+            f"{', '.join(map(str, received))}"
+        )
+    return converted
+
+
+def _agree(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
+    """Return True for shapes that are equal, as far as they are known."""
+    return len(shape) == len(other) and all(a is None or b is None or a == b for a, b in zip(shape, other, strict=True))

@@ -1,0 +1,62 @@
+"""Derivatives on JAX: `jax.grad`, `jax.linearize`, and Hessian products as forward derivatives of the gradient."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from idmatters_tf.autodiff._backend import LinearMap, Tensors
+
+
+def tensors(structure: Any) -> Any:
+    """See `Backend.tensors`; also from tensors of a tf.data.Dataset."""
+    return keras.tree.map_structure(lambda part: None if part is None else jnp.asarray(np.asarray(part)), structure)
+
+
+def gradient(function: Callable[[Tensors], Any], point: Tensors) -> tuple[Any, Tensors]:
+    """See `Backend.gradient`."""
+    return jax.value_and_grad(function)(point)
+
+
+def linearize(
+    function: Callable[[Tensors], tuple[Tensors, Any]], point: Tensors
+) -> tuple[Tensors, Any, LinearMap, LinearMap]:
+    """See `Backend.linearize`."""
+    outputs, jvp, auxiliary = jax.linearize(function, point, has_aux=True)
+    transposed = jax.linear_transpose(jvp, point)
+    return outputs, auxiliary, jvp, lambda vector: transposed(vector)[0]
+
+
+def hessian_product(function: Callable[[Tensors], Any], point: Tensors) -> LinearMap:
+    """See `Backend.hessian_product`."""
+    slope = jax.grad(function)
+    return lambda vector: jax.jvp(slope, (point,), (vector,))[1]
+
+
+def batched(linear_map: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """See `Backend.batched`."""
+    return jax.vmap(linear_map)
+
+
+def vectorizing() -> contextlib.AbstractContextManager[None]:
+    """See `Backend.vectorizing`: `jax.vmap` does not fail."""
+    return contextlib.nullcontext()
+
+
+class Compiler:
+    """See `_backend.Compiler`. All variables are arguments of the compiled functions, none becomes a constant."""
+
+    replicas = 1
+
+    def __init__(self, variables: Sequence[keras.Variable]):
+        self._variables = list(variables)
+        self._compiled: dict[str, Any] = {}
+
+    def __call__(self, method: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *arguments: Any) -> Any:
+        (part,) = parts
+        compiled = self._compiled.setdefault(method.__name__, jax.jit(method))
+        return compiled([variable.value for variable in self._variables], *part, *arguments)

@@ -1,0 +1,117 @@
+"""Derivatives on TensorFlow: tapes, Hessian products by reverse over reverse (Pearlmutter, 1994)."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+
+from idmatters_tf.autodiff._backend import CannotVectorize, LinearMap, Tensors
+from idmatters_tf.autodiff._tensorflow_corrections import differentiable_twice
+from idmatters_tf.autodiff._tensorflow_graphs import Compiler, explained, quiet
+
+__all__ = ["Compiler", "batched", "gradient", "hessian_product", "linearize", "tensors", "vectorizing"]
+
+
+def tensors(structure: Any) -> Any:
+    """See `Backend.tensors`."""
+    return tf.nest.map_structure(lambda part: None if part is None else tf.convert_to_tensor(part), structure)
+
+
+def gradient(function: Callable[[Tensors], Any], point: Tensors) -> tuple[Any, Tensors]:
+    """See `Backend.gradient`."""
+    point = [tf.convert_to_tensor(part) for part in point]
+    with explained(), _differentiable_again():
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(point)
+            value = tf.convert_to_tensor(function(point))
+        return value, _gradient(tape, value, point)
+
+
+def linearize(
+    function: Callable[[Tensors], tuple[Tensors, Any]], point: Tensors
+) -> tuple[Tensors, Any, LinearMap, LinearMap]:
+    """See `Backend.linearize`. J v is the derivative of J^T u by u, so that it needs no forward-mode derivatives."""
+    point = [tf.convert_to_tensor(part) for part in point]
+    tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
+    with explained(), _differentiable_again(), tape:
+        tape.watch(point)
+        outputs, auxiliary = function(point)
+        outputs = [tf.convert_to_tensor(output) for output in outputs]
+    directions = [tf.zeros_like(output) for output in outputs]
+    transposing = tf.GradientTape(persistent=True, watch_accessed_variables=False)
+    with explained(), differentiable_twice(), transposing:
+        transposing.watch(directions)
+        transposed = _gradient(tape, outputs, point, directions)
+
+    def jvp(vector: Tensors) -> Tensors:
+        with explained(), _differentiable_again():
+            return _gradient(transposing, transposed, directions, vector)
+
+    def vjp(vector: Tensors) -> Tensors:
+        with explained(), _differentiable_again():
+            return _gradient(tape, outputs, point, vector)
+
+    return outputs, auxiliary, jvp, vjp
+
+
+def hessian_product(function: Callable[[Tensors], Any], point: Tensors) -> LinearMap:
+    """See `Backend.hessian_product`."""
+    point = [tf.convert_to_tensor(part) for part in point]
+    outer = tf.GradientTape(persistent=True, watch_accessed_variables=False)
+    with explained(), differentiable_twice(), outer:
+        outer.watch(point)
+        with tf.GradientTape(watch_accessed_variables=False) as inner:
+            inner.watch(point)
+            value = tf.convert_to_tensor(function(point))
+        slope = _gradient(inner, value, point)
+
+    def product(vector: Tensors) -> Tensors:
+        with explained(), differentiable_twice():
+            return _gradient(outer, slope, point, vector)
+
+    return product
+
+
+def batched(linear_map: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """See `Backend.batched`. Outside of graphs the map is traced once, for the shapes of the first call."""
+
+    def mapped(vectors: Any) -> Any:
+        return tf.vectorized_map(linear_map, vectors)
+
+    traced: list[Any] = []
+
+    def call(vectors: Any) -> Any:
+        if not tf.executing_eagerly():
+            return mapped(vectors)
+        if not traced:
+            with quiet():
+                traced.append(tf.function(mapped, autograph=False).get_concrete_function(vectors))
+        return traced[0](vectors)
+
+    return call
+
+
+@contextlib.contextmanager
+def vectorizing() -> Iterator[None]:
+    """See `Backend.vectorizing`. In graphs, recurrent layers that are not unrolled cannot be vectorized."""
+    try:
+        with quiet(logging.ERROR):
+            yield
+    except (ValueError, NotImplementedError, tf.errors.OpError) as error:
+        raise CannotVectorize(str(error)) from error
+
+
+def _gradient(tape: Any, target: Any, sources: Any, output_gradients: Any = None) -> Tensors:
+    """Return the gradient, zero where there is none; dense, because nested tapes cannot take IndexedSlices."""
+    gradients = tape.gradient(target, sources, output_gradients=output_gradients, unconnected_gradients="zero")
+    return [tf.convert_to_tensor(part) for part in gradients]
+
+
+def _differentiable_again() -> contextlib.AbstractContextManager[None]:
+    """Return `differentiable_twice` where what is computed may be differentiated: in graphs and under other tapes."""
+    if tf.executing_eagerly() and not record.could_possibly_record():
+        return contextlib.nullcontext()
+    return differentiable_twice()

@@ -1,0 +1,255 @@
+"""Derivatives of functions of tensors, Keras models and their variables, at a point.
+
+All functions here take the function and the point first:
+
+- `function` takes one argument in the structure of the point. It may be a built `keras.Model` or layer, which is called
+  as it is. It consists of Keras operations and layers, or of operations of the current backend.
+- `point` is a tensor, an array or a `keras.Variable`, or a nested structure of these, all of floating point. The
+  derivative by a variable is that by its value: the function receives tensors in place of the variables, and every
+  layer that uses the variables in it uses the same tensors.
+
+The results are tensors of the current backend in the dtypes of the point or of the outputs. Where a function does not
+depend on a tensor, its derivative is zero. The functions can be nested in each other and used inside `tf.function`,
+`jax.jit` and training steps. Without those, they are evaluated operation by operation.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from idmatters_tf._arguments import positive_integer
+from idmatters_tf._keras_types import Tensor
+from idmatters_tf.autodiff._backend import CannotVectorize, LinearMap, current_backend
+from idmatters_tf.autodiff._flat import FlatFunction
+
+DEFAULT_CHUNK = 64
+
+
+def gradient(function: Callable[[Any], Any], point: Any) -> Any:
+    """Return the gradient of a scalar function.
+
+    Args:
+        function, point: see `idmatters_tf.autodiff.functions`. The function returns a scalar.
+
+    Returns:
+        Tensors in the structure and shapes of the point.
+
+    Raises:
+        ValueError: for arguments that do not fit, and for a backend other than TensorFlow and JAX.
+
+    >>> gradient(lambda x: ops.sum(x**2), np.array([1.0, 2.0], "float32")).tolist()
+    [2.0, 4.0]
+    """
+    flat = FlatFunction(function, point)
+    _, parts = current_backend().gradient(flat.scalar, flat.point)
+    return flat.like_point(parts)
+
+
+def jvp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
+    """Return the product J v of the Jacobian with a vector: the derivative of the function along the vector.
+
+    Args:
+        function, point: see `idmatters_tf.autodiff.functions`.
+        vector: tensors or arrays in the structure and shapes of the point.
+
+    Returns:
+        Tensors in the structure and shapes of the outputs. `linearize` is faster for several products.
+
+    Raises:
+        ValueError: as `gradient`.
+    """
+    return linearize(function, point).jvp(vector)
+
+
+def vjp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
+    """Return the product J^T u of the transposed Jacobian with a vector: the gradient of <function(x), u>.
+
+    Args:
+        function, point: see `idmatters_tf.autodiff.functions`.
+        vector: tensors or arrays in the structure and shapes of the outputs.
+
+    Returns:
+        Tensors in the structure and shapes of the point.
+
+    Raises:
+        ValueError: as `gradient`.
+    """
+    flat = FlatFunction(function, point)
+
+    def projected(tensors: list[Tensor]) -> Tensor:
+        outputs, _ = flat(tensors)
+        products = [ops.sum(a * b) for a, b in zip(outputs, flat.vector_at_outputs(vector, outputs), strict=True)]
+        return functools.reduce(ops.add, products)
+
+    _, parts = current_backend().gradient(projected, flat.point)
+    return flat.like_point(parts)
+
+
+def hvp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
+    """Return the product H v of the Hessian of a scalar function with a vector (Pearlmutter, 1994).
+
+    It costs about as much as two to three gradients. For many products of a model's loss on a data set use
+    `idmatters_tf.curvature.HessianOperator`, which compiles them.
+
+    Args:
+        function, point: see `idmatters_tf.autodiff.functions`. The function returns a scalar.
+        vector: tensors or arrays in the structure and shapes of the point.
+
+    Returns:
+        Tensors in the structure and shapes of the point.
+
+    Raises:
+        ValueError: as `gradient`, and where TensorFlow lacks a second derivative.
+    """
+    flat = FlatFunction(function, point)
+    vectors = flat.vector_at_point(vector)
+    return flat.like_point(current_backend().hessian_product(flat.scalar, flat.point)(vectors))
+
+
+class Linearization:
+    """The derivative J of a function at a point, as `linearize` returns it.
+
+    The function has been evaluated once; what the products need is stored.
+
+    Attributes:
+        value: the outputs of the function at the point.
+    """
+
+    def __init__(self, flat: FlatFunction):
+        self._flat = flat
+        self._outputs, _, self._jvp, self._vjp = current_backend().linearize(flat, flat.point)
+        self.value = flat.like_outputs(self._outputs)
+
+    def jvp(self, vector: Any) -> Any:
+        """Return J v, in the structure of the outputs, for a vector in the structure of the point."""
+        return self._flat.like_outputs(self._jvp(self._flat.vector_at_point(vector)))
+
+    def vjp(self, vector: Any) -> Any:
+        """Return J^T u, in the structure of the point, for a vector in the structure of the outputs."""
+        return self._flat.like_point(self._vjp(self._flat.vector_at_outputs(vector, self._outputs)))
+
+
+def linearize(function: Callable[[Any], Any], point: Any) -> Linearization:
+    """Evaluate a function once and return its derivative as a linear map, for products from both sides.
+
+    Args:
+        function, point: see `idmatters_tf.autodiff.functions`.
+
+    Returns:
+        A `Linearization` with the attribute `value` and the methods `jvp(vector)` and `vjp(vector)`. For a scalar
+        function `value` and `vjp(1.0)` are its value and gradient.
+
+    Raises:
+        ValueError: as `gradient`, and where TensorFlow cannot differentiate the function twice: it computes J v as the
+            derivative of J^T u by u.
+
+    >>> linear = linearize(lambda x: x**3, np.array([1.0, 2.0]))
+    >>> linear.value.tolist(), linear.jvp(np.array([1.0, 1.0])).tolist()
+    ([1.0, 8.0], [3.0, 12.0])
+    """
+    return Linearization(FlatFunction(function, point))
+
+
+def jacobian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CHUNK) -> Any:
+    """Return the whole Jacobian, by products with unit vectors on the side with fewer entries.
+
+    `idmatters_tf.isometry.jacobian` is the operator that never forms the matrix.
+
+    Args:
+        function, point: see `idmatters_tf.autodiff.functions`.
+        chunk: products computed at once; memory grows with it.
+
+    Returns:
+        For one tensor of outputs and one tensor as point, a tensor of shape `output.shape + point.shape`. Else such
+        tensors in the structure of the outputs, each replaced by the structure of the point.
+
+    Raises:
+        ValueError: as `linearize`, and for shapes that are not known, as inside of some graphs.
+
+    >>> jacobian(lambda x: ops.stack([x[0] * x[1], x[0]]), np.array([2.0, 3.0])).tolist()
+    [[3.0, 2.0], [1.0, 0.0]]
+    """
+    chunk, flat = positive_integer("chunk", chunk), FlatFunction(function, point)
+    outputs, _, forward, transposed = current_backend().linearize(flat, flat.point)
+    if _entries(flat.point) < _entries(outputs):
+        columns = _rows(forward, flat.point, chunk)
+        rows = [
+            [_exchanged(column[place], len(part.shape)) for column, part in zip(columns, flat.point, strict=True)]
+            for place in range(len(outputs))
+        ]
+    else:
+        rows = _rows(transposed, outputs, chunk)
+    return flat.like_outputs([flat.like_point(row) for row in rows])
+
+
+def hessian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CHUNK) -> Any:
+    """Return the whole Hessian of a scalar function, by products with unit vectors.
+
+    Args:
+        function, point: see `idmatters_tf.autodiff.functions`. The function returns a scalar.
+        chunk: products computed at once; memory grows with it.
+
+    Returns:
+        For one tensor as point, a tensor of shape `point.shape + point.shape`. Else such tensors in the structure of
+        the point, each replaced by the structure of the point: `found["a"]["b"]` is the derivative by "a" and "b".
+
+    Raises:
+        ValueError: as `hvp`, and for shapes that are not known, as inside of some graphs.
+
+    >>> hessian(lambda x: x[0] ** 2 * x[1], np.array([1.0, 3.0])).tolist()
+    [[6.0, 2.0], [2.0, 0.0]]
+    """
+    chunk, flat = positive_integer("chunk", chunk), FlatFunction(function, point)
+    product = current_backend().hessian_product(flat.scalar, flat.point)
+    return flat.like_point([flat.like_point(row) for row in _rows(product, flat.point, chunk)])
+
+
+def _rows(linear_map: LinearMap, sources: Sequence[Tensor], chunk: int) -> list[list[Tensor]]:
+    """Return the matrix of a linear map, by source and by result: tensors of shape `source.shape + result.shape`."""
+    backend, total = current_backend(), _entries(sources)
+    shapes = [tuple(source.shape) for source in sources]
+    bounds = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)]).tolist()
+    apply, found = backend.batched(linear_map), []
+    # All chunks have the same size, so that one graph serves all; the last one begins earlier.
+    chunk = min(chunk, total)
+    for start in range(0, total, chunk):
+        first = min(start, total - chunk)
+        units = np.zeros((chunk, total))
+        units[np.arange(chunk), np.arange(first, first + chunk)] = 1
+        vectors = [
+            ops.convert_to_tensor(units[:, bounds[place] : bounds[place + 1]].reshape(chunk, *shape), source.dtype)
+            for place, (shape, source) in enumerate(zip(shapes, sources, strict=True))
+        ]
+        try:
+            with backend.vectorizing():
+                products = apply(vectors)
+        except CannotVectorize:
+            single = [linear_map([vector[place] for vector in vectors]) for place in range(chunk)]
+            products = [ops.stack(parts) for parts in zip(*single, strict=True)]
+        found.append([product[start - first :] for product in products])
+    results = [parts[0] if len(parts) == 1 else ops.concatenate(parts) for parts in zip(*found, strict=True)]
+    return [
+        [ops.reshape(part[bounds[place] : bounds[place + 1]], (*shape, *part.shape[1:])) for part in results]
+        for place, shape in enumerate(shapes)
+    ]
+
+
+def _entries(tensors: Sequence[Tensor]) -> int:
+    """Return the number of entries of tensors.
+
+    Raises:
+        ValueError: for shapes that are not known.
+    """
+    if any(size is None for tensor in tensors for size in tensor.shape):
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise ValueError(f"Whole matrices need tensors of known shapes. Received: {shapes}. Use jvp, vjp or hvp.")
+    return sum(int(np.prod(tensor.shape)) for tensor in tensors)
+
+
+def _exchanged(tensor: Tensor, axes: int) -> Tensor:
+    """Return a tensor with its first axes behind the others."""
+    order = list(range(len(tensor.shape)))
+    return ops.transpose(tensor, order[axes:] + order[:axes])

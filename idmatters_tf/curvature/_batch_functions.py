@@ -1,0 +1,107 @@
+"""The loss, its gradient and products of matrices with vectors on one batch, as functions of the variables' values."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from idmatters_tf._keras_internals import mask_of, set_mask
+from idmatters_tf._keras_types import Tensor
+from idmatters_tf.autodiff._backend import Backend, LinearMap
+from idmatters_tf.curvature._objective import Objective
+
+
+class BatchFunctions:
+    """Functions to be compiled. Their sums over the batches are those of the data.
+
+    All methods take the values of the objective's variables and of all others, a batch and the scales: the factors of
+    the sums of the loss's terms and, last, of the penalties; for `fisher`, of the sum of g g^T. The vectors of the
+    matrices are one vector (P,), of which the product is a list of tensors like the variables, or several, (k, P).
+    """
+
+    def __init__(self, objective: Objective, backend: Backend):
+        self._objective, self._backend = objective, backend
+
+    def value(self, values: Sequence[Tensor], batch: Any, scales: Tensor) -> Tensor:
+        """Return the part of the loss that the batch contributes."""
+        theta, others = self._separate(values)
+        return self._objective.value(theta, batch, scales, others=others)
+
+    def loss_and_gradient(
+        self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Tensor, offset: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the same and its gradient, (P,). See `Products.loss_and_gradient` for the arguments."""
+        theta, others = self._separate(values)
+        theta = [value + part for value, part in zip(theta, self._objective.split(offset), strict=True)]
+        value, gradient = self._backend.gradient(
+            lambda theta: self._objective.value(theta, batch, scales, draw, others), theta
+        )
+        return value, self._objective.flatten(gradient)
+
+    def hessian(self, values: Sequence[Tensor], batch: Any, scales: Tensor, vectors: Tensor) -> Any:
+        """Return products of the Hessian with vectors."""
+        theta, others = self._separate(values)
+        product = self._backend.hessian_product(
+            lambda theta: self._objective.value(theta, batch, scales, others=others), theta
+        )
+        return self._mapped(product, vectors)
+
+    def gauss_newton(self, values: Sequence[Tensor], batch: Any, scales: Tensor, vectors: Tensor) -> Any:
+        """Return products of the Gauss-Newton matrix with vectors, J^T H J and the Hessian of the penalties."""
+        theta, others = self._separate(values)
+        found: dict[str, Any] = {}
+
+        def outputs_at(theta: list[Tensor]) -> tuple[list[Tensor], Any]:
+            found["structure"], penalties = self._objective.forward(theta, batch, others=others)
+            found["penalized"] = penalties is not None
+            outputs = keras.tree.flatten(found["structure"])
+            return outputs, [mask_of(output) for output in outputs]
+
+        def loss_at(outputs: list[Tensor]) -> Tensor:
+            # The masks belong to the tensors that the model returns, not to those that stand for them here.
+            for output, mask in zip(outputs, masks, strict=True):
+                if mask is not None:
+                    set_mask(output, mask)
+            return self._objective.data_loss(
+                batch, keras.tree.pack_sequence_as(found["structure"], outputs), scales[:-1]
+            )
+
+        def penalty_at(theta: list[Tensor]) -> Tensor:
+            return self._objective.forward(theta, batch, others=others)[1] * scales[-1]
+
+        outputs, masks, jvp, vjp = self._backend.linearize(outputs_at, theta)
+        curved = self._backend.hessian_product(loss_at, outputs)
+        added = self._backend.hessian_product(penalty_at, theta) if found["penalized"] else None
+
+        def product(vector: list[Tensor]) -> list[Tensor]:
+            transposed = vjp(curved(jvp(vector)))
+            if added is None:
+                return transposed
+            return [part + other for part, other in zip(transposed, added(vector), strict=True)]
+
+        return self._mapped(product, vectors)
+
+    def fisher(self, values: Sequence[Tensor], batch: Any, scales: Tensor, vectors: Tensor) -> Any:
+        """Return products of the sum of g g^T with vectors, g the gradients of the examples."""
+        theta, others = self._separate(values)
+
+        def losses_at(theta: list[Tensor]) -> tuple[list[Tensor], Tensor | None]:
+            outputs, _ = self._objective.forward(theta, batch, others=others)
+            losses, weights = self._objective.example_losses(batch, outputs, scales[:-1])
+            return [losses], weights
+
+        _, weights, jvp, vjp = self._backend.linearize(losses_at, theta)
+        factor = scales[-1] if weights is None else scales[-1] * weights
+        return self._mapped(lambda vector: vjp([factor * jvp(vector)[0]]), vectors)
+
+    def _mapped(self, linear_map: LinearMap, vectors: Tensor) -> Any:
+        """Return tensors like the variables for a vector (P,), and (k, P) for k vectors."""
+        flat, split = self._objective.flatten, self._objective.split
+        if len(vectors.shape) == 1:
+            return linear_map(split(vectors))
+        return self._backend.batched(lambda vector: flat(linear_map(split(vector))))(vectors)
+
+    def _separate(self, values: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the values of the objective's variables, and those of all others."""
+        count = len(self._objective.variables)
+        return list(values[:count]), list(values[count:])
