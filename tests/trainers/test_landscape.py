@@ -141,19 +141,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, message)
     assert not (tmp_path / "run").exists()
 
 
-def test_help_imports_nothing_heavy(program, tmp_path):
-    code = (
-        "import sys; from trainers.landscape import __main__ as landscape\n"
-        "try: landscape.main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "print([name for name in ('numpy', 'tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"
-    )
-    (tmp_path / "script.py").write_text(code)
-    result = program("script", env={"PYTHONPATH": str(tmp_path)})
-    assert "(default: 4 8 16 32 64)" in result.stdout
-    assert result.stdout.splitlines()[-1] == "[]"
-
-
 @pytest.mark.parametrize("determinant", [1, -1])
 @pytest.mark.parametrize("dim", [1, 2, 5])
 def test_random_targets_are_as_asked(dim, determinant):
