@@ -112,19 +112,6 @@ def test_sizes_that_are_impossible_are_named_in_the_figure():
     assert [text.get_text() for axes in figure.axes for text in axes.texts] == ["impossible: k = 4"]
 
 
-def test_help_imports_nothing_heavy(program, tmp_path):
-    code = (
-        "import sys; from trainers.expressivity import __main__ as expressivity\n"
-        "try: expressivity.main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "print([name for name in ('numpy', 'tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"
-    )
-    (tmp_path / "script.py").write_text(code)
-    result = program("script", env={"PYTHONPATH": str(tmp_path)})
-    assert "(default: 32)" in result.stdout
-    assert result.stdout.splitlines()[-1] == "[]"
-
-
 def test_the_example_takes_a_csv_file_and_arrays(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("kind,length,mass\n" + "".join(f"{'ab'[i % 2]},{i / 7:.3f},{i % 5}\n" for i in range(40)))

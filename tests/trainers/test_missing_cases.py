@@ -26,7 +26,7 @@ def test_targets_and_depths_that_are_left_out_are_named():
 
 
 def test_theorems_that_promise_nothing_are_named():
-    rows = [row for path in certified.paths(random_target(2, 2.0, 1, 0), 3, 20) for row in certified.measure(path)]
+    rows = [row for path in certified.paths(random_target(2, 2.0, 1, 0), 3, 20) for row in certified.measure(*path)]
     labels = [text.get_text() for text in certified.draw_steps(rows).legends[0].get_texts()]
     promising = {row.theorem for row in rows if row.promised_steps is not None}
     assert 0 < len(promising) < len(certified.COLORS)

@@ -1,4 +1,4 @@
-"""How the programs of experiments open their runs."""
+"""Command lines of the programs of experiments, and opening of their runs."""
 
 import dataclasses
 import os
@@ -70,3 +70,22 @@ def test_a_run_of_a_training_program_is_not_overwritten(tmp_path):
         run.start({}, DATA, "trainers.cifar")
     with pytest.raises(UsageError, match=r"is a run of trainers.cifar"), open_run(tmp_path, {}, overwrite=True):
         pass
+
+
+def test_help_imports_nothing_heavy(program, tmp_path):
+    code = (
+        "import sys\n"
+        "from trainers.expressivity import __main__ as expressivity\n"
+        "from trainers.landscape import __main__ as landscape\n"
+        "from trainers.shortcuts import __main__ as shortcuts\n"
+        "programs = ((landscape,), (expressivity,), (shortcuts,), (shortcuts, 'sweep'), (shortcuts, 'theorem1'))\n"
+        "for program, *command in programs:\n"
+        "    try: program.main([*command, '--help'])\n"
+        "    except SystemExit: pass\n"
+        "print([name for name in ('numpy', 'tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"
+    )
+    (tmp_path / "script.py").write_text(code)
+    result = program("script", env={"PYTHONPATH": str(tmp_path)})
+    for default in ("4 8 16 32 64", "32", "4 8 16 32 64 96"):
+        assert f"(default: {default})" in result.stdout
+    assert result.stdout.splitlines()[-1] == "[]"

@@ -118,20 +118,6 @@ def test_norms_of_runs_of_any_training_program(tmp_path):
             training_norms.EXPERIMENT.run((without,), None)
 
 
-def test_help_imports_nothing_heavy(program, tmp_path):
-    code = (
-        "import sys; from trainers.shortcuts import __main__ as shortcuts\n"
-        "for arguments in (['--help'], ['sweep', '--help'], ['theorem1', '--help']):\n"
-        "    try: shortcuts.main(arguments)\n"
-        "    except SystemExit: pass\n"
-        "print([name for name in ('numpy', 'tensorflow', 'keras', 'matplotlib', 'scipy') if name in sys.modules])"
-    )
-    (tmp_path / "script.py").write_text(code)
-    result = program("script", env={"PYTHONPATH": str(tmp_path)})
-    assert "(default: 4 8 16 32 64 96)" in result.stdout
-    assert result.stdout.splitlines()[-1] == "[]"
-
-
 def test_data_are_white_and_one_hot():
     statistics = PROBLEM.statistics
     np.testing.assert_allclose(statistics.sxx, np.eye(10), atol=1e-12)

@@ -1,4 +1,8 @@
-"""Description of an experiment: its cases, the measurement of one case, figures, verdict and scalars."""
+"""Description of an experiment: its cases, the measurement of one case, figures, verdict and scalars.
+
+An experiment is a module with a dataclass for the rows of its table, the functions `cases`, `measure`, `verdict` and
+`draw`, and a constant `EXPERIMENT` that names them. `trainers.experiments.results.run_experiment` runs it.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence

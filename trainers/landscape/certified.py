@@ -22,6 +22,7 @@ SPACING = 1.2
 # Below the largest rate that a theorem allows.
 BELOW = 0.999
 
+Floats = NDArray[np.float64]
 COLORS = {
     "jacobians": "tab:blue",
     "dominance": "tab:green",
@@ -29,25 +30,6 @@ COLORS = {
     "zero-asymmetric": "tab:orange",
     "positive definite": "tab:red",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Path:
-    """One descent that is certified.
-
-    Attributes:
-        name: start and target.
-        W: the start, (units, 1, d, d), with shortcuts.
-        R: the target.
-        rate: the learning rate.
-        most_steps: after which it ends in any case.
-    """
-
-    name: str
-    W: NDArray[np.float64]
-    R: NDArray[np.float64]
-    rate: float
-    most_steps: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,62 +67,65 @@ class CertifiedRow:
     measured_steps: int | None
 
 
-def paths(R: NDArray[np.float64], depth: int, steps: int) -> list[Path]:
+def paths(R: Floats, depth: int, steps: int) -> list[tuple[str, Floats, Floats, float, int]]:
     """Return runs from the identity and from the zero-asymmetric start, with rates of practice and of theorems.
 
     Args:
         R: a target with positive determinant.
         depth: layers.
         steps: largest number of steps with a rate of practice.
+
+    Returns:
+        The arguments of `measure` for each run.
     """
     d = len(R)
     identity = linear.initial_weights("zero", depth, 1, d)
     asymmetric = linear.initial_weights("zero-asymmetric", depth, 1, d, shortcut=True)
     values, vectors = np.linalg.eigh(R.T @ R)
     definite = vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
+    certified = linear.certificates(identity, np.eye(d), definite, 0.0)["positive definite"].largest_rate
+    slow = linear.certificates(asymmetric, np.eye(d), R, 0.0)["zero-asymmetric"].largest_rate
     found = [
-        _at_its_own_rate("positive definite", "identity start, positive definite target", identity, definite, steps),
-        Path("identity start, det > 0", identity, R, learning_rate(R, depth), steps),
-        Path("zero-asymmetric start, a rate of practice", asymmetric, R, learning_rate(R, depth), steps),
-        _at_its_own_rate("zero-asymmetric", "zero-asymmetric start, the theorem's rate", asymmetric, R, 40 * steps),
+        ("identity start, positive definite target", identity, definite, BELOW * certified, steps),
+        ("identity start, det > 0", identity, R, learning_rate(R, depth), steps),
+        ("zero-asymmetric start, a rate of practice", asymmetric, R, learning_rate(R, depth), steps),
+        ("zero-asymmetric start, the theorem's rate", asymmetric, R, BELOW * slow, 40 * steps),
     ]
     # Without the first one where rounding leaves R's positive definite factor singular.
-    return [path for path in found if np.isfinite(path.rate)]
-
-
-def _at_its_own_rate(theorem: str, name: str, W: NDArray[np.float64], R: NDArray[np.float64], most_steps: int) -> Path:
-    largest = linear.certificates(W, np.eye(len(R)), R, 0.0)[theorem].largest_rate
-    return Path(name, W, R, BELOW * largest, most_steps)
+    return [run for run in found if np.isfinite(run[3])]
 
 
 def cases(targets: Targets, settings: Settings) -> Cases:
     """Yield each of `paths` for the first target with a positive determinant."""
     for R in list(targets.positive.values())[:1]:
-        for path in paths(R, min(settings.networks.depths), settings.networks.steps):
-            yield (path,)
+        yield from paths(R, min(settings.networks.depths), settings.networks.steps)
 
 
-def measure(run: Path) -> Iterator[CertifiedRow]:
+def measure(name: str, W: Floats, R: Floats, rate: float, most_steps: int) -> Iterator[CertifiedRow]:
     """Compute certificates and contractions along a run.
 
     Args:
-        run: one of `paths`.
+        name: start and target.
+        W: the start, (units, 1, d, d), with shortcuts.
+        R: the target.
+        rate: the learning rate.
+        most_steps: number of steps after which the run ends in any case.
     """
-    moments = np.eye(len(run.R)), run.R
-    W, step, reached, points = run.W, 0, None, []
+    moments = np.eye(len(R)), R
+    step, reached, points = 0, None, []
     while True:
         risk = linear.excess_risk(W, *moments)
         if not risk:
             # At the optimum, as from the start on where R = I.
             break
         ahead = max(1, round((SPACING - 1) * step))
-        found = linear.gradient_descent(W[None], *moments, run.rate, ahead)
+        found = linear.gradient_descent(W[None], *moments, rate, ahead)
         risks = found.excess_risk[0]
-        points.append((step, risk, 1 - float(risks[1]) / risk, linear.certificates(W, *moments, run.rate)))
+        points.append((step, risk, 1 - float(risks[1]) / risk, linear.certificates(W, *moments, rate)))
         start, goal = points[0][1], GOAL * points[0][1]
         if (risks <= goal).any():
             reached = step + int(np.argmax(risks <= goal))
-        if reached is not None or step + ahead > run.most_steps:
+        if reached is not None or step + ahead > most_steps:
             break
         W, step = found.weights[0], step + ahead
     if not points:
@@ -153,9 +138,9 @@ def measure(run: Path) -> Iterator[CertifiedRow]:
             certificate = at_start if here.scope == "run" else here
             promised_steps = at_start.steps(start, goal)
             yield CertifiedRow(
-                run=run.name,
-                depth=len(run.W),
-                rate=run.rate,
+                run=name,
+                depth=len(W),
+                rate=rate,
                 step=step,
                 risk=2 * risk,
                 theorem=theorem,

@@ -16,6 +16,6 @@ from trainers.landscape import (
     zero_asymmetric,
 )
 
-MODULES = (factorization, descent, augmentation, regularization, zero_asymmetric, certified, promises)
-MODULES += (projected, flow, depth_laws, update_laws, block_norms)
-EXPERIMENTS: tuple[AnyExperiment, ...] = tuple(module.EXPERIMENT for module in MODULES)
+_MODULES = (factorization, descent, augmentation, regularization, zero_asymmetric, certified, promises)
+_MODULES += (projected, flow, depth_laws, update_laws, block_norms)
+EXPERIMENTS: tuple[AnyExperiment, ...] = tuple(module.EXPERIMENT for module in _MODULES)

@@ -21,23 +21,6 @@ MARKERS = "ovs^DP*"
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """One descent at the largest rate that its theorem allows.
-
-    Attributes:
-        theorem: see `linear.certificates`.
-        W: the start, a plain network (layers, 1, d, d).
-        R: the target.
-        rate: the learning rate.
-    """
-
-    theorem: str
-    W: NDArray[np.float64]
-    R: NDArray[np.float64]
-    rate: float
-
-
-@dataclasses.dataclass(frozen=True)
 class PromiseRow:
     """One theorem's promise for one run.
 
@@ -58,69 +41,58 @@ class PromiseRow:
     measured: int | None
 
 
-def runs() -> Iterator[Run]:
-    """Yield runs from the identity to positive definite targets, and from balanced and zero-asymmetric starts."""
+def runs() -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield (theorem, W, R) from the identity to positive definite targets, and of balanced and zero-asymmetric starts.
+
+    The start W is a plain network (layers, 1, d, d).
+    """
     for condition in (2.0, 10.0):
         factor = random_target(3, condition**0.5, 1, 0)
         R = factor @ factor.T
         for depth in (2, 4, 8, 16):
-            yield _at_its_own_rate("positive definite", linear.initial_weights("identity", depth, 1, 3), (R + R.T) / 2)
+            yield "positive definite", linear.initial_weights("identity", depth, 1, 3), (R + R.T) / 2
     for margin, depth, dim in ((0.95, 1, 1), (0.8, 1, 1), (0.95, 1, 2), (0.95, 2, 1)):
         R = np.eye(dim)
-        W = np.eye(dim) + linear.factorize((1 - (1 - margin) / dim**0.5) * R, depth)[:, None]
-        yield _at_its_own_rate("balanced", W, R)
+        yield "balanced", np.eye(dim) + linear.factorize((1 - (1 - margin) / dim**0.5) * R, depth)[:, None], R
     for sign in (1, -1):
-        R = random_target(3, 2.0, sign, 0)
         for depth in (3, 9):
-            yield _at_its_own_rate("zero-asymmetric", linear.initial_weights("zero-asymmetric", depth, 1, 3), R)
-
-
-def _at_its_own_rate(theorem: str, W: NDArray[np.float64], R: NDArray[np.float64]) -> Run:
-    largest = linear.certificates(W, np.eye(len(R)), R, 0.0, shortcut=False)[theorem].largest_rate
-    return Run(theorem, W, R, largest * BELOW)
+            yield (
+                "zero-asymmetric",
+                linear.initial_weights("zero-asymmetric", depth, 1, 3),
+                random_target(3, 2.0, sign, 0),
+            )
 
 
 def cases(targets: Targets, settings: Settings) -> Cases:
     """Yield each of `runs`, the same for all random targets: they are made for the theorems."""
     if not settings.targets.target:
         for run in runs():
-            yield run, 60 * settings.networks.steps
+            yield *run, 60 * settings.networks.steps
 
 
-def measure(run: Run, most_steps: int) -> list[PromiseRow]:
-    """Continue a run until a tenth of its excess risk is left.
+def measure(theorem: str, W: NDArray[np.float64], R: NDArray[np.float64], most_steps: int) -> list[PromiseRow]:
+    """Train at the largest rate that a theorem allows until a tenth of the excess risk is left.
 
     Args:
-        run: one of `runs`.
-        most_steps: number of steps after which it is cut off.
+        theorem, W, R: one of `runs`.
+        most_steps: number of steps after which the run is cut off.
     """
-    moments = np.eye(len(run.R)), run.R
-    certificate = linear.certificates(run.W, *moments, run.rate, shortcut=False)[run.theorem]
-    start = linear.excess_risk(run.W, *moments, shortcut=False)
+    moments = np.eye(len(R)), R
+    rate = linear.certificates(W, *moments, 0.0, shortcut=False)[theorem].largest_rate * BELOW
+    certificate = linear.certificates(W, *moments, rate, shortcut=False)[theorem]
+    start = linear.excess_risk(W, *moments, shortcut=False)
     promised = certificate.steps(start, GOAL * start)
-    row = PromiseRow(
-        theorem=run.theorem,
-        depth=len(run.W),
-        dim=len(run.R),
-        condition=float(np.linalg.cond(run.R)),
-        rate=run.rate,
-        promised=promised,
-        measured=_steps_to(run, GOAL * start, int(min(promised, most_steps))),
-    )
-    return [row]
-
-
-def _steps_to(run: Run, goal: float, most: int) -> int | None:
-    """Return the steps to the goal, counted in hundredths of `most`, or None if `most` are not enough."""
-    W, every = run.W[None], max(1, most // 100)
+    # The steps are counted in hundredths of the largest number.
+    most, measured, networks = int(min(promised, most_steps)), None, W[None]
+    every = max(1, most // 100)
     for done in range(0, most, every):
-        found = linear.gradient_descent(
-            W, np.eye(len(run.R)), run.R, run.rate, every, shortcut=False, record_every=every
-        )
-        W = found.weights
-        if found.excess_risk[0, -1] <= goal:
-            return done + every
-    return None
+        found = linear.gradient_descent(networks, *moments, rate, every, shortcut=False, record_every=every)
+        networks = found.weights
+        if found.excess_risk[0, -1] <= GOAL * start:
+            measured = done + every
+            break
+    condition = float(np.linalg.cond(R))
+    return [PromiseRow(theorem, len(W), len(R), condition, rate, promised, measured)]
 
 
 def verdict(rows: Sequence[PromiseRow]) -> Verdict:
