@@ -1,7 +1,7 @@
 """The layout of the all-convolutional residual networks near the identity, apart from Keras.
 
-One dataclass for whatever needs it: the builders in `identity`, `cifar` and `imagenet`, the count
-of operations in `idmatters_tf.models.cost`, and the command lines of the programs.
+One dataclass for the builders in `identity`, `cifar` and `imagenet`, the count of operations in
+`idmatters_tf.models.cost`, and the command lines of the programs. An ablation is a field of it.
 """
 
 import dataclasses
@@ -24,9 +24,25 @@ class Layout:
         blocks: the number of residual blocks of each stage.
         widths: the channels of each stage.
         strides: of each stage's first block; the others have stride 1.
-        stem, stem_size, stem_strides: channels, kernel size and stride of the first convolution.
-        bias, shortcut, head, norm, norm_first, norm_momentum, initializer, branch_scale, negative_slope: see
-            `idmatters_tf.models.cifar.identity_resnet`.
+        stem, stem_size, stem_strides: channels, kernel size and stride of the first convolution, which has no
+            activation.
+        bias: whether the stem and the 3x3 convolutions have biases.
+        shortcut: "pad", "projection", or "none" for the standard parameterisation without skips.
+        head: "random" for the paper's frozen N(0, 1/fan_in) matrix, "trained" for a trained one (with a bias) that
+            starts uniform with the same variance, as that of the paper's base code, "zero" for a trained one that
+            starts at zero: with blocks near the identity the zero-asymmetric start of Wu, Wang & Ma (arXiv 1911.00645).
+        norm: None, or "batch" for batch normalisation after every 3x3 convolution; "synchronized" takes its statistics
+            over all replicas of a `tf.distribute` strategy.
+        norm_first: batch normalisation before each convolution of a branch and before the average over space, as in
+            the paper's base code, rather than behind each convolution.
+        norm_momentum: of batch normalisation's moving averages; 0.9 in the paper's base code.
+        initializer: of the residual convolutions: "identity" for N(0, (1/(k^2 c))^2), "standard" for
+            N(0, (1/(k sqrt c))^2), or "fixup" (Zhang et al., 2019): He's divided by sqrt(branches) for the first
+            convolution of a branch, zeros for the second and for a trained head. The method's multipliers are
+            `branch_scale=1.0`, its biases (one each there, one a channel here) `bias=True`.
+        branch_scale: None, or where a trained factor on each branch starts: 0.0 with `initializer="standard"` is
+            SkipInit (De & Smith, 2020) and ReZero (Bachlechner et al., 2020).
+        negative_slope: of the ReLUs, 0.1 in the paper's base code; the paper says ReLU, which is 0.
 
     Raises:
         ValueError: stages are missing, the stages of `blocks`, `widths` and `strides` differ in number, or a value is
@@ -62,6 +78,7 @@ class Layout:
         for argument in ("blocks", "widths"):
             for stage, value in enumerate(getattr(self, argument)):
                 positive_integer(f"{argument}[{stage}]", value)
+        one_of("shortcut", self.shortcut, get_args(Shortcut))
         one_of("initializer", self.initializer, get_args(Initializer))
         one_of("head", self.head, get_args(Head))
 
