@@ -12,11 +12,8 @@ from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf.initializers import mixed_seed
 from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.layers.basic_block import batch_normalization
+from idmatters_tf.models.layout import densenet_layers
 from idmatters_tf.models.resnet import logits
-
-
-# Huang et al., Table 1: the layers of each dense block of the networks for ImageNet.
-IMAGENET_LAYERS = {121: (6, 12, 24, 16), 169: (6, 12, 32, 32), 201: (6, 12, 48, 32)}
 
 
 def densenet(
@@ -62,7 +59,7 @@ def densenet(
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    layers = layers_per_block(depth, bottleneck)
+    layers = densenet_layers(depth, bottleneck)
     positive_integer("growth", growth)
     positive_integer("classes", classes)
     compression = (0.5 if bottleneck else 1.0) if compression is None else compression
@@ -117,21 +114,3 @@ def densenet(
             features = keras.layers.AveragePooling2D(2, name=f"{at}_pool")(features)
     outputs = logits(normalized(features, "last"), classes, regularizer, seed)
     return keras.Model(inputs, outputs, name=name)
-
-
-def layers_per_block(depth: int, bottleneck: bool) -> tuple[int, ...]:
-    """Return the number of layers of each dense block.
-
-    Raises:
-        ValueError: there is no such network of this depth.
-    """
-    if bottleneck and depth in IMAGENET_LAYERS:
-        return IMAGENET_LAYERS[depth]
-    unit = 6 if bottleneck else 3
-    if positive_integer("depth", depth) < unit + 4 or (depth - 4) % unit:
-        raise ValueError(
-            f"Argument `depth` must be {unit} n + 4 for n layers per block"
-            f"{' with bottlenecks, or 121, 169 or 201 for ImageNet' if bottleneck else ', e.g. 40, 100'}. "
-            f"Received: depth={depth}"
-        )
-    return ((depth - 4) // unit,) * 3

@@ -1,4 +1,4 @@
-"""The layout of the all-convolutional residual networks near the identity, apart from Keras.
+"""The layouts of the networks, apart from Keras: above all that of the all-convolutional ones near the identity.
 
 One dataclass for the builders in `identity`, `cifar` and `imagenet`, the count of operations in
 `idmatters_tf.models.cost`, and the command lines of the programs. An ablation is a field of it.
@@ -102,3 +102,43 @@ CIFAR = cifar_layout(9, (64, 128, 256), 16)
 """Table 1 of Hardt & Ma."""
 IMAGENET = imagenet_layout((3, 4, 6, 3), (80, 168, 328, 672), 64)
 """Section 4.2 of Hardt & Ma; the widths are made to give the 35.7M parameters of the paper."""
+
+
+RESNET_IMAGENET = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+"""He et al. (2015), Table 1: the blocks of each stage of the networks for ImageNet, by depth."""
+DENSENET_IMAGENET = {121: (6, 12, 24, 16), 169: (6, 12, 32, 32), 201: (6, 12, 48, 32)}
+"""Huang et al. (2016), Table 1: the layers of each dense block of the networks for ImageNet, by depth."""
+
+
+def resnet_blocks(depth: int) -> tuple[int, ...]:
+    """Return the number of blocks of each stage of `resnet.resnet` and `resnet.preresnet`.
+
+    Raises:
+        ValueError: there is no such network of this depth.
+    """
+    if depth in RESNET_IMAGENET:
+        return RESNET_IMAGENET[depth]
+    if positive_integer("depth", depth) < 8 or (depth - 2) % 6:
+        raise ValueError(
+            f"Argument `depth` must be 6 n + 2 for n blocks per stage, e.g. 20, 32, 56, 110, or 18 or 34 for ImageNet. "
+            f"Received: depth={depth}"
+        )
+    return ((depth - 2) // 6,) * 3
+
+
+def densenet_layers(depth: int, bottleneck: bool) -> tuple[int, ...]:
+    """Return the number of layers of each dense block of `densenet.densenet`.
+
+    Raises:
+        ValueError: there is no such network of this depth.
+    """
+    if bottleneck and depth in DENSENET_IMAGENET:
+        return DENSENET_IMAGENET[depth]
+    unit = 6 if bottleneck else 3
+    if positive_integer("depth", depth) < unit + 4 or (depth - 4) % unit:
+        raise ValueError(
+            f"Argument `depth` must be {unit} n + 4 for n layers per block"
+            f"{' with bottlenecks, or 121, 169 or 201 for ImageNet' if bottleneck else ', e.g. 40, 100'}. "
+            f"Received: depth={depth}"
+        )
+    return ((depth - 4) // unit,) * 3

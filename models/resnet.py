@@ -14,12 +14,10 @@ from idmatters_tf.initializers import mixed_seed
 from idmatters_tf.layers import BasicBlock2D
 from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.layers.basic_block import batch_normalization
-from idmatters_tf.models.layout import Shortcut
+from idmatters_tf.models.layout import RESNET_IMAGENET, Shortcut, resnet_blocks
 
 WIDTHS = (16, 32, 64)
 IMAGENET_WIDTHS = (64, 128, 256, 512)
-# He et al. (2015), Table 1.
-IMAGENET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
 def resnet(
@@ -92,7 +90,7 @@ def _network(
     seed: int,
     name: str,
 ) -> keras.Model:
-    blocks = blocks_per_stage(depth)
+    blocks = resnet_blocks(depth)
     positive_integer("classes", classes)
     one_of("shortcut", shortcut, get_args(Shortcut))
     one_of("norm", norm, ("batch", "synchronized"))
@@ -101,7 +99,7 @@ def _network(
     def initializer(*salt: int) -> Initializer:
         return keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal", mixed_seed(seed, *salt))
 
-    is_large = depth in IMAGENET_BLOCKS
+    is_large = depth in RESNET_IMAGENET
     widths = IMAGENET_WIDTHS if is_large else WIDTHS
     inputs = keras.Input(input_shape, name="images")
     features = keras.layers.Conv2D(
@@ -139,22 +137,6 @@ def _network(
             batch_normalization(regularizer, norm, name="last_norm")(features)
         )
     return keras.Model(inputs, logits(features, classes, regularizer, seed), name=name)
-
-
-def blocks_per_stage(depth: int) -> tuple[int, ...]:
-    """Return the number of blocks of each stage of `resnet` and `preresnet`.
-
-    Raises:
-        ValueError: there is no such network of this depth.
-    """
-    if depth in IMAGENET_BLOCKS:
-        return IMAGENET_BLOCKS[depth]
-    if positive_integer("depth", depth) < 8 or (depth - 2) % 6:
-        raise ValueError(
-            f"Argument `depth` must be 6 n + 2 for n blocks per stage, e.g. 20, 32, 56, 110, or 18 or 34 for ImageNet. "
-            f"Received: depth={depth}"
-        )
-    return ((depth - 2) // 6,) * 3
 
 
 def logits(features: Tensor, classes: int, regularizer: Regularizer, seed: int) -> Tensor:
