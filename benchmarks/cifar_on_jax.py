@@ -48,8 +48,9 @@ from idmatters_tf.models.densenet import densenet
 from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 from idmatters_tf.models.resnet import preresnet, resnet
 from idmatters_tf.optimizers import Momentum, Muon
-from trainers.training.networks import NORMALIZER_FREE
+from trainers.networks import NormalizerFree
 
+NORMALIZER_FREE = {**NormalizerFree.recipes["cifar"], "blocks": 3, "branch_gain": 0.2, "last_kernel_size": 1}
 NETWORKS = {
     "identity": identity_resnet,
     "normalizer-free": normalizer_free_resnet,

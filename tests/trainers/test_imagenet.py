@@ -9,8 +9,8 @@ import pytest
 from tests.support.images import make_tree
 from tests.support.processes import assert_same_run, records, start, tensors, wait_until
 from tests.support.programs import run_here
-from trainers.cli.settings import as_dict, defaults
-from trainers.imagenet import PRESETS, ImageNet, ImageNetSettings, main
+from trainers.cli.settings import as_dict
+from trainers.imagenet import PRESETS, ImageNet, main
 from trainers.training.checkpoints import saved_steps
 from trainers.training.schedule import decay_steps
 
@@ -129,7 +129,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):
 
 def test_the_paper_s_recipe_is_the_default():
     expected = {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 256, "steps": 700_000, "decay_factor": 0.94}
-    assert {name: defaults(ImageNetSettings)[name] for name in expected} == expected
+    assert {name: as_dict(ImageNet.resolve({}, {}))[name] for name in expected} == expected
     drops = decay_steps(700_000, 1_281_167, 256, 2)
     # A decay at the first step that has seen 2, 4, ... epochs.
     assert (drops[0], drops[1], len(drops)) == (10_010, 20_019, 69)
