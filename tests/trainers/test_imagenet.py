@@ -136,3 +136,23 @@ def test_the_paper_s_recipe_is_the_default():
     assert decay_steps(10, 100, 20, 1) == (5,)
     assert decay_steps(5, 100, 20, 1) == ()
     assert as_dict(ImageNet.resolve(PRESETS["resnet34"], {}))["norm"] == "batch"
+
+
+def test_other_networks_and_data_in_memory(tree, tmp_path):
+    """A network that was once that of trainers.cifar alone, and a preprocessing that needs all images at once."""
+    tiny = ["--data-dir", tree, "--size", 16, "--batch-size", 4, "--steps", 2, "--held-out", 10, "--train-images", 40]
+    dense = ["--model", "densenet", "--depth", 7, "--growth", 2, "--no-bottleneck"]
+    streamed = run_here("trainers.imagenet", *tiny, *dense, "--out", tmp_path / "streamed")
+    assert streamed.returncode == 0, streamed.stderr
+    assert "30 + 10 images of 60 classes" in streamed.stderr
+    zca = ["--dataset", "folder-in-memory", "--preprocess", "zca", "--cutout", 4]
+    decoded = run_here("trainers.imagenet", *tiny, *dense, *zca, "--out", tmp_path / "decoded")
+    assert decoded.returncode == 0, decoded.stderr
+    assert (tmp_path / "decoded" / "preprocessing.keras").exists()
+    for run in ("streamed", "decoded"):
+        expected = json.loads((tmp_path / run / "result.json").read_text())["last_loss"]
+        evaluated = run_here("trainers.imagenet", "--evaluate", tmp_path / run)
+        assert f"test loss {expected:.4f} on 10 images" in evaluated.stdout
+    small = run_here("trainers.imagenet", *tiny, "--model", "all-cnn", "--out", tmp_path / "small")
+    assert small.returncode == 2
+    assert "--model all-cnn cannot be built for images of shape (16, 16, 3). Use larger images" in small.stderr

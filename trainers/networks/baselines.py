@@ -124,8 +124,10 @@ class DenseNet(Network):
         try:
             densenet_layers(self.depth, self.bottleneck)
         except ValueError:
-            rule = "6 n + 4, or 121, 169 or 201, with --bottleneck" if self.bottleneck else "3 n + 4"
-            raise UsageError(f"--depth must be {rule} with --model densenet. Received: {self.depth}") from None
+            rule, flag = ("6 n + 4, or 121, 169 or 201", "") if self.bottleneck else ("3 n + 4", "no-")
+            raise UsageError(
+                f"--depth must be {rule} with --model densenet --{flag}bottleneck. Received: {self.depth}"
+            ) from None
 
     @property
     def title(self) -> str:

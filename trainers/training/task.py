@@ -77,9 +77,15 @@ class Task:
         return self.source.data
 
     def network(self, image_shape: Sequence[int], classes: int, replicas: int = 1) -> "keras.Model":
-        """Build the network under the dtype policy in force."""
-        recipe = self.settings.recipe
-        return self.settings.network.build(tuple(image_shape), classes, recipe.weight_penalty, recipe.seed, replicas)
+        """Build the network under the dtype policy in force. Raises UsageError if the images are too small for it."""
+        recipe, network = self.settings.recipe, self.settings.network
+        try:
+            return network.build(tuple(image_shape), classes, recipe.weight_penalty, recipe.seed, replicas)
+        except ValueError as error:
+            raise UsageError(
+                f"--model {network.model} cannot be built for images of shape {tuple(image_shape)}. Use larger images, "
+                f"or other sizes of the network ({str(error).splitlines()[0]})."
+            ) from error
 
     def schedule(self) -> "Schedule | LinearSchedule":
         """Return the learning rate as a function of the step."""
