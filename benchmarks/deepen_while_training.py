@@ -126,7 +126,7 @@ def train(way, seed, data, options, told):
     rate, step, points, began, model, have = Rate(options.learning_rate, budget), 0, [], time.monotonic(), None, 0
     for third, blocks in enumerate(WAYS[way]):
         if model is None:
-            model = identity_network(layout(blocks, options.widths), data.image_shape, data.classes, DECAY, seed)
+            model = identity_network(data.image_shape, data.classes, layout(blocks, options.widths), DECAY, seed)
             model.compile(
                 keras.optimizers.SGD(options.learning_rate, momentum=0.9),
                 keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -26,12 +26,13 @@ CONVOLUTIONS = (
 def all_cnn_c(
     input_shape: Shape = (32, 32, 3),
     classes: int = 10,
+    stem_strides: int = 1,
     dropout: tuple[float, float] = (0.2, 0.5),
     weight_decay: float = 1e-3,
     seed: int = 0,
     name: str = "all_cnn_c",
 ) -> keras.Model:
-    """Nine convolutions with ReLU, two of them strided, and an average over space; 1,369,738 parameters.
+    """Build nine convolutions with ReLU, two of them strided, and an average over space; 1,369,738 parameters.
 
     The paper's images have undergone global contrast normalisation and ZCA whitening, see
     `idmatters_tf.layers.ZCAWhitening`. It does not name the initialiser; He's (2015) is used.
@@ -39,6 +40,7 @@ def all_cnn_c(
     Args:
         input_shape: `(rows, cols, channels)`; rows and cols may be None.
         classes: the number of classes.
+        stem_strides: stride of the first convolution; 4 for images of 224 pixels.
         dropout: the fractions dropped of the input and of the output of each strided convolution.
         weight_decay: the rate in `rate * sum(w^2) / 2`, over kernels and biases.
         seed: a non-negative integer; every kernel's values follow from it.
@@ -48,6 +50,7 @@ def all_cnn_c(
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
     positive_integer("classes", classes)
+    positive_integer("stem_strides", stem_strides)
     regularizer = decay_regularizer(weight_decay)
     of_input, of_features = dropout
 
@@ -68,7 +71,7 @@ def all_cnn_c(
     inputs = keras.Input(input_shape, name="images")
     features = keras.layers.Dropout(of_input, seed=mixed_seed(seed, 100), name="dropout0")(inputs)
     for number, (filters, side, strides, padding) in enumerate(CONVOLUTIONS, start=1):
-        features = convolution(features, number, filters, side, strides, padding)
+        features = convolution(features, number, filters, side, strides if number > 1 else stem_strides, padding)
         if strides > 1:
             dropped = keras.layers.Dropout(of_features, seed=mixed_seed(seed, 100 + number), name=f"dropout{number}")
             features = dropped(features)

@@ -1,4 +1,4 @@
-"""Densely connected networks for CIFAR: Huang et al., *Densely Connected Convolutional Networks* (2016).
+"""Densely connected networks: Huang et al., *Densely Connected Convolutional Networks* (2016).
 
 The row "DenseNet" of Hardt & Ma's Table 2 is L = 100, k = 24: 3.74 % on CIFAR-10 and 19.25 % on CIFAR-100.
 """
@@ -12,14 +12,15 @@ from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf.initializers import mixed_seed
 from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.layers.basic_block import batch_normalization
+from idmatters_tf.models.layout import densenet_layers
 from idmatters_tf.models.resnet import logits
 
 
 def densenet(
-    depth: int = 100,
-    growth: int = 24,
     input_shape: Shape = (32, 32, 3),
     classes: int = 10,
+    depth: int = 100,
+    growth: int = 24,
     bottleneck: bool = False,
     compression: float | None = None,
     dropout: float = 0.0,
@@ -28,21 +29,23 @@ def densenet(
     seed: int = 0,
     name: str = "densenet",
 ) -> keras.Model:
-    """Three dense blocks in which every layer sees the outputs of all layers before it.
+    """Build three dense blocks in which every layer has the outputs of all layers before it as its input.
 
     A layer is `concat(x, C(relu(BN x)))` with a 3x3 convolution of `growth` channels; with `bottleneck` a 1x1
     convolution of 4 * growth channels, normalised and rectified, stands before it. Between the blocks: normalisation,
     ReLU, a 1x1 convolution and 2x2 average pooling.
 
     Trainable parameters with ten classes: 27,249,082 at L = 100, k = 24 (the paper's "27.2M"); 769,162 at L = 100,
-    k = 12 with bottlenecks ("0.8M"), 15,324,406 at L = 250, k = 24 ("15.3M").
+    k = 12 with bottlenecks ("0.8M"), 15,324,406 at L = 250, k = 24 ("15.3M"). Depths 121, 169 and 201 with bottlenecks
+    are the paper's networks for ImageNet (Table 1): a 7x7 stem of stride 2, max pooling, and four blocks; they have
+    growth 32.
 
     Args:
-        depth: L, 3 n + 4 with n layers in each block; with bottlenecks 6 n + 4.
-        growth: k, the channels that each layer adds.
         input_shape: `(rows, cols, channels)`; rows and cols may be None. Images are expected to have
             mean 0 and standard deviation 1 in each channel.
         classes: the number of classes.
+        depth: L, 3 n + 4 with n layers in each block; with bottlenecks 6 n + 4, or 121, 169 or 201.
+        growth: k, the channels that each layer adds.
         bottleneck: whether this is the BC form.
         compression: the fraction of channels that a transition keeps; None: 0.5 with bottlenecks, else 1.
         dropout: the fraction dropped after each convolution but the first; the paper has 0.2 where it does not augment.
@@ -56,12 +59,7 @@ def densenet(
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    per_layer = 2 if bottleneck else 1
-    if positive_integer("depth", depth) < 3 * per_layer + 4 or (depth - 4) % (3 * per_layer):
-        raise ValueError(
-            f"Argument `depth` must be {3 * per_layer} n + 4 for n layers per block"
-            f"{' with bottlenecks' if bottleneck else ''}, e.g. 40, 100. Received: depth={depth}"
-        )
+    layers = densenet_layers(depth, bottleneck)
     positive_integer("growth", growth)
     positive_integer("classes", classes)
     compression = (0.5 if bottleneck else 1.0) if compression is None else compression
@@ -73,11 +71,14 @@ def densenet(
     regularizer = decay_regularizer(weight_decay)
     seeds = (mixed_seed(seed, number) for number in itertools.count(2))
 
-    def convolution(features: Tensor, filters: int, side: int, name: str, drops: bool = True) -> Tensor:
+    def convolution(
+        features: Tensor, filters: int, side: int, name: str, drops: bool = True, strides: int = 1
+    ) -> Tensor:
         initializer: Initializer = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal", next(seeds))
         convolved = keras.layers.Conv2D(
             filters,
             side,
+            strides=strides,
             padding="same",
             use_bias=False,
             kernel_initializer=initializer,
@@ -93,16 +94,20 @@ def densenet(
         return keras.layers.ReLU(name=f"{name}_relu")(features)
 
     inputs = keras.Input(input_shape, name="images")
-    features = convolution(inputs, 2 * growth if bottleneck else 16, 3, "stem", drops=False)
-    for block in (1, 2, 3):
-        for layer in range(1, (depth - 4) // (3 * per_layer) + 1):
+    is_large = len(layers) > 3
+    channels = 2 * growth if bottleneck else 16
+    features = convolution(inputs, channels, 7 if is_large else 3, "stem", drops=False, strides=2 if is_large else 1)
+    if is_large:
+        features = keras.layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(normalized(features, "stem"))
+    for block, count in enumerate(layers, start=1):
+        for layer in range(1, count + 1):
             at = f"block{block}_layer{layer}"
             added = normalized(features, at)
             if bottleneck:
                 added = normalized(convolution(added, 4 * growth, 1, f"{at}_narrow"), f"{at}_narrow")
             added = convolution(added, growth, 3, f"{at}_conv")
             features = keras.layers.Concatenate(name=f"{at}_concat")([features, added])
-        if block < 3:
+        if block < len(layers):
             at = f"transition{block}"
             kept = int(compression * features.shape[-1])
             features = convolution(normalized(features, at), kept, 1, f"{at}_conv")

@@ -15,19 +15,19 @@ from idmatters_tf.models.layout import Layout
 
 
 def identity_network(
-    layout: Layout,
     input_shape: Sequence[int | None],
     classes: int,
+    layout: Layout,
     weight_decay: float = 1e-4,
     seed: int = 0,
     name: str = "identity_resnet",
 ) -> keras.Model:
-    """Builds the network of a layout.
+    """Build the network of a layout.
 
     Args:
-        layout: a `idmatters_tf.models.layout.Layout`.
         input_shape: `(rows, cols, channels)`; rows and cols may be None.
         classes: the number of classes.
+        layout: a `idmatters_tf.models.layout.Layout`.
         weight_decay, seed, name: see `idmatters_tf.models.cifar.identity_resnet`.
 
     Returns:

@@ -1,11 +1,13 @@
 """The all-convolutional network for ImageNet: Hardt & Ma, *Identity Matters in Deep Learning*, section 4.2."""
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
 from idmatters_tf.models.identity import identity_network
-from idmatters_tf.models.layout import IMAGENET, Head, Initializer, Norm, Shortcut, imagenet_layout
+from idmatters_tf.models.layout import IMAGENET, Layout, imagenet_layout
 
 BLOCKS = IMAGENET.blocks
 WIDTHS = IMAGENET.widths
@@ -18,20 +20,14 @@ def identity_resnet34(
     blocks: Sequence[int] = BLOCKS,
     widths: Sequence[int] = WIDTHS,
     stem: int = 64,
-    bias: bool = False,
-    shortcut: Shortcut = "pad",
-    head: Head = "random",
-    norm: Norm | None = None,
-    norm_first: bool = False,
-    norm_momentum: float = 0.99,
-    initializer: Initializer = "identity",
-    branch_scale: float | None = None,
-    negative_slope: float = 0.0,
+    *,
+    layout: Layout | None = None,
     weight_decay: float = 1e-4,
     seed: int = 0,
     name: str = "identity_resnet34",
+    **ablations: Any,
 ) -> keras.Model:
-    """Build "an all-convolutional variant of the 34-layer network": residual convolutions, one ReLU in each block.
+    """Build "an all-convolutional variant of the 34-layer network", residual blocks with a single ReLU.
 
     The paper says no more than that, and "35.7M trainable parameters", which no plain ResNet-34 has (21.1 million).
     The layout is therefore our choice: the blocks and the 7x7 stem of 64 channels and stride 2 are those of He et al.
@@ -46,25 +42,14 @@ def identity_resnet34(
         blocks: residual blocks of each stage.
         widths: channels of each stage.
         stem: channels of the first convolution.
-        bias, shortcut, head, norm, norm_first, norm_momentum: see `cifar.identity_resnet`; `norm="batch",
-            head="trained", bias=False` is nearest to He et al.'s.
-        initializer, branch_scale, negative_slope, weight_decay, seed, name: the same.
+        layout: a `Layout` in place of `blocks`, `widths` and `stem`.
+        weight_decay, seed, name: see `cifar.identity_resnet`.
+        ablations: other fields of the `Layout` by name; `norm="batch", head="trained"` is nearest to He et al.'s.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    layout = imagenet_layout(
-        tuple(blocks),
-        tuple(widths),
-        stem,
-        bias=bias,
-        shortcut=shortcut,
-        head=head,
-        norm=norm,
-        norm_first=norm_first,
-        norm_momentum=norm_momentum,
-        initializer=initializer,
-        branch_scale=branch_scale,
-        negative_slope=negative_slope,
+    layout = imagenet_layout(blocks, widths, stem) if layout is None else layout
+    return identity_network(
+        input_shape, classes, dataclasses.replace(layout, **ablations), weight_decay=weight_decay, seed=seed, name=name
     )
-    return identity_network(layout, input_shape, classes, weight_decay, seed, name)

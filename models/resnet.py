@@ -1,8 +1,10 @@
-"""Residual networks with batch normalisation for CIFAR: He et al. (2015) and, pre-activated, He et al. (2016).
+"""Residual networks with batch normalisation: He et al. (2015) and, pre-activated, He et al. (2016).
 
 The row "ResNet" of Hardt & Ma's Table 2 is depth 110: 6.43 % on CIFAR-10 and 25.16 % on CIFAR-100. The pre-activated
 form is what Li et al. measured (their Figure 2).
 """
+
+from typing import get_args
 
 import keras
 
@@ -12,30 +14,34 @@ from idmatters_tf.initializers import mixed_seed
 from idmatters_tf.layers import BasicBlock2D
 from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.layers.basic_block import batch_normalization
+from idmatters_tf.models.layout import RESNET_IMAGENET, Shortcut, resnet_blocks
 
 WIDTHS = (16, 32, 64)
+IMAGENET_WIDTHS = (64, 128, 256, 512)
 
 
 def resnet(
-    depth: int = 110,
     input_shape: Shape = (32, 32, 3),
     classes: int = 10,
+    depth: int = 110,
     shortcut: str = "pad",
     norm: str = "batch",
     weight_decay: float = 1e-4,
     seed: int = 0,
     name: str = "resnet",
 ) -> keras.Model:
-    """He et al. (2015), section 4.2: three stages of basic blocks with 16, 32 and 64 channels.
+    """Build the network of He et al. (2015), section 4.2: three stages of basic blocks with 16, 32 and 64 channels.
 
     Trainable parameters with ten classes: 269,722 at depth 20, 464,154 at 32, 658,586 at 44, 853,018 at 56, 1,727,962
-    at 110 (the paper's "1.7M") and 19,421,274 at 1202.
+    at 110 (the paper's "1.7M") and 19,421,274 at 1202. Depths 18 and 34 are the paper's networks for ImageNet (Table
+    1): a 7x7 stem of stride 2, max pooling, and four stages with 64 to 512 channels.
 
     Args:
-        depth: 6 n + 2 with n blocks per stage: 20, 32, 44, 56, 110, 1202.
         input_shape: `(rows, cols, channels)`; rows and cols may be None. Images are expected to have mean 0.
         classes: the number of classes.
-        shortcut: "pad" for the paper's option A (every second pixel, zero channels), or "none" for its plain networks.
+        depth: 6 n + 2 with n blocks per stage: 20, 32, 44, 56, 110, 1202; or 18 or 34.
+        shortcut: "pad" for the paper's option A (every second pixel, zero channels), "projection" for its option B (1x1
+            convolutions where the shape changes), or "none" for its plain networks.
         norm: "batch" for batch normalisation, or "synchronized" for the same with statistics over all replicas of a
             `tf.distribute` strategy.
         weight_decay: the rate in `rate * sum(w^2) / 2`, over all parameters, those of the normalisation included, as
@@ -46,20 +52,20 @@ def resnet(
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    return _network(depth, input_shape, classes, False, shortcut, norm, weight_decay, seed, name)
+    return _network(input_shape, classes, depth, False, shortcut, norm, weight_decay, seed, name)
 
 
 def preresnet(
-    depth: int = 110,
     input_shape: Shape = (32, 32, 3),
     classes: int = 10,
+    depth: int = 110,
     shortcut: str = "pad",
     norm: str = "batch",
     weight_decay: float = 1e-4,
     seed: int = 0,
     name: str = "preresnet",
 ) -> keras.Model:
-    """He et al. (2016), *Identity Mappings in Deep Residual Networks*: the pre-activated form of `resnet`.
+    """Build the pre-activated form of `resnet`: He et al. (2016), *Identity Mappings in Deep Residual Networks*.
 
     The skips carry nothing but the shortcuts where the shape changes. The first block feeds the normalised and
     rectified stem to both paths; the last block is followed by one more normalisation and ReLU. It has as many
@@ -70,13 +76,13 @@ def preresnet(
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    return _network(depth, input_shape, classes, True, shortcut, norm, weight_decay, seed, name)
+    return _network(input_shape, classes, depth, True, shortcut, norm, weight_decay, seed, name)
 
 
 def _network(
-    depth: int,
     input_shape: Shape,
     classes: int,
+    depth: int,
     preactivated: bool,
     shortcut: str,
     norm: str,
@@ -84,22 +90,22 @@ def _network(
     seed: int,
     name: str,
 ) -> keras.Model:
-    if positive_integer("depth", depth) < 8 or (depth - 2) % 6:
-        raise ValueError(
-            f"Argument `depth` must be 6 n + 2 for n blocks per stage, e.g. 20, 32, 56, 110. Received: depth={depth}"
-        )
+    blocks = resnet_blocks(depth)
     positive_integer("classes", classes)
-    one_of("shortcut", shortcut, ("pad", "none"))
+    one_of("shortcut", shortcut, get_args(Shortcut))
     one_of("norm", norm, ("batch", "synchronized"))
     regularizer = decay_regularizer(weight_decay)
 
     def initializer(*salt: int) -> Initializer:
         return keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal", mixed_seed(seed, *salt))
 
+    is_large = depth in RESNET_IMAGENET
+    widths = IMAGENET_WIDTHS if is_large else WIDTHS
     inputs = keras.Input(input_shape, name="images")
     features = keras.layers.Conv2D(
-        WIDTHS[0],
-        3,
+        widths[0],
+        7 if is_large else 3,
+        strides=2 if is_large else 1,
         padding="same",
         use_bias=False,
         kernel_initializer=initializer(0),
@@ -110,8 +116,10 @@ def _network(
         features = keras.layers.ReLU(name="stem_relu")(
             batch_normalization(regularizer, norm, name="stem_norm")(features)
         )
-    for stage, width in enumerate(WIDTHS, start=1):
-        for block in range(1, (depth - 2) // 6 + 1):
+    if is_large:
+        features = keras.layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(features)
+    for stage, (count, width) in enumerate(zip(blocks, widths, strict=True), start=1):
+        for block in range(1, count + 1):
             first = stage == block == 1
             features = BasicBlock2D(
                 width,

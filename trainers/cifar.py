@@ -3,25 +3,15 @@ of those that the paper compares it with.
 """
 
 import dataclasses
-import functools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Literal
 
-from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.settings import group, setting
-from trainers.cli.startup import explained, import_tensorflow, run_program
-from trainers.training import networks
-from trainers.training.curvature import EXAMPLES_AT_ONCE, Curvature
+from trainers.cli.arguments import Parser
+from trainers.cli.settings import setting
+from trainers.cli.startup import run_program
 from trainers.training.program import make_parser, run_task
-from trainers.training.settings import Ablations, Command, Devices, Intervals, Recipe, check_optimizer
+from trainers.training.settings import Command
 from trainers.training.task import Task
-
-if TYPE_CHECKING:
-    import keras
-
-    from idmatters_tf.data.augment import Pixels
-    from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
-    from idmatters_tf.data.images import ImageData
 
 EXAMPLES = """
 examples:
@@ -40,7 +30,7 @@ exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctr
 PRESETS = {
     # The recipe of the paper's section 4.1: these are the defaults of the options themselves.
     "paper": {},
-    # See docs/fast.md. The model brings the recipe.
+    # See docs/fast.md. The rest is the recipe of the network, in trainers/networks/normalizer_free.py.
     "fast": {
         "model": "normalizer-free",
         "precision": "bfloat16",
@@ -50,7 +40,7 @@ PRESETS = {
     # About two minutes on two CPU cores with the built-in data.
     "quick": {
         "dataset": "shapes",
-        "blocks": 1,
+        "blocks": (1,),
         "widths": (16, 32, 64),
         "stem": 16,
         "steps": 1000,
@@ -64,72 +54,6 @@ PRESETS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Data:
-    """What is trained on."""
-
-    dataset: Literal["cifar10", "cifar100", "shapes"] = setting("cifar10", help="the data set; shapes is built in")
-    data_dir: str | None = setting(
-        None,
-        help="folder with the official binary files or a prepared TensorFlow data set (default: $TFDS_DATA_DIR or "
-        "~/tensorflow_datasets)",
-        metavar="DIR",
-        free_on_resume=True,
-        free_per_task=True,
-    )
-    train_images: int | None = setting(
-        None, help="use only the first N training images (default: all)", metavar="N", at_least=1
-    )
-    test_images: int | None = setting(
-        None, help="use only the first N test images (default: all)", metavar="N", at_least=1
-    )
-    download: bool = setting(True, help="never download missing data", free_on_resume=True, free_per_task=True)
-    augment: Literal["paper", "standard", "all-cnn", "none"] = setting(
-        "paper",
-        help="random flips, and random crops after zero padding by 2 (the paper's base code), 4 (standard) or 5 "
-        "(all-cnn) pixels on each side; or none of it",
-    )
-    padding_mode: Literal["zero", "reflect"] = setting("zero", help="what images are padded with before a crop")
-    flips: Literal["random", "alternate"] = setting(
-        "random", help="flip at random, or one half of the images in every other epoch and the other half in between"
-    )
-    cutout: int = setting(
-        0,
-        help="side of a square that is erased from each training image (default: none)",
-        metavar="N",
-        at_least=0,
-        at_most=16_384,
-    )
-    held_out: int | None = setting(
-        None,
-        help="hold the last N training images out and test on them, to choose settings without the test images",
-        metavar="N",
-        at_least=1,
-    )
-    preprocess: Literal["standardize", "channels", "pixels", "zca"] = setting(
-        "standardize",
-        help="standardise each image by itself (the paper's code) or each channel over all images, subtract the mean "
-        "image (He et al.), or contrast normalisation and ZCA whitening",
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class CifarSettings:
-    """All settings of a run."""
-
-    data: Data = group(Data, "data")
-    network: networks.Network = group(networks.Network, "network")
-    ablations: Ablations = group(Ablations, "network")
-    recipe: Recipe = group(Recipe, "recipe")
-    curvature: Curvature = group(Curvature, "curvature")
-    devices: Devices = group(Devices, "devices and machines")
-    run: Intervals = group(Intervals, "run")
-
-    def __post_init__(self) -> None:
-        networks.check(self.network, self.ablations)
-        check_optimizer(self.recipe, self.ablations)
-
-
-@dataclasses.dataclass(frozen=True)
 class CifarCommand(Command):
     """What to do."""
 
@@ -140,119 +64,13 @@ class CifarCommand(Command):
     )
 
 
-@dataclasses.dataclass
-class Cifar(Task["ImageData"]):
-    """Training on CIFAR or shapes."""
+class Cifar(Task):
+    """Training with the defaults for CIFAR."""
 
-    settings: CifarSettings
-    program: ClassVar[str] = "trainers.cifar"
-    settings_type: ClassVar[type] = CifarSettings
-    command_type: ClassVar[type] = CifarCommand
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
-
-    @classmethod
-    def resolve(cls, preset: Mapping[str, Any], typed: Mapping[str, Any]) -> CifarSettings:
-        """The model brings the recipe of its paper."""
-        model = typed.get("model", preset.get("model", "identity"))
-        recipe = networks.recipe_of(model, typed.get("depth", preset.get("depth")))
-        return networks.resolve(CifarSettings, model, recipe, preset, typed)
-
-    @classmethod
-    def default_out(cls, settings: CifarSettings, preset: str) -> str:
-        name = {"quick": "quick", "fast": f"{settings.data.dataset}-fast"}
-        return f"runs/{name.get(preset, settings.data.dataset)}"
-
-    def load(self) -> "ImageData":
-        data, count = self._load(), self.settings.data.held_out
-        if count is not None and count >= len(data.train_images):
-            raise UsageError(f"--held-out must be less than the {len(data.train_images)} images. Received: {count}")
-        return data if count is None else data.hold_out(count)
-
-    def _load(self) -> "ImageData":
-        from idmatters_tf.data import cifar, shapes
-        from idmatters_tf.data.images import DataNotFound
-
-        wanted = self.settings.data
-        if wanted.dataset == "shapes":
-            sizes = {"train": wanted.train_images, "test": wanted.test_images}
-            return shapes.load(**{split: size for split, size in sizes.items() if size is not None})
-        location = cifar.locate(wanted.dataset, wanted.data_dir)
-        if location is not None and location.kind == "tfds":
-            import_tensorflow()
-        try:
-            data = cifar.load(wanted.dataset, wanted.data_dir, wanted.download)
-        except DataNotFound as error:
-            sentence, _ = explained(error)
-            raise UsageError(f"{sentence} Or train on the built-in images: --dataset shapes.") from error
-        return data.first(wanted.train_images, wanted.test_images)
-
-    @property
-    def training_images(self) -> int:
-        return len(self.data.train_images)
-
-    def summary(self) -> str:
-        return f"{len(self.data.train_images):,} + {len(self.data.test_images):,} images"
-
-    def network(self, image_shape: Sequence[int], classes: int, replicas: int = 1) -> "keras.Model":
-        recipe = self.settings.recipe
-        return networks.build(
-            self.settings.network,
-            self.settings.ablations,
-            replicas=replicas,
-            input_shape=tuple(image_shape),
-            classes=classes,
-            weight_decay=recipe.weight_penalty,
-            seed=recipe.seed,
-        )
-
-    @property
-    def has_preprocessing(self) -> bool:
-        return self.settings.data.preprocess != "standardize"
-
-    @functools.cached_property
-    def preprocessing(self) -> "keras.layers.Layer | None":
-        if not self.has_preprocessing:
-            return None
-        from trainers.training import preprocessing
-
-        return preprocessing.fit(self.settings.data.preprocess, self.data.train_images)
-
-    @functools.cached_property
-    def images(self) -> "tuple[Pixels, Pixels]":
-        """(training images, test images); bytes are standardised later, batch by batch."""
-        both = self.data.train_images, self.data.test_images
-        if self.preprocessing is None:
-            return both
-        from trainers.training import preprocessing
-
-        train, test = (preprocessing.apply(self.preprocessing, images) for images in both)
-        return train, test
-
-    def train_batches(self) -> "TrainBatches":
-        from idmatters_tf.data.augment import AUGMENTATIONS
-        from idmatters_tf.data.batches import TrainBatches
-
-        recipe, data, augmentation = self.settings.recipe, self.settings.data, AUGMENTATIONS[self.settings.data.augment]
-        if augmentation is not None:
-            changes = {"padding_mode": data.padding_mode, "flips": data.flips, "cutout": data.cutout}
-            augmentation = dataclasses.replace(augmentation, **changes)
-        return TrainBatches(self.images[0], self.data.train_labels, recipe.batch_size, recipe.seed, augmentation)
-
-    def test_batches(self) -> "EvaluationBatches":
-        from idmatters_tf.data.batches import EvaluationBatches
-
-        return EvaluationBatches(self.images[1], self.data.test_labels, self.settings.recipe.batch_size)
-
-    def examples(self, count: int) -> "EvaluationBatches":
-        from idmatters_tf.data.batches import EvaluationBatches
-
-        images, labels = self.images[0][:count], self.data.train_labels[:count]
-        return EvaluationBatches(images, labels, min(EXAMPLES_AT_ONCE, len(images)))
-
-    def title(self, parameters: int) -> str:
-        settings = self.settings
-        network = networks.title(settings.network)
-        return f"{settings.data.dataset}, {network}, {parameters:,} parameters, seed {settings.recipe.seed}"
+    program = "trainers.cifar"
+    command_type = CifarCommand
+    scale = "cifar"
+    presets = PRESETS
 
 
 def parser() -> Parser:

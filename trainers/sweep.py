@@ -183,11 +183,7 @@ def _values(task: type[Task], text: str) -> tuple[Option, list[str]]:
 def _as_typed(option: Option, value: str) -> list[str]:
     if option.kind is not bool:
         return [option.flag, *(value.split() if option.many else [value])]
-    if option.default is None:
-        return [option.flag if value == "true" else "--no-" + option.flag[2:]]
-    if (value == "true") == option.default:
-        return []
-    return ["--no-" + option.flag[2:] if option.default else option.flag]
+    return [option.flag if value == "true" else f"--no-{option.flag[2:]}"]
 
 
 def _train(program: str, runs: Mapping[str, Sequence[str]], jobs: int) -> tuple[dict[str, int], signal.Signals | None]:

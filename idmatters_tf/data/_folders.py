@@ -63,6 +63,10 @@ class ImageFiles:
             held_out |= set(sorted(of_class, key=lambda place: _checksum(self.names[place]))[:count])
         return self.without(held_out), self.without(place for place in range(len(self)) if place not in held_out)
 
+    def mixed(self) -> list[int]:
+        """Return all places, sorted by a checksum of the images' names, whatever else is there."""
+        return sorted(range(len(self)), key=lambda place: _checksum(self.names[place]))
+
     def where(self, place: int) -> str:
         """The image's file, in words."""
         return str(self.root / self.names[place])

@@ -57,6 +57,10 @@ class Records:
         other._file_numbers, other._offsets = self._file_numbers[kept], self._offsets[kept]
         return other
 
+    def mixed(self) -> list[int]:
+        """Return all places in the order of the records, which TensorFlow Datasets has shuffled."""
+        return list(range(len(self)))
+
     def where(self, place: int) -> str:
         """The record's file and byte, in words."""
         return f"the record at byte {self._offsets[place]} of {self._paths[self._file_numbers[place]]}"

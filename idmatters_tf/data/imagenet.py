@@ -85,6 +85,37 @@ class StreamedImageData:
             skipped=len(in_train) + len(in_test),
         )
 
+    def first(self, train: int | None = None, test: int | None = None) -> "StreamedImageData":
+        """Return the data set cut down to `train` and `test` images; None keeps all.
+
+        Of files, which are sorted by class, those with the smallest checksums of their names are kept.
+        """
+        kept = {}
+        for split, count in (("train", train), ("test", test)):
+            images = getattr(self, split)
+            if count is not None and count < len(images):
+                kept[split] = images.without(images.mixed()[count:])
+        return dataclasses.replace(self, **kept)
+
+    def hold_out(self, count: int) -> "StreamedImageData":
+        """Return the data set with the last `count` training images, in the order of `first`, as its test images.
+
+        Raises:
+            ValueError: where no training image would be left, or none held out.
+        """
+        if not 0 < count < len(self.train):
+            raise ValueError(
+                f"Argument `count` must be positive and less than the {len(self.train)} training images. "
+                f"Received: count={count}"
+            )
+        places = self.train.mixed()
+        return dataclasses.replace(
+            self,
+            train=self.train.without(places[-count:]),
+            test=self.train.without(places[:-count]),
+            origin=f"{self.origin}; tested on {count} images held out of the training images",
+        )
+
 
 def locate(data_dir: Path | None = None) -> Location | None:
     """Looks for the data without reading them.
@@ -115,6 +146,7 @@ def load(
     val_labels: Path | None = None,
     size: int = 224,
     val_fraction: float | None = None,
+    train_only: bool = False,
 ) -> StreamedImageData:
     """Finds the images and lists them; none is read.
 
@@ -126,6 +158,7 @@ def load(
         size: of the square that images are brought to, in pixels.
         val_fraction: the share of each class's training images that is held out for validation, where there is no
             folder of validation images, or where `val` is "train": to choose settings without the validation images.
+        train_only: take the training images as test images, too, for `StreamedImageData.hold_out`.
 
     Returns:
         A `StreamedImageData`.
@@ -144,7 +177,10 @@ def load(
             arguments=("data_dir",),
         )
     if location.kind in ("tree", "classes"):
-        train, test = _tree(location, val, val_labels, val_fraction)
+        if train_only:
+            train = test = _folders.list_classes(root / "train" if location.kind == "tree" else root)
+        else:
+            train, test = _tree(location, val, val_labels, val_fraction)
         ignored = train.ignored + (test.ignored if test.root != train.root else ())
         return StreamedImageData(root.resolve().name, train, test, f"image files, {root}", size, ignored=ignored)
     if val_fraction is not None:

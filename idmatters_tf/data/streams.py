@@ -8,6 +8,7 @@ flipping and standardising are left to the devices.
 import os
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import tensorflow as tf
 
 from idmatters_tf._environment import cores
@@ -15,6 +16,8 @@ from idmatters_tf.data import _decoding
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._records import Records
 from idmatters_tf.data.batches import shuffled, untuned
+from idmatters_tf.data.imagenet import StreamedImageData
+from idmatters_tf.data.images import DataError, ImageData
 from idmatters_tf.data.protocols import ALONE, Int, Share
 
 _AUGMENTATION, _FLIPS = 3, 2
@@ -136,6 +139,28 @@ class StreamEvaluationBatches:
 
         chosen = tf.data.Dataset.range(steps * share.count).map(choose, num_parallel_calls=2)
         return untuned(self._source.decoded(chosen, size, decode).prefetch(2))
+
+
+def decoded(data: StreamedImageData) -> ImageData:
+    """Decode all images of a data set once, each resized to its square as with augmentation "none".
+
+    Raises:
+        DataError: the images are too many for the memory, or more outputs than classes are asked for.
+    """
+    if data.outputs is not None and data.outputs > len(data.class_names):
+        raise DataError("images in memory have as many outputs as classes: leave `classes` out.", ("classes",))
+    parts = {}
+    for split, images in (("train", data.train), ("test", data.test)):
+        pixels = np.empty((len(images), data.size, data.size, 3), np.uint8)
+        labels = np.empty(len(images), np.int32)
+        batches = StreamEvaluationBatches(images, min(64, len(images)), "none", data.size)
+        for number, (packed, of_batch, weights) in enumerate(batches.dataset()):
+            count = int(np.sum(weights))
+            part = slice(number * batches.batch_size, number * batches.batch_size + count)
+            pixels[part] = np.round(_decoding.resize(*packed, data.size)[:count])
+            labels[part] = of_batch[:count]
+        parts |= {f"{split}_images": pixels, f"{split}_labels": labels}
+    return ImageData(data.name, **parts, class_names=data.class_names, origin=data.origin)
 
 
 class _Files:

@@ -9,7 +9,7 @@ from idmatters_tf._arguments import one_of, positive_integer
 from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import reseeded
 from idmatters_tf.layers._image_shapes import channel_axis, channels, checked_data_format, strided_shape
-from idmatters_tf.layers.convolutional import PadShortcut2D
+from idmatters_tf.layers.convolutional import SHORTCUTS, PadShortcut2D
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -21,13 +21,15 @@ class BasicBlock2D(keras.layers.Layer):
     - `preactivation="both"`: the same with `relu(BN x)` in place of x on both paths, the first block of a network.
 
     Where the shape changes the skip takes every second pixel (for stride 2) and adds zero channels (option A of the
-    2015 paper). As in the published Torch code the moving averages have momentum 0.9.
+    2015 paper), or is a 1x1 convolution (option B), normalised where the block is not
+    pre-activated. As in the published Torch code the moving averages have momentum 0.9.
 
     Args:
         filters: output channels of both convolutions.
         strides: the stride of the first convolution.
         preactivation: None, "branch" or "both".
-        shortcut: "pad", or "none" to leave the skip out (the plain networks of the 2015 paper).
+        shortcut: "pad" or "projection" where the shape changes; "none" leaves all skips out (the plain networks of the
+            2015 paper).
         norm: "batch" for batch normalisation, or "synchronized" for the same with statistics over all replicas of a
             `tf.distribute` strategy (TensorFlow's backend alone).
         kernel_initializer: of both kernels; if None, He's normal distribution scaled by the fan-out, as in the
@@ -66,7 +68,7 @@ class BasicBlock2D(keras.layers.Layer):
         self.filters = positive_integer("filters", filters, self)
         self.strides = positive_integer("strides", strides, self)
         self.preactivation = one_of("preactivation", preactivation, (None, "branch", "both"), self)
-        self.shortcut = one_of("shortcut", shortcut, ("pad", "none"), self)
+        self.shortcut = one_of("shortcut", shortcut, SHORTCUTS, self)
         self.norm = one_of("norm", norm, ("batch", "synchronized"), self)
         default = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
         self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer) or default
@@ -74,15 +76,16 @@ class BasicBlock2D(keras.layers.Layer):
         self.norm_regularizer = keras.regularizers.get(norm_regularizer)
         self.data_format = checked_data_format(data_format, self)
         self.conv1 = self._convolution("conv1", 0, self.strides)
-        self.conv2 = self._convolution("conv2", 1, 1)
+        self.conv2 = self._convolution("conv2", 1)
         # Before or after the first and the second convolution, depending on `preactivation`.
         self.norm1, self.norm2 = (self._normalization(name) for name in ("norm1", "norm2"))
-        self.skip: PadShortcut2D | None = None
+        self.skip: keras.layers.Layer | None = None
+        self.skip_norm: keras.layers.BatchNormalization | None = None
 
-    def _convolution(self, name: str, number: int, strides: int) -> keras.layers.Conv2D:
+    def _convolution(self, name: str, number: int, strides: int = 1, side: int = 3) -> keras.layers.Conv2D:
         return keras.layers.Conv2D(
             self.filters,
-            3,
+            side,
             strides=strides,
             padding="same",
             use_bias=False,
@@ -104,10 +107,17 @@ class BasicBlock2D(keras.layers.Layer):
 
     def build(self, input_shape: Shape) -> None:
         inner_shape = self.compute_output_shape(input_shape)
-        if self.shortcut == "pad" and (self.strides > 1 or channels(input_shape, self) != self.filters):
+        changes_shape = self.strides > 1 or channels(input_shape, self) != self.filters
+        if changes_shape and self.shortcut == "pad":
             self.skip = PadShortcut2D(
                 self.filters, self.strides, "none", self.data_format, dtype=self.dtype_policy, name="skip"
             )
+        elif changes_shape and self.shortcut == "projection":
+            self.skip = self._convolution("skip", 2, self.strides, side=1)
+            if self.preactivation is None:
+                self.skip_norm = self._normalization("skip_norm")
+                self.skip_norm.build(inner_shape)
+        if self.skip is not None:
             self.skip.build(input_shape)
         self.norm1.build(input_shape if self.preactivation else inner_shape)
         self.conv1.build(input_shape)
@@ -123,8 +133,11 @@ class BasicBlock2D(keras.layers.Layer):
         else:
             branch = ops.relu(self.norm1(self.conv1(inputs), training=training))
             branch = self.norm2(self.conv2(branch), training=training)
-        if self.shortcut == "pad":
-            branch = branch + ops.cast(inputs if self.skip is None else self.skip(inputs), branch.dtype)
+        if self.shortcut != "none":
+            skip = inputs if self.skip is None else self.skip(inputs)
+            if self.skip_norm is not None:
+                skip = self.skip_norm(skip, training=training)
+            branch = branch + ops.cast(skip, branch.dtype)
         return branch if self.preactivation else ops.relu(branch)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:

@@ -126,7 +126,7 @@ def test_gains_are_part_of_the_norms(standardize):
 
 
 def test_what_is_unknown_of_batch_normalisation_is_left_out(tmp_path):
-    model = resnet(8, (8, 8, 3))
+    model = resnet((8, 8, 3), depth=8)
     model.compile("sgd", "mse")
     monitor = BlockNorms(log_dir=tmp_path)
     history = model.fit(np.zeros((2, 8, 8, 3)), np.zeros((2, 10)), verbose=0, callbacks=[monitor])

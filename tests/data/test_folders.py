@@ -107,3 +107,26 @@ def test_what_is_missing_or_wrong_is_one_sentence(tree, tmp_path):
         _folders.list_classes(tree / "val" / "n00" / "inner")
     with pytest.raises(DataError, match="cannot be read: No such file"):
         _folders.list_classes(tree / "nowhere")
+
+
+def test_first_and_held_out_images_are_of_all_classes_and_depend_on_names_alone(tree):
+    data = imagenet.load(tree)
+    first = data.first(6, 4)
+    assert (len(first.train), len(first.test)) == (6, 4)
+    assert len(set(first.train.labels)) > 1
+    assert set(first.train.names) < set(data.first(7).train.names)
+    held = data.hold_out(5)
+    assert (len(held.train), len(held.test)) == (7, 5)
+    assert set(held.train.names) | set(held.test.names) == set(data.train.names)
+    assert set(held.train.names) == set(data.first(7).train.names)
+    assert "held out" in held.origin
+    assert data.first(100) == data
+    for count in (0, 12):
+        with pytest.raises(ValueError, match="less than the 12 training images"):
+            data.hold_out(count)
+
+
+def test_class_folders_alone_without_validation_images(tree):
+    data = imagenet.load(tree / "train", train_only=True)
+    assert data.train is data.test
+    assert len(data.hold_out(3).test) == 3

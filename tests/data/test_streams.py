@@ -15,7 +15,7 @@ from idmatters_tf.data._records import Records
 from idmatters_tf.data.batches import shuffled
 from idmatters_tf.data.images import DataError
 from idmatters_tf.data.protocols import Share
-from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, broken
+from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, broken, decoded
 from tests.support.images import encoded, make_tree
 
 rng = np.random.default_rng(8)
@@ -304,3 +304,18 @@ def add(archive, name, data):
     info = tarfile.TarInfo(name)
     info.size = len(data)
     archive.addfile(info, io.BytesIO(data))
+
+
+@pytest.mark.parametrize("kind", ["files", "records"])
+def test_images_decoded_once_are_those_that_are_streamed(kind, request):
+    images = request.getfixturevalue(kind)
+    data = imagenet.StreamedImageData("some", images, images.without(range(1, 15)), "here", SIZE)
+    once = decoded(data)
+    assert (once.class_names, once.image_shape, once.origin) == (data.class_names, data.image_shape, "here")
+    for place in (0, 7, 14):
+        image = tf.image.resize(tf.io.decode_jpeg(contents(request.getfixturevalue("files"), place)), (SIZE, SIZE))
+        np.testing.assert_allclose(once.train_images[place], image, atol=0.501)
+    np.testing.assert_array_equal(once.train_labels, [0] * 5 + [1] * 5 + [2] * 5)
+    np.testing.assert_array_equal(once.test_images, once.train_images[:1])
+    with pytest.raises(DataError, match="as many outputs as classes"):
+        decoded(imagenet.StreamedImageData("some", images, images, "here", SIZE, outputs=4))

@@ -23,7 +23,7 @@ from trainers import cifar, imagenet, report
 from trainers.card.__main__ import Settings as Card
 from trainers.card.__main__ import describe, read
 from trainers.cli.arguments import UsageError
-from trainers.cli.settings import Option, as_dict, options
+from trainers.cli.settings import Option, as_dict, options_of
 from trainers.cli.startup import explained
 from trainers.cli.text import abbreviate
 from trainers.expressivity.__main__ import _trained
@@ -116,7 +116,7 @@ def beyond(option: Option) -> list[str]:
 
 def cases(task: type[Task], found: dict[str, Any]) -> list[Case]:
     """Return every foreign value at every place of the files of a run, and every setting just outside of its bounds."""
-    known = options(task.settings_type).values()
+    known = options_of(task.settings_type, found["config.json"]["settings"]).values()
     outside = [Case("config.json", ("settings", option.name), text) for option in known for text in beyond(option)]
     return outside + [
         Case(file, where, text)

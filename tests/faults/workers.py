@@ -15,8 +15,9 @@ from trainers.cifar import Cifar
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import Option, options, parse
 from trainers.cluster.server import SILENT_SECONDS
+from trainers.networks.identity import Identity
 from trainers.training.program import make_parser
-from trainers.training.settings import Ablations, Intervals, Recipe
+from trainers.training.settings import Intervals, Recipe
 
 KILLS_A_RUN, HANGS_A_RUN = 5, 3
 STRIDE = 20
@@ -118,7 +119,7 @@ def other_settings(bench: Bench, chance: random.Random, most: int) -> Tally:
 
 def _differing(chance: random.Random) -> tuple[Option, list[str], list[str]]:
     """A setting that tasks must have in common, and two ways to give it."""
-    known = [option for each in (Recipe, Ablations, Intervals) for option in options(each).values()]
+    known = [option for each in (Recipe, Identity, Intervals) for option in options(each).values()]
     # Any text names a folder that may not be there: that is found out before the tasks meet.
     known = [option for option in known if not option.free_per_task and (option.choices or option.kind is not str)]
     parser = make_parser(Cifar, None, "")

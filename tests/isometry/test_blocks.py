@@ -29,7 +29,7 @@ def test_blocks_are_found():
     assert others == ["sum", "shared", "shared:2"]
     model = keras.Sequential([keras.Input((3,)), layers.ResidualDense(2), layers.ShortcutUnit(2, name="unit")])
     assert names(model) == [model.layers[0].name, "unit"]
-    assert names(preresnet(8, (8, 8, 3))) == [f"stage{stage}_block1" for stage in (1, 2, 3)]
+    assert names(preresnet((8, 8, 3), depth=8)) == [f"stage{stage}_block1" for stage in (1, 2, 3)]
     assert names(layers_of_a_transformer()) == ["attended", "transformed"]
     # The branch of the second sum goes around the first: no block of its own.
     inputs = keras.Input((4,))

@@ -22,15 +22,24 @@ def images(n=2, size=16):
 @pytest.mark.parametrize("network", [resnet, preresnet])
 @pytest.mark.parametrize(("depth", "published"), [(20, 269_722), (56, 853_018), (110, 1_727_962)])
 def test_sizes_of_residual_networks(network, depth, published):
-    model = network(depth)
+    model = network(depth=depth)
     assert trainable_parameters(model) == published
     assert len(convolutions(model)) == depth - 1
-    assert trainable_parameters(network(depth, shortcut="none")) == published
+    assert trainable_parameters(network(depth=depth, shortcut="none")) == published
+
+
+def test_sizes_of_the_networks_for_imagenet():
+    """The numbers are torchvision's for resnet18, resnet34 and densenet121."""
+    for depth, published in {18: 11_689_512, 34: 21_797_672}.items():
+        model = resnet((64, 64, 3), 1000, depth, shortcut="projection")
+        assert trainable_parameters(model) == published
+        assert model.get_layer("stage4_block1").output.shape[1:3] == (2, 2)
+    assert trainable_parameters(densenet((64, 64, 3), 1000, 121, 32, bottleneck=True)) == 7_978_856
 
 
 def test_the_deepest_published_residual_network_has_its_size():
     # Linear in the depth; building 1,202 layers takes a minute.
-    shallow, deeper = (trainable_parameters(resnet(depth)) for depth in (20, 26))
+    shallow, deeper = (trainable_parameters(resnet(depth=depth)) for depth in (20, 26))
     assert shallow + (deeper - shallow) * (1202 - 20) // 6 == 19_421_274
 
 
@@ -84,7 +93,7 @@ def relu(x):
 
 @pytest.mark.parametrize("preactivation", [None, "branch", "both"])
 @pytest.mark.parametrize(("strides", "filters"), [(1, 4), (2, 6)])
-@pytest.mark.parametrize("shortcut", ["pad", "none"])
+@pytest.mark.parametrize("shortcut", ["pad", "projection", "none"])
 def test_basic_block_is_its_formula(preactivation, strides, filters, shortcut):
     block = BasicBlock2D(filters, strides, preactivation, shortcut)
     x = rng.normal(size=(2, 8, 8, 4)).astype("float32")
@@ -96,19 +105,25 @@ def test_basic_block_is_its_formula(preactivation, strides, filters, shortcut):
         gamma, beta, mean, variance = (np.array(weight) for weight in layer.get_weights())
         return gamma * (features - mean) / np.sqrt(variance + 1e-5) + beta
 
-    skip = np.pad(x[:, ::strides, ::strides], [(0, 0)] * 3 + [((filters - 4) // 2, (filters - 3) // 2)])
+    def skip(features):
+        if shortcut == "none":
+            return 0
+        if shortcut == "pad" or block.skip is None:
+            return np.pad(features[:, ::strides, ::strides], [(0, 0)] * 3 + [((filters - 4) // 2, (filters - 3) // 2)])
+        projected = naive_convolution(features, np.array(block.skip.kernel), strides)
+        return norm(block.skip_norm, projected) if preactivation is None else projected
+
+    assert isinstance(block.skip, keras.layers.Conv2D) == (shortcut == "projection" and strides == 2)
     kernels = [np.array(conv.kernel) for conv in (block.conv1, block.conv2)]
     if preactivation is None:
         branch = relu(norm(block.norm1, naive_convolution(x, kernels[0], strides)))
         branch = norm(block.norm2, naive_convolution(branch, kernels[1]))
-        expected = relu(branch + skip) if shortcut == "pad" else relu(branch)
+        expected = relu(branch + skip(x))
     else:
         active = relu(norm(block.norm1, x))
-        if preactivation == "both":
-            skip = np.pad(active[:, ::strides, ::strides], [(0, 0)] * 3 + [((filters - 4) // 2, (filters - 3) // 2)])
         branch = relu(norm(block.norm2, naive_convolution(active, kernels[0], strides)))
         branch = naive_convolution(branch, kernels[1])
-        expected = branch + skip if shortcut == "pad" else branch
+        expected = branch + skip(active if preactivation == "both" else x)
     check_layer(block, x, expected, atol=1e-3 * np.abs(expected).max())
 
 
@@ -141,9 +156,9 @@ def test_a_basic_block_saved_with_its_former_arguments_still_loads():
 @pytest.mark.parametrize(
     "build",
     [
-        lambda **more: resnet(8, **more),
-        lambda **more: preresnet(8, **more),
-        lambda **more: densenet(10, 4, dropout=0.2, bottleneck=True, **more),
+        lambda **more: resnet(depth=8, **more),
+        lambda **more: preresnet(depth=8, **more),
+        lambda **more: densenet(depth=10, growth=4, dropout=0.2, bottleneck=True, **more),
         lambda **more: all_cnn_c(**more),
     ],
     ids=["resnet", "preresnet", "densenet", "all_cnn_c"],
@@ -175,13 +190,13 @@ def test_they_train_save_and_depend_on_the_seed(build, tmp_path):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: resnet(21), "`depth` must be 6 n . 2.*depth=21"),
-        (lambda: preresnet(2), "`depth`"),
-        (lambda: resnet(20, shortcut="projection"), "`shortcut` must be one of 'pad', 'none'"),
-        (lambda: resnet(20, norm="layer"), "`norm` must be one of 'batch', 'synchronized'"),
+        (lambda: resnet(depth=21), "`depth` must be 6 n . 2.*depth=21"),
+        (lambda: preresnet(depth=2), "`depth`"),
+        (lambda: resnet(depth=20, shortcut="1x1"), "`shortcut` must be one of 'pad', 'projection', 'none'"),
+        (lambda: resnet(depth=20, norm="layer"), "`norm` must be one of 'batch', 'synchronized'"),
         (lambda: densenet(norm=None), "`norm` must be one of 'batch', 'synchronized'"),
-        (lambda: densenet(41), "`depth` must be 3 n . 4"),
-        (lambda: densenet(43, bottleneck=True), "6 n . 4 for n layers per block with bottlenecks"),
+        (lambda: densenet(depth=41), "`depth` must be 3 n . 4"),
+        (lambda: densenet(depth=43, bottleneck=True), "6 n . 4 for n layers per block with bottlenecks"),
         (lambda: densenet(compression=0.0), "`compression` must lie"),
         (lambda: densenet(dropout=1.0), "`dropout` must lie"),
         (lambda: all_cnn_c(weight_decay=-1), "`weight_decay`"),

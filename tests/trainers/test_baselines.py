@@ -13,8 +13,8 @@ from tests.support.processes import assert_same_run, records, run_forked
 from tests.support.programs import run_here
 from trainers.cifar import PRESETS, Cifar, parser
 from trainers.cli.settings import as_dict, parse
-from trainers.training import preprocessing
-from trainers.training.networks import ARCHITECTURES
+from trainers.datasets import preprocessing
+from trainers.networks import NETWORKS as KINDS
 
 SHORT = ["--dataset", "shapes", "--train-images", 300, "--test-images", 60, "--batch-size", 8, "--steps", 8]
 SHORT += ["--drop-steps", 6, "--log-every", 1, "--evaluate-every", 4, "--checkpoint-every", 4]
@@ -59,7 +59,7 @@ def resolved(*typed, preset="paper"):
 def test_each_model_brings_the_recipe_of_its_paper():
     resnet = resolved("--model", "resnet")
     assert (resnet["depth"], resnet["steps"], resnet["learning_rate"]) == (110, 64_000, 0.1)
-    assert (resnet["warm_up_steps"], resnet["blocks"], resnet["norm"]) == (400, None, None)
+    assert (resnet["warm_up_steps"], "blocks" in resnet, "norm" in resnet) == (400, False, False)
     # He et al. (2015) warm up at depth 110 alone.
     assert resolved("--model", "resnet", "--depth", 20)["warm_up_steps"] == 0
     assert resolved("--model", "resnet", "--depth", 20, "--warm-up-steps", 7)["warm_up_steps"] == 7
@@ -68,14 +68,14 @@ def test_each_model_brings_the_recipe_of_its_paper():
     assert (densenet["steps"], densenet["dropout"], densenet["bottleneck"]) == (10, 0.0, False)
     assert resolved("--model", "all-cnn")["preprocess"] == "zca"
     identity = resolved()
-    assert (identity["steps"], identity["blocks"], identity["depth"]) == (60_000, 9, None)
+    assert (identity["steps"], identity["blocks"], "depth" in identity) == (60_000, [9], False)
 
 
-@pytest.mark.parametrize("model", ARCHITECTURES)
+@pytest.mark.parametrize("model", KINDS)
 def test_a_preset_leaves_out_what_the_model_does_not_have(model):
     settings = resolved("--model", model, preset="quick")
     assert (settings["dataset"], settings["steps"]) == ("shapes", 1000)
-    assert settings["blocks"] == (1 if "blocks" in ARCHITECTURES[model].options else None)
+    assert settings.get("blocks") == ([1] if model in ("identity", "normalizer-free") else None)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,10 @@ def test_a_preset_leaves_out_what_the_model_does_not_have(model):
             "--depth is not an option of --model all-cnn, but of",
         ),
         (["--growth", 12], "--growth is not an option of --model identity, but of --model densenet"),
-        (["--model", "resnet", "--shortcut", "projection"], "--shortcut must be pad or none"),
+        (
+            ["--cutout", 4, "--dataset", "folder"],
+            "--cutout is not an option of --dataset folder, but of --dataset cifar10",
+        ),
         (
             ["--model", "resnet", "--depth", 21, "--dataset", "shapes"],
             "--depth must be 6 n + 2 with",

@@ -19,9 +19,10 @@ from tests.conftest import ROOT
 from tests.support import processes
 from tests.support.processes import assert_same_run, records, run_forked, tensors, wait_until
 from tests.support.programs import run_here
-from trainers.cifar import Cifar, CifarSettings
+from trainers.cifar import Cifar
 from trainers.cli.settings import make
 from trainers.training.checkpoints import saved_steps
+from trainers.training.settings import Settings
 
 STEPS = 120
 TINY = ["--dataset", "shapes", "--train-images", 500, "--test-images", 100, "--blocks", 1, "--stem", 4]
@@ -275,7 +276,7 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
     from trainers.training.checkpoints import restore_weights
 
     settings = json.loads((run / "config.json").read_text())["settings"]
-    network = Cifar(make(CifarSettings, settings)).network((32, 32, 3), 10)
+    network = Cifar(make(Settings, settings)).network((32, 32, 3), 10)
     restore_weights(run / "checkpoints", network, print)
     standardized = tf.image.per_image_standardization(tf.cast(images, tf.float32))
     np.testing.assert_allclose(network.predict(standardized, verbose=0), from_keras, atol=1e-4)

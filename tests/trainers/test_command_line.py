@@ -1,7 +1,6 @@
 """Bad input to the programs: one sentence, exit code 2, nothing lost; and the help."""
 
 import importlib
-import inspect
 import json
 import os
 import pathlib
@@ -9,12 +8,14 @@ import pathlib
 import pytest
 
 import trainers
-from idmatters_tf.models.cifar import identity_resnet
+from idmatters_tf.models.layout import CIFAR, IMAGENET
 from tests.support.programs import run_here, run_in_process
-from trainers.cifar import Cifar, CifarSettings, main, parser
+from trainers.cifar import Cifar, main, parser
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, parse, with_defaults
+from trainers.imagenet import ImageNet
 from trainers.training.program import settings_to_train, split
+from trainers.training.settings import Settings
 
 OFFLINE = ("trainers.cifar", "--no-download")
 
@@ -22,7 +23,7 @@ OFFLINE = ("trainers.cifar", "--no-download")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dataset", "mnist"], "argument --dataset: expected one of cifar10, cifar100, shapes, received 'mnist'"),
+        (["--dataset", "mnist"], "argument --dataset: expected one of cifar10, cifar100, shapes, folder, folder-"),
         (
             ["--steps", "0"],
             "argument --steps: expected a whole number of at least 1 and at most 2147483647",
@@ -85,8 +86,9 @@ def test_debug_shows_the_traceback(program, tmp_path):
 def test_help_names_every_option_and_default(program):
     result = program("trainers.cifar", "--help")
     assert result.returncode == 0
-    for text in ("(default: 60000)", "(default: 64 128 256)", "(default: 0.05)", "examples:", "exit codes:"):
-        assert text in result.stdout
+    said = " ".join(result.stdout.split())
+    for text in ("(default: 60000)", "(default: 64 128 256 in identity; ", "(default: 0.05)", "exit codes:"):
+        assert text in said
     assert "(default: None)" not in result.stdout
     assert "(default: True)" not in result.stdout
 
@@ -157,7 +159,7 @@ def settings_from(*words):
 
 def saved_run(folder, program="trainers.cifar", without=(), **changes):
     """A folder as a run of the built-in data leaves it, with some settings changed or missing."""
-    settings = as_dict(with_defaults(CifarSettings, {"dataset": "shapes"})) | changes
+    settings = as_dict(with_defaults(Settings, {"dataset": "shapes"})) | changes
     kept = {name: value for name, value in settings.items() if name not in without}
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"program": program, "settings": kept, "data": {}}))
@@ -259,9 +261,9 @@ def test_overwriting_takes_other_settings_but_no_run_of_another_program(tmp_path
 def test_presets_fill_in_between_defaults_and_options(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where no run of the user's own lies in runs/quick
     folder, settings = settings_from("--preset", "quick", "--blocks", 2)
-    assert (settings.data.dataset, settings.network.blocks, settings.recipe.weight_decay) == ("shapes", 2, 1e-4)
+    assert (settings.data.dataset, settings.network.blocks, settings.recipe.weight_decay) == ("shapes", (2,), 1e-4)
     assert str(folder) == "runs/quick"
-    paper = with_defaults(CifarSettings).recipe
+    paper = with_defaults(Settings).recipe
     assert (paper.steps, paper.drop_steps, paper.learning_rate) == (60_000, (30_000, 50_000), 0.05)
     assert (paper.batch_size, paper.momentum, paper.weight_decay) == (128, 0.9, 1e-4)
 
@@ -272,12 +274,11 @@ def test_commas_separate_the_widths_of_stages(tmp_path):
     assert settings.recipe.drop_steps == (10, 20)
 
 
-def test_the_network_of_the_command_line_is_that_of_the_builder():
-    builder = inspect.signature(identity_resnet).parameters
-    settings = as_dict(CifarSettings())
-    for name in ("blocks", "stem", "bias", "shortcut", "head", "initializer", "branch_scale", "weight_decay", "seed"):
-        assert settings[name] == builder[name].default, name
-    assert tuple(settings["widths"]) == builder["widths"].default
+def test_the_networks_of_the_command_lines_are_the_papers():
+    for task, layout in ((Cifar, CIFAR), (ImageNet, IMAGENET)):
+        network = task.resolve({}, {}).network
+        assert (network.model, network.layout()) == ("identity", layout)
+        assert network.layout(replicas=2) == layout
 
 
 def program_files():

@@ -9,8 +9,8 @@ import pytest
 from tests.support.images import make_tree
 from tests.support.processes import assert_same_run, records, start, tensors, wait_until
 from tests.support.programs import run_here
-from trainers.cli.settings import as_dict, defaults
-from trainers.imagenet import PRESETS, ImageNet, ImageNetSettings, main
+from trainers.cli.settings import as_dict
+from trainers.imagenet import PRESETS, ImageNet, main
 from trainers.training.checkpoints import saved_steps
 from trainers.training.schedule import decay_steps
 
@@ -129,10 +129,30 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):
 
 def test_the_paper_s_recipe_is_the_default():
     expected = {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 256, "steps": 700_000, "decay_factor": 0.94}
-    assert {name: defaults(ImageNetSettings)[name] for name in expected} == expected
+    assert {name: as_dict(ImageNet.resolve({}, {}))[name] for name in expected} == expected
     drops = decay_steps(700_000, 1_281_167, 256, 2)
     # A decay at the first step that has seen 2, 4, ... epochs.
     assert (drops[0], drops[1], len(drops)) == (10_010, 20_019, 69)
     assert decay_steps(10, 100, 20, 1) == (5,)
     assert decay_steps(5, 100, 20, 1) == ()
     assert as_dict(ImageNet.resolve(PRESETS["resnet34"], {}))["norm"] == "batch"
+
+
+def test_other_networks_and_data_in_memory(tree, tmp_path):
+    """A network that was once that of trainers.cifar alone, and a preprocessing that needs all images at once."""
+    tiny = ["--data-dir", tree, "--size", 16, "--batch-size", 4, "--steps", 2, "--held-out", 10, "--train-images", 40]
+    dense = ["--model", "densenet", "--depth", 7, "--growth", 2, "--no-bottleneck"]
+    streamed = run_here("trainers.imagenet", *tiny, *dense, "--out", tmp_path / "streamed")
+    assert streamed.returncode == 0, streamed.stderr
+    assert "30 + 10 images of 60 classes" in streamed.stderr
+    zca = ["--dataset", "folder-in-memory", "--preprocess", "zca", "--cutout", 4]
+    decoded = run_here("trainers.imagenet", *tiny, *dense, *zca, "--out", tmp_path / "decoded")
+    assert decoded.returncode == 0, decoded.stderr
+    assert (tmp_path / "decoded" / "preprocessing.keras").exists()
+    for run in ("streamed", "decoded"):
+        expected = json.loads((tmp_path / run / "result.json").read_text())["last_loss"]
+        evaluated = run_here("trainers.imagenet", "--evaluate", tmp_path / run)
+        assert f"test loss {expected:.4f} on 10 images" in evaluated.stdout
+    small = run_here("trainers.imagenet", *tiny, "--model", "all-cnn", "--out", tmp_path / "small")
+    assert small.returncode == 2
+    assert "--model all-cnn cannot be built for images of shape (16, 16, 3). Use larger images" in small.stderr

@@ -18,7 +18,7 @@ from trainers.plan import Settings, main, plan
 @pytest.mark.parametrize("size", [32, 45])
 def test_counts_equal_those_of_the_layers(size):
     layout = Layout(blocks=(1, 3), widths=(6, 10), strides=(1, 2), stem=4, stem_size=5, stem_strides=2)
-    model = identity_network(layout, (size, size, 3), 7)
+    model = identity_network((size, size, 3), 7, layout)
     cost = identity_network_cost(layout, size, classes=7)
     parameters = sum(math.prod(weight.shape) for weight in model.trainable_weights)
     operations, kept = math.prod(model.get_layer("head").kernel.shape), size * size * 3

@@ -13,13 +13,13 @@ from idmatters_tf._replacing import remove_unfinished, updating
 from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.reading import read_json
-from trainers.cli.settings import add_options, as_dict, make, parse, setting, with_defaults
+from trainers.cli.settings import add_options, as_dict, parse, setting, with_defaults
 from trainers.cli.startup import import_tensorflow, run_program, say, tell
 from trainers.cli.text import join_command, program_command
 from trainers.imagenet import ImageNet
 from trainers.run.folder import DataDescription, Run
 from trainers.run.lock import locked
-from trainers.training.program import free_on_resume, identity
+from trainers.training.program import free_on_resume, identity, recorded_settings
 from trainers.training.task import Task
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Settings:
         None, help="where it will be on the hub (default: USER/ and the folder's name)", metavar="USER/NAME"
     )
     license: str = setting("apache-2.0", help="license of the weights", metavar="NAME")
-    measure: bool = setting(True, help="do not measure the test error, for which the data are needed")
+    measure: bool = setting(True, help="measure the test error, for which the data are needed")
     data_dir: str | None = setting(None, help="folder of the data, where it is no longer the run's", metavar="DIR")
     debug: bool = setting(False, help="show tracebacks")
 
@@ -124,7 +124,7 @@ def read(folder: str, data_dir: str | None = None) -> Finished:
             + program_command(task_type.program, "--resume", "--out", run.path)
         )
     changes = {"precision": "float32"} if data_dir is None else {"precision": "float32", "data_dir": data_dir}
-    settings = make(task_type.settings_type, {**config["settings"], **changes}, run.config_path)
+    settings = recorded_settings(task_type, run, **changes)
     return Finished(run, task_type(settings), config, run.data(config), result)
 
 
@@ -220,7 +220,7 @@ def _test_error(task: Task, network: "keras.Model") -> float:
 
     learner = build_learner(task, task.data, strategy.make("auto", 1))
     learner.model.set_weights(network.get_weights())
-    return SynchronousTrainer(learner).evaluate(task.test_batches())["error"]
+    return SynchronousTrainer(learner).evaluate(task.source.test_batches())["error"]
 
 
 def describe(
@@ -239,14 +239,14 @@ def describe(
 
     task, config, result = finished.task, finished.config, finished.result
     saved, usual = as_dict(task.settings), as_dict(type(task).resolve({}, {}))
-    recorded = config["settings"]
+    recorded = as_dict(recorded_settings(type(task), finished.run))
     left_out = free_on_resume(type(task))
     facts = {
         **{name: result[name] for name in ("steps", "parameters")},
         "image_shape": finished.described.image_shape,
         "classes": finished.described.classes,
         "class_names": finished.described.output_names,
-        "dataset": saved.get("dataset") or "imagefolder",
+        "dataset": saved["dataset"],
         "held_out": saved.get("held_out"),
         "minutes": result["seconds"] / 60,
         "seed": saved["seed"],
@@ -283,13 +283,13 @@ def _write(
 ) -> None:
     """Write the files, each entirely or not at all. Other files of the folder are kept."""
     from trainers.card import weights
+    from trainers.datasets import preprocessing
     from trainers.reproduce.weights import weights_digest
-    from trainers.training import preprocessing
     from trainers.training.export import with_preprocessing
 
     run, task = finished.run, finished.task
     text, training = describe(finished, settings, errors, repository, weights_digest(run.path))
-    fitted = preprocessing.load(run.path) if task.has_preprocessing else None
+    fitted = preprocessing.load(run.path) if task.settings.data.has_preprocessing else None
     model = with_preprocessing(network, fitted, finished.described.output_names)
     with updating(out, FILES) as beside:
         weights.save(model, beside)

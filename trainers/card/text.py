@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 DATA_SETS: Mapping[str, tuple[str, str | None]] = {
     "cifar10": ("CIFAR-10", "uoft-cs/cifar10"),
     "cifar100": ("CIFAR-100", "uoft-cs/cifar100"),
-    "imagefolder": ("a folder of images", None),
+    "folder": ("a folder of images", None),
+    "folder-in-memory": ("a folder of images", None),
     "shapes": ("the generated images of idmatters_tf", None),
 }
 PAPERS = {

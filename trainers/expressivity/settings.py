@@ -18,7 +18,7 @@ class DataSettings:
     data_dir: str | None = setting(
         None, help="folder with the files of the data set, as for the training programs", metavar="DIR"
     )
-    download: bool = setting(True, help="never download missing data")
+    download: bool = setting(True, help="download missing data")
     train_images: int | None = setting(
         None, help="number of training images to memorise, the first ones (default: all)", metavar="N", at_least=1
     )

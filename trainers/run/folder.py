@@ -54,16 +54,14 @@ class DataDescription:
         image_shape: `(rows, cols, channels)`.
         classes: the number of classes.
         digest: a checksum.
-        class_names: one for each class; none in the runs of an earlier version.
+        class_names: one for each class, or none.
     """
 
     origin: str = setting(help="where the data came from")
     image_shape: tuple[int, ...] = setting(help="rows, columns and channels", at_least=1, at_most=16_384)
     classes: int = setting(help="number of classes", at_least=1, at_most=10_000_000)
     digest: str = setting(help="checksum of the data")
-    class_names: tuple[str, ...] = setting(
-        (), help="the name of each class", metavar="NAME", may_be_empty=True, added_later=True
-    )
+    class_names: tuple[str, ...] = setting((), help="the name of each class", metavar="NAME", may_be_empty=True)
 
     def __post_init__(self) -> None:
         if len(self.image_shape) != 3:

@@ -21,7 +21,7 @@ class DataSettings:
         "~/tensorflow_datasets)",
         metavar="DIR",
     )
-    download: bool = setting(True, help="never download missing data")
+    download: bool = setting(True, help="download missing data")
     components: int = setting(10, help="number of principal components, d", metavar="N", at_least=10, at_most=100)
 
 

@@ -67,7 +67,8 @@ def _network(settings: Mapping[str, Any]) -> str:
     blocks, data = settings.get("blocks"), settings.get("dataset", "images")
     if blocks is None:
         return f"{data}, {settings.get('model', 'unknown network')}"
-    each = blocks if isinstance(blocks, list) else [blocks] * len(settings["widths"])
+    each = blocks if isinstance(blocks, list) else [blocks]
+    each = each * len(settings["widths"]) if len(each) == 1 else each
     return f"{data}, {2 * sum(each) + 1} convolutions"
 
 

@@ -74,7 +74,7 @@ def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -
         optimizer_of(recipe),
         task.schedule(),
         recipe,
-        task.preprocess_on_device,
+        task.source.preprocess_on_device,
     )
 
 
@@ -84,7 +84,7 @@ def fit_stem(task: Task, learner: Learner) -> None:
     if not layers:
         return
     prepare = learner.preprocess or (lambda images: images)
-    batches = task.examples(WHITENING_IMAGES).dataset()
+    batches = task.source.examples(WHITENING_IMAGES).dataset()
     images = np.concatenate([prepare(images).numpy()[weights.numpy() > 0] for images, _, weights in batches])
     for layer in layers:
         layer.adapt(images)

@@ -26,6 +26,7 @@ from idmatters_tf._replacing import remove_unfinished
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.reading import read_json
 from trainers.run.records import encode, read
+from trainers.training.version_0_1 import upgraded
 from trainers.training.writing import MEND, why_not_written
 
 RECORDS = "metrics.jsonl"
@@ -183,8 +184,9 @@ def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> No
     if identity is None or not (path / IDENTITY).is_file():
         return
     try:
-        saved = dict(read_json(path / IDENTITY))
-    except (ValueError, TypeError):
+        recorded = read_json(path / IDENTITY)
+        saved = {name: value for name, value in upgraded(recorded).items() if name in recorded}
+    except (ValueError, TypeError, AttributeError):
         saved = {IDENTITY: "unreadable"}
     differing = [
         f"{name} is {value!r} there and {identity.get(name)!r} here"

@@ -1,12 +1,10 @@
 """The Hessian of the training loss, measured while a program trains: `--curvature-every N`."""
 
-import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
 from idmatters_tf.data.protocols import EvaluationBatchSource
 from trainers.cli.arguments import UsageError
-from trainers.cli.settings import setting
 
 if TYPE_CHECKING:
     import keras
@@ -15,33 +13,8 @@ if TYPE_CHECKING:
     from trainers.run.folder import Run
     from trainers.training.learner import Learner
 
-EXAMPLES_AT_ONCE = 64
 # About 100 Hessian-vector products a measurement, two probes of 20 steps among them.
 EFFORT: dict[str, Any] = {"eigenvalues": 2, "probes": 2, "steps": 20, "products": 15, "tolerance": 1e-2}
-
-
-@dataclasses.dataclass(frozen=True)
-class Curvature:
-    """How often the Hessian is measured, and on what."""
-
-    curvature_every: int | None = setting(
-        None,
-        help="measure the Hessian of the training loss every N steps: extreme eigenvalues, stability threshold, "
-        "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl (default: "
-        "never); about 100 Hessian-vector products each, in float32 also where --precision is not",
-        metavar="N",
-        at_least=1,
-        free_on_resume=True,
-        added_later=True,
-    )
-    curvature_examples: int = setting(
-        256,
-        help="number of training images that it is measured on",
-        metavar="N",
-        at_least=2,
-        free_on_resume=True,
-        added_later=True,
-    )
 
 
 class CurvatureCallback:

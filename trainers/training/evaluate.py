@@ -25,14 +25,14 @@ def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     learner = build_learner(task, data, strategies.make(here, devices.logical_cpus))
     step = _restore(task, run, learner.model)
     trainer = SynchronousTrainer(learner)
-    measured = trainer.evaluate(task.test_batches())
+    measured = trainer.evaluate(task.source.test_batches())
     top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
     tell(
         f"{run.path}, step {step}: test error {100 * measured['error']:.2f} %{top5}, test loss "
         f"{measured['loss']:.4f} on {measured['count']:,} images"
     )
     if mirror:
-        mirrored = trainer.evaluate(task.test_batches(), mirror=True)
+        mirrored = trainer.evaluate(task.source.test_batches(), mirror=True)
         print(f"with the mirror image of each image as well: test error {100 * mirrored['error']:.2f} %")
     return 0
 

@@ -13,8 +13,8 @@ from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import say, tell
 from trainers.cli.text import program_command
+from trainers.datasets import preprocessing as fitted
 from trainers.run.folder import Run, check_exports
-from trainers.training import preprocessing as fitted
 from trainers.training.build import in_float32
 from trainers.training.checkpoints import BEST, restore_weights
 from trainers.training.program import identity
@@ -102,7 +102,7 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
     check_exports(folder)
     # Rebuilt in float32 and for one device: what is served should not depend on how it was trained.
     network = in_float32(task, model)
-    preprocessing = fitted.load(run.path) if task.has_preprocessing else None
+    preprocessing = fitted.load(run.path) if task.settings.data.has_preprocessing else None
     best = saved_steps(run.checkpoints_path / BEST)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,14 +9,15 @@ from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, as_dict, make, options, parse, with_defaults
 from trainers.cli.text import join_command
 from trainers.run.folder import Run
-from trainers.training.settings import Command
+from trainers.training.settings import Command, Settings
 from trainers.training.task import Task
+from trainers.training.version_0_1 import upgraded
 
 
 def make_parser(task: type[Task], description: str | None, epilog: str) -> Parser:
     """The command line of a task's settings and of what to do with them."""
     parser = Parser(prog=f"python -m {task.program}", description=description, epilog=epilog)
-    add_options(parser, task.settings_type)
+    add_options(parser, task.settings_type, lambda chosen: as_dict(task.resolve({}, chosen)))
     add_options(parser, task.command_type)
     return parser
 
@@ -78,9 +79,8 @@ def saved_settings(task: type[Task], run: Run, typed: Mapping[str, Any], may_ext
         typed: by the settings' names.
         may_extend: whether there may be more steps than the run was to have.
     """
-    values = run.config(task.program)["settings"]
-    saved = make(task.settings_type, values, run.config_path)
-    settings = make(task.settings_type, {**as_dict(saved), **typed})
+    saved = recorded_settings(task, run)
+    settings = with_defaults(task.settings_type, as_dict(saved), typed)
     extends = may_extend and settings.recipe.steps > saved.recipe.steps
     if extends and settings.recipe.depends_on_steps:
         option, what = "--lookahead", "weight average"
@@ -96,8 +96,13 @@ def saved_settings(task: type[Task], run: Run, typed: Mapping[str, Any], may_ext
 
 def check_same(task: type[Task], run: Run, settings: Any, free: Collection[str] = ()) -> None:
     """Raises UsageError, naming them, where settings differ from those of a run that may not."""
-    saved = make(task.settings_type, run.config(task.program)["settings"], run.config_path)
-    run.check_same(as_dict(settings), as_dict(saved), free_on_resume(task).union(free))
+    run.check_same(as_dict(settings), as_dict(recorded_settings(task, run)), free_on_resume(task).union(free))
+
+
+def recorded_settings(task: type[Task], run: Run, **changes: Any) -> Settings:
+    """Return the settings in a run's config.json, with changes."""
+    values = upgraded(run.config(task.program)["settings"])
+    return make(task.settings_type, {**values, **changes}, run.config_path)
 
 
 def free_on_resume(task: type[Task]) -> set[str]:
@@ -117,9 +122,8 @@ def identity(task: type[Task], run: Run) -> dict[str, Any]:
     Returns:
         JSON values by name.
     """
-    config = run.config(task.program)
-    settings = make(task.settings_type, config["settings"], run.config_path)
+    settings = recorded_settings(task, run)
     free = free_on_resume(task) | (set() if settings.recipe.depends_on_steps else {"steps"})
     values = {name: value for name, value in as_dict(settings).items() if name not in free}
-    values |= {"the program": task.program, "the checksum of the data": run.data(config).digest}
+    values |= {"the program": task.program, "the checksum of the data": run.data().digest}
     return json.loads(json.dumps(values))

@@ -5,14 +5,14 @@ Whichever way they come in, through the command line, `--resume`, `--evaluate` o
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal
 
-from idmatters_tf.models.layout import Head, Initializer, Layout, Shortcut
 from trainers.cli.arguments import UsageError
-from trainers.cli.settings import setting
+from trainers.cli.settings import group, one_of, setting
 from trainers.cli.text import program_command
 from trainers.cluster.description import ClusterDescription
+from trainers.datasets import DATA_SETS, DataOptions
+from trainers.networks import NETWORKS, Network
 
 Strategy = Literal["auto", "one", "mirrored", "multi-worker", "parameter-server"]
 
@@ -45,7 +45,6 @@ class Recipe:
         "keep",
         help="with --optimizer muon: kernels keep their norms, or change them freely, which networks that start near "
         "the identity need; --weight-decay is then decoupled from the loss",
-        added_later=True,
     )
     other_rate: float = setting(
         0.5,
@@ -66,7 +65,6 @@ class Recipe:
         "Beta(X, X) (Zhang et al., 2018; 0: none)",
         metavar="X",
         at_least=0,
-        added_later=True,
     )
     weight_decay: float = setting(
         1e-4,
@@ -84,7 +82,6 @@ class Recipe:
         "--clip-norm (Brock et al., 2021; default: no clipping)",
         metavar="X",
         above=0,
-        added_later=True,
     )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", help="precision of the convolutions; weights stay float32"
@@ -103,7 +100,6 @@ class Recipe:
         metavar="X",
         at_least=0,
         below=1,
-        added_later=True,
     )
     lookahead: float = setting(
         0.0,
@@ -112,7 +108,6 @@ class Recipe:
         metavar="X",
         at_least=0,
         below=1,
-        added_later=True,
     )
     train_sizes: tuple[int, ...] = setting(
         (),
@@ -122,7 +117,6 @@ class Recipe:
         at_least=4,
         at_most=4096,
         may_be_empty=True,
-        added_later=True,
     )
     size_steps: tuple[int, ...] = setting(
         (),
@@ -130,16 +124,14 @@ class Recipe:
         metavar="N",
         at_least=1,
         may_be_empty=True,
-        added_later=True,
     )
     init_from: str | None = setting(
-        None, help="start from the weights of the newest checkpoint of this run", metavar="RUN", added_later=True
+        None, help="start from the weights of the newest checkpoint of this run", metavar="RUN"
     )
     schedule: Literal["drops", "linear", "decay"] = setting(
         "drops",
         help="how the learning rate changes: it drops at --drop-steps, falls linearly to 0, or decays every "
         "--decay-epochs",
-        added_later=True,
     )
     drop_steps: tuple[int, ...] = setting(
         (30_000, 50_000),
@@ -147,10 +139,9 @@ class Recipe:
         metavar="N",
         at_least=0,
         may_be_empty=True,
-        added_later=True,
     )
     drop_factor: float = setting(
-        10.0, help="what the learning rate is divided by at each drop", metavar="X", at_least=1, added_later=True
+        10.0, help="what the learning rate is divided by at each drop", metavar="X", at_least=1
     )
     warm_up_steps: int = setting(
         0,
@@ -158,7 +149,6 @@ class Recipe:
         "--schedule linear",
         metavar="N",
         at_least=0,
-        added_later=True,
     )
     final_rate: float = setting(
         0.0,
@@ -166,11 +156,10 @@ class Recipe:
         metavar="X",
         at_least=0,
         at_most=1,
-        added_later=True,
     )
-    warm_up_rate: float = setting(0.01, help="learning rate of the warm-up", metavar="X", above=0, added_later=True)
+    warm_up_rate: float = setting(0.01, help="learning rate of the warm-up", metavar="X", above=0)
     decay_epochs: float = setting(
-        2.0, help="number of epochs between two decays of the learning rate", metavar="X", above=0, added_later=True
+        2.0, help="number of epochs between two decays of the learning rate", metavar="X", above=0
     )
     decay_factor: float = setting(
         0.94,
@@ -178,7 +167,6 @@ class Recipe:
         metavar="X",
         above=0,
         at_most=1,
-        added_later=True,
     )
 
     def __post_init__(self) -> None:
@@ -218,45 +206,24 @@ class Recipe:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ablations:
-    """What the paper and its successors vary about the network near the identity."""
+class Curvature:
+    """Measurements of the Hessian while training."""
 
-    bias: bool | None = setting(False, help="give the residual convolutions and the stem biases")
-    shortcut: Shortcut | None = setting(
-        "pad", help="average pooling and zero padding, 1x1 convolutions, or none (the standard parameterisation)"
-    )
-    head: Head | None = setting("random", help="the last layer: a frozen random projection, or a trained one")
-    norm: Literal["none", "batch", "batch-first"] | None = setting(
-        "none",
-        help="normalisation behind each 3x3 convolution, or before each one of a branch, as in the paper's base code",
-    )
-    norm_momentum: float | None = setting(
+    curvature_every: int | None = setting(
         None,
-        help="momentum of the normalisation's moving averages (default: 0.99; 0.9 in the paper's base code)",
-        metavar="X",
-        at_least=0,
-        below=1,
-        added_later=True,
+        help="measure the Hessian of the training loss every N steps: extreme eigenvalues, stability threshold, "
+        "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl (default: "
+        "never); about 100 Hessian-vector products each, in float32 also where --precision is not",
+        metavar="N",
+        at_least=1,
+        free_on_resume=True,
     )
-    initializer: Initializer | None = setting(
-        "identity",
-        help="initialisation of the residual convolutions: N(0, 1/(k^2 c)^2), N(0, 1/(k sqrt c)^2), or Fixup "
-        "(Zhang et al., 2019)",
-    )
-    branch_scale: float | None = setting(
-        None,
-        help="multiply each branch by a trained factor, initially X; 0 with --initializer standard is SkipInit and "
-        "ReZero (default: no factor)",
-        metavar="X",
-        at_least=0,
-    )
-    negative_slope: float | None = setting(
-        None,
-        help="slope of the ReLUs below 0 (default: 0; 0.1 in the paper's base code)",
-        metavar="X",
-        at_least=0,
-        below=1,
-        added_later=True,
+    curvature_examples: int = setting(
+        256,
+        help="number of training images that it is measured on",
+        metavar="N",
+        at_least=2,
+        free_on_resume=True,
     )
 
 
@@ -278,7 +245,9 @@ class Devices:
         free_on_resume=True,
     )
     deterministic: bool = setting(
-        True, help="allow GPUs faster operations whose results vary from run to run", free_on_resume=True
+        True,
+        help="use only operations whose results do not vary from run to run, where GPUs have faster ones",
+        free_on_resume=True,
     )
     cluster_timeout: float = setting(
         600.0,
@@ -332,13 +301,11 @@ class Intervals:
         "png",
         help="format of the convergence plot; svg and pdf are written beside the png",
         free_on_resume=True,
-        added_later=True,
     )
     histograms: bool = setting(
         False,
         help="write histograms of all weights for TensorBoard at each evaluation",
         free_on_resume=True,
-        added_later=True,
     )
 
 
@@ -374,54 +341,23 @@ class Command:
             raise UsageError("--mirror needs --evaluate RUN: what a run trains on and is tested on stays plain.")
 
 
-class Settings(Protocol):
-    """What `trainers.training.train` reads of any program's settings."""
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All settings of a run: a data set, a network, a recipe, and how the run is made."""
 
-    @property
-    def recipe(self) -> Recipe: ...
-    @property
-    def devices(self) -> Devices: ...
-    @property
-    def run(self) -> Intervals: ...
+    data: DataOptions = one_of(DATA_SETS, by="dataset", title="data")
+    network: Network = one_of(NETWORKS, by="model", title="network")
+    recipe: Recipe = group(Recipe, "recipe")
+    curvature: Curvature = group(Curvature, "curvature")
+    devices: Devices = group(Devices, "devices and machines")
+    run: Intervals = group(Intervals, "run")
 
-
-def layout_options(network: Ablations, replicas: int) -> dict[str, Any]:
-    """The fields of a `idmatters_tf.models.layout.Layout` that the settings name."""
-    given = {field.name: getattr(network, field.name) for field in dataclasses.fields(Ablations)}
-    options = {name: value for name, value in given.items() if value is not None}
-    norm = None if network.norm == "none" else batch_norm(replicas)
-    return {**options, "norm": norm, "norm_first": network.norm == "batch-first"}
-
-
-def batch_norm(replicas: int) -> Literal["batch", "synchronized"]:
-    """The models' `norm`: with several replicas, the statistics are those of the global batch, as on one device."""
-    return "batch" if replicas == 1 else "synchronized"
-
-
-def check_optimizer(recipe: Recipe, ablations: Ablations) -> None:
-    """Raises UsageError for a start that the optimizer cannot leave."""
-    if recipe.optimizer == "muon" and not recipe.has_free_muon and ablations.initializer == "fixup":
-        raise UsageError(
-            "--optimizer muon keeps the norm of every kernel, and --initializer fixup starts some at zero: they would "
-            "never learn. Use --muon-norm free, or --initializer standard with --branch-scale 0."
-        )
-
-
-def check_widths(layout: Layout) -> None:
-    """Raises UsageError for widths that the shortcut cannot follow."""
-    if layout.shortcut == "pad":
-        reason, remedy = "--shortcut pad, which cannot drop channels", ". Use --shortcut projection."
-        check_not_decreasing(layout.stem, layout.widths, reason, remedy)
-
-
-def check_not_decreasing(stem: int, widths: Sequence[int], reason: str, remedy: str = "") -> None:
-    """Raises UsageError for a stage with fewer channels than what comes before it."""
-    channels = [stem, *widths]
-    if channels != sorted(channels):
-        raise UsageError(
-            f"--stem and --widths must not decrease with {reason}. Received: --stem {stem} --widths "
-            f"{' '.join(map(str, widths))}{remedy}"
-        )
+    def __post_init__(self) -> None:
+        if self.recipe.optimizer == "muon" and not self.recipe.has_free_muon and self.network.has_zero_kernels:
+            raise UsageError(
+                "--optimizer muon keeps the norm of every kernel, and --initializer fixup starts some at zero: they "
+                "would never learn. Use --muon-norm free, or --initializer standard with --branch-scale 0."
+            )
 
 
 def resolve_strategy(name: str, cluster: ClusterDescription | None) -> str:

@@ -1,14 +1,17 @@
-"""What a training program has of its own: its settings, its data, its network, its schedule."""
+"""One training: its settings, its data, its network, its schedule."""
 
-import abc
-import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+import types
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from idmatters_tf.data.protocols import DataSet, EvaluationBatchSource, TrainBatchSource
+from idmatters_tf.data.protocols import DataSet
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import with_defaults
+from trainers.datasets.source import Source
+from trainers.networks import NETWORKS
+from trainers.networks.base import Scale
+from trainers.training.settings import Command, Settings
 
 if TYPE_CHECKING:
     import keras
@@ -20,97 +23,86 @@ if TYPE_CHECKING:
     from trainers.training.session import Callback
 
 
-Data = TypeVar("Data", bound=DataSet)
+class Task:
+    """One training with given settings. Made anew for each command, with what it has loaded and fitted.
 
-
-@dataclasses.dataclass
-class Task(abc.ABC, Generic[Data]):
-    """One training with given settings. Made anew for each command: what it has loaded and fitted goes with it.
+    Programs are subclasses that differ in their defaults alone.
 
     Attributes:
-        settings: a `trainers.training.settings.Settings`.
+        settings: of the training.
         program: the name of the module, for messages and config.json: "trainers.cifar".
-        settings_type, command_type: dataclasses of settings, and of what to do with them.
+        command_type: dataclass of what to do, with the program's `--preset`.
+        defaults: the program's recipe where it differs from the defaults of the options.
+        scale: which of the recipes of a network the program takes.
         presets: the values of `--preset`, with the settings that each changes.
     """
 
-    settings: Any
     program: ClassVar[str]
-    settings_type: ClassVar[type]
-    command_type: ClassVar[type]
+    command_type: ClassVar[type[Command]]
+    defaults: ClassVar[Mapping[str, Any]] = types.MappingProxyType({})
+    scale: ClassVar[Scale]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
+    settings_type: ClassVar[type[Settings]] = Settings
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
 
     @classmethod
-    def resolve(cls, preset: Mapping[str, Any], typed: Mapping[str, Any]) -> Any:
-        """The settings of a new run, from a preset and what was typed."""
-        return with_defaults(cls.settings_type, preset, typed)
+    def resolve(cls, preset: Mapping[str, Any], typed: Mapping[str, Any]) -> Settings:
+        """Return the settings of a new run.
+
+        In turn: the defaults of the options, those of the program, the recipe of the network, the preset, and what was
+        typed. Of all but the last, options that the network or the data set lacks are left out.
+        """
+        given = {"model": "identity", **cls.defaults, **preset, **typed}
+        network = NETWORKS.get(given["model"])
+        recipe = {} if network is None else network.recipe(cls.scale, given)
+        return with_defaults(Settings, cls.defaults, recipe, preset, typed)
 
     @classmethod
-    @abc.abstractmethod
-    def default_out(cls, settings: Any, preset: str) -> str:
-        """The run's folder where --out is not given."""
+    def default_out(cls, settings: Settings, preset: str) -> str:
+        """Return the run's folder where --out is not given."""
+        name = settings.data.dataset.replace("folder", "imagenet")
+        return {"quick": "runs/quick", "fast": f"runs/{name}-fast"}.get(preset, f"runs/{name}")
 
     @functools.cached_property
-    def data(self) -> Data:
-        """The data, loaded when first asked for; `DataError` or `UsageError` where there are none."""
-        return self.load()
-
-    @abc.abstractmethod
-    def load(self) -> Data:
-        """See `data`."""
+    def source(self) -> Source[Any]:
+        """The loaded data as batches. Raises DataError or UsageError if there are none."""
+        recipe = self.settings.recipe
+        return self.settings.data.source(recipe.batch_size, recipe.seed)
 
     @property
-    @abc.abstractmethod
-    def training_images(self) -> int:
-        """How many images there are to train on."""
+    def data(self) -> DataSet:
+        """The data set."""
+        return self.source.data
 
-    @abc.abstractmethod
-    def summary(self) -> str:
-        """The size of the data in words."""
-
-    @abc.abstractmethod
-    def network(self, image_shape: Sequence[int], classes: int, replicas: int) -> "keras.Model":
-        """The network, under the dtype policy in force."""
+    def network(self, image_shape: Sequence[int], classes: int, replicas: int = 1) -> "keras.Model":
+        """Build the network under the dtype policy in force. Raises UsageError if the images are too small for it."""
+        recipe, network = self.settings.recipe, self.settings.network
+        try:
+            return network.build(tuple(image_shape), classes, recipe.weight_penalty, recipe.seed, replicas)
+        except ValueError as error:
+            raise UsageError(
+                f"--model {network.model} cannot be built for images of shape {tuple(image_shape)}. Use larger images, "
+                f"or other sizes of the network ({str(error).splitlines()[0]})."
+            ) from error
 
     def schedule(self) -> "Schedule | LinearSchedule":
-        """The learning rate."""
+        """Return the learning rate as a function of the step."""
         from trainers.training.schedule import schedule_of
 
-        return schedule_of(self.settings.recipe, self.training_images)
+        return schedule_of(self.settings.recipe, self.source.training_images)
 
-    @abc.abstractmethod
-    def train_batches(self) -> TrainBatchSource:
-        """What the network is trained on."""
-
-    @abc.abstractmethod
-    def test_batches(self) -> EvaluationBatchSource:
-        """What it is evaluated on."""
-
-    @abc.abstractmethod
-    def examples(self, count: int) -> EvaluationBatchSource:
-        """So many of the training images, or all if there are fewer, without augmentation."""
-
-    @abc.abstractmethod
     def title(self, parameters: int) -> str:
-        """Of the convergence plot."""
-
-    @property
-    def preprocessing(self) -> "keras.layers.Layer | None":
-        """A layer fitted to the training images, which exports need; None: each image is standardised by itself."""
-        return None
-
-    @property
-    def has_preprocessing(self) -> bool:
-        """Whether there is a `preprocessing`; the data are not needed to know."""
-        return False
-
-    @property
-    def preprocess_on_device(self) -> Callable | None:
-        """What the devices do to the images of a batch first, see `trainers.training.learner.Learner`."""
-        return None
+        """Return the title of the convergence plot."""
+        rows, cols, _ = self.data.image_shape
+        return (
+            f"{self.data.name}, {rows} x {cols} pixels, {self.settings.network.title}, {parameters:,} parameters, seed "
+            f"{self.settings.recipe.seed}"
+        )
 
     def check_cluster(self, cluster: "ClusterDescription | None") -> None:
-        """Raises UsageError where the settings do not fit the cluster; None: there is none."""
+        """Raise UsageError if the settings do not fit the cluster; None: there is none."""
         if self.settings.curvature.curvature_every is not None and cluster is not None:
             raise UsageError("--curvature-every works on one machine, not in a cluster. Leave it out.")
         if cluster is None or not cluster.asynchronous:
@@ -122,8 +114,8 @@ class Task(abc.ABC, Generic[Data]):
                 )
 
     def callbacks(self, learner: "Learner", run: "Run") -> Sequence["Callback"]:
-        """What is called after each step, see `trainers.training.session.Session`."""
-        every, count = dataclasses.astuple(self.settings.curvature)
+        """Return what is called after each step, see `trainers.training.session.Session`."""
+        every, count = self.settings.curvature.curvature_every, self.settings.curvature.curvature_examples
         if every is None:
             return ()
         from trainers.training.build import in_float32
@@ -133,8 +125,4 @@ class Task(abc.ABC, Generic[Data]):
         if self.settings.recipe.precision != "float32":
             with learner.strategy.scope():
                 model = in_float32(self, model, learner.strategy.num_replicas_in_sync)
-        return [CurvatureCallback(learner, model, self.examples(count), run, every)]
-
-    def explain(self, error: Exception, step: int) -> str:
-        """A sentence about data that could not be read at a step; empty where that was not the reason."""
-        return ""
+        return [CurvatureCallback(learner, model, self.source.examples(count), run, every)]

@@ -80,7 +80,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
 
     # Data.
     data = _loaded(task)
-    say_once(f"{data.name}: {task.summary()} ({data.origin})")
+    say_once(f"{data.name}: {task.source.summary()} ({data.origin})")
     cluster.agree("the data", data.digest())
 
     # Network and optimizer.
@@ -98,8 +98,8 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
 
     # Run.
     from idmatters_tf._environment import numerics
+    from trainers.datasets import preprocessing
     from trainers.run.events import IMAGES, Events
-    from trainers.training import preprocessing
     from trainers.training.program import identity
     from trainers.training.session import Session
 
@@ -109,8 +109,8 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     run.start(as_dict(settings), as_dict(described), task.program, numerics())
     if run.writes:
         run.remove_unfinished()
-    if run.writes and task.preprocessing is not None:
-        preprocessing.save(task.preprocessing, data.image_shape, run.path)
+    if run.writes and task.source.preprocessing is not None:
+        preprocessing.save(task.source.preprocessing, data.image_shape, run.path)
     say_once(
         f"{learner.parameters:,} trainable parameters on {_devices(learner, cluster)}, {settings.recipe.precision}; "
         f"results in {run.path}"
@@ -120,10 +120,10 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     if late:
         say_once(f"the learning rate will not drop at {' '.join(map(str, late))}: --steps is {steps}")
     events = Events(run.path / "events", run.writes, as_text(run.path.resolve().name))
-    train_batches = task.train_batches()
+    train_batches = task.source.train_batches()
     # Others than the chief may have no access to the run's folder.
     run_identity = identity(type(task), run) if run.writes else None
-    session = Session(run, trainer, task.test_batches(), events, steps, settings.run, cluster, run_identity)
+    session = Session(run, trainer, task.source.test_batches(), events, steps, settings.run, cluster, run_identity)
     first = session.resume(say)
     if run.writes and run.config()["settings"]["steps"] < settings.recipe.steps:
         run.extend(as_dict(settings))
@@ -173,7 +173,7 @@ def explained(task: Task, learner: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        sentence = task.explain(error, int(learner.step.numpy()))
+        sentence = task.source.explain(error, int(learner.step.numpy()))
         if not sentence:
             raise
         raise RunError(sentence) from error
@@ -207,9 +207,9 @@ def _loaded(task):
     """The data, once it is clear that a batch can be made of them."""
     data, batch_size = task.data, task.settings.recipe.batch_size
     # More would be the same images several times; and at 2^31 numbers a batch, TensorFlow's kernels crash.
-    if batch_size > task.training_images:
+    if batch_size > task.source.training_images:
         raise UsageError(
-            f"--batch-size must be at most the {task.training_images:,} training images. Received: {batch_size}"
+            f"--batch-size must be at most the {task.source.training_images:,} training images. Received: {batch_size}"
         )
     return data
 
@@ -217,7 +217,7 @@ def _loaded(task):
 def shared(settings: Any) -> dict[str, Any]:
     """The settings that all tasks of a cluster must have in common."""
     known, values = options(type(settings)), as_dict(settings)
-    return {name: values[name] for name, option in known.items() if not option.free_per_task}
+    return {name: value for name, value in values.items() if not known[name].free_per_task}
 
 
 def summarize(records: list[dict[str, Any]], steps: int, parameters: int) -> dict[str, Any]:

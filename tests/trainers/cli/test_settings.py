@@ -13,9 +13,10 @@ from trainers.cli.settings import (
     defaults,
     group,
     make,
+    one_of,
     options,
+    options_of,
     parse,
-    replaced,
     setting,
     with_defaults,
 )
@@ -25,7 +26,6 @@ from trainers.cli.settings import (
 class Network:
     widths: tuple[int, ...] = setting((64, 128), help="channels of each stage", metavar="C", at_least=1)
     head: Literal["random", "trained"] = setting("random", help="the last layer")
-    bottleneck: bool | None = setting(None, help="use bottlenecks")
     bias: bool = setting(False, help="100 % of the convolutions have biases")
 
 
@@ -36,7 +36,7 @@ class Recipe:
     clip_norm: float | None = setting(None, help="bound on the gradient", metavar="X", above=0)
     drop_steps: tuple[int, ...] = setting((), help="where the rate drops", metavar="N", at_least=0, may_be_empty=True)
     out: str | None = setting(None, help="a folder")
-    download: bool = setting(True, help="never download", free_on_resume=True)
+    download: bool = setting(True, help="download missing data", free_on_resume=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +62,12 @@ def settings(*words):
 def test_defaults_and_what_was_typed():
     assert typed() == {}
     assert settings() == Settings(Network(), Recipe(steps=1000))
-    words = ["--widths", "8", "16", "--head", "trained", "--no-download", "--steps", "60,000", "--no-bottleneck"]
+    words = ["--widths", "8", "16", "--head", "trained", "--no-download", "--steps", "60,000"]
     assert typed(*words, "--bias", "--momentum", "0") == {
         "widths": (8, 16),
         "head": "trained",
         "download": False,
         "steps": 60_000,
-        "bottleneck": False,
         "bias": True,
         "momentum": 0.0,
     }
@@ -123,21 +122,21 @@ def test_help_shows_phrases_defaults_and_choices():
     for expected in (
         "network: --widths C [C ...] channels of each stage (default: 64 128)",
         "--head {random,trained} the last layer (default: random)",
-        "--bottleneck, --no-bottleneck use bottlenecks --bias 100 % of the convolutions",
+        "--bias, --no-bias 100 % of the convolutions have biases recipe:",
         "recipe: --steps N number of updates (default: 1000)",
         "--clip-norm X bound on the gradient --drop-steps",
-        "--no-download never download",
+        "--download, --no-download download missing data (default: yes)",
     ):
         assert expected in text
     assert "None" not in text
 
 
 def test_json_and_back():
-    original = settings("--widths", "8", "--clip-norm", "2", "--bottleneck")
+    original = settings("--widths", "8", "--clip-norm", "2", "--bias")
     text = json.dumps(as_dict(original))
     assert list(json.loads(text)) == list(options(Settings)) == list(defaults(Settings))
     assert make(Settings, json.loads(text)) == original
-    assert replaced(original, steps=3).recipe == Recipe(3, clip_norm=2.0)
+    assert make(Settings, {**as_dict(original), "steps": 3}).recipe == Recipe(3, clip_norm=2.0)
     # A whole number in JSON is a number, too.
     assert make(Settings, {**as_dict(original), "clip_norm": 1}).recipe.clip_norm == 1.0
 
@@ -187,16 +186,6 @@ def test_a_missing_value_is_named():
         make(Settings, values)
 
 
-def test_a_setting_that_was_added_later_has_its_default_in_an_earlier_file():
-    @dataclasses.dataclass(frozen=True)
-    class Newer(Recipe):
-        fraction: float | None = setting(None, help="new", above=0, added_later=True)
-
-    values = as_dict(Recipe(3))
-    assert make(Newer, values).fraction is None
-    assert make(Newer, {**values, "fraction": 0.5}).fraction == 0.5
-
-
 def test_required_and_positional_settings(capsys):
     @dataclasses.dataclass(frozen=True)
     class Report:
@@ -224,3 +213,112 @@ def test_one_name_in_two_groups_is_a_mistake_of_the_program():
 
 def test_what_may_differ_is_said_by_the_field():
     assert [option.name for option in options(Settings).values() if option.free_on_resume] == ["download"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    kind: str = setting("square", help="the shape")
+    color: Literal["red", "blue"] = setting("red", help="its colour")
+
+
+@dataclasses.dataclass(frozen=True)
+class Square(Shape):
+    side: int = setting(2, help="its side", metavar="N", at_least=1)
+    turned: bool = setting(False, help="stand on a corner")
+
+
+@dataclasses.dataclass(frozen=True)
+class Disc(Shape):
+    radius: int = setting(1, help="its radius", metavar="N", at_least=1)
+    color: Literal["blue", "green"] = setting("blue", help="its colour")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ring(Disc):
+    radius: int = setting(3, help="its radius", metavar="N", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    shape: Shape = one_of({"square": Square, "disc": Disc, "ring": Ring, "hoop": Ring}, by="kind", title="shape")
+    recipe: Recipe = group(Recipe, "recipe")
+
+
+def drawing(*words, below=()):
+    parser = Parser(prog="program", description="A program.")
+    add_options(parser, Drawing)
+    return with_defaults(Drawing, *below, parse(parser, list(words)))
+
+
+def test_one_of_several_kinds_is_chosen_with_its_own_options_and_defaults():
+    assert drawing().shape == Square("square")
+    assert drawing("--kind", "disc", "--radius", "5").shape == Disc("disc", "blue", 5)
+    assert drawing("--kind", "hoop", "--color", "green").shape == Ring("hoop", "green", 3)
+    assert as_dict(drawing("--kind", "ring"))["radius"] == 3
+    ring = drawing("--kind", "ring", "--steps", "7")
+    assert make(Drawing, as_dict(ring)) == ring
+    assert options(Drawing)["radius"].kinds == ("disc", "ring", "hoop")
+    assert "side" not in options_of(Drawing, {"kind": "ring"})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--radius", "5"], "^--radius is not an option of --kind square, but of --kind disc, ring, hoop.$"),
+        (["--kind", "disc", "--turned"], "^--turned is not an option of --kind disc, but of --kind square.$"),
+        (["--kind", "disc", "--color", "red"], "^color: expected one of blue, green, received 'red'$"),
+    ],
+)
+def test_options_of_another_kind_are_refused(words, message):
+    with pytest.raises(UsageError, match=message):
+        drawing(*words)
+
+
+def test_layers_below_what_was_typed_lose_what_the_chosen_kind_lacks():
+    preset = {"side": 9, "radius": 8, "color": "red", "steps": 5}
+    assert drawing(below=[preset]) == Drawing(Square("square", "red", 9), Recipe(5))
+    assert drawing("--kind", "disc", below=[preset]) == Drawing(Disc("disc", "blue", 8), Recipe(5))
+    assert drawing(below=[{"kind": "ring"}, preset]).shape == Ring("ring", "blue", 8)
+    with pytest.raises(UsageError, match="no setting 'radios'"):
+        drawing(below=[{"radios": 1}])
+
+
+def test_help_names_the_kinds_that_have_an_option_and_their_defaults():
+    parser = Parser(prog="program", description="A program.")
+    add_options(parser, Drawing)
+    text = " ".join(parser.format_help().split())
+    for expected in (
+        "shape: --kind {square,disc,ring,hoop} the shape (default: square)",
+        "--color {red,blue,green} its colour (default: red in square; blue in disc, ring, hoop)",
+        "shape: square: --side N its side (default: 2)",
+        "shape: disc, ring, hoop: --radius N its radius (default: 1 in disc; 3 in ring, hoop)",
+    ):
+        assert expected in text
+    parser = Parser(prog="program", description="A program.")
+    add_options(parser, Drawing, lambda chosen: {**defaults(Drawing, chosen), "steps": 12, "side": 4})
+    text = parser.format_help()
+    assert "(default: 12)" in text
+    assert "(default: 4)" in text
+
+
+def test_a_kind_in_json_is_checked():
+    for values, message in (
+        ({"kind": "line"}, "x.json: kind: expected one of square, disc, ring, hoop, received 'line'"),
+        ({"radius": 1}, "x.json: --radius is not an option of --kind square"),
+    ):
+        with pytest.raises(UsageError) as raised:
+            make(Drawing, {**as_dict(drawing()), **values}, "x.json")
+        assert str(raised.value).startswith(message)
+
+
+def test_kinds_must_agree_on_the_type_of_an_option():
+    @dataclasses.dataclass(frozen=True)
+    class Line(Shape):
+        radius: float = setting(1.0, help="none")
+
+    @dataclasses.dataclass(frozen=True)
+    class Wrong:
+        shape: Shape = one_of({"disc": Disc, "line": Line}, by="kind", title="shape")
+
+    with pytest.raises(TypeError, match="radius has another type in line than in disc"):
+        options(Wrong)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trainers.cli.arguments import UsageError
-from trainers.training import preprocessing
+from trainers.datasets import preprocessing
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (20, 4, 4, 3), dtype=np.uint8)
 

@@ -1,0 +1,277 @@
+"""Fields of settings dataclasses, and the options that follow from them: see `trainers.cli.settings`."""
+
+import dataclasses
+import functools
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainers.cli.text import abbreviate
+
+S = typing.TypeVar("S")
+_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text in UTF-8 that is not empty"}
+# Of whole numbers without a bound of their own: sizes and steps are 32-bit integers in TensorFlow's kernels.
+MOST = 2**31 - 1
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
+
+
+def setting(
+    default: Any = dataclasses.MISSING,
+    *,
+    help: str,
+    metavar: str | None = None,
+    choices: Sequence[str] = (),
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    may_be_empty: bool = False,
+    positional: bool = False,
+    free_on_resume: bool = False,
+    free_per_task: bool = False,
+) -> Any:
+    """A field that is an option of the command line, a key of the JSON form, and an attribute for the program.
+
+    Args:
+        default: its default; without one, the setting is required.
+        help: a phrase for `--help`; the default is added to it.
+        metavar: stands for the value in `--help`.
+        choices: for a str; a `Literal` annotation says the same in the type.
+        at_least, above, at_most, below: bounds of a number, or of each number of a tuple; a whole number is at most
+            `MOST` where neither of the last two is given.
+        may_be_empty: whether a tuple may have no values.
+        positional: an argument without a name; for settings without a default.
+        free_on_resume: changes no result, so that it may differ when a run is resumed.
+        free_per_task: may differ between the tasks of a cluster.
+    """
+    bounds = Bounds(at_least, above, at_most, below)
+    described = {"help": help, "metavar": metavar, "choices": tuple(choices), "bounds": bounds}
+    described |= {"may_be_empty": may_be_empty, "positional": positional}
+    described |= {"free_on_resume": free_on_resume, "free_per_task": free_per_task}
+    return dataclasses.field(default=default, metadata={"setting": described})
+
+
+def group(settings: type[S], title: str, **defaults: Any) -> S:
+    """A field that holds settings of its own: an argument group of `--help`, with some defaults replaced."""
+    factory = functools.partial(settings, **defaults)
+    return typing.cast(S, dataclasses.field(default_factory=factory, metadata={"group": title}))
+
+
+def one_of(kinds: Mapping[str, type[S]], by: str, title: str) -> S:
+    """Return a field that holds the settings of one of several kinds.
+
+    Args:
+        kinds: a dataclass for each value of the option `by`, the default first. Each has a field of that name; options
+            of the same name have the same type in all kinds, but may have other defaults and choices.
+        by: name of the option that chooses.
+        title: of the argument groups of `--help`. Options that some kinds lack are in a group with the names of those
+            that have them.
+    """
+    first = functools.partial(next(iter(kinds.values())), **{by: next(iter(kinds))})
+    return typing.cast(S, dataclasses.field(default_factory=first, metadata={"kinds": kinds, "by": by, "title": title}))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """Bounds of a number; None for no bound."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def contain(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        words = {"of at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
+        named = [f"{word} {bound:,}".replace(",", "") for word, bound in words.items() if bound is not None]
+        return " and ".join(named)
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One setting.
+
+    Attributes:
+        name: of the attribute; `flag` is that of the command line.
+        title: of its group, or None.
+        kind: bool, int, float or str.
+        many: whether it is a tuple of these.
+        optional: whether it may be None.
+        default: `dataclasses.MISSING` where it has to be given.
+        help, metavar, choices, bounds, may_be_empty, positional, free_on_resume, free_per_task: see `setting`.
+        by, kinds: of an option that not all settings have, see `one_of`: the option that chooses, and its values with
+            which there is this option. The option that chooses has itself in `by`.
+    """
+
+    name: str
+    title: str | None
+    kind: type
+    many: bool
+    optional: bool
+    default: Any
+    help: str
+    metavar: str | None
+    choices: tuple[str, ...]
+    bounds: Bounds
+    may_be_empty: bool
+    positional: bool
+    free_on_resume: bool
+    free_per_task: bool
+    by: str | None = None
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        """As it is typed: --drop-steps."""
+        return "--" + self.name.replace("_", "-")
+
+    def expected(self) -> str:
+        """What a value (each value of several) has to be, in words."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        return f"{_NOUNS[self.kind]} {self.bounds}".strip()
+
+    def parse(self, text: str) -> Any:
+        """One value as it was typed. Raises ValueError."""
+        if self.kind is str:
+            return self._checked(text, text)
+        plain = text.replace("_", "")
+        if _THOUSANDS.fullmatch(text):
+            plain = text.replace(",", "")
+        try:
+            value = self.kind(plain)
+        except ValueError:
+            value = None
+        return self._checked(value, text)
+
+    def check(self, value: Any) -> Any:
+        """The whole value from JSON or from Python, a list as a tuple. Raises ValueError."""
+        if value is None and self.optional:
+            return None
+        if not self.many:
+            return self._checked(value, value)
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"expected a list, each {self.expected()}, received {abbreviate(value)}")
+        if not value and not self.may_be_empty:
+            raise ValueError(f"expected one or more values, each {self.expected()}, received none")
+        return tuple(self._checked(each, each) for each in value)
+
+    def _checked(self, value: Any, received: Any) -> Any:
+        if self.kind is float and type(value) is int:
+            value = float(value)
+        good = type(value) is self.kind
+        if good and self.choices:
+            good = value in self.choices
+        elif good and self.kind is not bool:
+            good = _is_text(value) if self.kind is str else self.bounds.contain(value)
+        if not good:
+            raise ValueError(f"expected {self.expected()}, received {abbreviate(received)}")
+        return value
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can name a file and be printed: a shell passes on any bytes, not only UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return value != "" and "\0" not in value
+
+
+@functools.cache
+def options(settings: type) -> Mapping[str, Option]:
+    """Return every option of a settings dataclass by name, in order: those of its groups, and those of all kinds."""
+    return types.MappingProxyType(_by_name(settings, _options(settings, None, {}, None)))
+
+
+def options_of(settings: type, chosen: Mapping[str, Any]) -> dict[str, Option]:
+    """Return the options that there are with certain kinds, with their defaults in these.
+
+    Args:
+        settings: the dataclass.
+        chosen: values of the options that choose; those that are missing or unknown have their defaults.
+    """
+    return _by_name(settings, _options(settings, None, {}, chosen))
+
+
+def _by_name(settings, found):
+    names = [option.name for option in found]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise TypeError(f"settings of the same name in {settings.__name__}: {', '.join(sorted(twice))}")
+    return {option.name: option for option in found}
+
+
+def _options(settings, title, defaults, chosen):
+    """The options in a list; with `chosen` None those of all kinds."""
+    hints = typing.get_type_hints(settings)
+    found = []
+    for field in dataclasses.fields(settings):
+        if "group" in field.metadata:
+            factory = typing.cast(Any, field.default_factory)
+            found += _options(factory.func, field.metadata["group"], factory.keywords, chosen)
+        elif "kinds" in field.metadata:
+            found += _options_of_kinds(**field.metadata, chosen=chosen)
+        else:
+            described = dict(field.metadata["setting"])
+            kind, many, optional, literals = _read_annotation(hints[field.name])
+            described["choices"] = described["choices"] or literals
+            bounds = described["bounds"]
+            if kind is int and bounds.at_most is None and bounds.below is None:
+                described["bounds"] = dataclasses.replace(bounds, at_most=MOST)
+            default = defaults.get(field.name, field.default)
+            found.append(Option(field.name, title, kind, many, optional, default, **described))
+    return found
+
+
+def _options_of_kinds(kinds, by, title, chosen):
+    usual = next(iter(kinds))
+    if chosen is not None:
+        kind = chosen.get(by, usual)
+        kinds = {kind: kinds[kind]} if kind in kinds else {usual: kinds[usual]}
+    names = list(kinds)
+    found: dict[str, Option] = {}
+    for kind, settings in kinds.items():
+        for option in _options(settings, title, {}, chosen):
+            before = found.get(option.name, dataclasses.replace(option, by=by))
+            if (before.kind, before.many) != (option.kind, option.many):
+                raise TypeError(f"{option.name} has another type in {kind} than in {', '.join(before.kinds)}")
+            found[option.name] = dataclasses.replace(
+                before,
+                optional=before.optional or option.optional,
+                choices=tuple(dict.fromkeys(before.choices + option.choices)),
+                kinds=(*before.kinds, kind),
+            )
+    if chosen is None:
+        for name, option in found.items():
+            if name == by:
+                found[name] = dataclasses.replace(option, default=usual, choices=tuple(names))
+            elif option.kinds != tuple(names):
+                found[name] = dataclasses.replace(option, title=f"{title}: {', '.join(option.kinds)}")
+    return found.values()
+
+
+def _read_annotation(annotation: Any) -> tuple[type, bool, bool, tuple[str, ...]]:
+    """(kind, many, optional, choices) of an annotation such as `tuple[int, ...] | None`."""
+    optional = many = False
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        alternatives = [each for each in typing.get_args(annotation) if each is not type(None)]
+        optional = len(alternatives) < len(typing.get_args(annotation))
+        (annotation,) = alternatives
+    if typing.get_origin(annotation) is tuple:
+        many = True
+        annotation, _ = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        return str, many, optional, typing.get_args(annotation)
+    return annotation, many, optional, ()

@@ -1,0 +1,195 @@
+"""Folders of labelled images and ImageNet, decoded while training or once."""
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Literal
+
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import setting
+from trainers.cli.startup import import_tensorflow, say
+from trainers.datasets.memory import InMemory, InMemorySource
+from trainers.datasets.source import EXAMPLES_AT_ONCE, DataOptions, Source
+
+if TYPE_CHECKING:
+    from idmatters_tf.data.imagenet import StreamedImageData
+    from idmatters_tf.data.images import ImageData
+    from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree(DataOptions):
+    """The options of all folders of images."""
+
+    val: str = setting("val", help="folder in --data-dir with the validation images", metavar="DIR")
+    val_labels: str | None = setting(
+        None, help="file of lines 'NAME CLASS' or 'CLASS' for validation images without class folders", metavar="FILE"
+    )
+    val_fraction: float | None = setting(
+        None,
+        help="hold this share of each class's training images out for validation, where there is no folder of them; "
+        "with --val train also where there is one, to choose settings without it",
+        metavar="X",
+        above=0,
+        below=1,
+    )
+    classes: int | None = setting(
+        None,
+        help="number of the network's outputs (default: one for each class folder)",
+        metavar="N",
+        at_least=2,
+        at_most=10_000_000,
+    )
+    size: int = setting(32, help="rows and columns of the images", metavar="N", at_least=16, at_most=4096)
+    skip_broken: bool = setting(
+        False, help="decode every image once at the start, and leave out those that cannot be decoded"
+    )
+
+    def __post_init__(self) -> None:
+        if self.val_fraction is not None and self.held_out is not None:
+            raise UsageError("--val-fraction and --held-out exclude each other: both hold training images out.")
+
+    def listed(self) -> "StreamedImageData":
+        """Return the images, listed but not read, without those that are not asked for."""
+        from idmatters_tf.data import imagenet
+
+        location = imagenet.locate(self.data_dir)
+        if location is not None and location.kind in ("tfds", "tars"):
+            import_tensorflow()
+        data = imagenet.load(
+            self.data_dir, self.val, self.val_labels, self.size, self.val_fraction, self.held_out is not None
+        )
+        if self.skip_broken:
+            data = _without_broken(data)
+        data = data.first(self.train_images, None if self.held_out else self.test_images)
+        self.check_held_out(len(data.train))
+        if self.held_out is not None:
+            data = data.hold_out(self.held_out).first(test=self.test_images)
+        if self.classes is None:
+            return data
+        if self.classes < data.classes:
+            raise UsageError(f"--classes must be at least the {data.classes} of the data. Received: {self.classes}")
+        return dataclasses.replace(data, outputs=self.classes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder(Tree):
+    """The options of `--dataset folder`."""
+
+    augment: Literal["paper", "standard", "none"] = setting("paper", help="see the data sets in memory")
+    smallest_crop: float = setting(
+        0.08,
+        help="with --augment standard: the smallest share of an image's area that a random crop takes",
+        metavar="X",
+        above=0,
+        at_most=1,
+    )
+
+    def source(self, batch_size: int, seed: int) -> "StreamedSource":
+        return StreamedSource(self, self.listed(), batch_size, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderInMemory(Tree, InMemory):
+    """The options of `--dataset folder-in-memory`."""
+
+    def load(self) -> "ImageData":
+        data = self.listed()
+        import_tensorflow()
+        from idmatters_tf.data.streams import decoded
+
+        return decoded(data)
+
+    def source(self, batch_size: int, seed: int) -> InMemorySource:
+        return InMemorySource(self, self.load(), batch_size, seed)
+
+
+class StreamedSource(Source["StreamedImageData"]):
+    """Images that are read and decoded while training.
+
+    Args:
+        options: how they are augmented.
+        data, batch_size, seed: see `Source`.
+    """
+
+    def __init__(self, options: Folder, data: "StreamedImageData", batch_size: int, seed: int):
+        super().__init__(data, batch_size, seed)
+        self.options = options
+
+    @property
+    def training_images(self) -> int:
+        return len(self.data.train)
+
+    def summary(self) -> str:
+        data = self.data
+        skipped = f", {data.skipped:,} broken ones left out" if data.skipped else ""
+        if data.ignored:
+            named = ", ".join(data.ignored[:3]) + (", ..." if len(data.ignored) > 3 else "")
+            skipped += f", not read as images: {len(data.ignored):,} ({named})"
+        return f"{len(data.train):,} + {len(data.test):,} images of {len(data.class_names):,} classes{skipped}"
+
+    def train_batches(self) -> "StreamTrainBatches":
+        from idmatters_tf.data.streams import StreamTrainBatches
+
+        options = self.options
+        return StreamTrainBatches(
+            self.data.train, self.batch_size, self.seed, options.augment, options.size, options.smallest_crop
+        )
+
+    def test_batches(self) -> "StreamEvaluationBatches":
+        from idmatters_tf.data.streams import StreamEvaluationBatches
+
+        return StreamEvaluationBatches(self.data.test, self.batch_size, self.options.augment, self.options.size)
+
+    def examples(self, count: int) -> "StreamEvaluationBatches":
+        import tensorflow as tf
+
+        from idmatters_tf.data.streams import StreamEvaluationBatches
+
+        images = self.data.train
+        # Those of the first steps: in their folders they are sorted by class.
+        chosen = self.train_batches().indices(tf.range(min(count, len(images)), dtype=tf.int64)).numpy().tolist()
+        examples = images.without(set(range(len(images))).difference(chosen))
+        size = min(EXAMPLES_AT_ONCE, len(examples))
+        return StreamEvaluationBatches(examples, size, self.options.augment, self.options.size)
+
+    @functools.cached_property
+    def preprocess_on_device(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        from idmatters_tf.data._decoding import preprocess_on_device
+
+        return functools.partial(preprocess_on_device, size=self.options.size)
+
+    def explain(self, error: Exception, step: int) -> str:
+        import tensorflow as tf
+
+        errors = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError)
+        if not isinstance(error, (*errors, tf.errors.DataLossError)):
+            return ""
+        from idmatters_tf.data.streams import broken
+
+        # What the pipeline has read ahead of the step that failed.
+        positions = tf.range(step * self.batch_size, (step + 8) * self.batch_size, dtype=tf.int64)
+        ahead = self.train_batches().indices(positions).numpy().tolist()
+        for images, places in ((self.data.train, ahead), (self.data.test, None)):
+            bad = broken(images, places)
+            if bad:
+                return (
+                    f"{images.where(bad[0])} cannot be read as an image. Replace it, or leave out all broken ones "
+                    f"with --skip-broken and another --out."
+                )
+        return ""
+
+
+def _without_broken(data: "StreamedImageData") -> "StreamedImageData":
+    from trainers.run.progress import Progress
+
+    import_tensorflow()
+    from idmatters_tf.data.streams import broken
+
+    def find(images):
+        with Progress(len(images) // 100, "looking for broken images", unit="hundreds", leave=False) as progress:
+            bad = broken(images, advance=progress.advance)
+        for place in bad[:10]:
+            say(f"left out: {images.where(place)}")
+        return bad
+
+    return data.without_broken(find)

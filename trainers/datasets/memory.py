@@ -1,0 +1,151 @@
+"""Data sets in memory: CIFAR-10, CIFAR-100 and the built-in shapes."""
+
+import abc
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Literal
+
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import setting
+from trainers.cli.startup import explained, import_tensorflow
+from trainers.datasets.source import EXAMPLES_AT_ONCE, DataOptions, Source
+
+if TYPE_CHECKING:
+    import keras
+
+    from idmatters_tf.data.augment import Pixels
+    from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
+    from idmatters_tf.data.images import ImageData
+
+
+@dataclasses.dataclass(frozen=True)
+class InMemory(DataOptions):
+    """The options of all data sets in memory."""
+
+    augment: Literal["paper", "standard", "all-cnn", "none"] = setting(
+        "paper",
+        help="random flips, and random crops after padding by 2 (the paper's base code), 4 (standard) or 5 (all-cnn) "
+        "pixels on each side; with --dataset folder, resizing and flips (paper), or random resized crops and flips, "
+        "and centre crops in tests (standard); or none of it",
+    )
+    padding_mode: Literal["zero", "reflect"] = setting("zero", help="what images are padded with before a crop")
+    flips: Literal["random", "alternate"] = setting(
+        "random", help="flip at random, or one half of the images in every other epoch and the other half in between"
+    )
+    cutout: int = setting(
+        0,
+        help="side of a square that is erased from each training image, in pixels; 0 for none",
+        metavar="N",
+        at_least=0,
+        at_most=16_384,
+    )
+    preprocess: Literal["standardize", "channels", "pixels", "zca"] = setting(
+        "standardize",
+        help="standardise each image by itself (the paper's code) or each channel over all images, subtract the mean "
+        "image (He et al.), or contrast normalisation and ZCA whitening",
+    )
+
+    @property
+    def has_preprocessing(self) -> bool:
+        return self.preprocess != "standardize"
+
+    @abc.abstractmethod
+    def load(self) -> "ImageData":
+        """Return the images, as many as are asked for."""
+
+    def source(self, batch_size: int, seed: int) -> "InMemorySource":
+        data = self.load()
+        self.check_held_out(len(data.train_images))
+        if self.held_out is not None:
+            data = data.hold_out(self.held_out)
+        return InMemorySource(self, data, batch_size, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cifar(InMemory):
+    """The options of `--dataset cifar10` and `--dataset cifar100`."""
+
+    def load(self) -> "ImageData":
+        from idmatters_tf.data import cifar
+        from idmatters_tf.data.images import DataNotFound
+
+        location = cifar.locate(self.dataset, self.data_dir)
+        if location is not None and location.kind == "tfds":
+            import_tensorflow()
+        try:
+            data = cifar.load(self.dataset, self.data_dir, self.download)
+        except DataNotFound as error:
+            sentence, _ = explained(error)
+            raise UsageError(f"{sentence} Or train on the built-in images: --dataset shapes.") from error
+        return data.first(self.train_images, self.test_images)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes(InMemory):
+    """The options of `--dataset shapes`."""
+
+    def load(self) -> "ImageData":
+        from idmatters_tf.data import shapes
+
+        sizes = {"train": self.train_images, "test": self.test_images}
+        return shapes.load(**{split: size for split, size in sizes.items() if size is not None})
+
+
+class InMemorySource(Source["ImageData"]):
+    """Images in memory as batches.
+
+    Args:
+        options: how they are preprocessed and augmented.
+        data, batch_size, seed: see `Source`.
+    """
+
+    def __init__(self, options: InMemory, data: "ImageData", batch_size: int, seed: int):
+        super().__init__(data, batch_size, seed)
+        self.options = options
+
+    @property
+    def training_images(self) -> int:
+        return len(self.data.train_images)
+
+    def summary(self) -> str:
+        return f"{len(self.data.train_images):,} + {len(self.data.test_images):,} images"
+
+    @functools.cached_property
+    def preprocessing(self) -> "keras.layers.Layer | None":  # pyright: ignore[reportIncompatibleVariableOverride]
+        if not self.options.has_preprocessing:
+            return None
+        from trainers.datasets import preprocessing
+
+        return preprocessing.fit(self.options.preprocess, self.data.train_images)
+
+    @functools.cached_property
+    def images(self) -> "tuple[Pixels, Pixels]":
+        """(training images, test images); bytes are standardised later, batch by batch."""
+        both = self.data.train_images, self.data.test_images
+        if self.preprocessing is None:
+            return both
+        from trainers.datasets import preprocessing
+
+        train, test = (preprocessing.apply(self.preprocessing, images) for images in both)
+        return train, test
+
+    def train_batches(self) -> "TrainBatches":
+        from idmatters_tf.data.augment import AUGMENTATIONS
+        from idmatters_tf.data.batches import TrainBatches
+
+        options, augmentation = self.options, AUGMENTATIONS[self.options.augment]
+        if augmentation is not None:
+            changes = {"padding_mode": options.padding_mode, "flips": options.flips, "cutout": options.cutout}
+            augmentation = dataclasses.replace(augmentation, **changes)
+        return TrainBatches(self.images[0], self.data.train_labels, self.batch_size, self.seed, augmentation)
+
+    def test_batches(self) -> "EvaluationBatches":
+        from idmatters_tf.data.batches import EvaluationBatches
+
+        return EvaluationBatches(self.images[1], self.data.test_labels, self.batch_size)
+
+    def examples(self, count: int) -> "EvaluationBatches":
+        from idmatters_tf.data.batches import EvaluationBatches
+
+        images, labels = self.images[0][:count], self.data.train_labels[:count]
+        return EvaluationBatches(images, labels, min(EXAMPLES_AT_ONCE, len(images)))

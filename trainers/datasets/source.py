@@ -1,0 +1,121 @@
+"""What every data set of the training programs has: options, and batches of the loaded images."""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from idmatters_tf.data.protocols import DataSet, EvaluationBatchSource, TrainBatchSource
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import setting
+
+if TYPE_CHECKING:
+    import keras
+
+Data = TypeVar("Data", bound=DataSet)
+# Batch size of `Source.examples`, at most.
+EXAMPLES_AT_ONCE = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class DataOptions(abc.ABC):
+    """The options of one data set. Subclasses add fields and are listed in `trainers.datasets.DATA_SETS`.
+
+    Attributes:
+        dataset: the key in `DATA_SETS`.
+        has_preprocessing: True where exports need a layer that was fitted to the training images.
+    """
+
+    dataset: str = setting(
+        "cifar10",
+        help="the data set: shapes is built in; folder is ImageNet or any folder of labelled images, decoded while "
+        "training, folder-in-memory the same decoded once, which has all options of cifar10",
+    )
+    data_dir: str | None = setting(
+        None,
+        help="folder with the data (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)",
+        metavar="DIR",
+        free_on_resume=True,
+        free_per_task=True,
+    )
+    download: bool = setting(
+        True, help="download missing data: CIFAR alone is ever downloaded", free_on_resume=True, free_per_task=True
+    )
+    train_images: int | None = setting(
+        None, help="use only the first N training images; of folders, N of all classes", metavar="N", at_least=1
+    )
+    test_images: int | None = setting(
+        None, help="use only the first N test images; of folders, N of all classes", metavar="N", at_least=1
+    )
+    held_out: int | None = setting(
+        None,
+        help="hold N training images out, the last ones, and test on them, to choose settings without the test images",
+        metavar="N",
+        at_least=1,
+    )
+
+    @property
+    def has_preprocessing(self) -> bool:
+        return False
+
+    @abc.abstractmethod
+    def source(self, batch_size: int, seed: int) -> "Source[Any]":
+        """Load the data.
+
+        Args:
+            batch_size: of the global batch.
+            seed: of the order of the images and their augmentation.
+
+        Raises:
+            DataError, UsageError: there are none.
+        """
+
+    def check_held_out(self, images: int) -> None:
+        """Raise UsageError if no training image would be left."""
+        if self.held_out is not None and self.held_out >= images:
+            raise UsageError(f"--held-out must be less than the {images} images. Received: {self.held_out}")
+
+
+class Source(abc.ABC, Generic[Data]):
+    """Loaded images as batches.
+
+    Args:
+        data: the data set.
+        batch_size, seed: see `DataOptions.source`.
+
+    Attributes:
+        preprocessing: a layer fitted to the training images, which exports need; None: each image is standardised by
+            itself.
+        preprocess_on_device: preprocessing of a batch on the devices, see `trainers.training.learner.Learner`.
+    """
+
+    preprocessing: "keras.layers.Layer | None" = None
+    preprocess_on_device: Callable | None = None
+
+    def __init__(self, data: Data, batch_size: int, seed: int):
+        self.data, self.batch_size, self.seed = data, batch_size, seed
+
+    @property
+    @abc.abstractmethod
+    def training_images(self) -> int:
+        """Number of training images."""
+
+    @abc.abstractmethod
+    def summary(self) -> str:
+        """Return the size of the data in words."""
+
+    @abc.abstractmethod
+    def train_batches(self) -> TrainBatchSource:
+        """Return the training batches."""
+
+    @abc.abstractmethod
+    def test_batches(self) -> EvaluationBatchSource:
+        """Return the test images in batches."""
+
+    @abc.abstractmethod
+    def examples(self, count: int) -> EvaluationBatchSource:
+        """Return the first `count` training images, or all if there are fewer, without augmentation."""
+
+    def explain(self, error: Exception, step: int) -> str:
+        """Return a sentence about data that could not be read at a step, or "" for other errors."""
+        return ""

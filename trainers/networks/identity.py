@@ -1,0 +1,95 @@
+"""The all-convolutional residual networks near the identity of Hardt & Ma, with the ablations of the literature."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from idmatters_tf.models.layout import CIFAR, IMAGENET, Head, Initializer, Layout, Shortcut
+from trainers.cli.settings import setting
+from trainers.networks.base import Scale, Stages, batch_norm
+
+if TYPE_CHECKING:
+    import keras
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity(Stages):
+    """The options of `--model identity`: sizes, and the fields of a `Layout` that the paper and its successors vary."""
+
+    recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
+        # Table 1: the defaults of the options themselves.
+        "cifar": {"blocks": CIFAR.blocks[:1], "widths": CIFAR.widths, "stem": CIFAR.stem},
+        # Section 4.2.
+        "imagenet": {
+            "blocks": IMAGENET.blocks,
+            "widths": IMAGENET.widths,
+            "stem": IMAGENET.stem,
+            "stem_size": IMAGENET.stem_size,
+            "stem_strides": IMAGENET.stem_strides,
+            "first_stride": IMAGENET.strides[0],
+        },
+    }
+    first_stride: int = setting(
+        1, help="stride of the first stage; each other stage starts with stride 2", metavar="N", at_least=1, at_most=99
+    )
+    bias: bool = setting(False, help="give the residual convolutions and the stem biases")
+    shortcut: Shortcut = setting(
+        "pad",
+        help="where the shape of a block changes: pooling or subsampling and zero padding, or 1x1 convolutions; or no "
+        "skips at all",
+    )
+    head: Head = setting("random", help="the last layer: a frozen random projection, or a trained one")
+    norm: Literal["none", "batch", "batch-first"] = setting(
+        "none",
+        help="normalisation behind each 3x3 convolution, or before each one of a branch, as in the paper's base code",
+    )
+    norm_momentum: float = setting(
+        0.99,
+        help="momentum of the normalisation's moving averages; 0.9 in the paper's base code",
+        metavar="X",
+        at_least=0,
+        below=1,
+    )
+    initializer: Initializer = setting(
+        "identity",
+        help="initialisation of the residual convolutions: N(0, 1/(k^2 c)^2), N(0, 1/(k sqrt c)^2), or Fixup "
+        "(Zhang et al., 2019)",
+    )
+    branch_scale: float | None = setting(
+        None,
+        help="multiply each branch by a trained factor, initially X; 0 with --initializer standard is SkipInit and "
+        "ReZero (default: no factor)",
+        metavar="X",
+        at_least=0,
+    )
+    negative_slope: float = setting(
+        0.0,
+        help="slope of the ReLUs below 0; 0.1 in the paper's base code",
+        metavar="X",
+        at_least=0,
+        below=1,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shortcut == "pad":
+            self.check_not_decreasing("--shortcut pad, which cannot drop channels", ". Use --shortcut projection.")
+
+    @property
+    def has_zero_kernels(self) -> bool:
+        return self.initializer == "fixup"
+
+    def layout(self, replicas: int = 1) -> Layout:
+        """Return the layout of the network."""
+        same = [field.name for field in dataclasses.fields(Layout) if hasattr(self, field.name)]
+        given = {name: getattr(self, name) for name in same}
+        given |= {"blocks": self.blocks_of_stages, "norm": None if self.norm == "none" else batch_norm(replicas)}
+        strides = (self.first_stride, *(2,) * (len(self.widths) - 1))
+        return Layout(**given, strides=strides, norm_first=self.norm == "batch-first")
+
+    def build(
+        self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
+    ) -> "keras.Model":
+        from idmatters_tf.models.identity import identity_network
+
+        return identity_network(input_shape, classes, self.layout(replicas), weight_decay, seed)

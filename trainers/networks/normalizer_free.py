@@ -1,0 +1,94 @@
+"""The network for fast training without normalisation: blocks with trained gains, and its recipe (docs/fast.md)."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trainers.cli.arguments import UsageError
+from trainers.cli.settings import setting
+from trainers.networks.base import Scale, Stages
+
+if TYPE_CHECKING:
+    import keras
+
+
+@dataclasses.dataclass(frozen=True)
+class NormalizerFree(Stages):
+    """The options of `--model normalizer-free`."""
+
+    recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
+        "cifar": {
+            "blocks": (3,),
+            "widths": (96, 192, 384),
+            "stem": 48,
+            "optimizer": "muon",
+            "learning_rate": 0.03,
+            "other_rate": 1.5,
+            "nesterov": True,
+            "weight_decay": 0.0,
+            "schedule": "linear",
+            "steps": 4300,
+            "warm_up_steps": 430,
+            "batch_size": 256,
+            "label_smoothing": 0.1,
+            "augment": "standard",
+            "padding_mode": "reflect",
+            "flips": "alternate",
+            "cutout": 12,
+        },
+        "imagenet": {
+            "blocks": (2, 2, 3, 2),
+            "widths": (64, 128, 256, 512),
+            "stem": 48,
+            "optimizer": "muon",
+            "learning_rate": 0.03,
+            "other_rate": 1.5,
+            "nesterov": True,
+            "weight_decay": 0.0,
+            "schedule": "linear",
+            "label_smoothing": 0.1,
+            "augment": "standard",
+        },
+    }
+    branch_gain: float = setting(
+        0.2, help="initial value of the gains of each block's second kernel", metavar="X", at_least=0
+    )
+    last_kernel_size: int = setting(
+        1, help="rows and columns of each block's second kernel", metavar="N", at_least=1, at_most=99
+    )
+    standardize_kernels: bool = setting(
+        False, help="standardise the kernels of the blocks (scaled weight standardisation, Brock et al., 2021)"
+    )
+    whiten_stem: bool = setting(
+        False,
+        help="freeze the first kernel at filters that whiten the patches of 2,000 training images (Jordan, 2024)",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_not_decreasing("--model normalizer-free")
+        # The patches have three channels; each filter comes with its negative.
+        most = 2 * 3 * self.stem_size**2
+        if self.whiten_stem and (self.stem % 2 or self.stem > most):
+            raise UsageError(f"--stem must be even and at most {most} with --whiten-stem. Received: {self.stem}")
+
+    def build(
+        self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
+    ) -> "keras.Model":
+        from idmatters_tf.models.normalizer_free import normalizer_free_resnet
+
+        return normalizer_free_resnet(
+            input_shape,
+            classes,
+            self.blocks_of_stages,
+            self.widths,
+            self.stem,
+            self.stem_size,
+            self.stem_strides,
+            whiten_stem=self.whiten_stem,
+            branch_gain=self.branch_gain,
+            last_kernel_size=self.last_kernel_size,
+            standardize=self.standardize_kernels,
+            weight_decay=weight_decay,
+            seed=seed,
+        )
