@@ -1,12 +1,9 @@
-"""The benchmarks' results, their table, and what the scripts may import. Nothing is timed here."""
+"""The benchmarks' results and their table. Nothing is timed here."""
 
-import ast
 import os
 import shutil
 import subprocess
 import sys
-
-import pytest
 
 from tests.conftest import ROOT
 
@@ -47,21 +44,3 @@ def test_a_recorded_result_replaces_the_one_of_the_same_command(tmp_path):
     assert "`--dim 4 --depth 3 --rounds 2` | fingers |" in page
     assert "a slide rule" in page
     assert "an abacus" not in page
-
-
-@pytest.mark.parametrize("path", sorted(BENCHMARKS.rglob("*.py")), ids=lambda path: str(path.relative_to(BENCHMARKS)))
-def test_only_public_names_are_used(path):
-    private = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            private += [name.name for name in node.names if is_private(name.name)]
-        elif isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
-            private += [node.attr] if is_private(node.attr) else []
-        elif isinstance(node, ast.ClassDef) and node.bases:
-            methods = [item.name for item in node.body if isinstance(item, ast.FunctionDef)]
-            private += [name for name in methods if is_private(name)]
-    assert not private
-
-
-def is_private(name):
-    return name.startswith("_") and not name.startswith("__")

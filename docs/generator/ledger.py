@@ -157,10 +157,19 @@ def _settings(row: Row) -> list[str]:
     command, typed = split(task, parse(module.parser(), words[1:]))
     settings = task.resolve(task.presets.get(getattr(command, "preset", ""), {}), typed)
     usual, free = as_dict(task.resolve({}, {})), free_on_resume(task)
-    differing = {name: value for name, value in as_dict(settings).items() if value != usual[name] and name not in free}
+    # The default network lacks the options of others.
+    lacking = object()
+    differing = {
+        name: value
+        for name, value in as_dict(settings).items()
+        if value != usual.get(name, lacking) and name not in free
+    }
     if not differing:
         return ["## Settings\n", "All are the defaults.\n"]
-    lines = [(f"`{name}`", as_words(value), as_words(usual[name])) for name, value in differing.items()]
+    lines = [
+        (f"`{name}`", as_words(value), as_words(usual[name]) if name in usual else "-")
+        for name, value in differing.items()
+    ]
     return ["## Settings that differ from the defaults\n", table(("setting", "here", "default"), lines)]
 
 
