@@ -15,6 +15,7 @@ Sub-modules are imported when they are first used, so that `import idmatters_tf`
     callbacks      for `model.fit`: exact resume after a kill; what the theory watches, measured during training
     determinism    all switches for reproducible training in one call
     surgery        blocks added to trained models as the identity, and taken out of them where they are near it
+    autodiff       gradient, jvp, vjp, hvp, linearize, jacobian, hessian of functions, models and their variables
     curvature      Hessians, Gauss-Newton and Fisher matrices of any Keras model; their spectra
     isometry       how near the identity each block is: Jacobians, convolutions and kernels, their singular values
     data           CIFAR-10, CIFAR-100, MNIST and the built-in `shapes`, as batches that are a function of (seed, step)
@@ -28,6 +29,7 @@ from idmatters_tf._registration import register
 
 if TYPE_CHECKING:
     from idmatters_tf import (
+        autodiff,
         callbacks,
         clipping,
         curvature,
@@ -48,6 +50,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "__version__",
+    "autodiff",
     "callbacks",
     "clipping",
     "curvature",

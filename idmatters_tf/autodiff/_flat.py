@@ -28,7 +28,9 @@ class FlatFunction:
         if not callable(function):
             raise ValueError(f"Argument `function` must be callable. Received: {type(function).__name__}")
         if isinstance(function, keras.Model) and not function.built:
-            raise ValueError(f"Argument `function` must be a built model. Received: {function.name!r}. Call it once before.")
+            raise ValueError(
+                f"Argument `function` must be a built model. Received: {function.name!r}. Call it once before."
+            )
         self._function, self._structure = function, point
         leaves = keras.tree.flatten(point)
         if not leaves:

@@ -3,8 +3,6 @@
 As a program: `python -m tests.support.autodiff_cases` runs all cases, and prints their names.
 """
 
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -210,7 +208,7 @@ def wrong_arguments():
     refused(gradient, unbuilt, x, match=r"`function` must be a built model. Received: 'new'")
     refused(gradient, model, x, match=r"must return one scalar.* Received: outputs of shape \(2, 2\). Use `jacobian`")
     refused(jacobian, lambda x: None, x, match=r"must return tensors. Received: None")
-    refused(jacobian, lambda x: ops.argmax(x), x, match="must return floating-point tensors. Received: int32")
+    refused(jacobian, lambda x: ops.argmax(x), x, match=r"must return floating-point tensors. Received: int\d\d")
     refused(jacobian, ops.abs, np.arange(3), match=r"floating-point tensors. Received: int\d\d of shape \(3,\)")
     refused(jacobian, model, [x, None], match="`point` must contain tensors, arrays or variables. Received: NoneType")
     refused(jacobian, model, keras.Input((2,)), match="`point` must contain tensors, arrays or variables")
@@ -240,6 +238,6 @@ def run(case):
 
 
 if __name__ == "__main__":
-    for each in CASES[int(sys.argv[1]) if len(sys.argv)>1 else 0:]:
+    for each in CASES:
         run(each)
         print(each.__name__)
