@@ -10,6 +10,7 @@ Modules:
     callbacks      for `model.fit`: exact resume after a kill, monitors of norms, distances and curvature
     determinism    all switches for reproducible training in one call
     surgery        insertion of blocks into trained models as the identity, and removal of blocks near it
+    autodiff       gradient, jvp, vjp, hvp, linearize, jacobian, hessian of functions and Keras models
     curvature      Hessians, Gauss-Newton and Fisher matrices of any Keras model, and their spectra
     isometry       distances of blocks from the identity; singular values and norms of Jacobians and convolutions
     expressivity   networks that memorise any sample, in closed form
@@ -30,6 +31,7 @@ from idmatters_tf._registration import register
 
 if TYPE_CHECKING:
     from idmatters_tf import (
+        autodiff,
         callbacks,
         clipping,
         curvature,
@@ -61,6 +63,7 @@ __all__ = [
     "RandomProjection",
     "ResidualConv2D",
     "__version__",
+    "autodiff",
     "block_distances",
     "callbacks",
     "clipping",

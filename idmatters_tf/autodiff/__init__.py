@@ -1,7 +1,16 @@
 """Derivatives of functions of tensors and of Keras models, the same on Keras' TensorFlow and JAX backends.
 
-All functions take the function and the point first. The point is a tensor, a `keras.Variable`, or a nested structure of
-these:
+All functions take the function and the point first:
+
+- `function` takes one argument in the structure of the point. It consists of Keras operations and layers, or of
+  operations of the current backend. It may be a built model or a layer, which is then called as it is.
+- `point` is a tensor, an array or a `keras.Variable`, or a nested structure of these, all of floating point. The
+  derivative by a variable is that by its value: the function receives a tensor in its place, and all layers use the
+  same tensor while the function is evaluated.
+
+The results are tensors of the current backend, in the dtypes of the point or of the outputs, and zero where a function
+does not depend on a tensor. The functions can be nested in each other and used inside `tf.function`, `jax.jit` and
+training steps. Elsewhere they are evaluated operation by operation.
 
 >>> import keras, numpy as np
 >>> from idmatters_tf.autodiff import gradient, hvp, jacobian

@@ -41,8 +41,13 @@ class Compiler(Protocol):
 
 
 class Backend(Protocol):
-    """Derivatives of functions of lists of tensors."""
+    """Derivatives of functions of lists of tensors.
 
+    Attributes:
+        FEWEST_VECTORS: number of vectors from which on `batched` is the better way to compute products.
+    """
+
+    FEWEST_VECTORS: int
     Compiler: type[Compiler]
 
     def tensors(self, structure: Any) -> Any:

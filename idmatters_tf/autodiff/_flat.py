@@ -27,8 +27,10 @@ class FlatFunction:
     def __init__(self, function: Callable[[Any], Any], point: Any):
         if not callable(function):
             raise ValueError(f"Argument `function` must be callable. Received: {type(function).__name__}")
-        if isinstance(function, keras.Layer) and not function.built:
-            raise ValueError(f"Argument `function` must be built. Received: {function.name!r}. Call it once before.")
+        if isinstance(function, keras.Model) and not function.built:
+            raise ValueError(
+                f"Argument `function` must be a built model. Received: {function.name!r}. Call it once before."
+            )
         self._function, self._structure = function, point
         leaves = keras.tree.flatten(point)
         if not leaves:

@@ -11,6 +11,8 @@ import numpy as np
 
 from idmatters_tf.autodiff._backend import LinearMap, Tensors
 
+FEWEST_VECTORS = 1
+
 
 def tensors(structure: Any) -> Any:
     """See `Backend.tensors`; also from tensors of a tf.data.Dataset."""

@@ -12,7 +12,18 @@ from idmatters_tf.autodiff._backend import CannotVectorize, LinearMap, Tensors
 from idmatters_tf.autodiff._tensorflow_corrections import differentiable_twice
 from idmatters_tf.autodiff._tensorflow_graphs import Compiler, explained, quiet
 
-__all__ = ["Compiler", "batched", "gradient", "hessian_product", "linearize", "tensors", "vectorizing"]
+__all__ = [
+    "FEWEST_VECTORS",
+    "Compiler",
+    "batched",
+    "gradient",
+    "hessian_product",
+    "linearize",
+    "tensors",
+    "vectorizing",
+]
+
+FEWEST_VECTORS = 2
 
 
 def tensors(structure: Any) -> Any:

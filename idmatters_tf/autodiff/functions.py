@@ -1,17 +1,4 @@
-"""Derivatives of functions of tensors, Keras models and their variables, at a point.
-
-All functions here take the function and the point first:
-
-- `function` takes one argument in the structure of the point. It may be a built `keras.Model` or layer, which is called
-  as it is. It consists of Keras operations and layers, or of operations of the current backend.
-- `point` is a tensor, an array or a `keras.Variable`, or a nested structure of these, all of floating point. The
-  derivative by a variable is that by its value: the function receives tensors in place of the variables, and every
-  layer that uses the variables in it uses the same tensors.
-
-The results are tensors of the current backend in the dtypes of the point or of the outputs. Where a function does not
-depend on a tensor, its derivative is zero. The functions can be nested in each other and used inside `tf.function`,
-`jax.jit` and training steps. Without those, they are evaluated operation by operation.
-"""
+"""Derivatives of functions of tensors, Keras models and their variables, at a point; see `idmatters_tf.autodiff`."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -32,7 +19,7 @@ def gradient(function: Callable[[Any], Any], point: Any) -> Any:
     """Return the gradient of a scalar function.
 
     Args:
-        function, point: see `idmatters_tf.autodiff.functions`. The function returns a scalar.
+        function, point: see `idmatters_tf.autodiff`. The function returns a scalar.
 
     Returns:
         Tensors in the structure and shapes of the point.
@@ -52,7 +39,7 @@ def jvp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
     """Return the product J v of the Jacobian with a vector: the derivative of the function along the vector.
 
     Args:
-        function, point: see `idmatters_tf.autodiff.functions`.
+        function, point: see `idmatters_tf.autodiff`.
         vector: tensors or arrays in the structure and shapes of the point.
 
     Returns:
@@ -68,7 +55,7 @@ def vjp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
     """Return the product J^T u of the transposed Jacobian with a vector: the gradient of <function(x), u>.
 
     Args:
-        function, point: see `idmatters_tf.autodiff.functions`.
+        function, point: see `idmatters_tf.autodiff`.
         vector: tensors or arrays in the structure and shapes of the outputs.
 
     Returns:
@@ -95,7 +82,7 @@ def hvp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
     `idmatters_tf.curvature.HessianOperator`, which compiles them.
 
     Args:
-        function, point: see `idmatters_tf.autodiff.functions`. The function returns a scalar.
+        function, point: see `idmatters_tf.autodiff`. The function returns a scalar.
         vector: tensors or arrays in the structure and shapes of the point.
 
     Returns:
@@ -136,7 +123,7 @@ def linearize(function: Callable[[Any], Any], point: Any) -> Linearization:
     """Evaluate a function once and return its derivative as a linear map, for products from both sides.
 
     Args:
-        function, point: see `idmatters_tf.autodiff.functions`.
+        function, point: see `idmatters_tf.autodiff`.
 
     Returns:
         A `Linearization` with the attribute `value` and the methods `jvp(vector)` and `vjp(vector)`. For a scalar
@@ -159,7 +146,7 @@ def jacobian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CH
     `idmatters_tf.isometry.jacobian` is the operator that never forms the matrix.
 
     Args:
-        function, point: see `idmatters_tf.autodiff.functions`.
+        function, point: see `idmatters_tf.autodiff`.
         chunk: products computed at once; memory grows with it.
 
     Returns:
@@ -189,7 +176,7 @@ def hessian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CHU
     """Return the whole Hessian of a scalar function, by products with unit vectors.
 
     Args:
-        function, point: see `idmatters_tf.autodiff.functions`. The function returns a scalar.
+        function, point: see `idmatters_tf.autodiff`. The function returns a scalar.
         chunk: products computed at once; memory grows with it.
 
     Returns:

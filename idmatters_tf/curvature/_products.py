@@ -94,7 +94,7 @@ class Products:
         """Return the products of a matrix with vectors, (k, P) -> (k, P), in one pass through the data."""
         method = getattr(self._functions, kind)
         vectors = np.asarray(vectors, self.objective.dtype)
-        if len(vectors) > 1 and self._vectorizes:
+        if self._vectorizes and len(vectors) >= self._backend.FEWEST_VECTORS:
             try:
                 with self._backend.vectorizing():
                     return np.asarray(self._sum(method, self._backend.tensors(vectors)))

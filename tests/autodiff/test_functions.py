@@ -1,0 +1,79 @@
+"""The derivatives of `idmatters_tf.autodiff` on both backends, and what is particular to TensorFlow."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+from idmatters_tf.autodiff import gradient, hessian, hvp, jacobian, jvp
+from tests.conftest import ROOT
+from tests.support import autodiff_cases as cases
+
+
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.__name__)
+def test_on_tensorflow(case):
+    cases.run(case)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_on_jax():
+    env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
+    command = [sys.executable, "-m", "tests.support.autodiff_cases"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [case.__name__ for case in cases.CASES]
+
+
+def test_other_backends_are_refused(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(ValueError, match="TensorFlow or JAX backend. Received: 'torch'. Set KERAS_BACKEND"):
+        gradient(ops.sum, np.ones(2))
+
+
+def test_normalization_by_moments():
+    keras.config.set_dtype_policy("float64")
+    keras.utils.set_random_seed(0)
+    normalization = layers.LayerNormalization()
+    normalization.build((None, 4))
+    x, v = cases.draw(1, 4), cases.draw(1, 4, seed=1)
+
+    def function(x):
+        return ops.sum(normalization(x) ** 3)
+
+    def along(x):
+        return jvp(function, x, v)
+
+    expected = cases.differences(lambda x: gradient(function, x), x)
+    cases.close(hessian(function, x), expected)
+    # A first derivative is corrected where it is differentiated again, also by other tapes.
+    cases.close(gradient(along, x), expected @ v[0])
+    point = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(point)
+        product = along(point)
+    cases.close(tape.gradient(product, point), expected @ v[0])
+
+
+def test_inside_of_graphs():
+    x, v = np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, -1.0])
+    product = tf.function(lambda vector: hvp(lambda x: ops.sum(x**4), x, vector))
+    np.testing.assert_allclose(product(v), 12 * x**2 * v)
+    whole = tf.function(lambda x: jacobian(lambda x: x**2, x))
+    np.testing.assert_allclose(whole(x), np.diag(2 * x))
+    unknown = tf.function(whole.python_function, input_signature=[tf.TensorSpec([None], tf.float64)])
+    with pytest.raises(ValueError, match=r"tensors of known shapes. Received: \(None,\)"):
+        unknown(x)
+
+
+def test_what_tensorflow_cannot_differentiate_twice_is_refused():
+    resizing = layers.Resizing(2, 2, "bicubic")
+    images = np.ones((1, 3, 3, 1), "float32")
+    assert gradient(lambda x: ops.sum(resizing(x)), images).shape == (1, 3, 3, 1)
+    with pytest.raises(ValueError, match=r"cannot differentiate .* twice: .*Use KERAS_BACKEND=jax"):
+        hvp(lambda x: ops.sum(resizing(x) ** 2), images, images)

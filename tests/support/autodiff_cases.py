@@ -1,0 +1,243 @@
+"""Derivatives against closed forms and central differences, in pure Keras, for every backend.
+
+As a program: `python -m tests.support.autodiff_cases` runs all cases, and prints their names.
+"""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+from idmatters_tf.autodiff import gradient, hessian, hvp, jacobian, jvp, linearize, vjp
+
+# Keras 3.15 rounds float64 to float32 on JAX in `mean`, `tanh` and others: larger steps where these are used.
+STEP = 1e-3
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def flat(structure):
+    return np.concatenate([np.ravel(ops.convert_to_numpy(part)) for part in keras.tree.flatten(structure)])
+
+
+def differences(function, point, step=1e-5):
+    """Central differences of a function, (entries of the outputs, entries of the point); variables are assigned."""
+    leaves = keras.tree.flatten(point)
+    columns = []
+    for place, leaf in enumerate(leaves):
+        start = np.array(ops.convert_to_numpy(leaf))
+        for entry in np.ndindex(start.shape):
+            ends = []
+            for sign in (1, -1):
+                moved = start.copy()
+                moved[entry] += sign * step
+                if isinstance(leaf, keras.Variable):
+                    leaf.assign(moved)
+                    ends.append(flat(function(point)))
+                else:
+                    others = [*leaves[:place], moved, *leaves[place + 1 :]]
+                    ends.append(flat(function(keras.tree.pack_sequence_as(point, others))))
+            columns.append((ends[0] - ends[1]) / (2 * step))
+        if isinstance(leaf, keras.Variable):
+            leaf.assign(start)
+    return np.stack(columns, axis=1)
+
+
+def close(found, expected, tolerance=1e-7):
+    found, expected = flat(found), np.ravel(expected)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * max(np.abs(expected).max(), 1))
+
+
+def closed_forms():
+    """f(x) = sum x^3 / 3 + x^T A x / 2."""
+    A, x, v = draw(4, 4), draw(4, seed=1), draw(4, seed=2)
+    symmetric = (A + A.T) / 2
+
+    def function(x):
+        return ops.sum(x**3) / 3 + ops.sum(x * ops.matmul(A, x)) / 2
+
+    slope, curvature = x**2 + symmetric @ x, np.diag(2 * x) + symmetric
+    close(gradient(function, x), slope, 1e-14)
+    close(hvp(function, x, v), curvature @ v, 1e-14)
+    close(hessian(function, x), curvature, 1e-14)
+    close(hessian(function, x, chunk=3), curvature, 1e-14)
+    close(jacobian(lambda x: gradient(function, x), x), curvature, 1e-14)
+    close(jvp(function, x, v), slope @ v, 1e-14)
+    linear = linearize(function, x)
+    close(linear.value, np.sum(x**3) / 3 + x @ A @ x / 2, 1e-14)
+    close(linear.vjp(1.0), slope, 1e-14)
+    # Zero where nothing depends on a tensor.
+    close(gradient(lambda parts: ops.sum(parts[0]), [x, A]), [*np.ones(4), *np.zeros(16)])
+    assert hessian(function, x).shape == (4, 4)
+
+
+def nested_structures():
+    point = {"a": draw(2), "b": [draw(3, 2, seed=1), np.array(0.5)]}
+
+    def function(parts):
+        product = ops.matmul(parts["b"][0], ops.square(parts["a"]))
+        return product, {"c": parts["b"][1] ** 3 * parts["a"]}
+
+    expected = differences(function, point)
+    vector, other = draw(9, seed=2), draw(5, seed=3)
+    parts = {"a": vector[:2], "b": [vector[2:8].reshape(3, 2), vector[8]]}
+    close(jvp(function, point, parts), expected @ vector)
+    close(vjp(function, point, (other[:3], {"c": other[3:]})), expected.T @ other)
+    linear = linearize(function, point)
+    for _ in range(2):
+        close(linear.jvp(parts), expected @ vector)
+        close(linear.vjp((other[:3], {"c": other[3:]})), expected.T @ other)
+    # By rows here, and by columns where the point has fewer entries.
+    for chunk in (64, 2):
+        whole = jacobian(function, point, chunk)
+        assert tuple(whole[0]["b"][0].shape) == (3, 3, 2)
+        close(whole[0]["a"], expected[:3, :2])
+        close(whole[1]["c"]["b"][1], expected[3:, 8])
+    few = jacobian(lambda a: function({**point, "a": a}), point["a"])
+    close(few[0], expected[:3, :2])
+    close(few[1]["c"], expected[3:, :2])
+
+    def scalar(parts):
+        product, rest = function(parts)
+        return ops.sum(product**2) + ops.sum(rest["c"])
+
+    second = differences(lambda parts: gradient(scalar, parts), point)
+    found = hessian(scalar, point)
+    assert tuple(found["b"][0]["a"].shape) == (3, 2, 2)
+    close(found["b"][0]["a"], second[2:8, :2])
+    close(found["a"]["b"][1], second[:2, 8])
+
+
+def smooth_model():
+    penalty = keras.regularizers.L2(0.25)
+    hidden = layers.Dense(3, ops.square, kernel_regularizer=penalty, name="hidden")
+    return keras.Sequential([keras.Input((2,), dtype="float64"), hidden, layers.Dense(2, name="logits")])
+
+
+def models_by_inputs_and_variables():
+    model, x, y = smooth_model(), draw(4, 2), draw(4, 2, seed=1)
+    close(jacobian(model, x), differences(lambda x: model(x), x))
+    # Each example's own Jacobian, from the sum over the examples.
+    own = jacobian(lambda x: ops.sum(model(x), axis=0), x)
+    assert tuple(own.shape) == (2, 4, 2)
+    close(own[:, 1], differences(lambda x: model(x), x[1:2]))
+
+    def loss(_):
+        return ops.sum((model(x) - y) ** 2) + sum(model.losses)
+
+    variables = model.trainable_variables
+    slope = differences(lambda _: loss(None), variables)[0]
+    close(gradient(loss, variables), slope, 1e-6)
+    matrix = differences(lambda _: gradient(loss, variables), variables)
+    vectors = [draw(*variable.shape) for variable in variables]
+    close(hvp(loss, variables, vectors), matrix @ flat(vectors), 1e-6)
+    close(hessian(loss, variables[0]), matrix[:6, :6], 1e-6)
+    # Regularizers of variables that are no part of the point have their values, too.
+    close(gradient(loss, [model.get_layer("logits").bias]), slope[-2:], 1e-6)
+    # Gradients of the examples.
+    examples = jacobian(lambda _: ops.sum((model(x) - y) ** 2, axis=1), variables)
+    close(ops.sum(examples[0], axis=0), gradient(lambda _: ops.sum((model(x) - y) ** 2), variables[0]), 1e-12)
+    # Derivatives by the variables of derivatives by the inputs.
+    energy = [lambda _: ops.sum(gradient(lambda x: ops.sum(model(x) ** 2), x) ** 2)]
+    close(gradient(energy[0], variables), differences(energy[0], variables)[0], 1e-6)
+
+
+def nothing_changes():
+    keras.config.set_dtype_policy("float32")
+    x = draw(6, 3).astype("float32")
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(4), layers.BatchNormalization(), layers.Dropout(0.5)])
+    model.add(layers.ActivityRegularization(0.1))
+    metric = keras.metrics.Mean()
+    metric.update_state(2.0)
+    model(x, training=True)
+
+    def state():
+        return [np.array(ops.convert_to_numpy(v.value)) for v in [*model.variables, *metric.variables]]
+
+    def loss(_):
+        outputs = model(x, training=True)
+        metric.update_state(ops.sum(outputs))
+        return ops.mean(outputs**2) + sum(model.losses)
+
+    before, losses = state(), model.losses
+    variables = model.trainable_variables
+    first = gradient(loss, variables)
+    vectors = [np.ones(v.shape) for v in variables]
+    for _ in range(2):
+        hvp(loss, variables, vectors)
+        jacobian(lambda x: model(x, training=True), x[:2])
+    assert all(map(np.array_equal, before, state()))
+    assert [id(loss) for loss in model.losses] == [id(loss) for loss in losses]
+    # The same random numbers each time.
+    np.testing.assert_array_equal(flat(first), flat(gradient(loss, variables)))
+    assert np.abs(flat(first)).max() > 0
+
+
+def embeddings_masks_and_recurrent_layers():
+    tokens = np.array([[1, 2, 3, 0], [4, 1, 0, 0], [2, 2, 1, 4]])
+    embedding = layers.Embedding(5, 2, mask_zero=True)
+    model = keras.Sequential([keras.Input((4,), dtype="int32"), embedding, layers.LSTM(2), layers.Dense(1)])
+
+    def loss(_):
+        return ops.sum(ops.square(model(tokens) - 0.5))
+
+    variables = model.trainable_variables
+    close(gradient(loss, variables), differences(lambda _: loss(None), variables, STEP)[0], 1e-3)
+    chosen = [embedding.embeddings]
+    matrix = differences(lambda _: gradient(loss, chosen), chosen, STEP)
+    vectors = [draw(*variable.shape) for variable in chosen]
+    close(hvp(loss, chosen, vectors), matrix @ flat(vectors), 1e-3)
+    examples = jacobian(lambda _: ops.square(model(tokens)[:, 0] - 0.5), variables)
+    close([ops.sum(part, axis=0) for part in examples], flat(gradient(loss, variables)), 1e-6)
+    # Padding is masked: the second example depends on its two tokens alone.
+    by_example = np.abs(ops.convert_to_numpy(examples[0])).max(axis=-1)
+    assert (by_example[1] > 0).tolist() == [False, True, False, False, True]
+
+
+def wrong_arguments():
+    model, x = smooth_model(), draw(2, 2)
+
+    def refused(function, *arguments, match):
+        with pytest.raises(ValueError, match=match):
+            function(*arguments)
+
+    refused(gradient, 3, x, match=r"`function` must be callable. Received: int")
+    unbuilt = keras.Sequential([layers.Dense(2)], name="new")
+    refused(gradient, unbuilt, x, match=r"`function` must be a built model. Received: 'new'")
+    refused(gradient, model, x, match=r"must return one scalar.* Received: outputs of shape \(2, 2\). Use `jacobian`")
+    refused(jacobian, lambda x: None, x, match=r"must return tensors. Received: None")
+    refused(jacobian, lambda x: ops.argmax(x), x, match=r"must return floating-point tensors. Received: int\d\d")
+    refused(jacobian, ops.abs, np.arange(3), match=r"floating-point tensors. Received: int\d\d of shape \(3,\)")
+    refused(jacobian, model, [x, None], match="`point` must contain tensors, arrays or variables. Received: NoneType")
+    refused(jacobian, model, keras.Input((2,)), match="`point` must contain tensors, arrays or variables")
+    refused(gradient, ops.sum, [], match="`point` must contain at least one tensor")
+    bias = model.layers[0].bias
+    refused(gradient, lambda _: ops.sum(bias**2), [bias, bias], match="contains a variable twice")
+    refused(jvp, model, x, x[:1], match=r"`vector` must have the shapes of `point`: \(2, 2\). Received: \(1, 2\)")
+    refused(hvp, ops.sum, x, [x], match="`vector` must contain tensors in the structure of `point`. Received: list")
+    refused(vjp, model, x, x[0], match=r"must have the shapes of the outputs of `function`: \(2, 2\)")
+    refused(hessian, ops.sum, x, 0, match="`chunk`")
+
+
+CASES = (
+    closed_forms,
+    nested_structures,
+    models_by_inputs_and_variables,
+    nothing_changes,
+    embeddings_masks_and_recurrent_layers,
+    wrong_arguments,
+)
+
+
+def run(case):
+    keras.config.set_dtype_policy("float64")
+    keras.utils.set_random_seed(0)
+    case()
+
+
+if __name__ == "__main__":
+    for each in CASES:
+        run(each)
+        print(each.__name__)
