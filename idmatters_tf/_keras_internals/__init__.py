@@ -4,6 +4,7 @@ graphs      graphs of functional models, their calls, copies and masks
 variables   variables of random generators and optimizers
 fit         the running `model.fit`, its callbacks, the arguments of `model.compile`
 losses      compiled losses, their labels and weights
+scope       evaluation of layers without changing them
 """
 
 # ruff: noqa: F401 - the modules above under one name
@@ -48,6 +49,7 @@ from idmatters_tf._keras_internals.losses import (
     weights_by_output,
     wrapped_function,
 )
+from idmatters_tf._keras_internals.scope import unchanged
 from idmatters_tf._keras_internals.variables import (
     global_seed_state,
     learning_rate_schedule,

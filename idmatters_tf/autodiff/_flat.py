@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf._keras_scope import unchanged
+from idmatters_tf._keras_internals import unchanged
 from idmatters_tf._keras_types import Tensor
 
 

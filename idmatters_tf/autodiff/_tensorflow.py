@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record
 
+from idmatters_tf._tensorflow_internals.second_derivatives import differentiable_twice, is_recording
 from idmatters_tf.autodiff._backend import CannotVectorize, LinearMap, Tensors
-from idmatters_tf.autodiff._tensorflow_corrections import differentiable_twice
 from idmatters_tf.autodiff._tensorflow_graphs import Compiler, explained, quiet
 
 __all__ = [
@@ -123,6 +122,6 @@ def _gradient(tape: Any, target: Any, sources: Any, output_gradients: Any = None
 
 def _differentiable_again() -> contextlib.AbstractContextManager[None]:
     """Return `differentiable_twice` where what is computed may be differentiated: in graphs and under other tapes."""
-    if tf.executing_eagerly() and not record.could_possibly_record():
+    if tf.executing_eagerly() and not is_recording():
         return contextlib.nullcontext()
     return differentiable_twice()

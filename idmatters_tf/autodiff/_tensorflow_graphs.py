@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from idmatters_tf.autodiff._tensorflow_corrections import differentiable_twice
+from idmatters_tf._tensorflow_internals.second_derivatives import differentiable_twice
 
 # The shapes of a batch's tensors; None for a size that may be any.
 Shapes = tuple[tuple[int | None, ...], ...]

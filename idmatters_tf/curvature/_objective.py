@@ -13,8 +13,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from idmatters_tf._keras_internals import seed_states
-from idmatters_tf._keras_scope import unchanged
+from idmatters_tf._keras_internals import seed_states, unchanged
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.curvature._batches import Batches, length
 from idmatters_tf.curvature._losses import DataLoss, no_example_losses, split_batch

@@ -11,8 +11,7 @@ from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_internals import AttachedMasks, graph_calls, graph_inputs, run_calls
-from idmatters_tf._keras_scope import unchanged
+from idmatters_tf._keras_internals import AttachedMasks, graph_calls, graph_inputs, run_calls, unchanged
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.autodiff import Linearization, linearize
 from idmatters_tf.isometry.blocks import Block, find_blocks

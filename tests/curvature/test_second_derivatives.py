@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf.autodiff._tensorflow_corrections import differentiable_twice
+from idmatters_tf._tensorflow_internals.second_derivatives import differentiable_twice
 from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator, diagonal, trace
 from tests.support import curvature_cases as cases
 

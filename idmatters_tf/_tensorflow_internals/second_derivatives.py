@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import tensorflow as tf
+from tensorflow.python.eager import record
 
 # The registered gradient looks the function up here; TensorFlow has no public name for it.
 from tensorflow.python.ops import gen_image_ops
@@ -60,3 +61,8 @@ def differentiable_twice() -> Iterator[None]:
         mock.patch.object(gen_image_ops, "resize_bilinear_grad", resize_bilinear_grad),
     ):
         yield
+
+
+def is_recording() -> bool:
+    """Return True if a tape may record the operations of this thread."""
+    return record.could_possibly_record()
