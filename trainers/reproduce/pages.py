@@ -209,10 +209,13 @@ def _settings(row: Row) -> list[str]:
     command, typed = split(task, parse(module.parser(), words[1:]))
     settings = task.resolve(task.presets.get(getattr(command, "preset", ""), {}), typed)
     usual, free = as_dict(task.resolve({}, {})), free_on_resume(task)
-    differing = {name: value for name, value in as_dict(settings).items() if value != usual[name] and name not in free}
+    changed = {name: value for name, value in as_dict(settings).items() if value != usual.get(name)}
+    differing = {name: value for name, value in changed.items() if name not in free}
     if not differing:
         return ["## Settings\n", "All are the defaults.\n"]
-    lines = "\n".join(f"| `{name}` | {_value(value)} | {_value(usual[name])} |" for name, value in differing.items())
+    lines = "\n".join(
+        f"| `{name}` | {_value(value)} | {_value(usual.get(name))} |" for name, value in differing.items()
+    )
     return ["## Settings that differ from the defaults\n", f"| setting | here | default |\n|---|---|---|\n{lines}\n"]
 
 
