@@ -157,7 +157,7 @@ def decoded(data: StreamedImageData) -> ImageData:
         for number, (packed, of_batch, weights) in enumerate(batches.dataset()):
             count = int(np.sum(weights))
             part = slice(number * batches.batch_size, number * batches.batch_size + count)
-            pixels[part] = np.round(_decoding.resize(*packed, data.size)[:count])
+            pixels[part] = np.round(_decoding.resize(packed[0], packed[1], packed[2], data.size)[:count])
             labels[part] = of_batch[:count]
         parts |= {f"{split}_images": pixels, f"{split}_labels": labels}
     return ImageData(data.name, **parts, class_names=data.class_names, origin=data.origin)

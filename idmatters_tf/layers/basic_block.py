@@ -21,8 +21,8 @@ class BasicBlock2D(keras.layers.Layer):
     - `preactivation="both"`: the same with `relu(BN x)` in place of x on both paths, the first block of a network.
 
     Where the shape changes the skip takes every second pixel (for stride 2) and adds zero channels (option A of the
-    2015 paper), or is a 1x1 convolution (option B), normalised where the block is not
-    pre-activated. As in the published Torch code the moving averages have momentum 0.9.
+    2015 paper), or is a 1x1 convolution (option B), normalised where the block is not pre-activated. As in the
+    published Torch code the moving averages have momentum 0.9.
 
     Args:
         filters: output channels of both convolutions.

@@ -6,7 +6,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trainers.cli.text import abbreviate
@@ -205,7 +205,7 @@ def options_of(settings: type, chosen: Mapping[str, Any]) -> dict[str, Option]:
     return _by_name(settings, _options(settings, None, {}, chosen))
 
 
-def _by_name(settings, found):
+def _by_name(settings: type, found: Sequence[Option]) -> dict[str, Option]:
     names = [option.name for option in found]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
@@ -213,10 +213,12 @@ def _by_name(settings, found):
     return {option.name: option for option in found}
 
 
-def _options(settings, title, defaults, chosen):
-    """The options in a list; with `chosen` None those of all kinds."""
+def _options(
+    settings: type, title: str | None, defaults: Mapping[str, Any], chosen: Mapping[str, Any] | None
+) -> list[Option]:
+    """Return the options in a list; with `chosen` None those of all kinds."""
     hints = typing.get_type_hints(settings)
-    found = []
+    found: list[Option] = []
     for field in dataclasses.fields(settings):
         if "group" in field.metadata:
             factory = typing.cast(Any, field.default_factory)
@@ -235,7 +237,10 @@ def _options(settings, title, defaults, chosen):
     return found
 
 
-def _options_of_kinds(kinds, by, title, chosen):
+def _options_of_kinds(
+    kinds: Mapping[str, type], by: str, title: str, chosen: Mapping[str, Any] | None
+) -> Collection[Option]:
+    """Return the options of a field made by `one_of`, those of the same name merged."""
     usual = next(iter(kinds))
     if chosen is not None:
         kind = chosen.get(by, usual)
@@ -244,7 +249,7 @@ def _options_of_kinds(kinds, by, title, chosen):
     found: dict[str, Option] = {}
     for kind, settings in kinds.items():
         for option in _options(settings, title, {}, chosen):
-            before = found.get(option.name, dataclasses.replace(option, by=by))
+            before: Any = found.get(option.name) or dataclasses.replace(option, by=by)
             if (before.kind, before.many) != (option.kind, option.many):
                 raise TypeError(f"{option.name} has another type in {kind} than in {', '.join(before.kinds)}")
             found[option.name] = dataclasses.replace(

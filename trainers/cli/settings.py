@@ -235,7 +235,7 @@ def make(settings: type[S], values: Mapping[str, Any], source: object = None) ->
         raise UsageError(f"{where}{error}") from None if source else error
 
 
-def _checked_values(listed, values, where):
+def _checked_values(listed: Mapping[str, Option], values: Mapping[str, Any], where: str) -> dict[str, Any]:
     checked = {}
     for name, option in listed.items():
         try:
