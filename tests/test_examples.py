@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support.programs import run_script
+from tests.test_documentation import is_option
 
 EXAMPLES = ROOT / "examples"
 
@@ -225,7 +226,7 @@ def test_the_gallery_shows_every_example():
         assert f":link: {name}\n" in index
         # What was recorded can still be asked for.
         for words in re.findall(rf"^\$ python examples/{name}\.py(.*)$", page, re.MULTILINE):
-            options = {word for word in words.split() if word.startswith("--")}
-            assert all(f'"{option}"' in examples[name].read_text() for option in options), words
+            options = [word for word in words.split() if word.startswith("--")]
+            assert all(is_option(option, examples[name].read_text()) for option in options), words
         for image in re.findall(r"^!\[.*\]\((.*)\)", page, re.MULTILINE):
             assert (gallery / image).is_file(), image

@@ -53,6 +53,7 @@ class Example:
 GALLERY = {
     "first_steps": Example("First steps: a notebook"),
     "layers_in_your_model": Example("The layers in your own model"),
+    "cifar_with_fit": Example("CIFAR with Keras' fit"),
     "resume_your_fit": Example(
         "A fit that is killed and goes on", ("--kill-after 100", "", "--out runs/other"), fails=True
     ),
@@ -158,7 +159,7 @@ def about(path: pathlib.Path) -> str:
     """A script's docstring, its commands as a block of code."""
     lines, text = (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines(), ""
     for line in lines:
-        command = line.strip().startswith("python examples/")
+        command = re.match(r"(\w+=\w+ )?python examples/", line.strip())
         text += f"```text\n{line.strip()}\n```\n" if command else f"{line}\n"
     return text.replace("```\n```text\n", "").rstrip()
 
