@@ -2,7 +2,7 @@
 
     python benchmarks/everything.py [NAME ...] [--record] [--peer-python FILE]
 
-Without names all run but `cifar_on_jax`, `deepen_while_training` and `trainability`, which train networks for long, and
+Without names all run but `deepen_while_training` and `trainability`, which train networks for long, and
 `curvature_sweep`, which measures nothing.
 """
 
@@ -14,7 +14,7 @@ import sys
 from harness.peer import installed
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-LEFT_OUT = ("cifar_on_jax", "curvature_sweep", "deepen_while_training", "everything", "table", "trainability")
+LEFT_OUT = ("curvature_sweep", "deepen_while_training", "everything", "table", "trainability")
 WITH_PEERS = ("curvature_against_torch", "linear_hessian", "training_step")
 
 

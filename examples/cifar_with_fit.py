@@ -1,6 +1,6 @@
 """CIFAR with Keras' own `fit`, on TensorFlow or JAX: the paper's network or the fast preset, resumed after a kill.
 
-    python examples/cifar_with_fit.py                                             # a small network, built-in data
+    python examples/cifar_with_fit.py             # a small network on the built-in data, minutes
     KERAS_BACKEND=jax python examples/cifar_with_fit.py --preset paper --data-dir DIR --precision bfloat16
 
 The network, the optimizer, the batches and the resume come from `idmatters_tf`, and `fit` does the rest. On JAX this

@@ -29,8 +29,7 @@ from idmatters_tf._ownership import (
 )
 
 _WRITING = ".writing-"
-# The second form is that of checkpoints of an earlier version.
-_UNFINISHED = re.compile(r"\.writing-([0-9]+-.+|step-[0-9]{8,18})", re.DOTALL)
+_UNFINISHED = re.compile(r"\.writing-[0-9]+-.+", re.DOTALL)
 
 
 @contextlib.contextmanager

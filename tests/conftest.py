@@ -28,12 +28,22 @@ SEVERAL_PROCESSES = (
 # What takes longest comes first, so that no process is left alone with it.
 FIRST = (
     *SEVERAL_PROCESSES,
-    "tests/trainers/cluster",
-    "tests/faults",
-    "tests/trainers/test_cifar.py",
+    "tests/callbacks/test_exact_resume.py",
     "tests/test_examples.py",
+    "tests/trainers/test_cifar.py",
+    "tests/curvature/test_operators.py",
+    "tests/faults",
+    "tests/trainers/cluster",
+    "tests/trainers/test_imagenet.py",
+    "tests/test_documentation.py",
+    "tests/curvature",
+    "tests/trainers/test_baselines.py",
+    "tests/trainers/test_fast.py",
+    "tests/trainers/test_curvature.py",
+    "tests/trainers/test_landscape.py",
+    "tests/isometry",
+    "tests/models",
 )
-FIRST += ("tests/test_documentation.py", "tests/callbacks", "tests/curvature")
 
 # Timings vary on shared machines, so no deadline; the same examples each time, so that a failure can be repeated.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=40)

@@ -150,6 +150,11 @@ def test_commands_are_found():
         check(("trainers.imagenet", "--blocks", "1", "1", "--stem", "64", "--widths", "32", "64"))
 
 
+def is_option(flag, source):
+    """Return True if a script's source names an option, or a setting that it makes an option of."""
+    return f'"{flag}"' in source or f'"{flag[2:].replace("-", "_")}"' in source
+
+
 def test_scripts_and_their_options_exist():
     """Those of `python examples/...` and `python benchmarks/...`, which are run elsewhere, with other options."""
     shared = "".join(path.read_text() for path in ROOT.glob("benchmarks/harness/*.py"))
@@ -161,7 +166,7 @@ def test_scripts_and_their_options_exist():
             found.add(script)
             assert (ROOT / script).is_file(), f"{page}: {script}"
             source = (ROOT / script).read_text() + shared
-            unknown = [each for each in re.findall(r"(?<!\S)\[?(--[\w-]+)", options) if f'"{each}"' not in source]
+            unknown = [each for each in re.findall(r"(?<!\S)\[?(--[\w-]+)", options) if not is_option(each, source)]
             assert not unknown, f"{page}: {script} {unknown}"
         assert set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE)) <= targets, page
     assert len(found) > 12
@@ -215,9 +220,14 @@ def test_readme_runs(tmp_path, more_faults):
         if words[0] in runnable and words not in LARGE and shown not in in_the_ci_block:
             steps.append(["program", *in_small(words)])
     assert len(steps) >= (6 if more_faults else 1)
-    steps += [["python", block] for block in python_blocks(page)]
+    learned, blocks_of_page = "history.history['val_accuracy'][-1] > 0.5", python_blocks(page)
+    if not more_faults:
+        learned = "history.history['loss'][-1] < 0.98 * history.history['loss'][0]"
+        blocks_of_page = [block.replace("shapes.load(4000, 1000)", "shapes.load(800, 200)") for block in blocks_of_page]
+        assert blocks_of_page != python_blocks(page)
+    steps += [["python", block] for block in blocks_of_page]
     # The network of the layers' block has to learn visibly.
-    steps.append(["python", "assert history.history['val_accuracy'][-1] > 0.5, history.history"])
+    steps.append(["python", f"assert {learned}, history.history"])
     run(steps, tmp_path)
 
 

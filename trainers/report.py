@@ -30,7 +30,7 @@ examples:
 
 It writes comparison.png (or in another --format), comparison.md and comparison.csv, and prints the table. Runs that
 differ in nothing but the seed are also shown together, as mean and standard deviation, and written to seeds.csv. The
-runs are those of trainers.cifar, trainers.imagenet, trainers.sweep and benchmarks/cifar_on_jax.py.
+runs are those of trainers.cifar, trainers.imagenet and trainers.sweep.
 
 With --html it writes that file alone, which refers to nothing outside; the runs may then be those of any program.
 

@@ -38,6 +38,7 @@ class Example:
 GALLERY = {
     "first_steps": Example("First steps: a notebook"),
     "layers_in_your_model": Example("The layers in your own model"),
+    "cifar_with_fit": Example("CIFAR with Keras' fit"),
     "resume_your_fit": Example(
         "A fit that is killed and goes on", ("--kill-after 100", "", "--out runs/other"), fails=True
     ),
@@ -146,7 +147,7 @@ def _description(name):
     """Return the docstring of a script, its commands as a block of code."""
     text = ""
     for line in (ast.get_docstring(ast.parse(source(name).read_text(encoding="utf-8"))) or "").splitlines():
-        command = line.strip().startswith("python examples/")
+        command = re.match(r"(\w+=\w+ )?python examples/", line.strip())
         text += f"```text\n{line.strip()}\n```\n" if command else f"{line}\n"
     return text.replace("```\n```text\n", "").rstrip()
 

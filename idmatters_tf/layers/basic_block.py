@@ -143,16 +143,6 @@ class BasicBlock2D(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return strided_shape(input_shape, self)
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "BasicBlock2D":
-        config = dict(config)
-        # Files saved before the arguments were those of `ResidualConv2D`.
-        if "synchronized" in config:
-            config["norm"] = "synchronized" if config.pop("synchronized") else "batch"
-            config["kernel_regularizer"] = config["norm_regularizer"] = config.pop("regularizer")
-            config["data_format"] = "channels_last"
-        return cls(**config)
-
     def get_config(self) -> dict[str, Any]:
         config = {
             "filters": self.filters,

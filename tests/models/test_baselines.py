@@ -143,16 +143,6 @@ def test_arguments_of_the_basic_block():
     assert sum(float(loss) for loss in normalised.losses) == pytest.approx(0.5 * 8)
 
 
-def test_a_basic_block_saved_with_its_former_arguments_still_loads():
-    config = BasicBlock2D(4, data_format="channels_last").get_config()
-    for name in ("norm", "kernel_regularizer", "norm_regularizer", "data_format"):
-        del config[name]
-    decay = keras.regularizers.serialize(keras.regularizers.L2(0.5))
-    block = BasicBlock2D.from_config({**config, "synchronized": True, "regularizer": decay})
-    assert (block.norm, block.data_format) == ("synchronized", "channels_last")
-    assert float(block.kernel_regularizer.l2) == float(block.norm_regularizer.l2) == 0.5
-
-
 @pytest.mark.parametrize(
     "build",
     [

@@ -4,6 +4,7 @@ As a program, `python -m tests.support.forge`, it imports what the programs impo
 process for each line of JSON that it reads. `Forge` starts it and speaks to it.
 """
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -65,7 +66,9 @@ class Process:
     def send(self, number: int) -> None:
         """Sends a signal, if it still runs."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # It may have ended since.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def wait(self, timeout: float = PATIENCE) -> int:
         """Waits for its end. Returns its exit code. Raises TimeoutError, and kills it, if it does not end."""

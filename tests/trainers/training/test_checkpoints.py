@@ -94,8 +94,8 @@ def test_a_damaged_newest_is_reported_and_the_one_before_is_used(subject, tmp_pa
 
 
 def test_unfinished_writing_is_ignored_and_cleared(subject, tmp_path):
-    (tmp_path / ".writing-step-00000006").mkdir()
-    (tmp_path / ".writing-step-00000006" / "checkpoint.index").write_bytes(b"half")
+    (tmp_path / ".writing-17-step-00000006").mkdir()
+    (tmp_path / ".writing-17-step-00000006" / "checkpoint.index").write_bytes(b"half")
     (tmp_path / "best" / ".writing-1-step-00000006").mkdir(parents=True)
     assert restored(tmp_path)[1] == 5
     assert not list(tmp_path.rglob(".writing-*"))
