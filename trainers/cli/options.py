@@ -15,6 +15,7 @@ S = typing.TypeVar("S")
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text in UTF-8 that is not empty"}
 # Of whole numbers without a bound of their own: sizes and steps are 32-bit integers in TensorFlow's kernels.
 MOST = 2**31 - 1
+_type_hints = functools.cache(typing.get_type_hints)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 
 
@@ -202,7 +203,12 @@ def options_of(settings: type, chosen: Mapping[str, Any]) -> dict[str, Option]:
         settings: the dataclass.
         chosen: values of the options that choose; those that are missing or unknown have their defaults.
     """
-    return _by_name(settings, _options(settings, None, {}, chosen))
+    return dict(_cached_options(settings, tuple(item for item in chosen.items() if isinstance(item[1], str))))
+
+
+@functools.cache
+def _cached_options(settings: type, chosen: tuple[tuple[str, str], ...]) -> dict[str, Option]:
+    return _by_name(settings, _options(settings, None, {}, dict(chosen)))
 
 
 def _by_name(settings: type, found: Sequence[Option]) -> dict[str, Option]:
@@ -217,7 +223,7 @@ def _options(
     settings: type, title: str | None, defaults: Mapping[str, Any], chosen: Mapping[str, Any] | None
 ) -> list[Option]:
     """Return the options in a list; with `chosen` None those of all kinds."""
-    hints = typing.get_type_hints(settings)
+    hints = _type_hints(settings)
     found: list[Option] = []
     for field in dataclasses.fields(settings):
         if "group" in field.metadata:
