@@ -40,15 +40,21 @@ class Compiler(Protocol):
         ...
 
 
+MakeCompiler = Callable[[Sequence[keras.Variable]], Compiler]
+
+
 class Backend(Protocol):
-    """Derivatives of functions of lists of tensors.
+    """Derivatives of functions of lists of tensors."""
 
-    Attributes:
-        FEWEST_VECTORS: number of vectors from which on `batched` is the better way to compute products.
-    """
+    @property
+    def FEWEST_VECTORS(self) -> int:
+        """Number of vectors from which on `batched` is the better way to compute products."""
+        ...
 
-    FEWEST_VECTORS: int
-    Compiler: type[Compiler]
+    @property
+    def Compiler(self) -> MakeCompiler:
+        """Class that compiles the methods of an object."""
+        ...
 
     def tensors(self, structure: Any) -> Any:
         """Convert the arrays of a nested structure, in which None remains."""

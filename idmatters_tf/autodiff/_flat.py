@@ -55,7 +55,7 @@ class FlatFunction:
         ]
         with unchanged(values):
             self._outputs = self._function(keras.tree.pack_sequence_as(self._structure, list(tensors)))
-        outputs = keras.tree.flatten(self._outputs)
+        outputs: list[Any] = keras.tree.flatten(self._outputs)
         if not outputs or any(output is None for output in outputs):
             raise ValueError(f"Argument `function` must return tensors. Received: {self._outputs!r}")
         outputs = [ops.convert_to_tensor(output) for output in outputs]

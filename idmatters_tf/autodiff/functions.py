@@ -206,7 +206,7 @@ def _rows(linear_map: LinearMap, sources: Sequence[Tensor], chunk: int) -> list[
         first = min(start, total - chunk)
         units = np.zeros((chunk, total))
         units[np.arange(chunk), np.arange(first, first + chunk)] = 1
-        vectors = [
+        vectors: list[Any] = [
             ops.convert_to_tensor(units[:, bounds[place] : bounds[place + 1]].reshape(chunk, *shape), source.dtype)
             for place, (shape, source) in enumerate(zip(shapes, sources, strict=True))
         ]
@@ -215,9 +215,9 @@ def _rows(linear_map: LinearMap, sources: Sequence[Tensor], chunk: int) -> list[
                 products = apply(vectors)
         except CannotVectorize:
             single = [linear_map([vector[place] for vector in vectors]) for place in range(chunk)]
-            products = [ops.stack(parts) for parts in zip(*single, strict=True)]
+            products: list[Any] = [ops.stack(parts) for parts in zip(*single, strict=True)]
         found.append([product[start - first :] for product in products])
-    results = [parts[0] if len(parts) == 1 else ops.concatenate(parts) for parts in zip(*found, strict=True)]
+    results: list[Any] = [parts[0] if len(parts) == 1 else ops.concatenate(parts) for parts in zip(*found, strict=True)]
     return [
         [ops.reshape(part[bounds[place] : bounds[place + 1]], (*shape, *part.shape[1:])) for part in results]
         for place, shape in enumerate(shapes)

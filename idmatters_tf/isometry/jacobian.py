@@ -51,7 +51,8 @@ class JacobianOperator(scipy.sparse.linalg.LinearOperator):
     def __init__(
         self, function: Callable[[Any], Any], point: Tensor, separable: bool = True, chunk: int = DEFAULT_CHUNK
     ):
-        self._function, self._point = function, ops.convert_to_tensor(point)
+        self._function = function
+        self._point: Any = ops.convert_to_tensor(point)
         self._separable, self._chunk = separable, positive_integer("chunk", chunk)
         self._single = linearize(function, self._point)
         self._copies: Linearization | None = None
