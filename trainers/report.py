@@ -18,7 +18,7 @@ from trainers.imagenet import ImageNet
 from trainers.reporting.markdown import as_words, cell
 from trainers.reporting.page import BEGINNING, differing_settings, page
 from trainers.run.folder import Run
-from trainers.training.program import free_on_resume
+from trainers.training.recorded import free_on_resume
 
 EXAMPLES = """
 examples:

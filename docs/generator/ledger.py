@@ -14,7 +14,8 @@ from trainers.cli.settings import as_dict, parse
 from trainers.reporting.markdown import as_words, table
 from trainers.reproduce.rows import NOT_RECORDED, PAPERS, Row, data_sets, load
 from trainers.reproduce.running import shown, words_of
-from trainers.training.program import free_on_resume, split
+from trainers.training.program import split
+from trainers.training.recorded import free_on_resume
 
 _SECTION = re.MULTILINE | re.DOTALL
 _TASKS = {"trainers.cifar": "Cifar", "trainers.imagenet": "ImageNet"}

@@ -76,7 +76,7 @@ def _in_common(found: Sequence[Shapes]) -> Shapes:
 
 
 class Compiler:
-    """See `_backend.Compiler`. The variables are read inside the graphs."""
+    """See `_interface.Compiler`. The variables are read inside the graphs."""
 
     def __init__(self, variables: Sequence[keras.Variable]):
         self._strategy: Any = tf.distribute.get_strategy()

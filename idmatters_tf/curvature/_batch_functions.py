@@ -7,7 +7,7 @@ import keras
 
 from idmatters_tf._keras_internals import mask_of, set_mask
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.autodiff._backend import Backend, LinearMap
+from idmatters_tf.autodiff._interface import Backend, LinearMap
 from idmatters_tf.curvature._objective import Objective
 
 

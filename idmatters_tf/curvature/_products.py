@@ -10,7 +10,8 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.autodiff._backend import CannotVectorize, current_backend
+from idmatters_tf.autodiff._backend import current_backend
+from idmatters_tf.autodiff._interface import CannotVectorize
 from idmatters_tf.curvature._batch_functions import BatchFunctions
 from idmatters_tf.curvature._batches import length
 from idmatters_tf.curvature._objective import Objective, penalty_share

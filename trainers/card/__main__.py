@@ -19,7 +19,7 @@ from trainers.cli.text import join_command, program_command
 from trainers.imagenet import ImageNet
 from trainers.run.folder import DataDescription, Run
 from trainers.run.lock import locked
-from trainers.training.program import free_on_resume, identity, recorded_settings
+from trainers.training.recorded import free_on_resume, identity, recorded_settings
 from trainers.training.task import Task
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ class Checkpoints:
         folder: where they are; created when the first one is saved.
         keep: how many are kept.
         model: of which the best weights are kept.
-        identity: values by name, as JSON, that identify the run, see `trainers.training.program.identity`; None: of no
+        identity: values by name, as JSON, that identify the run, see `trainers.training.recorded.identity`; None: of no
             particular run.
         objects: what else is saved, as for `tf.train.Checkpoint`: the optimizer, the step.
     """

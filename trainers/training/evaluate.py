@@ -74,7 +74,7 @@ def _require_checkpoint(task, run):
 
 def _restore(task, run, model):
     from trainers.training.checkpoints import restore_weights
-    from trainers.training.program import identity
+    from trainers.training.recorded import identity
 
     step = restore_weights(run.checkpoints_path, model, say, identity(type(task), run))
     if step is None:

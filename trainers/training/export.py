@@ -17,7 +17,7 @@ from trainers.datasets import preprocessing as fitted
 from trainers.run.folder import Run, check_exports
 from trainers.training.build import in_float32
 from trainers.training.checkpoints import BEST, restore_weights
-from trainers.training.program import identity
+from trainers.training.recorded import identity
 from trainers.training.task import Task
 from trainers.training.writing import why_not_written
 

@@ -48,7 +48,7 @@ class Session:
         steps: number of updates of the whole run.
         intervals: how often there are records, evaluations and checkpoints.
         cluster: the tasks that train together, see `trainers.cluster.join`.
-        identity: of the run, see `trainers.training.program.identity`; its checkpoints record it, and others are
+        identity: of the run, see `trainers.training.recorded.identity`; its checkpoints record it, and others are
             refused.
     """
 

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     import keras
 
     from trainers.cluster.description import ClusterDescription
-    from trainers.run.folder import Run
-    from trainers.training.learner import Learner
     from trainers.training.schedule import LinearSchedule, Schedule
-    from trainers.training.session import Callback
 
 
 class Task:
@@ -112,17 +109,3 @@ class Task:
                 raise UsageError(
                     f"--{name.replace('_', '-')} needs synchronous training, not parameter servers. Leave it out."
                 )
-
-    def callbacks(self, learner: "Learner", run: "Run") -> Sequence["Callback"]:
-        """Return what is called after each step, see `trainers.training.session.Session`."""
-        every, count = self.settings.curvature.curvature_every, self.settings.curvature.curvature_examples
-        if every is None:
-            return ()
-        from trainers.training.build import in_float32
-        from trainers.training.curvature import CurvatureCallback
-
-        model = learner.model
-        if self.settings.recipe.precision != "float32":
-            with learner.strategy.scope():
-                model = in_float32(self, model, learner.strategy.num_replicas_in_sync)
-        return [CurvatureCallback(learner, model, self.source.examples(count), run, every)]

@@ -100,7 +100,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     from idmatters_tf._environment import numerics
     from trainers.datasets import preprocessing
     from trainers.run.events import IMAGES, Events
-    from trainers.training.program import identity
+    from trainers.training.recorded import identity
     from trainers.training.session import Session
 
     # A folder's name may be any bytes.
@@ -139,7 +139,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
                 say_once(f"starting from the weights of {settings.recipe.init_from} at step {begun}")
             events.settings(as_dict(settings))
             events.images(train_batches.batch(0, stop=min(IMAGES, settings.recipe.batch_size))[0])
-        callbacks = task.callbacks(learner, run)
+        callbacks = _callbacks(task, learner, run)
         say_once("compiling the training step ...")
         signal = trainer.fit(session, train_batches, callbacks)
     if signal is not None:
@@ -165,6 +165,21 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     print(in_words(result))
     tell(f"convergence plot:      {run.path / f'convergence.{settings.run.format}'}")
     return 0
+
+
+def _callbacks(task: Task, learner: Any, run: Run) -> list[Any]:
+    """Return the callbacks of the session, called after each step."""
+    every, count = task.settings.curvature.curvature_every, task.settings.curvature.curvature_examples
+    if every is None:
+        return []
+    from trainers.training.build import in_float32
+    from trainers.training.curvature import CurvatureCallback
+
+    model = learner.model
+    if task.settings.recipe.precision != "float32":
+        with learner.strategy.scope():
+            model = in_float32(task, model, learner.strategy.num_replicas_in_sync)
+    return [CurvatureCallback(learner, model, task.source.examples(count), run, every)]
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, make
 from trainers.imagenet import ImageNet
 from trainers.training import program
-from trainers.training.program import identity
+from trainers.training.recorded import identity
 from trainers.training.settings import Settings
 from trainers.training.version_0_1 import upgraded
 
