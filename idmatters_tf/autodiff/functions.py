@@ -28,7 +28,7 @@ def gradient(function: Callable[[Any], Any], point: Any) -> Any:
     Raises:
         ValueError: for arguments that do not fit, and for a backend other than TensorFlow and JAX.
 
-    >>> gradient(lambda x: ops.sum(x**2), np.array([1.0, 2.0], "float32")).tolist()
+    >>> np.asarray(gradient(lambda x: ops.sum(x**2), np.array([1.0, 2.0], "float32"))).tolist()
     [2.0, 4.0]
     """
     flat = FlatFunction(function, point)
@@ -135,7 +135,7 @@ def linearize(function: Callable[[Any], Any], point: Any) -> Linearization:
             derivative of J^T u by u.
 
     >>> linear = linearize(lambda x: x**3, np.array([1.0, 2.0]))
-    >>> linear.value.tolist(), linear.jvp(np.array([1.0, 1.0])).tolist()
+    >>> np.asarray(linear.value).tolist(), np.asarray(linear.jvp(np.array([1.0, 1.0]))).tolist()
     ([1.0, 8.0], [3.0, 12.0])
     """
     return Linearization(FlatFunction(function, point))
@@ -157,7 +157,7 @@ def jacobian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CH
     Raises:
         ValueError: as `linearize`, and for shapes that are not known, as inside of some graphs.
 
-    >>> jacobian(lambda x: ops.stack([x[0] * x[1], x[0]]), np.array([2.0, 3.0])).tolist()
+    >>> np.asarray(jacobian(lambda x: ops.stack([x[0] * x[1], x[0]]), np.array([2.0, 3.0]))).tolist()
     [[3.0, 2.0], [1.0, 0.0]]
     """
     chunk, flat = positive_integer("chunk", chunk), FlatFunction(function, point)
@@ -187,7 +187,7 @@ def hessian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CHU
     Raises:
         ValueError: as `hvp`, and for shapes that are not known, as inside of some graphs.
 
-    >>> hessian(lambda x: x[0] ** 2 * x[1], np.array([1.0, 3.0])).tolist()
+    >>> np.asarray(hessian(lambda x: x[0] ** 2 * x[1], np.array([1.0, 3.0]))).tolist()
     [[6.0, 2.0], [2.0, 0.0]]
     """
     chunk, flat = positive_integer("chunk", chunk), FlatFunction(function, point)
