@@ -74,7 +74,7 @@ def test_missing_data_names_the_place_and_the_ways_on(tmp_path, monkeypatch):
     with pytest.raises(DataNotFound, match=r"mnist was not found in .*as `data_dir`.$") as caught:
         mnist.load(tmp_path)
     assert caught.value.arguments == ("data_dir",)
-    monkeypatch.setattr(mnist.sources, "server_answers", lambda _address: False)
+    monkeypatch.setattr(mnist._sources, "server_answers", lambda _address: False)
     with pytest.raises(DataError, match="storage.googleapis.com does not answer"):
         mnist.load(tmp_path, download=True)
 

@@ -2,6 +2,7 @@
 
 import errno
 import resource
+import types
 
 import keras
 import pytest
@@ -42,7 +43,7 @@ def test_other_errors_are_not_explained(tmp_path):
 
 class _Task:
     program = "trainers.cifar"
-    has_preprocessing = False
+    settings = types.SimpleNamespace(data=types.SimpleNamespace(has_preprocessing=False))
 
 
 @pytest.mark.parametrize("file", ["model.keras", "saved_model/saved_model.pb"])
