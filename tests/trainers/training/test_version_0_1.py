@@ -10,7 +10,7 @@ from trainers.cifar import Cifar
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, make
 from trainers.imagenet import ImageNet
-from trainers.training import program
+from trainers.training import recorded
 from trainers.training.recorded import identity
 from trainers.training.settings import Settings
 from trainers.training.version_0_1 import upgraded
@@ -87,7 +87,7 @@ def test_a_run_of_0_1_0_is_evaluated_and_extended(tmp_path, capsys, monkeypatch)
     new, old = tmp_path / "new", tmp_path / "old"
     assert cifar.main([*tiny.split(), "--drop-steps", "3", "--out", str(new)]) == 0
     # Checkpoints record what identifies their run, and a checksum of it.
-    monkeypatch.setattr(program, "identity", lambda *of_run: as_recorded_by_0_1_0(identity(*of_run)))
+    monkeypatch.setattr(recorded, "identity", lambda *of_run: as_recorded_by_0_1_0(identity(*of_run)))
     assert cifar.main([*tiny.split(), "--drop-steps", "3", "--out", str(old)]) == 0
     monkeypatch.undo()
     config = json.loads((old / "config.json").read_text())
