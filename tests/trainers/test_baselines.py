@@ -26,21 +26,11 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("model", NETWORKS)
-def test_a_resumed_run_ends_as_one_that_was_not_stopped(model, tmp_path):
+def test_a_network_trains_exports_and_resumes(model, tmp_path, more_faults):
     command = ["trainers.cifar", "--model", model, *NETWORKS[model], *SHORT]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     done = run_here(*command, "--out", whole)
     assert done.returncode == 0, done.stderr
-    shutil.copytree(whole, resumed)
-    (resumed / "result.json").unlink()
-    shutil.rmtree(resumed / "checkpoints" / "step-00000008", ignore_errors=True)
-    for path in (resumed / "checkpoints").glob("step-*8*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    done = run_forked(*command, "--out", resumed)
-    assert done.returncode == 0, done.stderr
-    assert "going on from step 4" in done.stderr
-    assert_same_run(whole, resumed)
-
     rates = [record["learning_rate"] for record in records(whole) if record["kind"] == "train"]
     if model == "preresnet":
         np.testing.assert_allclose(rates, [0.01] * 2 + [0.1] * 4 + [0.01] * 2, rtol=1e-6)
@@ -49,6 +39,18 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(model, tmp_path):
     logits = keras.saving.load_model(whole / "model.keras").predict(data.test_images, verbose=0)
     error = np.mean(np.argmax(logits, axis=1) != data.test_labels)
     assert error == pytest.approx(json.loads((whole / "result.json").read_text())["last_error"])
+
+    # Densenet has what has to be restored: batch normalisation, and random numbers of dropout.
+    if model != "densenet" and not more_faults:
+        return
+    shutil.copytree(whole, resumed)
+    (resumed / "result.json").unlink()
+    for path in (resumed / "checkpoints").glob("step-*8*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    done = run_forked(*command, "--out", resumed)
+    assert done.returncode == 0, done.stderr
+    assert "going on from step 4" in done.stderr
+    assert_same_run(whole, resumed)
 
 
 def resolved(*typed, preset="paper"):

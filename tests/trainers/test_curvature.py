@@ -12,21 +12,9 @@ from idmatters_tf.data import shapes
 from tests.support.processes import run_forked, tensors
 from tests.support.programs import run_here
 
-SMALL = ("--dataset", "shapes", "--blocks", 1, "--widths", 4, 8, "--stem", 4, "--train-images", 60, "--test-images", 20)
-SMALL += (
-    "--batch-size",
-    20,
-    "--steps",
-    4,
-    "--drop-steps",
-    3,
-    "--learning-rate",
-    0.1,
-    "--evaluate-every",
-    2,
-    "--log-every",
-    1,
-)
+SMALL = ["--dataset", "shapes", "--blocks", 1, "--widths", 2, 4, "--stem", 2, "--train-images", 60, "--test-images", 20]
+SMALL += ["--batch-size", 20, "--steps", 4, "--drop-steps", 3, "--learning-rate", 0.1, "--evaluate-every", 2]
+SMALL += ["--log-every", 1]
 
 
 def records(path):
