@@ -51,6 +51,11 @@ napoleon_use_rtype = False
 napoleon_custom_sections = [("Input shape", "notes_style"), ("Output shape", "notes_style")]
 
 
+def _is_doctest(line):
+    """Return True for a line of code in a doctest."""
+    return line.lstrip().startswith((">>>", "..."))
+
+
 def _markdown(app, what, name, obj, options, lines):
     """Of what docstrings borrow from Markdown: fenced code, and a module's table of contents as aligned columns."""
     found, fenced, in_table = [], False, False
@@ -61,7 +66,7 @@ def _markdown(app, what, name, obj, options, lines):
             found += [f".. code-block:: {line.strip()[3:]}", ""] if fenced else [""]
         elif fenced:
             found.append(f"    {line}")
-        elif row and not line.lstrip().startswith(">>>"):
+        elif row and not _is_doctest(line):
             found.append(f"- `{row[1]}`: {row[2]}")
             in_table = True
         elif in_table and line.startswith(" " * 8):
@@ -75,6 +80,8 @@ def _markdown(app, what, name, obj, options, lines):
 def _escape(app, what, name, obj, options, lines):
     """Docstrings are plain text with single backticks: bars and lone asterisks in formulas mean themselves."""
     for number, line in enumerate(lines):
+        if _is_doctest(line):
+            continue
         parts = line.split("`")
         for outside in range(0, len(parts), 2):
             text = parts[outside].replace("|", "\\|").replace("_ ", "\\_ ")
