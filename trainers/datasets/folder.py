@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from trainers.cli.arguments import UsageError
@@ -153,7 +154,7 @@ class StreamedSource(Source["StreamedImageData"]):
         return StreamEvaluationBatches(examples, size, self.options.augment, self.options.size)
 
     @functools.cached_property
-    def preprocess_on_device(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+    def preprocess_on_device(self) -> Callable:  # pyright: ignore[reportIncompatibleVariableOverride]
         from idmatters_tf.data._decoding import preprocess_on_device
 
         return functools.partial(preprocess_on_device, size=self.options.size)
