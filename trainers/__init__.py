@@ -23,21 +23,19 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def _check_neighbours() -> None:
-    """Raises ImportError where another package hides one of ours."""
-    for name in ("idmatters_tf",):
-        spec = importlib.util.find_spec(name)
-        found = None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
-        if found is None:
-            raise ImportError(
-                f"the package {name!r} is missing beside {_ROOT / 'trainers'}: install idmatters-tf again"
-            )
-        if _ROOT not in pathlib.Path(found).resolve().parents:
-            raise ImportError(
-                f"{found} hides our package {name!r} in {_ROOT}. Run the program from another folder, or as "
-                "idmatters-NAME, which does not look at the current folder",
-                # With its own name, `python -m` says it in one line.
-                name=__name__,
-            )
+    """Raises ImportError where another package hides the library."""
+    name = "idmatters_tf"
+    spec = importlib.util.find_spec(name)
+    found = None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
+    if found is None:
+        raise ImportError(f"the package {name!r} is missing beside {_ROOT / 'trainers'}: install idmatters-tf again")
+    if _ROOT not in pathlib.Path(found).resolve().parents:
+        raise ImportError(
+            f"{found} hides our package {name!r} in {_ROOT}. Run the program from another folder, or as "
+            "idmatters-NAME, which does not look at the current folder",
+            # With its own name, `python -m` says it in one line.
+            name=__name__,
+        )
 
 
 def _end_on_interrupt(_number: int, _frame: object) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from idmatters_tf.data import _folders
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._sources import Location, Path, data_root, explained, prepared_in
-from idmatters_tf.data.images import DataError, DataNotFound
+from idmatters_tf.data.images import DataError, DataNotFound, check_held_out
 
 if TYPE_CHECKING:
     from idmatters_tf.data._records import Records
@@ -103,11 +103,7 @@ class StreamedImageData:
         Raises:
             ValueError: where no training image would be left, or none held out.
         """
-        if not 0 < count < len(self.train):
-            raise ValueError(
-                f"Argument `count` must be positive and less than the {len(self.train)} training images. "
-                f"Received: count={count}"
-            )
+        check_held_out(count, len(self.train))
         places = self.train.mixed()
         return dataclasses.replace(
             self,

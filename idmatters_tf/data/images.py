@@ -26,6 +26,14 @@ class DataNotFound(DataError):
     """No files of the data set in the folder that was searched."""
 
 
+def check_held_out(count: int, images: int) -> None:
+    """Raise ValueError unless some of the training images, and not all, are held out."""
+    if not 0 < count < images:
+        raise ValueError(
+            f"Argument `count` must be positive and less than the {images} training images. Received: count={count}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class ImageData:
     """Training and test images, decoded once.
@@ -88,11 +96,7 @@ class ImageData:
         Raises:
             ValueError: where no training image would be left, or none held out.
         """
-        if not 0 < count < len(self.train_images):
-            raise ValueError(
-                f"Argument `count` must be positive and less than the {len(self.train_images)} training images. "
-                f"Received: count={count}"
-            )
+        check_held_out(count, len(self.train_images))
         return dataclasses.replace(
             self,
             train_images=self.train_images[:-count],

@@ -12,6 +12,19 @@ if TYPE_CHECKING:
     import keras
 
 
+# Common to both programs.
+_RECIPE: Mapping[str, Any] = {
+    "optimizer": "muon",
+    "learning_rate": 0.03,
+    "other_rate": 1.5,
+    "nesterov": True,
+    "weight_decay": 0.0,
+    "schedule": "linear",
+    "label_smoothing": 0.1,
+    "augment": "standard",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class NormalizerFree(Stages):
     """The options of `--model normalizer-free`."""
@@ -21,17 +34,10 @@ class NormalizerFree(Stages):
             "blocks": (3,),
             "widths": (96, 192, 384),
             "stem": 48,
-            "optimizer": "muon",
-            "learning_rate": 0.03,
-            "other_rate": 1.5,
-            "nesterov": True,
-            "weight_decay": 0.0,
-            "schedule": "linear",
+            **_RECIPE,
             "steps": 4300,
             "warm_up_steps": 430,
             "batch_size": 256,
-            "label_smoothing": 0.1,
-            "augment": "standard",
             "padding_mode": "reflect",
             "flips": "alternate",
             "cutout": 12,
@@ -40,14 +46,7 @@ class NormalizerFree(Stages):
             "blocks": (2, 2, 3, 2),
             "widths": (64, 128, 256, 512),
             "stem": 48,
-            "optimizer": "muon",
-            "learning_rate": 0.03,
-            "other_rate": 1.5,
-            "nesterov": True,
-            "weight_decay": 0.0,
-            "schedule": "linear",
-            "label_smoothing": 0.1,
-            "augment": "standard",
+            **_RECIPE,
         },
     }
     branch_gain: float = setting(
