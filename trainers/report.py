@@ -10,11 +10,9 @@ from typing import Any, Literal
 
 from idmatters_tf._ownership import check_replaceable
 from idmatters_tf._replacing import write_atomically
-from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import run_program, tell
-from trainers.imagenet import ImageNet
 from trainers.reporting.markdown import as_words, cell
 from trainers.reporting.page import BEGINNING, differing_settings, page
 from trainers.run.folder import Run
@@ -240,7 +238,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _settings_that_matter(runs):
     """Those of each run that may change its result: where the data lie and how often something is written do not."""
-    uninteresting = free_on_resume(Cifar) | free_on_resume(ImageNet) | {"out", "steps_per_dispatch", "minutes"}
+    uninteresting = free_on_resume() | {"out", "steps_per_dispatch", "minutes"}
     return {
         name: {key: value for key, value in run.config()["settings"].items() if key not in uninteresting}
         for name, run in runs.items()

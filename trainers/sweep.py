@@ -20,6 +20,7 @@ from trainers.cli.text import program_command
 from trainers.launch import Processes, add_command, as_module, check_program, command_of
 from trainers.run.folder import Run
 from trainers.training.program import split
+from trainers.training.settings import Settings as TrainingSettings
 from trainers.training.task import Task
 
 EXAMPLES = """
@@ -128,7 +129,7 @@ def runs_of(program: str, arguments: Sequence[str], settings: Settings) -> dict[
             f"--{taken[0].replace('_', '-')} must not be among the options after --: the sweep chooses seeds and "
             f"folders (--seeds, --out)."
         )
-    varied = [_values(task, each) for each in settings.vary]
+    varied = [_values(each) for each in settings.vary]
     names = [option.name for option, _ in varied]
     for name in names:
         if names.count(name) > 1 or name in shared:
@@ -164,10 +165,10 @@ def _checked(task: type[Task], parser: Parser, arguments: Sequence[str]) -> tupl
     return task.resolve(task.presets.get(getattr(command, "preset", ""), {}), of_run), typed
 
 
-def _values(task: type[Task], text: str) -> tuple[Option, list[str]]:
+def _values(text: str) -> tuple[Option, list[str]]:
     """(the option, its values) of OPTION=VALUE,VALUE."""
     name, equals, values = text.partition("=")
-    option = options(task.settings_type).get(name.strip().lstrip("-").replace("-", "_"))
+    option = options(TrainingSettings).get(name.strip().lstrip("-").replace("-", "_"))
     if option is None:
         raise UsageError(f"--vary {text}: there is no option --{name.strip().lstrip('-')}.")
     found = [value.strip() for value in values.split(",")]

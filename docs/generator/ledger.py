@@ -157,7 +157,7 @@ def _settings(row: Row) -> list[str]:
     task = getattr(module, _TASKS[words[0]])
     command, typed = split(task, parse(module.parser(), words[1:]))
     settings = task.resolve(task.presets.get(getattr(command, "preset", ""), {}), typed)
-    usual, free = as_dict(task.resolve({}, {})), free_on_resume(task)
+    usual, free = as_dict(task.resolve({}, {})), free_on_resume()
     # The default network lacks the options of others.
     lacking = object()
     differing = {

@@ -15,6 +15,7 @@ from trainers.cli.arguments import UsageError
 from trainers.cli.settings import Option, options, parse
 from trainers.imagenet import ImageNet
 from trainers.training.program import make_parser, settings_to_train, split
+from trainers.training.settings import Settings
 
 LINES_A_TRIAL = 50
 WRONG_WORD = "a word that an option cannot take, in any program"
@@ -30,7 +31,7 @@ ODD += [os.fsdecode(b"\xff\xfe"), "$HOME", "../..", "True", "[]", "{}", "'", '"'
 def _programs():
     """Of each program: its main function, the words that choose a command, and its options."""
     for name, task in TASKS.items():
-        known = [*options(task.settings_type).values(), *options(task.command_type).values()]
+        known = [*options(Settings).values(), *options(task.command_type).values()]
         yield importlib.import_module(name).main, [], known
     for name in OTHERS:
         module = importlib.import_module(f"trainers.{name}")
@@ -92,7 +93,7 @@ def together(bench: Bench, chance: random.Random, most: int) -> Tally:
         return _plans(chance, most)
     task = TASKS[name]
     parser = make_parser(task, None, "")
-    known = [*options(task.settings_type).values(), *options(task.command_type).values()]
+    known = [*options(Settings).values(), *options(task.command_type).values()]
     for _ in range(min(most, LINES_A_TRIAL)):
         line = ["--out", str(out)]
         for option in chance.sample(known, chance.randrange(1, 8)):

@@ -33,6 +33,7 @@ from trainers.reproduce.numbers import compare
 from trainers.reproduce.rows import load
 from trainers.run.folder import Run
 from trainers.training.program import saved_settings
+from trainers.training.settings import Settings
 from trainers.training.task import Task
 from trainers.training.train import RESULT, in_words
 
@@ -116,7 +117,7 @@ def beyond(option: Option) -> list[str]:
 
 def cases(task: type[Task], found: dict[str, Any]) -> list[Case]:
     """Return every foreign value at every place of the files of a run, and every setting just outside of its bounds."""
-    known = options_of(task.settings_type, found["config.json"]["settings"]).values()
+    known = options_of(Settings, found["config.json"]["settings"]).values()
     outside = [Case("config.json", ("settings", option.name), text) for option in known for text in beyond(option)]
     return outside + [
         Case(file, where, text)

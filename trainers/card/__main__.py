@@ -240,7 +240,7 @@ def describe(
     task, config, result = finished.task, finished.config, finished.result
     saved, usual = as_dict(task.settings), as_dict(type(task).resolve({}, {}))
     recorded = as_dict(recorded_settings(type(task), finished.run))
-    left_out = free_on_resume(type(task))
+    left_out = free_on_resume()
     facts = {
         **{name: result[name] for name in ("steps", "parameters")},
         "image_shape": finished.described.image_shape,

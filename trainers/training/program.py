@@ -9,14 +9,14 @@ from trainers.cli.settings import add_options, as_dict, options, parse, with_def
 from trainers.cli.text import join_command
 from trainers.run.folder import Run
 from trainers.training.recorded import free_on_resume, recorded_settings
-from trainers.training.settings import Command
+from trainers.training.settings import Command, Settings
 from trainers.training.task import Task
 
 
 def make_parser(task: type[Task], description: str | None, epilog: str) -> Parser:
     """The command line of a task's settings and of what to do with them."""
     parser = Parser(prog=f"python -m {task.program}", description=description, epilog=epilog)
-    add_options(parser, task.settings_type, lambda chosen: as_dict(task.resolve({}, chosen)))
+    add_options(parser, Settings, lambda chosen: as_dict(task.resolve({}, chosen)))
     add_options(parser, task.command_type)
     return parser
 
@@ -79,7 +79,7 @@ def saved_settings(task: type[Task], run: Run, typed: Mapping[str, Any], may_ext
         may_extend: whether there may be more steps than the run was to have.
     """
     saved = recorded_settings(task, run)
-    settings = with_defaults(task.settings_type, as_dict(saved), typed)
+    settings = with_defaults(Settings, as_dict(saved), typed)
     extends = may_extend and settings.recipe.steps > saved.recipe.steps
     if extends and settings.recipe.depends_on_steps:
         option, what = "--lookahead", "weight average"
@@ -95,4 +95,4 @@ def saved_settings(task: type[Task], run: Run, typed: Mapping[str, Any], may_ext
 
 def check_same(task: type[Task], run: Run, settings: Any, free: Collection[str] = ()) -> None:
     """Raises UsageError, naming them, where settings differ from those of a run that may not."""
-    run.check_same(as_dict(settings), as_dict(recorded_settings(task, run)), free_on_resume(task).union(free))
+    run.check_same(as_dict(settings), as_dict(recorded_settings(task, run)), free_on_resume().union(free))

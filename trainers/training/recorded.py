@@ -13,12 +13,12 @@ from trainers.training.version_0_1 import upgraded
 def recorded_settings(task: type[Task], run: Run, **changes: Any) -> Settings:
     """Return the settings in a run's config.json, with changes."""
     values = upgraded(run.config(task.program)["settings"])
-    return make(task.settings_type, {**values, **changes}, run.config_path)
+    return make(Settings, {**values, **changes}, run.config_path)
 
 
-def free_on_resume(task: type[Task]) -> set[str]:
+def free_on_resume() -> set[str]:
     """The settings that may differ when a run is resumed: they change nothing that it computes, beyond rounding."""
-    return {option.name for option in options(task.settings_type).values() if option.free_on_resume}
+    return {option.name for option in options(Settings).values() if option.free_on_resume}
 
 
 def identity(task: type[Task], run: Run) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def identity(task: type[Task], run: Run) -> dict[str, Any]:
         JSON values by name.
     """
     settings = recorded_settings(task, run)
-    free = free_on_resume(task) | (set() if settings.recipe.depends_on_steps else {"steps"})
+    free = free_on_resume() | (set() if settings.recipe.depends_on_steps else {"steps"})
     values = {name: value for name, value in as_dict(settings).items() if name not in free}
     values |= {"the program": task.program, "the checksum of the data": run.data().digest}
     return json.loads(json.dumps(values))

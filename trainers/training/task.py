@@ -39,7 +39,6 @@ class Task:
     defaults: ClassVar[Mapping[str, Any]] = types.MappingProxyType({})
     scale: ClassVar[Scale]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
-    settings_type: ClassVar[type[Settings]] = Settings
 
     def __init__(self, settings: Settings):
         self.settings = settings
