@@ -1,6 +1,5 @@
 """`fit` that goes on after a kill as if nothing had happened."""
 
-import contextlib
 import os
 import pathlib
 import warnings
@@ -9,18 +8,16 @@ from typing import Any, Literal
 
 import keras
 
-from idmatters_tf import _checkpointing, _environment, _locking, _replacing
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
-from idmatters_tf.callbacks import _encoding, _training_state
+from idmatters_tf.callbacks import _saved_run, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, named
 from idmatters_tf.callbacks._configuration import configuration, first_difference, the_optimizer
+from idmatters_tf.callbacks._folder_locks import lock, unlock, unlocking_on_error
 from idmatters_tf.callbacks._optimizers import WaitingOptimizer, find_optimizers
+from idmatters_tf.callbacks._saved_run import REMEDY
 from idmatters_tf.callbacks._validation import check_repeatable
 from idmatters_tf.callbacks.batches import Batches
-
-FORMAT = 1
-_PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy", "idmatters-tf")
 
 
 class ExactResume(keras.callbacks.Callback):
@@ -138,8 +135,8 @@ class _Last(keras.callbacks.Callback):
         self._unbuilt = set(_training_state.unbuilt(model))
         self._configuration = configuration(model)
         self._states = {name: CallbackState(each, name) for name, each in named(others).items()}
-        _lock(self._resume.folder)
-        with _unlocking_on_error(self._resume.folder):
+        lock(self._resume.folder)
+        with unlocking_on_error(self._resume.folder):
             self._pending = self._load()
             self._step = self._fit.initial_epoch * self._batches.steps_per_epoch
             if self._pending is not None:
@@ -167,14 +164,14 @@ class _Last(keras.callbacks.Callback):
             return
         self._step = self._epoch * self._batches.steps_per_epoch + done
         if self._due(before):
-            with _unlocking_on_error(self._resume.folder):
+            with unlocking_on_error(self._resume.folder):
                 self._save(self._epoch, done)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         before, self._step = self._step, (epoch + 1) * self._batches.steps_per_epoch
         ends = epoch + 1 >= self._fit.epochs or bool(self._model.stop_training)
         if ends or self._resume.every == "epoch" or self._due(before):
-            with _unlocking_on_error(self._resume.folder):
+            with unlocking_on_error(self._resume.folder):
                 self._save(epoch + 1, 0)
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -184,7 +181,7 @@ class _Last(keras.callbacks.Callback):
             _unfinished.pop(each, None)
         for waiting in self._waiting.values():
             waiting.drop()
-        _unlock(self._resume.folder)
+        unlock(self._resume.folder)
 
     def _due(self, before):
         """Whether a checkpoint is due at one of the steps since `before`."""
@@ -216,27 +213,16 @@ class _Last(keras.callbacks.Callback):
         read = _training_state.read(model)
         read["variables"] |= {owner: waiting.values for owner, waiting in self._waiting.items() if not waiting.is_built}
         state = {
-            "format": FORMAT,
             "epoch": epoch,
             "batch": batch,
             "stopped": bool(model.stop_training),
             "identity": self._identity,
             "configuration": {"start": self._configuration, "current": configuration(model)},
             "description": described,
-            "environment": _describe_environment(),
             "state": read,
             "callbacks": {name: each.get() for name, each in self._states.items()},
         }
-        folder = self._resume.folder
-        try:
-            with _checkpointing.saving(folder, self._step) as path:
-                _encoding.write(path, state)
-        except OSError as error:
-            steps = _checkpointing.saved_steps(folder)
-            newest = f"The newest checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
-            error.add_note(f"ExactResume could not save the checkpoint of step {self._step} in {folder}. {newest}")
-            raise
-        _checkpointing.remove_oldest(folder, self._resume.keep)
+        _saved_run.save(self._resume.folder, self._step, state, self._resume.keep)
 
     def _describe(self, model):
         """The variables of now, which are those of the beginning and those of optimizers that the first step builds."""
@@ -252,54 +238,31 @@ class _Last(keras.callbacks.Callback):
 
     def _load(self):
         """The newest intact checkpoint, or None."""
-        folder = self._resume.folder
-        _replacing.remove_unfinished(folder)
-
-        def on_damage(path, what):
-            if (path / "checkpoint.index").exists():
-                raise ValueError(f"{path} was written by another program. Give ExactResume a folder of its own.")
-            warnings.warn(f"Checkpoint {path} is damaged ({what}): going back to the one before.", stacklevel=2)
-            _checkpointing.put_aside(path)
-
-        step = _checkpointing.newest_intact(folder, _encoding.STATE, on_damage)
-        if step is None:
-            return None
-        path = _checkpointing.checkpoint_path(folder, step)
-        saved = _encoding.read(path)
-        self._check_same(path, saved)
-        self._step = step
+        path, saved = _saved_run.newest(self._resume.folder)
+        if saved is not None:
+            self._check_same(path, saved)
         return saved
 
     def _check_same(self, path, saved):
         """Raises ValueError where a checkpoint is not one of this run."""
-        remedy = "Start the same script as before, or give ExactResume another folder."
-        if saved["format"] != FORMAT:
-            raise ValueError(f"{path} has format {saved['format']}, this version reads {FORMAT}. {remedy}")
-        for what, before in saved["identity"].items():
-            if self._identity[what] != before:
-                raise ValueError(f"{path} is of another run: {what} was {before}, now {self._identity[what]}. {remedy}")
+        _saved_run.check_identity(path, saved, self._identity)
         what = _training_state.difference(
             saved["description"], self._variables, self._unbuilt & set(saved["description"])
         )
         if what is not None:
-            raise ValueError(f"{path} is of another model: {what}. {remedy}")
-        self._check_configuration(path, saved, remedy)
+            raise ValueError(f"{path} is of another model: {what}. {REMEDY}")
+        self._check_configuration(path, saved)
         lost = [name for name, state in saved["callbacks"].items() if state is not None and name not in self._states]
         if lost:
-            raise ValueError(f"{path} holds the state of {', '.join(lost)}, not among the callbacks. {remedy}")
+            raise ValueError(f"{path} holds the state of {', '.join(lost)}, not among the callbacks. {REMEDY}")
         if saved["epoch"] < self._fit.initial_epoch:
             raise ValueError(
                 f"{path} is of epoch {saved['epoch']}, but `fit` begins with initial_epoch={self._fit.initial_epoch}. "
-                f"{remedy}"
+                f"{REMEDY}"
             )
-        different = _environment.differences(saved["environment"], _describe_environment())
-        if different:
-            warnings.warn(
-                f"{'; '.join(different)}: results will differ by rounding from those of an uninterrupted run.",
-                stacklevel=2,
-            )
+        _saved_run.warn_of_environment(saved)
 
-    def _check_configuration(self, path, saved, remedy):
+    def _check_configuration(self, path, saved):
         """Raises ValueError where the model, an optimizer or the loss is configured otherwise than in the run."""
         # An earlier version saved none.
         now = self._configuration
@@ -314,7 +277,7 @@ class _Last(keras.callbacks.Callback):
         before, after = ({name: each for name, each in part.items() if name not in left} for part in (start, now))
         what = first_difference(before, current, after)
         if what is not None:
-            raise ValueError(f"{path} is of another run: {what}. {remedy}")
+            raise ValueError(f"{path} is of another run: {what}. {REMEDY}")
         self._configuration = start
 
     def _go_on(self, model, saved):
@@ -356,36 +319,6 @@ def _warn_of_finished(folder, saved, epochs):
     warnings.warn_explicit(message, UserWarning, __file__, 0)
 
 
-# By folder. Keras tells no callback that `fit` has ended with an exception: a further `fit` of this process takes over.
-_locks: dict[pathlib.Path, _locking.FolderLock] = {}
-
-
-def _lock(folder):
-    held = _locks.get(folder.resolve())
-    if held is not None and held.held:
-        return
-    # The folder may have been removed since.
-    _unlock(folder)
-    _locks[folder.resolve()] = lock = _locking.FolderLock(folder)
-    if not lock.protects:
-        warnings.warn(f"{folder} is on a file system without locks: let no other process use it.", stacklevel=2)
-
-
-def _unlock(folder):
-    lock = _locks.pop(folder.resolve(), None)
-    if lock is not None:
-        lock.release()
-
-
-@contextlib.contextmanager
-def _unlocking_on_error(folder):
-    try:
-        yield
-    except BaseException:
-        _unlock(folder)
-        raise
-
-
 def _check(model, fit):
     """Raises ValueError where a `fit` cannot be resumed exactly."""
     backend = keras.backend.backend()
@@ -411,8 +344,3 @@ def _check(model, fit):
     if fit.validation_data is fit.data:
         raise ValueError("The validation data are the training data's own batches. Give `fit` another object for them.")
     check_repeatable(fit.validation_data)
-
-
-def _describe_environment():
-    numerics = _environment.jax_numerics if keras.backend.backend() == "jax" else _environment.numerics
-    return {"versions": _environment.versions(_PACKAGES), "numerics": numerics()}

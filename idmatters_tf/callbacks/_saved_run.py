@@ -1,0 +1,79 @@
+"""Checkpoints of a `fit`: writing, reading, and the comparison of their run with the current one."""
+
+import pathlib
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from idmatters_tf import _checkpointing, _environment, _replacing
+from idmatters_tf.callbacks import _encoding
+
+FORMAT = 1
+REMEDY = "Start the same script as before, or give ExactResume another folder."
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy", "idmatters-tf")
+
+
+def save(folder: pathlib.Path, step: int, state: Mapping[str, Any], keep: int) -> None:
+    """Write the checkpoint of a step and remove the oldest ones.
+
+    Args:
+        folder: folder of the checkpoints.
+        step: number of batches trained on.
+        state: plain data and arrays, to which the format and the environment are added.
+        keep: number of checkpoints to keep.
+
+    Raises:
+        OSError: the checkpoint cannot be written; the earlier ones are unchanged.
+    """
+    try:
+        with _checkpointing.saving(folder, step) as path:
+            _encoding.write(path, {"format": FORMAT, "environment": _describe_environment(), **state})
+    except OSError as error:
+        steps = _checkpointing.saved_steps(folder)
+        newest = f"The newest checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
+        error.add_note(f"ExactResume could not save the checkpoint of step {step} in {folder}. {newest}")
+        raise
+    _checkpointing.remove_oldest(folder, keep)
+
+
+def newest(folder: pathlib.Path) -> tuple[pathlib.Path, Any]:
+    """Return the path and the state of the newest intact checkpoint; the folder and None without one."""
+    _replacing.remove_unfinished(folder)
+
+    def on_damage(path, what):
+        if (path / "checkpoint.index").exists():
+            raise ValueError(f"{path} was written by another program. Give ExactResume a folder of its own.")
+        warnings.warn(f"Checkpoint {path} is damaged ({what}): going back to the one before.", stacklevel=2)
+        _checkpointing.put_aside(path)
+
+    step = _checkpointing.newest_intact(folder, _encoding.STATE, on_damage)
+    if step is None:
+        return folder, None
+    path = _checkpointing.checkpoint_path(folder, step)
+    return path, _encoding.read(path)
+
+
+def check_identity(path: pathlib.Path, saved: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Raise ValueError if a checkpoint has another format or is one of another run."""
+    if saved["format"] != FORMAT:
+        raise ValueError(f"{path} has format {saved['format']}, this version reads {FORMAT}. {REMEDY}")
+    for what, before in saved["identity"].items():
+        if identity[what] != before:
+            raise ValueError(f"{path} is of another run: {what} was {before}, now {identity[what]}. {REMEDY}")
+
+
+def warn_of_environment(saved: Mapping[str, Any]) -> None:
+    """Warn if results will differ from those of an uninterrupted run, because packages, threads or devices do."""
+    different = _environment.differences(saved["environment"], _describe_environment())
+    if different:
+        warnings.warn(
+            f"{'; '.join(different)}: results will differ by rounding from those of an uninterrupted run.",
+            stacklevel=2,
+        )
+
+
+def _describe_environment():
+    numerics = _environment.jax_numerics if keras.backend.backend() == "jax" else _environment.numerics
+    return {"versions": _environment.versions(_PACKAGES), "numerics": numerics()}
