@@ -9,7 +9,7 @@ import numpy as np
 
 from idmatters_tf._keras_internals import global_seed_state, make_global_seed_state
 from idmatters_tf._tensorflow_internals.training import traced_training_steps
-from idmatters_tf.callbacks._optimizers import WaitingOptimizer, find_optimizers
+from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_optimizers
 
 # TensorFlow's random operations whose state lives inside the operation, where nobody can read it.
 _STATEFUL_RANDOM = {

@@ -14,7 +14,7 @@ from idmatters_tf.callbacks import _saved_run, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, named
 from idmatters_tf.callbacks._configuration import configuration, first_difference, the_optimizer
 from idmatters_tf.callbacks._folder_locks import lock, unlock, unlocking_on_error
-from idmatters_tf.callbacks._optimizers import WaitingOptimizer, find_optimizers
+from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_optimizers
 from idmatters_tf.callbacks._saved_run import REMEDY
 from idmatters_tf.callbacks._validation import check_repeatable
 from idmatters_tf.callbacks.batches import Batches
@@ -32,7 +32,7 @@ class ExactResume(keras.callbacks.Callback):
         model.fit(batches, epochs=10, callbacks=[resume, EarlyStopping()], validation_data=...)
 
     Saved are: the variables of the model, of all optimizers found on it (slots, loss scale, moving averages,
-    accumulated gradients; see `idmatters_tf.callbacks._optimizers.find_optimizers`) and of its metrics, also in the
+    accumulated gradients; see `idmatters_tf.callbacks._model_parts.find_optimizers`) and of its metrics, also in the
     middle of an epoch; the generators of dropout and augmentation layers; the global generators of Python, NumPy and
     Keras; the position in the data; the history; and what the other callbacks remember, see
     `idmatters_tf.callbacks._callback_states`. What cannot be restored is refused when training begins, or at the latest
