@@ -77,7 +77,7 @@ def replicas(optimizer: keras.optimizers.Optimizer) -> int:
     return getattr(getattr(optimizer, "_distribution_strategy", None), "num_replicas_in_sync", 1)
 
 
-def distribution_layouts(distribution: keras.distribution.Distribution) -> dict[str, Any]:
+def distribution_layouts(distribution: Any) -> dict[str, Any]:
     """Return the axes over which `keras.distribution.ModelParallel` splits variables, by a pattern of their paths."""
     return {path: layout.axes for path, layout in getattr(distribution, "_layout_map", {}).items()}
 
