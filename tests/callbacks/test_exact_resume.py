@@ -4,6 +4,7 @@ These run on the backend that KERAS_BACKEND names; `test_on_jax` runs them all o
 """
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -355,9 +356,11 @@ def test_nothing_else_changes(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_two_optimizers_survive_sigkill(tmp_path):
     """The classifier's kills are among `tests.faults`."""
-    command = [sys.executable, "-m", "tests.support.killed_fit", tmp_path, "2", "two optimizers", "adversarial"]
+    command = [sys.executable, "-m", "tests.support.killed_fit", tmp_path, "2", "two optimizers"]
+    command += ["--network", "adversarial", "--sources", "`ArrayBatches`"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
-    assert done.stdout.split() == ["2", "2"], done.stderr
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0][2:4] == [2, 2], done.stderr
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="runs there already")
