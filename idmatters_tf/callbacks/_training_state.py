@@ -66,13 +66,17 @@ def description(model: keras.Model) -> dict[str, list[list[Any]]]:
 
 
 def read(model: keras.Model) -> dict[str, Any]:
-    """The values of the variables and of the global generators of Python, NumPy and Keras, as plain data."""
+    """The values of the variables and of the global generators of Python, NumPy and Keras, as plain data.
+
+    The values of the variables are read-only copies, which `Snapshot` does not copy again.
+    """
     global_seed = global_seed_state()
     name, keys, *rest = np.random.get_state()  # noqa: NPY002 - the one that others draw from
     version, internal, gauss = random.getstate()
     return {
         "variables": {
-            owner: [keras.ops.convert_to_numpy(each) for each in several] for owner, several in variables(model).items()
+            owner: [_read_only(keras.ops.convert_to_numpy(each)) for each in several]
+            for owner, several in variables(model).items()
         },
         "random": {
             "python": (version, np.array(internal, np.uint32), gauss),
@@ -167,6 +171,12 @@ def check_complete(model: keras.Model) -> None:
                 f"state cannot be read, so that ExactResume cannot restore it. Use `keras.random` with a "
                 f"`keras.random.SeedGenerator` of the layer, or `tf.random.stateless_*`."
             )
+
+
+def _read_only(array):
+    # Keras returns copies. A view, which changes with its variable, does not own its data: `Snapshot` copies it.
+    array.flags.writeable = False
+    return array
 
 
 def _shown(described):
