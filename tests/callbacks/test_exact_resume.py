@@ -367,8 +367,9 @@ def test_two_optimizers_survive_sigkill(tmp_path):
 def test_on_jax(more_faults):
     pytest.importorskip("jax")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
+    command += [str(ROOT / "tests" / "callbacks" / "test_background_saving.py")]
     if not more_faults:
-        command += ["-k", "several or eagerly"]
+        command += ["-k", "several or eagerly or (goes_on and graph)"]
     env = {**os.environ, "KERAS_BACKEND": "jax"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout
