@@ -172,6 +172,12 @@ def start_at_epoch(model: keras.Model, epoch: int | None) -> None:
     model._initial_epoch = epoch
 
 
+def flush_events(callback: keras.callbacks.TensorBoard) -> None:
+    """Write the points that a `TensorBoard` callback has collected to its files."""
+    for writer in callback._writers.values():
+        writer.flush()
+
+
 def build_for_training(model: keras.Model, batch: Any) -> None:
     """Create the variables of the model, its metrics and optimizer that the first training step would create."""
     built: Any = model

@@ -31,6 +31,8 @@ from tests.support.fit_sources import BATCH, SHAPE, SOURCES, STEPS, installed_so
 EPOCHS = 3
 # Batches between one kill and the next.
 MOST = 10
+# Delays of a kill.
+WRITING, WRITTEN = "writing", "written"
 # Seconds that a process may take, on a machine that is busy with other things.
 PATIENCE = 240
 
@@ -144,7 +146,8 @@ def in_a_process(folder, after=None, delay=0.0, **options):
     Args:
         folder: folder of the run; the checksums are written to `result`.
         after: number of batches before the kill; None for a process that is left alone.
-        delay: seconds between these batches and the kill; None: until a checkpoint is being written.
+        delay: seconds between these batches and the kill; WRITING: until a checkpoint is being written; WRITTEN: until
+            one is complete.
         options: arguments of `train`.
     """
     reads, writes = os.pipe()
@@ -174,18 +177,25 @@ def in_a_process(folder, after=None, delay=0.0, **options):
                 break
             seen += len(got)
     if after is not None:
-        if delay is None:
-            give_up = time.monotonic() + 0.2
-            while not unfinished(folder) and time.monotonic() < give_up:
-                time.sleep(0.0005)
-        else:
-            time.sleep(delay)
+        wait(folder, delay)
         os.kill(child, signal.SIGKILL)
     os.close(reads)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status not in (0, -signal.SIGKILL):
         raise Failed(f"{folder}: the process ended with exit code {status}")
     return status == -signal.SIGKILL
+
+
+def wait(folder, delay):
+    """Wait for `delay` of `in_a_process`."""
+    if delay not in (WRITING, WRITTEN):
+        time.sleep(delay)
+        return
+    pattern = ".writing-*" if delay == WRITING else "step-*"
+    before = set(folder.glob(f"checkpoints/{pattern}"))
+    give_up = time.monotonic() + 0.2
+    while not set(folder.glob(f"checkpoints/{pattern}")) - before and time.monotonic() < give_up:
+        time.sleep(0.0002)
 
 
 def unfinished(folder):
@@ -199,7 +209,7 @@ def moment(chance):
         # While the model is built or restored.
         return 0, 3 * chance.random()
     # At any batch: between two batches, in a step, or while a checkpoint is written.
-    return chance.randrange(1, MOST), None if chance.random() < 0.3 else 0.05 * chance.random()
+    return chance.randrange(1, MOST), chance.choice([WRITING, WRITTEN, *[0.05 * chance.random()] * 3])
 
 
 def attempt(folder, kills, chance, **options):
