@@ -56,6 +56,28 @@ def _py_dataset(x, y, folder):
     return {"x": Rows()}
 
 
+def _changing_py_dataset(x, y, folder):
+    import keras
+
+    class Rows(keras.utils.PyDataset):
+        def __init__(self):
+            super().__init__(workers=2)
+            self.rng = np.random.default_rng(1)
+            self.on_epoch_end()
+
+        def __len__(self):
+            return STEPS
+
+        def __getitem__(self, index):
+            rows = self.order[index * BATCH : (index + 1) * BATCH]
+            return x[rows], y[rows]
+
+        def on_epoch_end(self):
+            self.order = self.rng.permutation(len(x))
+
+    return {"x": Rows(), "shuffle": False}
+
+
 def _map_dataset(x, y, folder):
     import grain
 
@@ -154,6 +176,7 @@ SOURCES: dict[str, tuple[Callable[[np.ndarray, np.ndarray, pathlib.Path], dict[s
     "`FunctionBatches`": (_function_batches, ()),
     "arrays, `shuffle=True`": (_arrays, ()),
     "`PyDataset`": (_py_dataset, ()),
+    "`PyDataset` with `on_epoch_end`": (_changing_py_dataset, ()),
     "Grain `MapDataset`": (_map_dataset, ("grain",)),
     "Grain `IterDataset`": (_iter_dataset, ("grain",)),
     "Grain `DataLoader`": (_data_loader, ("grain",)),
