@@ -2,11 +2,15 @@
 
 base           interface of all kinds
 random_access  batches that are a function of the step: arrays, PyDataset, Grain's MapDataset, `Batches`
+iterators      data with an iterator that can be saved: Grain's IterDataset and DataLoader
+tf_data        tf.data.Dataset
 """
 
 from idmatters_tf._keras_internals import RunningFit
 from idmatters_tf.callbacks._sources.base import Source
+from idmatters_tf.callbacks._sources.iterators import GrainIterator
 from idmatters_tf.callbacks._sources.random_access import RandomAccess, with_epochs_of
+from idmatters_tf.callbacks._sources.tf_data import TensorFlowDataset
 from idmatters_tf.callbacks.batches import Batches
 
 
@@ -22,6 +26,10 @@ def source_of(fit: RunningFit, seed: int) -> Source:
     """
     if isinstance(fit.data, Batches):
         return RandomAccess(with_epochs_of(fit.data, fit.steps_per_epoch))
+    if fit.kind == "a Grain dataset":
+        return GrainIterator(fit)
+    if fit.kind == "a tf.data.Dataset":
+        return TensorFlowDataset(fit)
     raise ValueError(
         "ExactResume needs training data that can be entered at any batch: give `fit` "
         "`ArrayBatches(x, y, batch_size=..., seed=...)` or `FunctionBatches(step_to_batch, steps_per_epoch=...)` "
