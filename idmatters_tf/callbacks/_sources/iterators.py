@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from idmatters_tf._keras_internals import RunningFit
-from idmatters_tf.callbacks._sources.base import Source
+from idmatters_tf.callbacks._sources.base import Source, choose_steps_per_epoch
 from idmatters_tf.callbacks.batches import as_arrays, checksum
 
 
@@ -120,15 +120,10 @@ class GrainIterator(SavedIterator):
     """
 
     def __init__(self, fit: RunningFit):
-        if fit.steps_per_epoch is None:
-            raise ValueError(
-                f"ExactResume needs the number of batches in an epoch, which a Grain {type(fit.data).__name__} does "
-                "not have. Give `fit` the argument `steps_per_epoch`."
-            )
         # Keras' conversion of the batches is an operation of the returned dataset or loader.
         on_jax = keras.backend.backend() == "jax"
         self._dataset: Any = fit.adapter.get_jax_iterator() if on_jax else fit.adapter.get_numpy_iterator()
-        super().__init__(fit.steps_per_epoch, endless=True)
+        super().__init__(choose_steps_per_epoch(fit, None), endless=True)
 
     def _begin(self) -> Any:
         return iter(self._dataset)

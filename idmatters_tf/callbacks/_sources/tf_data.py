@@ -24,6 +24,7 @@ import numpy as np
 
 from idmatters_tf._keras_internals import RunningFit
 from idmatters_tf._tensorflow_internals import pipelines
+from idmatters_tf.callbacks._sources.base import choose_steps_per_epoch
 from idmatters_tf.callbacks._sources.iterators import SavedIterator
 
 # By dataset, the positions of its generators before the first `fit` with it in this process.
@@ -67,13 +68,10 @@ class TensorFlowDataset(SavedIterator):
                 f"{type(dataset).__name__}"
             )
         _check(dataset)
-        batches, steps = int(dataset.cardinality()), fit.steps_per_epoch
-        if steps is None and batches < 0:
-            raise ValueError(
-                "ExactResume needs the number of batches in an epoch, which the tf.data.Dataset does not have. Give "
-                "`fit` the argument `steps_per_epoch`, or use `tf.data.experimental.assert_cardinality`."
-            )
-        endless = steps is not None and steps != batches
+        batches = int(dataset.cardinality())
+        # TensorFlow's numbers for an infinite and an unknown length are negative.
+        steps = choose_steps_per_epoch(fit, batches if batches >= 0 else None)
+        endless = steps != batches
         self._fit = fit
         self._dataset = dataset.repeat() if endless and batches != tf.data.INFINITE_CARDINALITY else dataset
         self._counters = [iter(each) for each in pipelines.operations(dataset) if pipelines.draws_seeds(each)]
@@ -82,7 +80,7 @@ class TensorFlowDataset(SavedIterator):
         elif self._counters:
             _beginnings[fit.data] = _written(counters=self._counters)
         try:
-            super().__init__(steps or batches, endless)
+            super().__init__(steps, endless)
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
             raise ValueError(_explanation(error.message)) from error
 
