@@ -4,6 +4,7 @@ The values to write are copied to host memory first, since the next training ste
 write is in flight, so that a process needs the memory of one copy more.
 """
 
+import os
 import threading
 from collections.abc import Callable
 
@@ -16,8 +17,11 @@ class BackgroundWriter:
     """
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+        # Not `Thread.join`: interrupted by a signal, it takes a running thread for one that has ended (Python 3.11).
+        self._ended = threading.Event()
+        self._ended.set()
         self._error: BaseException | None = None
+        self._process = os.getpid()
 
     def submit(self, write: Callable[[], object]) -> None:
         """Start a write in the thread, once the one before has ended.
@@ -29,8 +33,15 @@ class BackgroundWriter:
             BaseException: the error of the write before. `write` is not called.
         """
         self.wait()
-        self._thread = threading.Thread(target=self._run, args=(write,), name="checkpoint")
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(write,), name="checkpoint", daemon=False)
+        try:
+            self._ended.clear()
+            thread.start()
+        except BaseException:
+            # An interrupt, or there are too many threads.
+            if not thread.is_alive():
+                self._ended.set()
+            raise
 
     def wait(self) -> None:
         """Wait until no write is in flight.
@@ -39,13 +50,15 @@ class BackgroundWriter:
             BaseException: the error of the write, once. An exception that a signal raises in the meantime, such as
                 KeyboardInterrupt, is raised when the write has ended.
         """
+        if self._process != os.getpid():
+            # This process was forked off: the thread is the parent's.
+            self.__init__()
         interrupt = None
-        while self._thread is not None and self._thread.is_alive():
+        while not self._ended.is_set():
             try:
-                self._thread.join()
+                self._ended.wait()
             except BaseException as error:
                 interrupt = error
-        self._thread = None
         if interrupt is not None:
             raise interrupt
         error, self._error = self._error, None
@@ -57,3 +70,5 @@ class BackgroundWriter:
             write()
         except BaseException as error:
             self._error = error
+        finally:
+            self._ended.set()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -64,6 +65,8 @@ def test_ctrl_c_while_waiting_is_raised_when_the_write_has_ended(blocked):
 
     def interrupt():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        # Time for the main thread to go on, if it did.
+        time.sleep(0.2)
         release.set()
 
     threading.Timer(0.1, interrupt).start()

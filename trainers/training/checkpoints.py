@@ -3,10 +3,11 @@
 See `idmatters_tf._checkpointing` for how they are written and read.
 
 Training does not wait for the disk. `tf.train.Checkpoint` writes its files into TensorFlow's file system in memory
-(`ram://`) first, and a thread copies them to the disk while training goes on. This gives the bytes of a checkpoint that
-is written to the disk at once, from all strategies, with public functions alone. It takes the memory of one more copy of
-the weights and the optimizer. TensorFlow's own `CheckpointOptions(experimental_enable_async_checkpoint=True)` cannot be
-used: `Checkpoint.sync` does not raise the error of the last write.
+(`ram://`) first, and a thread copies them to the disk while training goes on. The files have the same bytes as those of
+a checkpoint that is written to the disk directly, for all strategies, and only public functions are called. This takes
+the memory of one more copy of the weights and the optimizer. TensorFlow's own
+`CheckpointOptions(experimental_enable_async_checkpoint=True)` cannot be used: `Checkpoint.sync` does not raise the
+error of the last write.
 """
 
 import contextlib

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import resource
@@ -131,8 +132,8 @@ def test_a_full_disk_leaves_the_earlier_ones_and_no_rest(subject, tmp_path):
 def test_room_is_asked_for_only_where_it_is_missing(subject, tmp_path):
     (tmp_path / "file").touch()
     elsewhere = Checkpoints(tmp_path / "file" / "checkpoints", model=keras.Sequential([keras.layers.Dense(1)]))
+    elsewhere.save(6)
     with pytest.raises(RunError, match=r"could not be saved.*: Not a directory\..*Mend this and give the same command"):
-        elsewhere.save(6)
         elsewhere.wait()
 
 
@@ -302,14 +303,14 @@ def blocked(monkeypatch):
 
 
 def test_training_goes_on_during_a_write_and_the_values_are_those_of_its_step(subject, tmp_path, blocked):
-    expected = subject.values()
+    expected, subject.checkpoints.keep = subject.values(), 1
     with subject.checkpoints:
         subject.checkpoints.save(6, [{"kind": "train", "step": 6}])
         # A write that is waited for would never end.
         subject.advance()
         assert saved_steps(tmp_path) == [3, 4, 5]
         blocked.set()
-    assert saved_steps(tmp_path) == [4, 5, 6]
+    assert saved_steps(tmp_path) == [6]
     other, step, _ = restored(tmp_path)
     assert step == 6
     for found, before, now in zip(other.values(), expected, subject.values(), strict=True):
@@ -337,17 +338,24 @@ def test_the_next_checkpoint_waits_for_the_one_before(subject, tmp_path, blocked
     assert found == [[4, 5, 6], [7]]
 
 
+@contextlib.contextmanager
+def raising(error):
+    """Raise an error, if there is one, behind the block."""
+    yield
+    if error is not None:
+        raise error
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_error_is_raised_at_the_end_unless_there_is_another_one(subject, monkeypatch, fails):
     def full(source, target):
         raise tf.errors.ResourceExhaustedError(None, None, f"{target}; No space left on device")
 
     monkeypatch.setattr(tf.io.gfile, "copy", full)
-    with pytest.raises(ZeroDivisionError if fails else RunError) as found, subject.checkpoints:
-        subject.checkpoints.save(6)
+    another = ZeroDivisionError() if fails else None
+    subject.checkpoints.save(6)
+    with pytest.raises(type(another) if another else RunError) as found, subject.checkpoints, raising(another):
         subject.advance()
-        if fails:
-            raise ZeroDivisionError
     sentence = found.value.__notes__[0] if fails else str(found.value)
     assert sentence.startswith("the checkpoint of step 6 could not be saved")
     assert "No space left on device" in sentence
