@@ -88,8 +88,8 @@ def _map_dataset(x, y, folder):
 def _iter_dataset(x, y, folder):
     import grain
 
-    rows = grain.MapDataset.range(len(x)).seed(1).shuffle().map(lambda row: (x[row], y[row]))
-    return {"x": rows.to_iter_dataset().batch(BATCH)}
+    rows = grain.MapDataset.range(len(x)).seed(1).shuffle().repeat().map(lambda row: (x[row], y[row]))
+    return {"x": rows.to_iter_dataset().batch(BATCH), "steps_per_epoch": STEPS}
 
 
 def _data_loader(x, y, folder):
@@ -102,10 +102,9 @@ def _data_loader(x, y, folder):
         def __getitem__(self, row):
             return x[row], y[row]
 
-    sampler = grain.samplers.IndexSampler(len(x), shuffle=True, seed=1, num_epochs=1)
-    return {
-        "x": grain.DataLoader(data_source=Rows(), sampler=sampler, operations=[grain.transforms.Batch(BATCH)]),
-    }
+    sampler = grain.samplers.IndexSampler(len(x), shuffle=True, seed=1)
+    loader = grain.DataLoader(data_source=Rows(), sampler=sampler, operations=[grain.transforms.Batch(BATCH)])
+    return {"x": loader, "steps_per_epoch": STEPS}
 
 
 def _tf_data(x, y, folder):
