@@ -366,10 +366,10 @@ def test_two_optimizers_survive_sigkill(tmp_path):
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="runs there already")
 def test_on_jax(more_faults):
     pytest.importorskip("jax")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
-    command += [str(ROOT / "tests" / "callbacks" / "test_background_saving.py")]
+    others = [ROOT / "tests" / "callbacks" / f"test_{name}.py" for name in ("background_saving", "sources")]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, *others]
     if not more_faults:
-        command += ["-k", "several or eagerly or (goes_on and graph)"]
+        command += ["-k", "several or eagerly or (goes_on and graph) or of_the_data"]
     env = {**os.environ, "KERAS_BACKEND": "jax"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout
