@@ -154,35 +154,26 @@ def _tfds(x, y, folder):
             for number in range(len(x)):
                 yield number, {"x": x[number], "y": y[number]}
 
+    tfds.disable_progress_bar()
     builder = Small(data_dir=folder / "prepared")
     builder.download_and_prepare()
     data = builder.as_dataset(split="train", as_supervised=True)
     return {"x": data.shuffle(32, seed=1).batch(BATCH).prefetch(tf.data.AUTOTUNE)}
 
 
-def _stateful_data_loader(x, y, folder):
-    import torch
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    data = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
-    generator = torch.Generator().manual_seed(1)
-    return {"x": StatefulDataLoader(data, batch_size=BATCH, shuffle=True, generator=generator)}
-
-
 # By name, a function (x, y, folder) that returns the arguments of `fit`, and modules to be imported before the forks.
 SOURCES: dict[str, tuple[Callable[[np.ndarray, np.ndarray, pathlib.Path], dict[str, Any]], tuple[str, ...]]] = {
-    "`ArrayBatches`": (_array_batches, ()),
-    "`FunctionBatches`": (_function_batches, ()),
     "arrays, `shuffle=True`": (_arrays, ()),
+    "`tf.data`, shuffled anew each epoch, prefetched": (_tf_data, ("tensorflow",)),
+    "`image_dataset_from_directory`": (_image_folder, ("tensorflow", "PIL.Image")),
+    "TFDS": (_tfds, ("tensorflow", "tensorflow_datasets")),
     "`PyDataset`": (_py_dataset, ()),
     "`PyDataset` with `on_epoch_end`": (_changing_py_dataset, ()),
     "Grain `MapDataset`": (_map_dataset, ("grain",)),
     "Grain `IterDataset`": (_iter_dataset, ("grain",)),
     "Grain `DataLoader`": (_data_loader, ("grain",)),
-    "`tf.data`, shuffled anew each epoch, prefetched": (_tf_data, ("tensorflow",)),
-    "`image_dataset_from_directory`": (_image_folder, ("tensorflow", "PIL.Image")),
-    "TFDS": (_tfds, ("tensorflow", "tensorflow_datasets")),
-    "torch `StatefulDataLoader`": (_stateful_data_loader, ("torch", "torchdata.stateful_dataloader")),
+    "`ArrayBatches`": (_array_batches, ()),
+    "`FunctionBatches`": (_function_batches, ()),
 }
 
 
