@@ -16,7 +16,7 @@ from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, layers_within
+from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, flush_events, layers_within
 from idmatters_tf.callbacks._encoding import Encoder, NotPlainData
 from idmatters_tf.callbacks._model_parts import find_optimizers
 
@@ -78,6 +78,9 @@ class CallbackState:
         state = {name: getattr(callback, name) for name in self._remembered if hasattr(callback, name)}
         if isinstance(callback, keras.callbacks.CSVLogger):
             state[_TEXT] = _text_of(callback)
+        if isinstance(callback, keras.callbacks.TensorBoard):
+            # A restarted process does not write the points before the checkpoint again.
+            flush_events(callback)
         if not self._is_keras_own:
             now = self._fingerprints()
             state |= {name: getattr(callback, name) for name in now if now[name] != self._before.get(name)}

@@ -97,21 +97,36 @@ def decode(encoded: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     return array[()] if kind == "scalar" else array
 
 
-def write(folder: str | os.PathLike, value: Any) -> None:
-    """Writes a value as two files, `state.json` and `arrays.npz`, into a folder.
+class Snapshot:
+    """A copy of a value in host memory, which does not change when the value does.
+
+    Arrays that own their data and are read-only cannot change. They are not copied again.
+
+    Args:
+        value: see `Encoder.encode`.
 
     Raises:
         NotPlainData: see `Encoder.encode`.
-        OSError: it could not be written.
     """
-    folder, encoder = pathlib.Path(folder), Encoder()
-    text = json.dumps(encoder.encode(value))
-    np.savez(folder / ARRAYS, allow_pickle=False, **encoder.arrays)
-    (folder / STATE).write_text(text, encoding="utf-8")
+
+    def __init__(self, value: Any) -> None:
+        encoder = Encoder()
+        self._text = json.dumps(encoder.encode(value))
+        self._arrays = {name: _copy(array) for name, array in encoder.arrays.items()}
+
+    def write(self, folder: str | os.PathLike) -> None:
+        """Write the copy as two files, `state.json` and `arrays.npz`, into a folder. Raises OSError."""
+        folder = pathlib.Path(folder)
+        np.savez(folder / ARRAYS, allow_pickle=False, **self._arrays)
+        (folder / STATE).write_text(self._text, encoding="utf-8")
+
+
+def _copy(array):
+    return array if array.flags.owndata and not array.flags.writeable else array.copy(order="K")
 
 
 def read(folder: str | os.PathLike) -> Any:
-    """The value that `write` has written into a folder."""
+    """The value that `Snapshot.write` has written into a folder."""
     folder = pathlib.Path(folder)
     with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
         return decode(json.loads((folder / STATE).read_text(encoding="utf-8")), {name: arrays[name] for name in arrays})

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from idmatters_tf import _checkpointing, _environment, _replacing
+from idmatters_tf._background import BackgroundWriter
 from idmatters_tf.callbacks import _devices, _encoding
 
 FORMAT = 1
@@ -15,21 +16,25 @@ REMEDY = "Start the same script as before, or give ExactResume another folder."
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy", "idmatters-tf")
 
 
-def save(folder: pathlib.Path, step: int, state: Mapping[str, Any], keep: int) -> None:
-    """Write the checkpoint of a step and remove the oldest ones.
+def save(folder: pathlib.Path, step: int, state: Mapping[str, Any], keep: int, writer: BackgroundWriter) -> None:
+    """Copy the state of a step to host memory, write its checkpoint in the background and remove the oldest ones.
 
     Args:
         folder: folder of the checkpoints.
         step: number of batches trained on.
         state: plain data and arrays, to which the format and the environment are added.
         keep: number of checkpoints to keep.
-
-    Raises:
-        OSError: the checkpoint cannot be written; the earlier ones are unchanged.
+        writer: executes the write. Its errors are raised by its next `submit` or `wait`: OSError if the checkpoint
+            cannot be written and the earlier ones are unchanged, FolderLost if the folder or its lock was removed.
     """
+    snapshot = _encoding.Snapshot({"format": FORMAT, "environment": _describe_environment(), **state})
+    writer.submit(lambda: _write(folder, step, snapshot, keep))
+
+
+def _write(folder, step, snapshot, keep):
     try:
         with _checkpointing.saving(folder, step) as path:
-            _encoding.write(path, {"format": FORMAT, "environment": _describe_environment(), **state})
+            snapshot.write(path)
     except OSError as error:
         steps = _checkpointing.saved_steps(folder)
         newest = f"The newest checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."

@@ -74,12 +74,17 @@ def description(model: keras.Model) -> dict[str, list[list[Any]]]:
 
 
 def read(model: keras.Model) -> dict[str, Any]:
-    """The values of the variables and of the global generators of Python, NumPy and Keras, as plain data."""
+    """The values of the variables and of the global generators of Python, NumPy and Keras, as plain data.
+
+    The values of the variables are read-only copies, which `Snapshot` does not copy again.
+    """
     global_seed = global_seed_state()
     name, keys, *rest = np.random.get_state()  # noqa: NPY002 - the one that others draw from
     version, internal, gauss = random.getstate()
     return {
-        "variables": {owner: [_devices.read(each) for each in several] for owner, several in variables(model).items()},
+        "variables": {
+            owner: [_read_only(_devices.read(each)) for each in several] for owner, several in variables(model).items()
+        },
         "random": {
             "python": (version, np.array(internal, np.uint32), gauss),
             "numpy": (name, keys, *rest),
@@ -182,6 +187,13 @@ def _algorithm(generator):
     import tensorflow as tf
 
     return tf.random.Algorithm(generator.algorithm).name.lower()
+
+
+def _read_only(value):
+    # Keras returns copies. A view, which changes with its variable, does not own its data: `Snapshot` copies it.
+    for array in value if isinstance(value, list) else [value]:
+        array.flags.writeable = False
+    return value
 
 
 def _shown(described):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import keras
 
 from idmatters_tf._arguments import positive_integer, seed_number
+from idmatters_tf._background import BackgroundWriter
 from idmatters_tf._keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
 from idmatters_tf.callbacks import _devices, _saved_run, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, named
@@ -49,6 +50,12 @@ class ExactResume(keras.callbacks.Callback):
     training begins, or at the latest when the first checkpoint is saved. It works on TensorFlow, also under
     `tf.distribute.MirroredStrategy`, and on JAX, also under `keras.distribution`, in one process.
 
+    Training does not wait for the disk. The state is copied to host memory between two batches, which takes the memory
+    of one more copy of the variables, and a thread writes the copy while training goes on. A checkpoint appears under
+    its name when it is complete. The next one is copied once the write before has ended, so that a kill costs less than
+    twice `every` batches. The last checkpoint is complete when `fit` returns. Where `fit` raises, also by
+    KeyboardInterrupt, the write in flight still ends: before the process ends, and before the folder is used again.
+
     Once `fit` has ended, the same `fit` ends at once with the same history and warns that nothing was trained, and one
     with more `epochs` goes on. A model, an optimizer or a loss with another configuration is refused. The folder
     belongs to one `fit`: give another one a folder of its own. While `fit` runs, no other process can use the folder;
@@ -69,7 +76,8 @@ class ExactResume(keras.callbacks.Callback):
         ValueError: by `fit`, where something cannot be restored; it is named.
         idmatters_tf._locking.FolderInUse: by `fit`, where another process uses the folder; it is named.
         idmatters_tf._locking.FolderLost: by `fit`, where the folder or its lock was removed while it ran.
-        OSError: by `fit`, where a checkpoint cannot be written; the earlier ones are as they were.
+        OSError: by `fit`, where a checkpoint cannot be written; the earlier ones are as they were. Raised when the next
+            checkpoint is due or at the end of training.
     """
 
     def __init__(
@@ -125,6 +133,7 @@ class _Last(keras.callbacks.Callback):
         self._pending: dict[str, Any] | None = None
         self._epoch = self._step = 0
         self._checked = False
+        self._writer = BackgroundWriter()
         # At the start of the run.
         self._configuration: dict[str, Any] = {}
         # By owner: optimizers without slots when `fit` began, and those of them that wait for their values.
@@ -149,7 +158,7 @@ class _Last(keras.callbacks.Callback):
         self._configuration = configuration(model)
         self._source.attach(self._fit)
         self._states = {name: CallbackState(each, name) for name, each in named(others).items()}
-        lock(self._resume.folder)
+        self._writer = lock(self._resume.folder)
         with unlocking_on_error(self._resume.folder):
             self._pending = self._load()
             self._step = self._fit.initial_epoch * self._source.steps_per_epoch
@@ -189,6 +198,8 @@ class _Last(keras.callbacks.Callback):
                 self._save(epoch + 1, 0)
 
     def on_train_end(self, logs: Any = None) -> None:
+        with unlocking_on_error(self._resume.folder):
+            self._writer.wait()
         start_at_epoch(self._model, None)
         self._source.close()
         for each in _trained(self._model).values():
@@ -214,6 +225,8 @@ class _Last(keras.callbacks.Callback):
         }
 
     def _save(self, epoch, batch):
+        # Before the state is copied: there is one copy at a time.
+        self._writer.wait()
         model: Any = self.model  # on JAX this gives the variables their values
         described = self._describe(model)
         if not self._checked:
@@ -232,7 +245,7 @@ class _Last(keras.callbacks.Callback):
             "data": self._source.state(epoch, batch),
             "callbacks": {name: each.get() for name, each in self._states.items()},
         }
-        _saved_run.save(self._resume.folder, self._step, state, self._resume.keep)
+        _saved_run.save(self._resume.folder, self._step, state, self._resume.keep, self._writer)
 
     def _describe(self, model):
         """The variables of now, which are those of the beginning and those of optimizers that the first step builds."""

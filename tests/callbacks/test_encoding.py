@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from idmatters_tf.callbacks._encoding import NotPlainData, read, write
+from idmatters_tf.callbacks._encoding import NotPlainData, Snapshot, read
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 KEYS = st.integers() | st.text()
+
+
+def write(folder, value):
+    Snapshot(value).write(folder)
 
 
 def nested(inner):

@@ -4,6 +4,7 @@ These run on the backend that KERAS_BACKEND names; `test_on_jax` runs them all o
 """
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -15,8 +16,10 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
+from idmatters_tf.callbacks._callback_states import CallbackState
 from tests.conftest import ROOT
 from tests.support.adversarial import Adversarial
+from tests.support.killed_fit import shown_scalars
 
 EXAMPLES, BATCH = 44, 6
 STEPS = 8  # in an epoch, the last one of 2 examples
@@ -287,22 +290,6 @@ def assert_same(one, other):
     assert history.epoch == other_history.epoch
 
 
-def scalars(folder):
-    """What TensorBoard shows: by its run and tag, the value of each step."""
-    import tensorflow as tf
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    found = {}
-    for path in sorted(folder.rglob("events.out.tfevents.*")):
-        for event in EventFileLoader(str(path)).Load():
-            for value in event.summary.value:
-                if value.HasField("tensor"):
-                    points = found.setdefault((path.parent.name, value.tag), {})
-                    number = tf.make_ndarray(value.tensor).tolist()
-                    assert points.setdefault(event.step, number) == number, "a step is shown with two values"
-    return found
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_stopped_and_started_anew(name, tmp_path, more_faults):
     if name == "two optimizers, compiled" and not more_faults:
@@ -321,13 +308,27 @@ def test_stopped_and_started_anew(name, tmp_path, more_faults):
         else:
             assert (tmp_path / "stopped" / path.name).exists()
     if (tmp_path / "whole" / "events").exists():
-        shown = scalars(tmp_path / "whole" / "events")
-        assert list(shown["train", "batch_loss"]) == list(range(1, case.epochs * STEPS + 1))
-        assert scalars(tmp_path / "stopped" / "events") == shown
+        shown = shown_scalars(tmp_path / "whole" / "events")
+        steps = [step for *tag, step in shown if tag == ["train", "batch_loss"]]
+        assert steps == list(range(1, case.epochs * STEPS + 1))
+        assert shown_scalars(tmp_path / "stopped" / "events") == shown
     if "NaN" in name:
         assert len(last[1].epoch) == 2
         # It has ended: started once more, it ends at once.
         assert_same(whole, run(case, tmp_path / "stopped"))
+
+
+def test_points_before_a_checkpoint_are_on_disk(tmp_path):
+    """A kill before the next batch begins, which writes them otherwise, would lose them."""
+    board = keras.callbacks.TensorBoard(tmp_path, write_graph=False, update_freq=1)
+    board.set_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
+    state = CallbackState(board, "TensorBoard")
+    board.on_train_begin()
+    board.on_train_batch_begin(0)
+    board.on_train_batch_end(0, {"loss": 0.5})
+    state.get()
+    assert shown_scalars(tmp_path) == {("train", "batch_loss", 1): 0.5}
+    board.on_train_end()
 
 
 def test_nothing_else_changes(tmp_path):
@@ -355,18 +356,20 @@ def test_nothing_else_changes(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_two_optimizers_survive_sigkill(tmp_path):
     """The classifier's kills are among `tests.faults`."""
-    command = [sys.executable, "-m", "tests.support.killed_fit", tmp_path, "2", "two optimizers", "adversarial"]
+    command = [sys.executable, "-m", "tests.support.killed_fit", tmp_path, "2", "two optimizers"]
+    command += ["--network", "adversarial", "--sources", "`ArrayBatches`"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
-    assert done.stdout.split() == ["2", "2"], done.stderr
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0][2:4] == [2, 2], done.stderr
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="runs there already")
 def test_on_jax(more_faults):
     pytest.importorskip("jax")
-    sources = ROOT / "tests" / "callbacks" / "test_sources.py"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, sources]
+    others = [ROOT / "tests" / "callbacks" / f"test_{name}.py" for name in ("background_saving", "sources")]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, *others]
     if not more_faults:
-        command += ["-k", "several or eagerly or of_the_data"]
+        command += ["-k", "several or eagerly or (goes_on and graph) or of_the_data"]
     env = {**os.environ, "KERAS_BACKEND": "jax"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout

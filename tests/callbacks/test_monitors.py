@@ -52,7 +52,7 @@ def test_all_of_them_in_one_fit(tmp_path):
     assert written["isometry/distances"] == written["curvature/density"] == [1, 2, 4]
     # What `ExactResume` saves of them comes back.
     for monitor in monitors:
-        _encoding.write(tmp_path, monitor.get_state())
+        _encoding.Snapshot(monitor.get_state()).write(tmp_path)
         before, measured = monitor.measurements, _encoding.read(tmp_path)
         monitor.set_state(measured)
         assert list(before) == list(monitor.measurements)

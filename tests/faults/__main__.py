@@ -14,10 +14,12 @@ import signal
 import sys
 
 from tests.faults.bench import Bench
+from tests.faults.fits import by_source
 from tests.faults.kinds import KINDS, attempt, wanted
 from tests.faults.tally import Journal, Tally, table
 
-BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
+# Tables of a page are between such marks.
+BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 
 
 def main(argv: list[str]) -> int:
@@ -60,18 +62,24 @@ def _report(text: str) -> None:
 
 
 def _write(page: pathlib.Path, total: Tally, unfinished: list[str], options: argparse.Namespace) -> None:
-    """Replaces what is between the marks on a page by the table."""
+    """Replace the tables on a page: `faults` has all kinds, `fits` the fits by their training data."""
     hardware = options.hardware or f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}"
     command = f"make faults FAULTS={options.faults} SEED={options.seed}"
     date = datetime.date.today()
     stopped = f" (stopped before it was through with {', '.join(unfinished)})" if unfinished else ""
     said = f"`{command}`{stopped}, {date.day} {date:%B %Y}, {hardware}; {total.cpu_seconds / 60:.0f} minutes of CPU:"
     notes = "".join(f"\n\nThe long run: {note}." for note in total.notes)
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    if not after:
-        raise ValueError(f"{page} lacks {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{said}\n\n{table(total)}{notes}\n{END}{after}", encoding="utf-8")
+    tables = {"faults": f"{said}\n\n{table(total)}{notes}", "fits": f"{said}\n\n{by_source(total)}"}
+    text, found = page.read_text(encoding="utf-8"), False
+    for name, content in tables.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        if after:
+            text, found = f"{before}{begin}\n{content}\n{end}{after}", True
+    if not found:
+        raise ValueError(f"{page} lacks {BEGIN.format('faults')} and {END.format('faults')}")
+    page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

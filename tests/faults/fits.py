@@ -1,36 +1,68 @@
-"""`model.fit` with `ExactResume`, killed at random batches: see `tests.support.killed_fit`."""
+"""`model.fit` with `ExactResume`, killed at random moments: see `tests.support.killed_fit`."""
 
 import functools
+import json
 import random
 
 from tests.faults.bench import Bench
-from tests.faults.tally import Tally
+from tests.faults.tally import DETAIL, Tally
+from tests.support.fit_sources import SOURCES, installed_sources
 
-KILLS_A_TRIAL = 10
+# By backend and number of devices, the heading of the table's column.
+COLUMNS = {
+    ("tensorflow", 1): "TensorFlow",
+    ("tensorflow", 2): "TensorFlow, `MirroredStrategy` of two",
+    ("jax", 1): "JAX",
+    ("jax", 2): "JAX, `DataParallel` of two",
+}
+ROW = "`model.fit` with [`ExactResume`](resume.md), {}: SIGKILL, then the same script"
+KILLS_A_CASE = 5
 
 
-def _fits(backend: str, row: str, bench: Bench, chance: random.Random, most: int) -> Tally:
+def _fits(backend: str, bench: Bench, chance: random.Random, most: int) -> Tally:
     tally, folder = Tally(), bench.place("fit")
-    kills = min(most, KILLS_A_TRIAL)
+    cases = 2 * len(installed_sources())
+    # Two kills in each of the first cases, which are those on one device, where fewer are wanted.
+    kills = max(2, min(KILLS_A_CASE, most // cases))
     # The processes that have imported everything have imported TensorFlow.
     process = bench.start(
         "tests.support.killed_fit",
         folder,
         kills,
         chance.random(),
+        "--devices",
+        1,
+        2,
+        "--cases",
+        max(1, min(cases, most // kills)),
         cold=backend != "tensorflow",
-        env={"KERAS_BACKEND": backend},
+        env={
+            "KERAS_BACKEND": backend,
+            # Later processes on JAX load what the first one has compiled.
+            "JAX_COMPILATION_CACHE_DIR": str(bench.folder / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        },
     )
     code, said = process.wait(), process.said()
     if code:
-        tally.count(row, kills, 0, said)
-    else:
-        tried, survived = map(int, said.split()[-2:])
-        tally.count(row, tried, survived, said)
+        tally.count(ROW.format(COLUMNS[backend, 1]), kills, 0, said)
+        return tally
+    for source, devices, tried, survived, _ in json.loads(said.splitlines()[-1]):
+        tally.count(ROW.format(COLUMNS[backend, devices]) + DETAIL + source, tried, survived, said)
     return tally
 
 
-on_tensorflow = functools.partial(
-    _fits, "tensorflow", "`model.fit` with [`ExactResume`](resume.md) on TensorFlow: SIGKILL, then the same script"
-)
-on_jax = functools.partial(_fits, "jax", "the same on JAX")
+def by_source(tally: Tally) -> str:
+    """Return the kills survived and tried by training data, backend and number of devices as a Markdown table."""
+    rows = {heading: ROW.format(heading) for heading in COLUMNS.values()}
+    lines = [f"| data | {' | '.join(rows)} |", "|---" * (1 + len(rows)) + "|"]
+    for source in SOURCES:
+        found = [tally.rows.get(row + DETAIL + source, (0, 0)) for row in rows.values()]
+        cells = [f"{survived} of {tried}" if tried else "" for tried, survived in found]
+        lines.append(f"| {source} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+on_tensorflow = functools.partial(_fits, "tensorflow")
+on_jax = functools.partial(_fits, "jax")

@@ -41,8 +41,8 @@ KINDS = {
     "workers": Kind(workers.kills, 0.4, 0),
     "hangs": Kind(workers.hangs, 0.12, 0),
     "launcher": Kind(workers.launcher, 0.1, 0),
-    "fit-tensorflow": Kind(fits.on_tensorflow, 0.6, 2),
-    "fit-jax": Kind(fits.on_jax, 0.6, 2),
+    "fit-tensorflow": Kind(fits.on_tensorflow, 8.8, 26),
+    "fit-jax": Kind(fits.on_jax, 8.8, 26),
     "soak": Kind(soak.soak, 60, 0),
 }
 

@@ -5,6 +5,9 @@ import json
 import pathlib
 from collections.abc import Iterable
 
+# Between the name of a fault and a detail, over which `table` sums.
+DETAIL = " | "
+
 
 @dataclasses.dataclass
 class Tally:
@@ -88,8 +91,11 @@ class Journal:
 
 
 def table(tally: Tally) -> str:
-    """The rows as a Markdown table."""
+    """Return the rows as a Markdown table, those that differ in a detail as one."""
+    total = Tally()
+    for row, (tried, survived) in tally.rows.items():
+        total.add(Tally({row.partition(DETAIL)[0]: (tried, survived)}))
     lines = ["| fault | tried | survived |", "|---|---|---|"]
     return "\n".join(
-        [*lines, *(f"| {row} | {tried:,} | {survived:,} |" for row, (tried, survived) in tally.rows.items())]
+        [*lines, *(f"| {row} | {tried:,} | {survived:,} |" for row, (tried, survived) in total.rows.items())]
     )

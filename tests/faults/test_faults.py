@@ -7,9 +7,10 @@ import pytest
 
 from tests.faults import command_lines, foreign
 from tests.faults.bench import Bench
+from tests.faults.fits import ROW, by_source
 from tests.faults.kinds import KINDS, attempt
 from tests.faults.soak import Sample, growth, is_flat
-from tests.faults.tally import Journal, Tally, table
+from tests.faults.tally import DETAIL, Journal, Tally, table
 from trainers.card.__main__ import TASKS
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, make, options_of
@@ -55,6 +56,14 @@ def test_a_journal_goes_on_after_a_line_that_was_cut_off(tmp_path):
     total = again.total(["kills"])
     assert (total.rows, total.failures, total.cpu_seconds) == ({"a kill": (5, 4)}, ["a kill: why"], 1.5)
     assert "| a kill | 5 | 4 |" in table(total)
+
+
+def test_fits_are_listed_by_their_data():
+    tally, row = Tally(), ROW.format("JAX")
+    tally.count(f"{row}{DETAIL}TFDS", 5, 4, "why")
+    tally.count(f"{row}{DETAIL}`PyDataset`", 5, 5)
+    assert "| TFDS |  |  | 4 of 5 |  |" in by_source(tally)
+    assert f"| {row} | 10 | 9 |" in table(tally)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 """`fit` in processes that are killed with SIGKILL at random moments and started again.
 
-As a program: `python -m tests.support.killed_fit FOLDER KILLS SEED [NETWORK]` prints how many kills were tried, and how
-many of them belong to runs that ended with the same bits as one that was not disturbed. NETWORK is "classifier", or
-"adversarial" for a training step of one's own with two optimizers. The processes are forked behind the
-imports, before anything is computed, so that a kill costs a second and not ten; a run is killed until it has ended.
+As a program, `python -m tests.support.killed_fit FOLDER KILLS SEED` trains with the data of each source in
+`tests.support.fit_sources` and on each number of devices. It prints the kills that were tried and those that were
+survived: the run ended with the weights, slots, metrics, history, CSV file and TensorBoard scalars of an uninterrupted
+run, bit for bit. The processes are forked after the imports, before anything is computed, so that a kill costs a second
+and not ten. A run is killed until it has ended.
 """
 
-import functools
+import argparse
 import hashlib
+import importlib
 import json
 import os
 import pathlib
@@ -19,74 +21,134 @@ import time
 import traceback
 
 import keras
-import numpy as np
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.util import tensor_util
 
-from idmatters_tf.callbacks import ArrayBatches, ExactResume
+from idmatters_tf.callbacks import ExactResume
 from tests.support.adversarial import Adversarial
+from tests.support.fit_sources import BATCH, SHAPE, SOURCES, STEPS, installed_sources, problem
 
-EPOCHS, STEPS = 5, 12
+EPOCHS = 3
 # Batches between one kill and the next.
-MOST = 20
+MOST = 10
+# Delays of a kill.
+WRITING, WRITTEN = "writing", "written"
+# Seconds that a process may take, on a machine that is busy with other things.
+PATIENCE = 240
 
 
 def classifier():
     """A network with its compiled optimizer, and what its `fit` monitors."""
     layers = [keras.layers.RandomFlip(), keras.layers.Flatten(), keras.layers.Dense(8, "relu")]
     layers += [keras.layers.BatchNormalization(), keras.layers.Dropout(0.4), keras.layers.Dense(2, "softmax")]
-    model = keras.Sequential([keras.Input((4, 4, 1)), *layers])
+    model = keras.Sequential([keras.Input(SHAPE), *layers])
     model.compile(keras.optimizers.Adam(0.02, use_ema=True), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model, [model.optimizer], "val_loss"
 
 
 def adversarial():
     """Two networks with an optimizer each, and what their `fit` monitors."""
-    model, slow = Adversarial((4, 4, 1)), keras.optimizers.schedules.ExponentialDecay(0.02, 20, 0.5)
+    model, slow = Adversarial(SHAPE), keras.optimizers.schedules.ExponentialDecay(0.02, 20, 0.5)
     generator = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(slow), initial_scale=1)
     eagerly = keras.backend.backend() == "jax"
     model.compile(keras.optimizers.Adam(0.02, use_ema=True), generator, run_eagerly=eagerly)
     return model, model.own_optimizers(), "critic"
 
 
-def train(folder, progress=None, network=classifier):
-    """Trains in a folder, to the end. Returns a checksum of the weights, slots, metrics and history.
+NETWORKS = {"classifier": classifier, "adversarial": adversarial}
+
+
+def build(network, devices):
+    """Return what `network` returns, on a number of logical devices. Nothing may have been computed before."""
+    if devices == 1:
+        return network()
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.config.update("jax_num_cpu_devices", devices)
+        keras.distribution.set_distribution(keras.distribution.DataParallel())
+        return network()
+    import tensorflow as tf
+
+    [processor] = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * devices)
+    with tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(devices)]).scope():
+        return network()
+
+
+def train(folder, source, progress=None, devices=1, network=classifier):
+    """Train in a folder, to the end. Return everything that is compared with an uninterrupted run, by name.
 
     Args:
-        folder: of the checkpoints and the log.
+        folder: folder of the checkpoints and logs; files that all runs share are in its parent.
+        source: name of the training data in `SOURCES`.
         progress: a file descriptor to which a byte is written after each batch.
+        devices: number of logical devices.
         network: returns the model, its optimizers, and what is monitored.
     """
     keras.utils.set_random_seed(0)
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(STEPS * 8 - 3, 4, 4, 1))
-    y = (x.sum((1, 2, 3)) > 0).astype("int32")
-    model, optimizers, monitored = network()
+    model, optimizers, monitored = build(network, devices)
+    # On one device the last batch of an epoch is a smaller one.
+    x, y = problem(STEPS * BATCH - (3 if devices == 1 else 0))
     callbacks = [
         ExactResume(folder / "checkpoints", every=2),
         keras.callbacks.ReduceLROnPlateau(monitored, patience=1, min_delta=0.1, mode="min"),
         keras.callbacks.CSVLogger(folder / "log.csv"),
+        keras.callbacks.TensorBoard(folder / "events", write_graph=False, update_freq=1),
     ]
     if progress is not None:
         callbacks.append(
             keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: os.write(progress, b"."))
         )
-    batches = ArrayBatches(x, y, batch_size=8, seed=1)
+    data = SOURCES[source][0](x, y, folder.parent)
     validation = (x, y) if network is classifier else None
-    history = model.fit(batches, epochs=EPOCHS, callbacks=callbacks, validation_data=validation, verbose=0)
-    found = hashlib.sha256(json.dumps(history.history).encode() + (folder / "log.csv").read_bytes())
+    history = model.fit(**data, epochs=EPOCHS, callbacks=callbacks, validation_data=validation, verbose=0)
     slots = [variable for each in optimizers for variable in each.variables]
-    for variable in [*model.variables, *slots, *model.metrics_variables]:
-        found.update(keras.ops.convert_to_numpy(variable).tobytes())
+    scalars = sorted((*point, value) for point, value in shown_scalars(folder / "events").items())
+    return {
+        "weights": checksum(map(keras.ops.convert_to_numpy, model.variables)),
+        "slots": checksum(map(keras.ops.convert_to_numpy, slots)),
+        "metrics": checksum(map(keras.ops.convert_to_numpy, model.metrics_variables)),
+        "history": history.history,
+        "CSVLogger": (folder / "log.csv").read_text(),
+        "TensorBoard": f"{len(scalars)} scalars {hashlib.sha256(json.dumps(scalars).encode()).hexdigest()}",
+    }
+
+
+def checksum(arrays):
+    """Return a checksum of several arrays."""
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(array.tobytes())
     return found.hexdigest()
 
 
-def in_a_process(folder, after=None, delay=0.0, network=classifier):
-    """Trains in a process of its own. Returns whether it was killed.
+def shown_scalars(folder):
+    """Return what TensorBoard shows, by (run, tag, step). A point that is written twice must have one value."""
+    found = {}
+    for path in sorted(folder.rglob("events.out.tfevents.*")):
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                if value.HasField("tensor"):
+                    point, number = (path.parent.name, value.tag, event.step), tensor_util.make_ndarray(value.tensor)
+                    if found.setdefault(point, number.item()) != number.item():
+                        raise ValueError(f"{point} is {found[point]} and {number.item()}")
+    return found
+
+
+class Failed(Exception):
+    """A process of a run has failed or does not end."""
+
+
+def in_a_process(folder, after=None, delay=0.0, **options):
+    """Train in a process of its own. Return True if it was killed.
 
     Args:
-        folder: in which it trains; the checksum is written to `result`.
-        after: how many batches it is given before the kill; None: it is left alone.
-        delay: seconds from there to the kill.
-        network: see `train`.
+        folder: folder of the run; the checksums are written to `result`.
+        after: number of batches before the kill; None for a process that is left alone.
+        delay: seconds between these batches and the kill; WRITING: until a checkpoint is being written; WRITTEN: until
+            one is complete.
+        options: arguments of `train`.
     """
     reads, writes = os.pipe()
     child = os.fork()
@@ -95,7 +157,7 @@ def in_a_process(folder, after=None, delay=0.0, network=classifier):
         try:
             os.close(reads)
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "result").write_text(train(folder, writes, network))
+            (folder / "result").write_text(json.dumps(train(folder, progress=writes, **options)))
             status = 0
         except BaseException:
             traceback.print_exc()
@@ -103,52 +165,112 @@ def in_a_process(folder, after=None, delay=0.0, network=classifier):
             sys.stderr.flush()
             os._exit(status)
     os.close(writes)
-    if after is not None:
-        seen, deadline = 0, time.monotonic() + 120
-        while seen < after and time.monotonic() < deadline:
-            # The pipe ends where the process does.
-            if not select.select([reads], [], [], 1)[0]:
-                continue
-            got = os.read(reads, 1)
-            if not got:
+    seen, deadline = 0, time.monotonic() + PATIENCE
+    while after is None or seen < after:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise Failed(f"{folder}: the process has not ended after {PATIENCE} seconds")
+        # The pipe ends where the process does.
+        if select.select([reads], [], [], 1)[0]:
+            if not (got := os.read(reads, 1)):
                 break
-            seen += 1
-        time.sleep(delay)
+            seen += len(got)
+    if after is not None:
+        wait(folder, delay)
         os.kill(child, signal.SIGKILL)
-    else:
-        while os.read(reads, 1000):
-            pass
     os.close(reads)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, -signal.SIGKILL), f"the process ended with exit code {status}"
+    if status not in (0, -signal.SIGKILL):
+        raise Failed(f"{folder}: the process ended with exit code {status}")
     return status == -signal.SIGKILL
 
 
-def main(argv):
-    """Tries so many kills, several in each run. Prints how many there were and how many of them were survived."""
-    folder, kills, seed, *rest = argv
-    chance, folder, kills = random.Random(seed), pathlib.Path(folder), int(kills)
-    network = adversarial if rest == ["adversarial"] else classifier
-    trained = functools.partial(in_a_process, network=network)
-    trained(folder / "whole")
-    expected = (folder / "whole" / "result").read_text()
-    tried = survived = 0
+def wait(folder, delay):
+    """Wait for `delay` of `in_a_process`."""
+    if delay not in (WRITING, WRITTEN):
+        time.sleep(delay)
+        return
+    pattern = ".writing-*" if delay == WRITING else "step-*"
+    before = set(folder.glob(f"checkpoints/{pattern}"))
+    give_up = time.monotonic() + 0.2
+    while not set(folder.glob(f"checkpoints/{pattern}")) - before and time.monotonic() < give_up:
+        time.sleep(0.0002)
+
+
+def unfinished(folder):
+    """Return the checkpoints of a run that are being written, or were when it was killed."""
+    return list((folder / "checkpoints").glob(".writing-*"))
+
+
+def moment(chance):
+    """Return a random moment for a kill, as `after` and `delay` of `in_a_process`."""
+    if chance.random() < 0.2:
+        # While the model is built or restored.
+        return 0, 3 * chance.random()
+    # At any batch: between two batches, in a step, or while a checkpoint is written.
+    return chance.randrange(1, MOST), chance.choice([WRITING, WRITTEN, *[0.05 * chance.random()] * 3])
+
+
+def attempt(folder, kills, chance, **options):
+    """Try a number of kills, several in each run. Return those tried, survived, and during the write of a checkpoint.
+
+    Args:
+        folder: folder of all runs.
+        kills: number of kills.
+        chance: random generator of the moments.
+        options: arguments of `train`.
+    """
+    in_a_process(folder / "whole", **options)
+    expected = json.loads((folder / "whole" / "result").read_text())
+    tried = survived = writing = 0
     while tried < kills:
-        run, here = folder / f"run-{tried}", 0
-        killed = True
+        run, here, killed = folder / f"run-{tried}", 0, True
         while killed:
-            if tried + here == kills:
-                killed = trained(run)
-            else:
-                # Now and then while it builds or restores; else at any batch, in the middle of a checkpoint as well.
-                after = 0 if chance.random() < 0.2 else chance.randrange(1, MOST)
-                killed = trained(run, after, (3 if after == 0 else 0.05) * chance.random())
+            after, delay = (None, 0.0) if tried + here == kills else moment(chance)
+            killed = in_a_process(run, after, delay, **options)
             here += killed
+            writing += killed and bool(unfinished(run))
         tried += here
-        intact = not list(run.rglob(".writing-*")) and not list(run.rglob("damaged-*"))
-        survived += here * (intact and (run / "result").read_text() == expected)
-        print(f"{survived} of {tried} kills survived", file=sys.stderr, flush=True)
-    print(tried, survived)
+        found = json.loads((run / "result").read_text())
+        different = [
+            f"{name}: {found[name]}, uninterrupted: {value}" for name, value in expected.items() if found[name] != value
+        ]
+        different += [f"{path} is left" for path in (*run.rglob(".writing-*"), *run.rglob("damaged-*"))]
+        for text in different:
+            print(f"{run}: {text}", file=sys.stderr)
+        survived += 0 if different else here
+    return tried, survived, writing
+
+
+def main(argv):
+    """Print, as JSON, [source, devices, kills tried, survived, during the write of a checkpoint] of each case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("kills", type=int, help="number of kills in each case")
+    parser.add_argument("seed")
+    parser.add_argument("--sources", nargs="+", default=installed_sources(), choices=SOURCES, metavar="SOURCE")
+    parser.add_argument("--devices", nargs="+", type=int, default=[1])
+    parser.add_argument("--cases", type=int, help="number of cases, all sources on the first number of devices first")
+    parser.add_argument("--network", default="classifier", choices=NETWORKS)
+    options = parser.parse_args(argv)
+    cases = [(source, devices) for devices in options.devices for source in options.sources][: options.cases]
+    for module in sorted({module for source, _ in cases for module in SOURCES[source][1]}):
+        importlib.import_module(module)
+    counts = []
+    for source, devices in cases:
+        folder = options.folder / f"{devices}-{list(SOURCES).index(source):02d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        chance = random.Random(f"{options.seed} {source} {devices}")
+        network = NETWORKS[options.network]
+        try:
+            found = attempt(folder, options.kills, chance, source=source, devices=devices, network=network)
+        except Failed as error:
+            print(error, file=sys.stderr)
+            found = options.kills, 0, 0
+        counts.append([source, devices, *found])
+        print(*counts[-1], file=sys.stderr, flush=True)
+    print(json.dumps(counts), flush=True)
     return 0
 
 

@@ -1,17 +1,26 @@
 """The checkpoints of a run: `tf.train.Checkpoint`s, the records so far and the identity of the run.
 
 See `idmatters_tf._checkpointing` for how they are written and read.
+
+Training does not wait for the disk. `tf.train.Checkpoint` writes its files into TensorFlow's file system in memory
+(`ram://`) first, and a thread copies them to the disk while training goes on. The files have the same bytes as those of
+a checkpoint that is written to the disk directly, for all strategies, and only public functions are called. This takes
+the memory of one more copy of the weights and the optimizer. TensorFlow's own
+`CheckpointOptions(experimental_enable_async_checkpoint=True)` cannot be used: `Checkpoint.sync` does not raise the
+error of the last write.
 """
 
+import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from idmatters_tf._background import BackgroundWriter
 from idmatters_tf._checkpointing import (
     checkpoint_path,
     newest_intact,
@@ -34,11 +43,17 @@ RECORDS = "metrics.jsonl"
 BEST = "best"
 # In each checkpoint, what identifies its run; missing in those of earlier versions.
 IDENTITY = "run.json"
-_INDEX = "checkpoint.index"
+_PREFIX = "checkpoint"
+_INDEX = f"{_PREFIX}.index"
+# Parameter servers send the variables to this process, which has the memory that is copied from.
+_HERE = tf.train.CheckpointOptions(experimental_io_device="/device:CPU:0")
 
 
 class Checkpoints:
     """The checkpoints of a run.
+
+    A context manager. At the end of the block no write is in flight, and the error of the last one is raised unless the
+    block has raised another one.
 
     Args:
         folder: where they are; created when the first one is saved.
@@ -62,13 +77,31 @@ class Checkpoints:
         self.keep, self.identity = keep, identity
         self._checkpoint = tf.train.Checkpoint(model=model, **objects)
         self._weights = tf.train.Checkpoint(model=model)
+        self._writer = BackgroundWriter()
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        try:
+            self.wait()
+        except Exception as unsaved:
+            if error is None:
+                raise
+            error.add_note(str(unsaved))
+
+    def wait(self) -> None:
+        """Wait until no write is in flight. Raises the error of the write, see `save`."""
+        self._writer.wait()
 
     def steps(self) -> list[int]:
         """The steps of the checkpoints there are, oldest first."""
         return saved_steps(self.folder)
 
     def save(self, step: int, records: Sequence[dict[str, Any]] = ()) -> None:
-        """Saves a checkpoint and drops the oldest ones.
+        """Copy the values to memory, then write a checkpoint and remove the oldest ones in the background.
+
+        The write before is waited for.
 
         Args:
             step: the number of updates made.
@@ -76,27 +109,51 @@ class Checkpoints:
 
         Raises:
             RunError: it could not be written; nothing half-written is left, and the earlier ones are as they were.
+                Raised by the next `save`, `save_best` or `wait`.
         """
-        self._save(self.folder, step, self._checkpoint, {RECORDS: encode(records)})
-        remove_oldest(self.folder, self.keep)
+        self._save(self.folder, step, self._checkpoint, {RECORDS: encode(records)}, self._remove_oldest)
 
     def save_best(self, step: int) -> None:
-        """Saves the weights alone, in place of those that were the best so far. Raises RunError as `save` does."""
-        folder = self.folder / BEST
-        self._save(folder, step, self._weights, {})
-        for other in saved_steps(folder):
-            # A run that goes back to an earlier checkpoint may have left a later one.
-            if other != step:
-                remove(folder, other)
+        """Save the weights alone, in place of those that were the best so far. Raises RunError as `save` does."""
 
-    def _save(self, folder, step, checkpoint, texts):
+        def remove_others():
+            for other in saved_steps(self.folder / BEST):
+                # A run that goes back to an earlier checkpoint may have left a later one.
+                if other != step:
+                    remove(self.folder / BEST, other)
+
+        self._save(self.folder / BEST, step, self._weights, {}, remove_others)
+
+    def _remove_oldest(self):
+        remove_oldest(self.folder, self.keep)
+
+    def _save(self, folder, step, checkpoint, texts, remove_others):
         if self.identity is not None:
             texts = {**texts, IDENTITY: json.dumps(self.identity)}
+        # Before the copy is made: there is one copy at a time.
+        self.wait()
+        memory = f"ram://checkpoint-{id(self)}"
+        with self._explaining(folder, step):
+            checkpoint.write(f"{memory}/{_PREFIX}", options=_HERE)
+
+        def write():
+            try:
+                with self._explaining(folder, step), saving(folder, step) as beside:
+                    for name in tf.io.gfile.listdir(memory):
+                        tf.io.gfile.copy(f"{memory}/{name}", str(beside / name))
+                    for name, text in texts.items():
+                        (beside / name).write_text(text, encoding="utf-8")
+            finally:
+                tf.io.gfile.rmtree(memory)
+            remove_others()
+
+        self._writer.submit(write)
+
+    @contextlib.contextmanager
+    def _explaining(self, folder: pathlib.Path, step: int) -> Iterator[None]:
+        """Raise RunError in place of an error that prevents a checkpoint from being saved."""
         try:
-            with saving(folder, step) as beside:
-                checkpoint.write(str(beside / "checkpoint"))
-                for name, text in texts.items():
-                    (beside / name).write_text(text, encoding="utf-8")
+            yield
         except (OSError, tf.errors.OpError) as error:
             check_held(folder)
             reason, remedy = why_not_written(error, folder) or (str(error), MEND)
@@ -203,7 +260,7 @@ def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> No
 def _read(checkpoint, path):
     """Restores an intact checkpoint. Raises UsageError where it is one of something else."""
     try:
-        return checkpoint.read(str(path / "checkpoint")).assert_existing_objects_matched()
+        return checkpoint.read(str(path / _PREFIX)).assert_existing_objects_matched()
     except (AssertionError, ValueError, tf.errors.OpError) as error:
         raise UsageError(
             f"{path} is no checkpoint of this network and optimizer. If it was copied here from another run, remove "

@@ -186,6 +186,8 @@ class Session:
     def save(self, step: int) -> None:
         """Saves a checkpoint, once all tasks of a synchronous cluster have found that their weights are the same.
 
+        Its values are copied here. The copy is written in the background, see `trainers.training.checkpoints`.
+
         Where weights are averaged, its network has the averages: they are what others than this run read of it.
         """
         if not self.cluster.alone and not self.cluster.asynchronous:
@@ -197,6 +199,8 @@ class Session:
 
     def _diverged(self, step):
         self.run.record(kind="diverged", step=step, seconds=self.seconds())
+        # The last good checkpoint may still be in flight.
+        self.checkpoints.wait()
         clip = self.trainer.learner.recipe.clip_norm
         advice = (
             "Start again with --clip-norm 1 or a lower --learning-rate, and another --out."

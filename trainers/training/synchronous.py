@@ -100,7 +100,7 @@ class SynchronousTrainer:
         if first >= steps and not due:
             return None
         stop = _CommonStop(session.cluster.alone)
-        with SignalHandler() as handler, session.progress:
+        with SignalHandler() as handler, session.progress, session.checkpoints:
             if due and not session.evaluate(first, handler):
                 return handler.received
             batches = iter(distribute(self.learner.strategy, lambda share: train.dataset(first, steps - first, share)))

@@ -1,8 +1,10 @@
+import contextlib
 import json
 import os
 import resource
 import shutil
 import socket
+import threading
 
 import keras
 import numpy as np
@@ -23,6 +25,11 @@ class Subject:
         self.optimizer.build(self.model.trainable_variables)
         self.step = tf.Variable(0, dtype=tf.int64)
         self.checkpoints = Checkpoints(folder, keep, model=self.model, optimizer=self.optimizer, step=self.step)
+
+    def save(self, step, records=()):
+        """Save a checkpoint, and wait until it is written."""
+        self.checkpoints.save(step, records)
+        self.checkpoints.wait()
 
     def advance(self):
         """One update with made-up gradients."""
@@ -45,7 +52,7 @@ def subject(tmp_path):
     subject = Subject(tmp_path)
     for step in range(1, 6):
         subject.advance()
-        subject.checkpoints.save(step)
+        subject.save(step)
     return subject
 
 
@@ -88,7 +95,7 @@ def test_a_damaged_newest_is_reported_and_the_one_before_is_used(subject, tmp_pa
     assert "step-00000005 is damaged" in report
     np.testing.assert_array_equal(weights.variables[0], other.model.variables[0])
     other.advance()
-    other.checkpoints.save(5)
+    other.save(5)
     assert_same(other, subject)
     assert restored(tmp_path)[1:] == (5, [])
 
@@ -113,24 +120,25 @@ def test_a_full_disk_leaves_the_earlier_ones_and_no_rest(subject, tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
     try:
         with pytest.raises(RunError, match=_TOO_LARGE):
-            subject.checkpoints.save(6)
+            subject.save(6)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"step-0000000{step}" for step in (3, 4, 5)]
     assert restored(tmp_path)[1] == 5
-    subject.checkpoints.save(6)
+    subject.save(6)
     assert restored(tmp_path)[1] == 6
 
 
 def test_room_is_asked_for_only_where_it_is_missing(subject, tmp_path):
     (tmp_path / "file").touch()
     elsewhere = Checkpoints(tmp_path / "file" / "checkpoints", model=keras.Sequential([keras.layers.Dense(1)]))
+    elsewhere.save(6)
     with pytest.raises(RunError, match=r"could not be saved.*: Not a directory\..*Mend this and give the same command"):
-        elsewhere.save(6)
+        elsewhere.wait()
 
 
 def test_the_same_step_can_be_saved_again(subject, tmp_path):
-    subject.checkpoints.save(5)
+    subject.save(5)
     assert restored(tmp_path)[1] == 5
 
 
@@ -191,7 +199,7 @@ def test_what_is_no_folder_is_no_checkpoint(subject, tmp_path, kind):
     _, step, (report,) = restored(tmp_path)
     assert step == 4
     assert "step-00000005 is damaged (it is not a folder)" in report
-    subject.checkpoints.save(5)
+    subject.save(5)
     assert restored(tmp_path)[1] == 5
     assert (elsewhere / "manifest.json").is_file()
 
@@ -205,8 +213,9 @@ def identified(folder, **identity):
 def test_a_checkpoint_of_another_run_is_refused_and_one_of_an_earlier_version_is_not(tmp_path):
     subject = identified(tmp_path, seed=0, rate=0.1)
     subject.advance()
-    subject.checkpoints.save(1)
+    subject.save(1)
     subject.checkpoints.save_best(1)
+    subject.checkpoints.wait()
     # Settings that were added later are in no earlier checkpoint.
     other = identified(tmp_path, seed=0, rate=0.1, new=True)
     assert other.checkpoints.restore(print) == 1
@@ -226,7 +235,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_one_of_an_earlier_version_is
     with pytest.raises(UsageError, match=r"best/step-00000001 is a checkpoint of another run"):
         identified(tmp_path, seed=2).checkpoints.restore(print)
     shutil.rmtree(tmp_path / "best")
-    Subject(tmp_path).checkpoints.save(3)
+    Subject(tmp_path).save(3)
     assert identified(tmp_path, seed=2).checkpoints.restore(print) == 3
 
 
@@ -248,7 +257,7 @@ def test_a_checkpoint_of_another_network_is_one_sentence(subject, tmp_path, laye
 
 def test_the_records_are_kept_with_the_weights_and_vouched_for_with_them(subject, tmp_path):
     records = [{"kind": "test", "step": step, "seconds": 0.1, "loss": 1 / 3, "error": 0.5} for step in range(7)]
-    subject.checkpoints.save(6, records)
+    subject.save(6, records)
     assert subject.checkpoints.records(6) == records
     with open(tmp_path / "step-00000006" / "metrics.jsonl", "a") as stream:
         stream.write("5\n")
@@ -263,3 +272,91 @@ def test_a_checkpoint_without_records_is_one_of_an_earlier_version(subject, tmp_
     (path / "manifest.json").write_text(json.dumps(manifest))
     assert restored(tmp_path)[1:] == (5, [])
     assert subject.checkpoints.records(5) is None
+
+
+def test_the_bytes_are_those_of_a_checkpoint_that_tensorflow_writes_to_the_disk(subject, tmp_path):
+    whole = tf.train.Checkpoint(model=subject.model, optimizer=subject.optimizer, step=subject.step)
+    for folder, checkpoint in ((tmp_path, whole), (tmp_path / "best", tf.train.Checkpoint(model=subject.model))):
+        (tmp_path / "direct").mkdir(exist_ok=True)
+        checkpoint.write(str(tmp_path / "direct" / "checkpoint"))
+        subject.checkpoints.save(6) if folder == tmp_path else subject.checkpoints.save_best(6)
+        subject.checkpoints.wait()
+        for path in (tmp_path / "direct").iterdir():
+            assert (folder / "step-00000006" / path.name).read_bytes() == path.read_bytes()
+        manifest = json.loads((folder / "step-00000006" / "manifest.json").read_text())
+        assert {path.name for path in (tmp_path / "direct").iterdir()} <= set(manifest["files"])
+        shutil.rmtree(tmp_path / "direct")
+
+
+@pytest.fixture
+def blocked(monkeypatch):
+    """Lets the next write of a checkpoint go on, when it is set."""
+    copy, release = tf.io.gfile.copy, threading.Event()
+
+    def copy_later(source, target):
+        assert release.wait(60)
+        copy(source, target)
+
+    monkeypatch.setattr(tf.io.gfile, "copy", copy_later)
+    yield release
+    release.set()
+
+
+def test_training_goes_on_during_a_write_and_the_values_are_those_of_its_step(subject, tmp_path, blocked):
+    expected, subject.checkpoints.keep = subject.values(), 1
+    with subject.checkpoints:
+        subject.checkpoints.save(6, [{"kind": "train", "step": 6}])
+        # A write that is waited for would never end.
+        subject.advance()
+        assert saved_steps(tmp_path) == [3, 4, 5]
+        blocked.set()
+    assert saved_steps(tmp_path) == [6]
+    other, step, _ = restored(tmp_path)
+    assert step == 6
+    for found, before, now in zip(other.values(), expected, subject.values(), strict=True):
+        np.testing.assert_array_equal(found, before)
+        assert np.any(found != now)
+
+
+def test_the_next_checkpoint_waits_for_the_one_before(subject, tmp_path, blocked):
+    subject.checkpoints.save(6)
+
+    def save_two():
+        subject.checkpoints.save_best(7)
+        found.append(saved_steps(tmp_path))
+        subject.checkpoints.save(7)
+        found.append(saved_steps(tmp_path / "best"))
+
+    found = []
+    thread = threading.Thread(target=save_two)
+    thread.start()
+    assert not found
+    blocked.set()
+    thread.join(60)
+    subject.checkpoints.wait()
+    # A checkpoint with the records of an evaluation is not written before the best weights.
+    assert found == [[4, 5, 6], [7]]
+
+
+@contextlib.contextmanager
+def raising(error):
+    """Raise an error, if there is one, behind the block."""
+    yield
+    if error is not None:
+        raise error
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_error_is_raised_at_the_end_unless_there_is_another_one(subject, monkeypatch, fails):
+    def full(source, target):
+        raise tf.errors.ResourceExhaustedError(None, None, f"{target}; No space left on device")
+
+    monkeypatch.setattr(tf.io.gfile, "copy", full)
+    another = ZeroDivisionError() if fails else None
+    subject.checkpoints.save(6)
+    with pytest.raises(type(another) if another else RunError) as found, subject.checkpoints, raising(another):
+        subject.advance()
+    sentence = found.value.__notes__[0] if fails else str(found.value)
+    assert sentence.startswith("the checkpoint of step 6 could not be saved")
+    assert "No space left on device" in sentence
+    assert not tf.io.gfile.glob("ram://checkpoint-*/*")

@@ -1,0 +1,170 @@
+"""Checkpoints of a `fit` are written while it trains on; the backend is the one that KERAS_BACKEND names."""
+
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf._checkpointing import newest_intact, saved_steps
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, _encoding
+from tests.conftest import ROOT
+
+# Batches in an epoch.
+STEPS = 6
+PATIENCE = 60
+
+
+class InPlace(keras.callbacks.Callback):
+    """Changes an array of its own in place, and keeps the values of the variables after each batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = np.zeros(3)
+        self.seen = []
+
+    def get_state(self):
+        return {"counts": self.counts}
+
+    def set_state(self, state):
+        self.counts[:] = state["counts"]
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.counts += 1
+        self.seen.append(values(self.model))
+
+
+def values(model):
+    # Lists of Python numbers: these are copies on every backend.
+    return [keras.ops.convert_to_numpy(each).tolist() for each in [*model.variables, *model.optimizer.variables]]
+
+
+def train(folder, *callbacks, epochs=1, **options):
+    keras.utils.set_random_seed(0)
+    x = np.random.default_rng(0).normal(size=(4 * STEPS, 5)).astype("float32")
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", **options)
+    batches = ArrayBatches(x, x[:, :1] ** 2, batch_size=4, seed=0)
+    resume = ExactResume(folder, every=2, keep=9)
+    model.fit(batches, epochs=epochs, callbacks=[*callbacks, resume], verbose=0)
+    return model
+
+
+def calls(monkeypatch, function):
+    """Have `function(number)` called by each write of a checkpoint, with its number, before anything is written."""
+    write, written = _encoding.Snapshot.write, []
+
+    def called(snapshot, folder):
+        written.append(folder)
+        function(len(written))
+        write(snapshot, folder)
+
+    monkeypatch.setattr(_encoding.Snapshot, "write", called)
+
+
+@pytest.mark.parametrize("options", [{"run_eagerly": True}, {}, {"jit_compile": True}], ids=["eager", "graph", "jit"])
+def test_training_goes_on_during_a_write_and_the_values_are_those_of_its_step(tmp_path, monkeypatch, options):
+    release, kept = threading.Event(), InPlace()
+
+    def wait_for_batch_4(number):
+        # If training waited for this write, there would be no batch 4.
+        assert number > 1 or release.wait(PATIENCE)
+
+    calls(monkeypatch, wait_for_batch_4)
+    at_batch_4 = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: batch == 3 and release.set())
+    train(tmp_path, kept, at_batch_4, **options)
+    assert saved_steps(tmp_path) == [2, 4, 6]
+    for step in (2, 4, 6):
+        saved = _encoding.read(tmp_path / f"step-0000000{step}")
+        found = saved["state"]["variables"]
+        assert [each.tolist() for each in (*found["model"], *found["optimizer"])] == kept.seen[step - 1]
+        assert saved["callbacks"]["InPlace"]["counts"].tolist() == [step] * 3
+
+
+def test_an_error_is_raised_when_the_next_checkpoint_is_due(tmp_path, monkeypatch):
+    kept = InPlace()
+
+    def fail(number):
+        if number == 2:
+            raise OSError(28, "No space left on device")
+
+    calls(monkeypatch, fail)
+    with pytest.raises(OSError, match="No space left on device") as found:
+        train(tmp_path, kept, epochs=2)
+    (note,) = found.value.__notes__
+    assert "could not save the checkpoint of step 4" in note
+    assert "newest checkpoint is that of step 2." in note
+    assert len(kept.seen) == 6
+    # The lock is released, and nothing half-written is left.
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+
+
+def test_an_error_of_the_last_write_is_raised_at_the_end(tmp_path, monkeypatch):
+    def fail(number):
+        if number == 3:
+            raise OSError(28, "No space left on device")
+
+    calls(monkeypatch, fail)
+    with pytest.raises(OSError, match="No space left on device"):
+        train(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000004"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_next_fit_waits_for_a_write_of_one_that_was_interrupted(tmp_path, monkeypatch, fails):
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 4:
+                raise KeyboardInterrupt
+
+    release = threading.Event()
+
+    def wait(number):
+        assert number != 2 or release.wait(PATIENCE)
+        if number == 2 and fails:
+            raise OSError(28, "No space left on device")
+
+    calls(monkeypatch, wait)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, Interrupt())
+    assert saved_steps(tmp_path) == [2]
+    threading.Timer(0.2, release.set).start()
+    resumed = InPlace()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(tmp_path, resumed)
+    assert len(resumed.seen) == (4 if fails else 2)
+    assert any("checkpoint of step 4" in str(each.message) for each in caught) == fails
+
+
+_KILLED = """
+import os, pathlib, signal, sys
+from idmatters_tf.callbacks import _encoding
+from tests.support.killed_fit import train
+
+write, written = _encoding.Snapshot.write, []
+
+def killed(snapshot, path):
+    write(snapshot, path)
+    written.append(path)
+    if len(written) == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+_encoding.Snapshot.write = killed
+train(pathlib.Path(sys.argv[1]))
+"""
+
+
+def test_sigkill_during_a_write_leaves_the_checkpoint_before(tmp_path):
+    """What a run that is started again makes of this is among the kills of `tests.support.killed_fit`."""
+    command = [sys.executable, "-c", _KILLED, tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    folder = tmp_path / "checkpoints"
+    assert saved_steps(folder) == [6, 8]
+    assert newest_intact(folder, _encoding.STATE, lambda *_: None) == 8
+    assert len(list(folder.glob(".writing-*"))) == 1
