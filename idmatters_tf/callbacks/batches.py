@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf._arguments import positive_integer
+from idmatters_tf._arguments import positive_integer, seed_number
 
 if TYPE_CHECKING:
     from idmatters_tf.data.protocols import TrainBatchSource
@@ -135,11 +135,9 @@ class ArrayBatches(Batches):
                 f"The arrays must have the same number of examples, at least one, along their first axis. Received "
                 f"arrays of lengths {lengths}"
             )
-        if isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0:
-            raise ValueError(f"Argument `seed` must be a non-negative integer. Received: seed={seed!r}")
         self.examples = lengths[0]
         self.batch_size = positive_integer("batch_size", batch_size)
-        self.seed, self.shuffle = int(seed), shuffle
+        self.seed, self.shuffle = seed_number(seed), shuffle
         self._order: tuple[int, NDArray[np.int64]] | None = None
         super().__init__(-(-self.examples // self.batch_size))
 

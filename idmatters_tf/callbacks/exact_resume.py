@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import keras
 
-from idmatters_tf._arguments import positive_integer
+from idmatters_tf._arguments import positive_integer, seed_number
 from idmatters_tf._keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
 from idmatters_tf.callbacks import _saved_run, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, named
@@ -67,7 +67,7 @@ class ExactResume(keras.callbacks.Callback):
         self.folder = pathlib.Path(folder)
         self.every: int | str = every if every == "epoch" else positive_integer("every", every, self)
         self.keep = positive_integer("keep", keep, self)
-        self.seed = seed
+        self.seed = seed_number(seed, self)
         self.resumed_at: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
