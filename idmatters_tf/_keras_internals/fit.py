@@ -1,7 +1,9 @@
 """Internals of `model.fit` and `model.compile` in Keras 3.15."""
 
+import copy
 import dataclasses
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -80,6 +82,17 @@ class RunningFit:
     _iterator: Any
     _first: int = 0
 
+    @property
+    def adapter(self) -> DataAdapter:
+        """Keras' data adapter of the training data, which applies `class_weight`."""
+        return self._iterator.data_adapter
+
+    def jax_batches(self, batches: Any) -> Iterator[Any]:
+        """Convert the batches of a `tf.data.Dataset`, or of its iterator, as Keras does on JAX, none of them ahead."""
+        adapter: Any = copy.copy(self.adapter)
+        adapter._dataset = batches
+        return iter(adapter.get_jax_iterator())
+
     def arrays(self) -> tuple[tuple[Any, ...], int]:
         """Return training data of the kind "arrays" as dense NumPy arrays, and their batch size.
 
@@ -120,16 +133,43 @@ class RunningFit:
                 dataset = iterator._distribute_strategy.experimental_distribute_dataset(dataset)
             iterator._distributed_dataset = dataset
 
+        def begin():
+            adapter.on_epoch_begin()
+            return iter(iterator._get_iterator())
+
+        self._count(begin, adapter.on_epoch_end, steps)
+
+    def take_iterators(self, begin: Callable[[], Iterator[Any]], steps: int) -> None:
+        """Replace the training data by iterators, of which no batch is read before it is trained on.
+
+        Args:
+            begin: returns the iterator for the next epoch. Its batches are split among the replicas of the model's
+                strategy on TensorFlow, and laid out by `keras.distribution` on JAX.
+            steps: number of batches in an epoch; the epoch after `begin_epoch_at(batch)` takes `steps - batch` of them.
+        """
+        iterator = self._iterator
+        iterator.steps_per_epoch, iterator._num_batches = None, steps
+        strategy = getattr(iterator, "_distribute_strategy", None)
+        if getattr(strategy, "num_replicas_in_sync", 1) > 1:
+            self._count(lambda: _split_among_replicas(begin(), strategy), lambda: None, steps)
+        elif keras.backend.backend() == "jax" and keras.distribution.distribution() is not None:
+            iterator.data_adapter = _Iterators(begin)
+            self._count(lambda: iter(iterator._get_iterator()), lambda: None, steps)
+        else:
+            self._count(begin, lambda: None, steps)
+
+    def _count(self, begin, end, steps):
+        """Have the loop of `fit` count `steps` batches in an epoch, and call a function before and after it."""
+
         def epoch():
             # Keras' own method begins the iterator of the next epoch when one ends, before the position is set.
             first, self._first = self._first, 0
-            adapter.on_epoch_begin()
-            batches = iter(iterator._get_iterator())
+            batches = begin()
             for step in range(first, steps, self.steps_per_execution):
                 yield step, step + self.steps_per_execution - 1, batches
-            adapter.on_epoch_end()
+            end()
 
-        iterator._enumerate_iterator = epoch
+        self._iterator._enumerate_iterator = epoch
         for callback in self.callbacks:
             if callback.params and callback.params.get("steps") != steps:
                 callback.set_params({**callback.params, "steps": steps})
@@ -205,3 +245,30 @@ def _dense(array):
             "`FunctionBatches(step_to_batch, steps_per_epoch=...)` with a function that makes dense batches of it."
         )
     return sliceable.convert_to_numpy(sliceable.array)
+
+
+class _Iterators(DataAdapter):
+    """Data adapter for JAX whose iterators a function returns."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]]):
+        self._begin = begin
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        return self._begin()
+
+
+def _split_among_replicas(batches, strategy):
+    """Yield each batch in consecutive parts, one for each replica, as large as those of `tf.distribute`."""
+    replicas, largest = strategy.num_replicas_in_sync, 0
+    for batch in batches:
+        examples = len(next(iter(keras.tree.flatten(batch))))
+        # Keras' last batch of an epoch may be smaller: then the parts of the first replicas are full.
+        largest = max(largest, examples)
+        sizes = [largest // replicas + (replica < largest % replicas) for replica in range(replicas)]
+        ends = [sum(sizes[: replica + 1]) for replica in range(replicas)]
+
+        def part(context, batch=batch, sizes=sizes, ends=ends):
+            replica = context.replica_id_in_sync_group
+            return keras.tree.map_structure(lambda each: each[ends[replica] - sizes[replica] : ends[replica]], batch)
+
+        yield strategy.experimental_distribute_values_from_function(part)

@@ -11,7 +11,9 @@ def traced_training_steps(model: keras.Model) -> list[Any]:
     train_function: Any = getattr(model, "train_function", None)
     if not inspect.isfunction(train_function):
         return []
-    parts = inspect.getclosurevars(train_function).nonlocals.values()
+    parts = list(inspect.getclosurevars(train_function).nonlocals.values())
+    # Keras wraps the step that Python's iterators are passed to.
+    parts += [part.__wrapped__ for part in parts if hasattr(part, "__wrapped__")]
     found = [part._list_all_concrete_functions() for part in parts if hasattr(part, "_list_all_concrete_functions")]
     return [concrete for several in found for concrete in several]
 

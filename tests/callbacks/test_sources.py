@@ -104,7 +104,7 @@ def map_dataset(repeated=False):
 
     data = grain.MapDataset.source(range(EXAMPLES)).seed(5).shuffle()
     data = data.random_map(lambda index, rng: (X[index], Y[index], np.float32(rng.integers(1, 3))))
-    return (data.repeat() if repeated else data).batch(BATCH)
+    return (data.repeat(3) if repeated else data).batch(BATCH)
 
 
 def batches_of_grain(repeated=False):

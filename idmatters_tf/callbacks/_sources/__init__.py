@@ -2,11 +2,15 @@
 
 base           interface of all kinds
 random_access  batches that are a function of the step: arrays, PyDataset, Grain's MapDataset, `Batches`
+iterators      data with an iterator that can be saved: Grain's IterDataset and DataLoader
+tf_data        tf.data.Dataset
 """
 
 from idmatters_tf._keras_internals import RunningFit
 from idmatters_tf.callbacks._sources import random_access
 from idmatters_tf.callbacks._sources.base import Source
+from idmatters_tf.callbacks._sources.iterators import GrainIterator
+from idmatters_tf.callbacks._sources.tf_data import TensorFlowDataset
 from idmatters_tf.callbacks.batches import Batches
 
 _FUNCTION = "Give `fit` `FunctionBatches(step_to_batch, steps_per_epoch=...)`"
@@ -30,4 +34,8 @@ def source_of(fit: RunningFit, seed: int) -> Source:
         return random_access.source_of_py_dataset(fit, seed)
     if fit.kind == "a Grain dataset" and hasattr(fit.data, "to_iter_dataset"):
         return random_access.source_of_map_dataset(fit)
+    if fit.kind == "a Grain dataset":
+        return GrainIterator(fit)
+    if fit.kind == "a tf.data.Dataset":
+        return TensorFlowDataset(fit)
     raise ValueError(f"ExactResume cannot restore the position of {fit.kind}. {_FUNCTION} in its place.")

@@ -1,0 +1,33 @@
+"""Internals of `tf.data` in TensorFlow 2.21: operations of a pipeline. TensorFlow is not imported."""
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def operations(dataset: Any) -> Iterator[Any]:
+    """Yield the datasets that a `tf.data.Dataset` is made of, from the last operation to the sources."""
+    yield dataset
+    for each in dataset._inputs():
+        yield from operations(each)
+
+
+def draws_seeds(operation: Any) -> bool:
+    """Return True for an operation that draws new random seeds for each iteration, as `shuffle` does by default."""
+    reshuffles = getattr(operation, "_reshuffle_each_iteration", False) is not False
+    return reshuffles or bool(getattr(operation, "_rerandomize", False))
+
+
+def is_unseeded(operation: Any) -> bool:
+    """Return True for an operation whose random seeds differ from one process to the next."""
+    seeds = [getattr(operation, name, None) for name in ("_seed", "_seed2")]
+    return all(seed is not None and int(seed) == 0 for seed in seeds)
+
+
+def is_unordered(operation: Any) -> bool:
+    """Return True for an operation with `deterministic=False`."""
+    return getattr(operation, "_deterministic", None) == "false"
+
+
+def is_memory_cache(operation: Any) -> bool:
+    """Return True for `cache()` without a file name."""
+    return type(operation).__name__ == "CacheDataset" and not operation._filename.numpy()
