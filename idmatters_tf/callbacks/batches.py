@@ -100,9 +100,10 @@ def checksum(arrays: Any) -> str:
 class ArrayBatches(Batches):
     """Batches of arrays, in an order that is a function of (seed, epoch).
 
-    Unlike `fit(x, y, shuffle=True)`, whose order is drawn from generators that a restarted process does not have. As
-    there, the last batch of an epoch is a smaller one where the batch size does not divide the number of examples, and
-    floating-point arrays become `keras.config.floatx()`. Memory-mapped arrays are read batch by batch.
+    `ExactResume` uses them for arrays in `fit(x, y)`. Give them to `fit` directly for memory-mapped arrays, which are
+    then read batch by batch; Keras copies arrays into memory on TensorFlow. As in `fit(x, y)`, the last batch of an
+    epoch is a smaller one where the batch size does not divide the number of examples, and floating-point arrays become
+    `keras.config.floatx()`.
 
     Args:
         x: an array with the examples along its first axis, or a list, tuple or dict of such arrays.

@@ -10,11 +10,11 @@ import keras
 
 from idmatters_tf._arguments import positive_integer, seed_number
 from idmatters_tf._keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
-from idmatters_tf.callbacks import _saved_run, _training_state
+from idmatters_tf.callbacks import _devices, _saved_run, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, named
 from idmatters_tf.callbacks._configuration import configuration, first_difference, the_optimizer
 from idmatters_tf.callbacks._folder_locks import lock, unlock, unlocking_on_error
-from idmatters_tf.callbacks._optimizers import WaitingOptimizer, find_optimizers
+from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_optimizers
 from idmatters_tf.callbacks._saved_run import REMEDY
 from idmatters_tf.callbacks._sources import source_of
 from idmatters_tf.callbacks._validation import check_repeatable
@@ -24,19 +24,30 @@ class ExactResume(keras.callbacks.Callback):
     """Saves the state of a `fit` every so many batches, and goes on from there when the same script is started again.
 
     A run that is killed at any moment, by SIGKILL or a power cut, and started again ends with the same weights,
-    optimizer state and history, bit for bit, as one that was not disturbed. That takes training data that are a
-    function of the step, `Batches`: see `ArrayBatches` and `FunctionBatches`. For example::
+    optimizer state and history, bit for bit, as an uninterrupted run. For example::
 
-        batches = ArrayBatches(x, y, batch_size=64, seed=0)
         resume = ExactResume("runs/mine", every=100)
-        model.fit(batches, epochs=10, callbacks=[resume, EarlyStopping()], validation_data=...)
+        model.fit(x, y, epochs=10, callbacks=[resume, EarlyStopping()], validation_data=...)
+
+    The training data are one of these:
+
+    - arrays or tensors in `fit(x, y, batch_size=...)`, shuffled in an order that is a function of (`seed`, epoch);
+    - a `keras.utils.PyDataset` whose `__getitem__` is a function of the index, with the order of its batches, if `fit`
+      shuffles them, a function of (`seed`, epoch). A resumed run repeats the calls of its `on_epoch_begin` and
+      `on_epoch_end`. In each of them the global generators of Python and NumPy are seeded with (`seed`, epoch);
+    - a Grain `MapDataset`, whose element `epoch * len + index` is the batch of a step;
+    - `ArrayBatches`, or `FunctionBatches` of any function of the step.
+
+    With `steps_per_epoch` in `fit`, an epoch is that many batches of the endless sequence of passes over the data, and
+    the next epoch continues after them.
 
     Saved are: the variables of the model, of all optimizers found on it (slots, loss scale, moving averages,
-    accumulated gradients; see `idmatters_tf.callbacks._optimizers.find_optimizers`) and of its metrics, also in the
-    middle of an epoch; the generators of dropout and augmentation layers; the global generators of Python, NumPy and
-    Keras; the position in the data; the history; and what the other callbacks remember, see
-    `idmatters_tf.callbacks._callback_states`. What cannot be restored is refused when training begins, or at the latest
-    when the first checkpoint is saved. TensorFlow and JAX, one device.
+    accumulated gradients; see `idmatters_tf.callbacks._model_parts.find_optimizers`) and of its metrics, also in the
+    middle of an epoch; the generators of dropout and augmentation layers, and `tf.random.Generator`s found like
+    optimizers; the global generators of Python, NumPy and Keras; the position in the data; the history; and what the
+    other callbacks remember, see `idmatters_tf.callbacks._callback_states`. What cannot be restored is refused when
+    training begins, or at the latest when the first checkpoint is saved. It works on TensorFlow, also under
+    `tf.distribute.MirroredStrategy`, and on JAX, also under `keras.distribution`, in one process.
 
     Once `fit` has ended, the same `fit` ends at once with the same history and warns that nothing was trained, and one
     with more `epochs` goes on. A model, an optimizer or a loss with another configuration is refused. The folder
@@ -48,6 +59,7 @@ class ExactResume(keras.callbacks.Callback):
         every: batches between checkpoints, counted from the beginning of training; "epoch" for one at the end of each
             epoch. One is saved at the end of training in any case.
         keep: how many checkpoints are kept.
+        seed: seed of the order in which `fit` shuffles arrays and the batches of a `PyDataset`, a non-negative integer.
 
     Attributes:
         resumed_at: the number of batches that had been trained on when this `fit` began; 0 where it began anew, None
@@ -124,7 +136,8 @@ class _Last(keras.callbacks.Callback):
         others = [each for each in self._fit.callbacks if not isinstance(each, (ExactResume, _Last))]
         self._identity = self._identify(model)
         try:
-            build_for_training(model, self._source.first_batch())
+            with _devices.scope(model):
+                build_for_training(model, self._source.first_batch())
         except (RuntimeError, ValueError, TypeError) as error:
             raise ValueError(
                 "ExactResume needs the variables of the model, its metrics and optimizer before the first step, but "
@@ -193,6 +206,7 @@ class _Last(keras.callbacks.Callback):
         """What must be the same for the run to be the same one."""
         return {
             "Keras' backend": keras.backend.backend(),
+            "the set of devices": _devices.describe_devices(model),
             "steps_per_epoch": self._source.steps_per_epoch,
             "steps_per_execution": model.steps_per_execution,
             "the optimizer": type(model.optimizer).__name__,
@@ -322,12 +336,7 @@ def _check(model, fit):
     backend = keras.backend.backend()
     if backend not in ("tensorflow", "jax"):
         raise ValueError(f"ExactResume works on the backends tensorflow and jax. Received: {backend}")
-    strategy = getattr(model, "distribute_strategy", None)
-    if getattr(strategy, "num_replicas_in_sync", 1) > 1 or keras.distribution.distribution() is not None:
-        raise ValueError(
-            "ExactResume cannot restore training that is distributed over several devices: metrics have a part on each "
-            "of them."
-        )
+    _devices.check_devices(model)
     if fit.validation_data is fit.data and isinstance(fit.data, keras.utils.PyDataset):
         raise ValueError("The validation data are the training data's own batches. Give `fit` another object for them.")
     check_repeatable(fit.validation_data)

@@ -1,9 +1,11 @@
 """What cannot be restored is refused with a sentence that names it."""
 
 import os
+import pathlib
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 import scipy.sparse
 
 from idmatters_tf._locking import FILE, FolderInUse, FolderLock
-from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, _devices, _saved_run
 from tests.conftest import ROOT
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -152,6 +154,25 @@ def test_state_that_only_tensorflow_knows(tmp_path, kind):
     message = {"variable": "uses the variable my_count", "random": "operation RandomStandardNormal"}[kind]
     with pytest.raises(ValueError, match=message):
         fit(tmp_path, layer=Own())
+
+
+def test_strategies_of_several_machines():
+    class CollectiveAllReduceStrategy:
+        num_replicas_in_sync = 2
+
+    class Model:
+        distribute_strategy = CollectiveAllReduceStrategy()
+
+    model: Any = Model()
+    with pytest.raises(ValueError, match="MirroredStrategy`. Received: CollectiveAllReduceStrategy"):
+        _devices.check_devices(model)
+
+
+def test_earlier_checkpoints_are_of_one_device():
+    saved = {"format": _saved_run.FORMAT, "identity": {}}
+    _saved_run.check_identity(pathlib.Path(), saved, {"the set of devices": "one device"})
+    with pytest.raises(ValueError, match="the set of devices was one device, now 2 CPUs"):
+        _saved_run.check_identity(pathlib.Path(), saved, {"the set of devices": "2 CPUs (MirroredStrategy)"})
 
 
 @pytest.mark.parametrize(

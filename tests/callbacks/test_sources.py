@@ -6,8 +6,11 @@ KERAS_BACKEND names; `tests.callbacks.test_exact_resume.test_on_jax` runs them o
 """
 
 import dataclasses
+import functools
 import itertools
+import pathlib
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -112,6 +115,126 @@ def batches_of_grain(repeated=False):
     return (data[step] for step in itertools.count())
 
 
+class Indices:
+    """A source for Grain, whose `repr` contains an address."""
+
+    def __len__(self):
+        return EXAMPLES
+
+    def __getitem__(self, index):
+        return rows(index)
+
+
+def loader():
+    import grain
+
+    sampler = grain.samplers.IndexSampler(EXAMPLES, shuffle=True, seed=3, num_epochs=1)
+    return grain.DataLoader(
+        data_source=Indices(), sampler=sampler, operations=[grain.transforms.Batch(BATCH)], worker_count=0
+    )
+
+
+class Rows:
+    """A map-style dataset for torch."""
+
+    def __len__(self):
+        return EXAMPLES
+
+    def __getitem__(self, index):
+        return rows(int(index))
+
+
+def torch_loader(own_generator=False):
+    import torch
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(3) if own_generator else None
+    return StatefulDataLoader(Rows(), batch_size=BATCH, shuffle=True, generator=generator)
+
+
+def tensors():
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices((X, Y))
+
+
+def shuffled_twice():
+    return tensors().shuffle(EXAMPLES).shuffle(3, seed=4).batch(BATCH).prefetch(2)
+
+
+def repeated():
+    return tensors().shuffle(EXAMPLES, seed=5).batch(BATCH).repeat().prefetch(2)
+
+
+def cached():
+    return tensors().cache().shuffle(4, seed=6).batch(BATCH)
+
+
+@functools.cache
+def data_folder():
+    return tempfile.TemporaryDirectory()
+
+
+@functools.cache
+def folder_of_images():
+    """Each row as an image of one row of pixels."""
+    folder = pathlib.Path(data_folder().name, "images")
+    for index, label in enumerate(Y):
+        (folder / str(label)).mkdir(parents=True, exist_ok=True)
+        keras.utils.save_img(folder / str(label) / f"{index}.png", X[index].reshape(1, EXAMPLES, 1), scale=True)
+    return folder
+
+
+def images():
+    data = keras.utils.image_dataset_from_directory(
+        folder_of_images(),
+        image_size=(1, EXAMPLES),
+        color_mode="grayscale",
+        batch_size=BATCH,
+        seed=2,
+        data_format="channels_last",
+        verbose=False,
+    )
+    return data.map(lambda x, y: (x[:, 0, :, 0] / 255, y))
+
+
+@functools.cache
+def prepared():
+    import tensorflow_datasets as tfds
+
+    features = {
+        "x": tfds.features.Tensor(shape=(EXAMPLES,), dtype=np.float32),
+        "y": tfds.features.ClassLabel(num_classes=2),
+    }
+    tfds.dataset_builders.store_as_tfds_dataset(
+        "rows",
+        version="1.0.0",
+        features=tfds.features.FeaturesDict(features),
+        split_datasets={"train": tensors().map(lambda x, y: {"x": x, "y": y})},
+        data_dir=data_folder().name,
+        download_config=tfds.download.DownloadConfig(num_shards=2),
+    )
+
+
+def from_tensorflow_datasets():
+    import tensorflow_datasets as tfds
+
+    prepared()
+    read_config = tfds.ReadConfig(shuffle_seed=1)
+    data = tfds.load("rows", split="train", data_dir=data_folder().name, shuffle_files=True, read_config=read_config)
+    return data.map(lambda each: (each["x"], each["y"])).shuffle(6, seed=2).batch(BATCH)
+
+
+def iterated(make) -> Iterator[Any]:
+    """Return the batches of a `tf.data.Dataset`, iterated once before: ExactResume and Keras on JAX do so as well."""
+    keras.utils.set_random_seed(0)
+    data = make()
+    for _ in range(1 + (keras.backend.backend() == "jax")):
+        list(data)
+    return (tuple(part.numpy() for part in each) for _ in itertools.count() for each in data)
+
+
 @dataclasses.dataclass
 class Case:
     """Arguments of `fit`; batches by the step, computed from the data; batches in an epoch."""
@@ -170,6 +293,31 @@ CASES = {
     "repeated Grain MapDataset": Case(
         lambda: {"x": map_dataset(True), "steps_per_epoch": 4}, lambda: batches_of_grain(True), steps=4
     ),
+    "Grain IterDataset, several steps per execution": Case(
+        lambda: {"x": map_dataset().to_iter_dataset(), "steps_per_epoch": 4},
+        lambda: (each for _ in itertools.count() for each in map_dataset().to_iter_dataset()),
+        steps=4,
+        steps_per_execution=2,
+    ),
+    "Grain DataLoader": Case(
+        lambda: {"x": loader(), "steps_per_epoch": 4},
+        lambda: (each for _ in itertools.count() for each in loader()),
+        steps=4,
+    ),
+    "torch StatefulDataLoader": Case(lambda: {"x": torch_loader()}, None),
+    "torch StatefulDataLoader with a generator": Case(lambda: {"x": torch_loader(own_generator=True)}, None),
+    "tf.data, two shuffles, class weights": Case(
+        lambda: {"x": shuffled_twice(), "class_weight": {0: 1.0, 1: 3.0}},
+        lambda: ((x, y, 1 + 2 * y) for x, y in iterated(shuffled_twice)),
+    ),
+    "tf.data, epochs of other lengths, several steps per execution": Case(
+        lambda: {"x": cached(), "steps_per_epoch": 4}, lambda: iterated(cached), steps=4, steps_per_execution=2
+    ),
+    "tf.data, several steps per execution, the last one shorter": Case(
+        lambda: {"x": cached()}, lambda: iterated(cached), steps_per_execution=2
+    ),
+    "images in a folder": Case(lambda: {"x": images()}, lambda: iterated(images)),
+    "TensorFlow Datasets": Case(lambda: {"x": from_tensorflow_datasets()}, lambda: iterated(from_tensorflow_datasets)),
 }
 
 
@@ -206,6 +354,8 @@ def train(case, folder, kill=None):
 def test_batches_of_the_data(name, tmp_path):
     if "Grain" in name:
         pytest.importorskip("grain")
+    if "torch" in name:
+        pytest.importorskip("torchdata")
     case = CASES[name]
     weights, _ = train(case, tmp_path / "whole")
     total = case.steps * EPOCHS

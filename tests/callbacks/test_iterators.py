@@ -1,0 +1,231 @@
+"""Every pipeline of `tf.data` that TensorFlow can save is restored exactly at every batch; others are refused.
+
+The batches are those of plain iterations over a new dataset. `test_sources` trains on some of these pipelines.
+"""
+
+import itertools
+import types
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf._keras_internals.fit import RunningFit
+from idmatters_tf.callbacks._sources import source_of
+
+tf = pytest.importorskip("tensorflow")
+Dataset = tf.data.Dataset
+EPOCHS = 3
+
+
+def files(count=3):
+    """Pairs of numbers, as if each ten of them were in a file."""
+    return (
+        Dataset.range(count)
+        .shuffle(count, seed=5)
+        .interleave(lambda file: Dataset.range(10 * file, 10 * file + 7), cycle_length=2, num_parallel_calls=2)
+    )
+
+
+def random_crops():
+    seeds = Dataset.random(seed=4, rerandomize_each_iteration=True).batch(2)
+    both = Dataset.zip((Dataset.range(13).shuffle(5, seed=1), seeds))
+    return both.map(lambda x, seed: tf.random.stateless_uniform([2], seed=seed)).batch(5)
+
+
+FINITE = {
+    "shuffle": lambda: Dataset.range(23).shuffle(10, seed=1).batch(5).prefetch(2),
+    "same order": lambda: Dataset.range(23).shuffle(10, seed=1, reshuffle_each_iteration=False).batch(5),
+    "global seed": lambda: Dataset.range(23).shuffle(23).map(lambda x: x, num_parallel_calls=2).batch(5),
+    "files": lambda: (
+        files().shuffle(5, seed=3).batch(5).prefetch(tf.data.AUTOTUNE).apply(tf.data.experimental.assert_cardinality(5))
+    ),
+    "cache": lambda: Dataset.range(23).cache().shuffle(10, seed=1).batch(5),
+    "random": random_crops,
+    "samples": lambda: (
+        Dataset.sample_from_datasets(
+            [Dataset.range(9), Dataset.range(50, 59)], [0.5, 0.5], seed=2, rerandomize_each_iteration=True
+        )
+        .take(15)
+        .batch(5)
+        .apply(tf.data.experimental.assert_cardinality(3))
+    ),
+    "concatenate": lambda: (
+        Dataset.range(9).shuffle(9, seed=1).concatenate(Dataset.range(20, 29).shuffle(9, seed=2)).batch(5)
+    ),
+    "filter": lambda: (
+        Dataset.range(24)
+        .shuffle(5, seed=1)
+        .filter(lambda x: x % 2 == 0)
+        .batch(5)
+        .apply(tf.data.experimental.assert_cardinality(3))
+    ),
+    "strings": lambda: Dataset.from_tensor_slices([b"a", b"bc"] * 4).shuffle(8, seed=1).batch(5),
+    "ragged": lambda: Dataset.range(1, 9).shuffle(8, seed=1).map(tf.range).ragged_batch(3),
+}
+ENDLESS = {
+    "two shuffles": lambda: Dataset.range(23).shuffle(23, seed=5).shuffle(9, seed=3).batch(5).repeat().prefetch(3),
+    "repeated twice": lambda: Dataset.range(11).shuffle(11, seed=1).shuffle(3, seed=2).repeat(2).batch(5),
+    "files": lambda: files().shuffle(5, seed=3).repeat().batch(5).prefetch(2),
+    "unknown length": lambda: Dataset.range(24).shuffle(9, seed=3).filter(lambda x: x % 2 == 0).batch(5),
+}
+
+
+def running(dataset, steps_per_epoch=None, class_weight=None):
+    """A running `fit`, as far as data are concerned."""
+    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+    adapter = TFDatasetAdapter(dataset, class_weight)
+    return RunningFit(
+        callbacks=[],
+        kind="a tf.data.Dataset",
+        data=dataset,
+        shuffle=False,
+        class_weight=class_weight,
+        initial_epoch=0,
+        epochs=EPOCHS,
+        steps_per_epoch=steps_per_epoch,
+        steps_per_execution=1,
+        validation_data=None,
+        _iterator=types.SimpleNamespace(data_adapter=adapter, _distribute_strategy=None),
+    )
+
+
+def contents(batch):
+    parts = tf.nest.flatten(batch, expand_composites=True)
+    return [np.asarray(part).tolist() for part in parts]
+
+
+class Taken:
+    """Batches that a `fit` takes from a source, with the state behind each."""
+
+    def __init__(self, fit, state=None, start=(0, 0)):
+        self.source = source_of(fit, seed=0)
+        self.source.attach(fit)
+        if state is not None:
+            self.source.restore(state, *start)
+        self.batches, self.states = [], {}
+        epoch, offset = start
+        steps = self.source.steps_per_epoch
+        for epoch in range(start[0], EPOCHS):
+            first = offset if epoch == start[0] else 0
+            self.source.seek(epoch, first)
+            *_, batches = next(fit._iterator._enumerate_iterator())
+            for step in range(first, steps):
+                self.batches.append(contents(next(batches)))
+                following = (epoch, step + 1) if step + 1 < steps else (epoch + 1, 0)
+                if state is None and epoch < 2:
+                    self.states[following] = self.source.state(*following)
+        self.source.close()
+
+
+def check_each_batch(make, steps_per_epoch=None):
+    """Check that each state is followed by the batches of the run that it belongs to. Returns these."""
+    keras.utils.set_random_seed(0)
+    whole = Taken(running(make(), steps_per_epoch))
+    steps = whole.source.steps_per_epoch
+    for (epoch, offset), state in list(whole.states.items())[steps - 1 :]:
+        keras.utils.set_random_seed(0)
+        data = make()
+        resumed = Taken(running(data, steps_per_epoch), state, (epoch, offset))
+        assert resumed.batches == whole.batches[epoch * steps + offset :], (epoch, offset)
+    return whole.batches
+
+
+@pytest.mark.parametrize("name", FINITE)
+def test_restored_at_each_batch(name):
+    keras.utils.set_random_seed(0)
+    plain = FINITE[name]()
+    list(plain)
+    expected = [contents(batch) for _ in range(EPOCHS) for batch in plain]
+    assert check_each_batch(FINITE[name]) == expected
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_epochs_of_one_iteration(name):
+    found = check_each_batch(ENDLESS[name], steps_per_epoch=4)
+    numbers = [number for batch in found for number in batch[0]]
+    period = {"two shuffles": 23, "repeated twice": 11, "files": 21, "unknown length": 12}[name]
+    passes = [numbers[start : start + period] for start in range(0, len(numbers) - period + 1, period)]
+    assert len(passes) > 1
+    assert all(sorted(each) == sorted(passes[0]) and len(set(each)) == period for each in passes)
+    assert passes[0] != passes[1]
+
+
+def generated():
+    return Dataset.from_generator(lambda: iter(range(6)), output_signature=tf.TensorSpec([], tf.int64)).batch(2)
+
+
+def unordered():
+    options = tf.data.Options()
+    options.deterministic = False
+    return Dataset.range(6).batch(2).with_options(options)
+
+
+def with_function(function, **options):
+    return lambda: Dataset.range(6).map(function, **options).batch(2)
+
+
+generator = tf.random.Generator.from_seed(1)
+
+REFUSED = {
+    "EagerPyFunc has state.*tf.py_function": with_function(lambda x: tf.py_function(lambda y: y, [x], tf.int64)),
+    "PyFunc has state.*tf.numpy_function": with_function(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64)),
+    "PyFunc has state.*from_generator.*PyDataset": lambda: generated().apply(
+        tf.data.experimental.assert_cardinality(3)
+    ),
+    "RandomUniform has state.*stateless": with_function(lambda x: tf.random.uniform([])),
+    "RngReadAndSkip has state.*stateless": with_function(lambda x: generator.uniform([])),
+    "DummySeedGenerator has state.*out of functions": lambda: (
+        Dataset.range(2)
+        .interleave(lambda x: Dataset.range(3).shuffle(3, seed=1))
+        .batch(2)
+        .apply(tf.data.experimental.assert_cardinality(3))
+    ),
+    "Shuffle has no seed. Give it a `seed`": lambda: Dataset.range(6).shuffle(6).batch(2),
+    "ParallelMap has `deterministic=False`": with_function(lambda x: x, num_parallel_calls=2, deterministic=False),
+    "`options.deterministic` is False": unordered,
+    "caches the order of a `shuffle`": lambda: Dataset.range(6).shuffle(6, seed=1).cache().batch(2),
+    "infinite or unknown": lambda: Dataset.range(6).repeat().batch(2),
+    "are empty": lambda: Dataset.range(0).batch(2),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(message):
+    tf.random.set_seed(None)
+    try:
+        with pytest.raises(ValueError, match=message):
+            source_of(running(REFUSED[message]()), seed=0)
+    finally:
+        keras.utils.set_random_seed(0)
+
+
+def test_same_dataset_in_the_same_process():
+    """A dataset that was iterated by an earlier `fit` begins as it did there."""
+    data = FINITE["files"]()
+    first = Taken(running(data))
+    assert Taken(running(data)).batches == first.batches
+
+
+def test_parts_of_replicas():
+    """Two replicas get the parts that `tf.distribute` gives them."""
+    from idmatters_tf._keras_internals.fit import _split_among_replicas
+
+    devices = tf.config.list_logical_devices("CPU")
+    if len(devices) < 2:
+        pytest.skip("needs two logical devices")
+    strategy = tf.distribute.MirroredStrategy([device.name for device in devices[:2]])
+    data = Dataset.range(12).map(lambda x: (x, 2 * x)).batch(5)
+    expected = list(strategy.experimental_distribute_dataset(data))
+    for ours, theirs in itertools.zip_longest(_split_among_replicas(iter(data), strategy), expected):
+        for part, other in zip(tf.nest.flatten(ours), tf.nest.flatten(theirs), strict=True):
+            values = [np.asarray(each).tolist() for each in strategy.experimental_local_results(part)]
+            assert values == [np.asarray(each).tolist() for each in strategy.experimental_local_results(other)]
+
+
+def test_data_of_another_kind():
+    """A checkpoint without a state of the data cannot be resumed with an iterator."""
+    source = source_of(running(FINITE["shuffle"]()), seed=0)
+    with pytest.raises(ValueError, match="checkpoint is of training data without an iterator"):
+        source.restore(None, 0, 1)
