@@ -2,12 +2,15 @@
 
     python benchmarks/input_pipeline.py [--seconds S] [--rounds N] [--deterministic]
 
-The alternative is what is usually written: `Dataset.from_tensor_slices`, `shuffle`, a `map` of
-`tf.image.resize_with_crop_or_pad`, `random_crop`, `random_flip_left_right` and `per_image_standardization` over single
-examples with AUTOTUNE, `batch`, `prefetch`. Both pad by 2 pixels, crop to 32x32, flip and standardise the same random
-images of CIFAR's number and size.
+The alternatives are the usual pipeline and, if Grain is installed, two of Grain's. The usual pipeline is
+`Dataset.from_tensor_slices`, `shuffle`, a `map` of `tf.image.resize_with_crop_or_pad`, `random_crop`,
+`random_flip_left_right` and `per_image_standardization` over single examples with AUTOTUNE, `batch`, `prefetch`.
+Grain's are a shuffled, repeated `MapDataset` with the same augmentation in NumPy as a `random_map`: over single
+examples, and over whole batches. All pad by 2 pixels, crop to 32x32, flip and standardise the same random images of
+CIFAR's number and size.
 """
 
+import importlib.util
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -16,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from harness import results
-from harness.timing import in_turn, items_per_second, ratio
+from harness.timing import available_cores, in_turn, items_per_second, ratio
 from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import TrainBatches
 
@@ -40,6 +43,41 @@ def usual(images, labels):
     return data.map(augment, num_parallel_calls=tf.data.AUTOTUNE).batch(BATCH, drop_remainder=True).prefetch(4)
 
 
+def crop_flip_standardize(batch, rng):
+    """Augment a batch (images, labels) in NumPy. A loop over the images is faster here than fancy indexing."""
+    images, labels = batch
+    size, crops = images.shape[1], np.empty(images.shape, np.float32)
+    padded = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)))
+    draws = rng.integers(0, [[5], [5], [2]], (3, len(images))).tolist()
+    for crop, image, row, col, flip in zip(crops, padded, *draws, strict=True):
+        window = image[row : row + size, col : col + size]
+        crop[:] = window[:, ::-1] if flip else window
+    flat = crops.reshape(len(crops), -1)
+    flat -= flat.mean(1, keepdims=True)
+    flat /= np.maximum(flat.std(1, keepdims=True), flat.shape[1] ** -0.5)
+    return crops, labels
+
+
+def grain_iterator(images, labels, batches_at_once):
+    """Return an iterator of Grain that augments single examples or whole batches."""
+    import grain
+
+    def read(index):
+        return images[index], labels[index]
+
+    def augment_one(example, rng):
+        crops, label = crop_flip_standardize((example[0][None], example[1]), rng)
+        return crops[0], label
+
+    data = grain.MapDataset.range(len(images)).seed(0).shuffle().repeat().map(read)
+    if batches_at_once:
+        data = data.batch(BATCH, drop_remainder=True).random_map(crop_flip_standardize)
+    else:
+        data = data.random_map(augment_one).batch(BATCH, drop_remainder=True)
+    threads = available_cores()
+    return iter(data.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(4, threads))))
+
+
 def main():
     parser = results.parser(__doc__, rounds=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default: %(default)s)")
@@ -49,7 +87,7 @@ def main():
         help="with op determinism, the default of trainers.cifar; it slows down random operations that keep state",
     )
     options = parser.parse_args()
-    report = results.Report(__file__, options, ["tensorflow"])
+    report = results.Report(__file__, options, ["tensorflow", "grain"])
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
         tf.random.set_seed(0)
@@ -57,17 +95,19 @@ def main():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (50_000, 32, 32, 3), dtype=np.uint8)
     labels = rng.integers(0, 10, 50_000).astype(np.int32)
-    # What one prefetches while the other is measured does not matter: it is at most four batches.
+    # What one prefetches while another is measured does not matter: it is a few batches.
     iterators = {"ours": iter(ours(images, labels)), "per-example map": iter(usual(images, labels))}
+    if importlib.util.find_spec("grain"):
+        for name, batches_at_once in {"Grain, per example": False, "Grain, whole batches": True}.items():
+            iterators[name] = grain_iterator(images, labels, batches_at_once)
     ways = {
         name: lambda iterator=iterator: items_per_second(iterator, options.seconds, BATCH)
         for name, iterator in iterators.items()
     }
     rates = in_turn(ways, options.rounds, warm_up=1)
     report.add("ours", rates["ours"], "images/s")
-    report.add(
-        "per-example map", rates["per-example map"], "images/s", ratio=ratio(rates["ours"], rates["per-example map"])
-    )
+    for name in list(rates)[1:]:
+        report.add(name, rates[name], "images/s", ratio=ratio(rates["ours"], rates[name]))
     report.finish()
 
 

@@ -1,10 +1,10 @@
-"""`fit` that is killed with SIGKILL and goes on as if nothing had happened.
+"""`fit` killed by SIGKILL and resumed bit for bit.
 
     python examples/resume_your_fit.py --kill-after 100     # kills itself after 100 batches
-    python examples/resume_your_fit.py                      # goes on; prints a checksum at the end
-    python examples/resume_your_fit.py --out runs/other     # a run that nothing happens to: the same checksum
+    python examples/resume_your_fit.py                      # resumes; prints a checksum at the end
+    python examples/resume_your_fit.py --out runs/other     # an uninterrupted run: the same checksum
 
-Your own network, data and callbacks; the two lines that make the difference are marked.
+An ordinary script with a network, arrays and callbacks. The line that is added for resuming is marked.
 """
 
 import argparse
@@ -19,13 +19,13 @@ import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
 # isort: split
 import keras
 
-from idmatters_tf.callbacks import ArrayBatches, ExactResume
+from idmatters_tf.callbacks import ExactResume
 from idmatters_tf.data import shapes
 from idmatters_tf.determinism import make_deterministic
 
 
 def build(classes):
-    """Your network, with dropout and random flips."""
+    """Return a network with dropout and random flips."""
     layers = [keras.layers.Rescaling(1 / 255), keras.layers.RandomFlip("horizontal")]
     for width in (16, 32):
         layers += [keras.layers.Conv2D(width, 3, strides=2, activation="relu"), keras.layers.BatchNormalization()]
@@ -34,7 +34,7 @@ def build(classes):
 
 
 class KillAfter(keras.callbacks.Callback):
-    """Ends this process as the kernel would."""
+    """End this process by SIGKILL."""
 
     def __init__(self, batches):
         super().__init__()
@@ -46,7 +46,7 @@ class KillAfter(keras.callbacks.Callback):
 
 
 def checksum(model, history):
-    """Of the weights, the optimizer's slots and the history."""
+    """Return a checksum of the weights, the optimizer's slots and the history."""
     found = hashlib.sha256(json.dumps(history.history).encode())
     for variable in [*model.variables, *model.optimizer.variables]:
         found.update(keras.ops.convert_to_numpy(variable).tobytes())
@@ -67,13 +67,19 @@ def main():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.AdamW(1e-3), loss, metrics=["accuracy"])
 
-    batches = ArrayBatches(data.train_images, data.train_labels, batch_size=64, seed=0)  # in place of x, y
-    resume = ExactResume(options.out, every=20)  # a checkpoint every 20 batches
+    resume = ExactResume(options.out, every=20)  # the added line: a checkpoint every 20 batches
     callbacks = [resume, keras.callbacks.ReduceLROnPlateau("val_loss", patience=1)]
     if options.kill_after is not None:
         callbacks.append(KillAfter(options.kill_after))
-    validation = data.test_images, data.test_labels
-    history = model.fit(batches, epochs=options.epochs, validation_data=validation, callbacks=callbacks, verbose=2)
+    history = model.fit(
+        data.train_images,
+        data.train_labels,
+        batch_size=64,
+        epochs=options.epochs,
+        validation_data=(data.test_images, data.test_labels),
+        callbacks=callbacks,
+        verbose=2,
+    )
 
     print(f"began at batch {resume.resumed_at}; weights, optimizer and history: {checksum(model, history)[:16]}")
 

@@ -194,9 +194,47 @@ def in_small(words):
     return [name, [*argv, *shlex.split(" ".join([SMALL[name], *network]))]]
 
 
-def run(steps, folder):
-    """Runs programs and blocks one after the other in one process."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+# Runs a script in a folder. Every `fit` in it ends after `killed_after` batches; `trained` counts its batches.
+RESUME = """
+import os
+import keras
+
+killed_after = trained = 0
+original = keras.Model.fit
+
+class Killed(Exception):
+    pass
+
+class Watch(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        global trained
+        trained += 1
+        if trained == killed_after:
+            raise Killed
+
+def watched(self, *data, callbacks=(), **options):
+    return original(self, *data, callbacks=[*callbacks, Watch()], **{**options, "verbose": 0})
+
+def result(script, folder, kill=0):
+    global killed_after, trained
+    killed_after, trained = kill, 0
+    os.chdir(folder)
+    names = {"__name__": "__main__"}
+    try:
+        exec(compile(script, "script", "exec"), names)
+    except Killed:
+        return None
+    model = names["model"]
+    values = [*model.variables, *model.optimizer.variables]
+    return names["history"].history, [keras.ops.convert_to_numpy(each).tobytes() for each in values]
+
+keras.Model.fit = watched
+"""
+
+
+def run(steps, folder, **variables):
+    """Runs programs and blocks one after the other in one process, with environment variables."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     command = [sys.executable, "-c", RUN]
     done = subprocess.run(
         command, input=json.dumps(steps), cwd=folder, env=env, capture_output=True, text=True, timeout=900, check=False
@@ -240,7 +278,9 @@ def test_both_programs_have_the_same_options():
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name != "README.md" and python_blocks(page)], ids=lambda page: page.stem
+    "page",
+    [page for page in PAGES if page.name not in ("README.md", "resume.md") and python_blocks(page)],
+    ids=lambda page: page.stem,
 )
 def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
     if "make_deterministic" in page.read_text():
@@ -251,3 +291,25 @@ def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
     namespace = {}
     for block in python_blocks(page):
         exec(compile(block, page.name, "exec"), namespace)
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_scripts_of_the_page_on_resume(backend, tmp_path):
+    """Each script, ended in its second epoch and started again, gives the numbers of an uninterrupted run."""
+    if backend == "jax":
+        pytest.importorskip("jax")
+        pytest.importorskip("grain")
+    scripts = [each for each in python_blocks(ROOT / "docs/resume.md") if ("import grain" in each) == (backend == "jax")]
+    assert scripts
+    steps = [["python", RESUME]]
+    for number, script in enumerate(scripts):
+        killed, whole = (tmp_path / f"{number}-{name}" for name in ("killed", "whole"))
+        for folder in (killed, whole):
+            make_tree(folder / "photos", classes=2, each=6)
+        resumed = f"resumed, rest = result({script!r}, {str(killed)!r}), trained"
+        steps += [
+            ["python", f"expected, batches = result({script!r}, {str(whole)!r}), trained"],
+            ["python", f"assert result({script!r}, {str(killed)!r}, kill=batches * 5 // 8) is None"],
+            ["python", f"{resumed}\nassert 0 < rest < batches // 2 + 1, (rest, batches)\nassert resumed == expected"],
+        ]
+    run(steps, tmp_path, KERAS_BACKEND=backend)

@@ -87,10 +87,10 @@ class RunningFit:
         """Keras' data adapter of the training data, which applies `class_weight`."""
         return self._iterator.data_adapter
 
-    def jax_batches(self, batches: Any) -> Iterator[Any]:
-        """Convert the batches of a `tf.data.Dataset`, or of its iterator, as Keras does on JAX, none of them ahead."""
+    def converted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Convert the batches of an iterator of TensorFlow or torch as Keras does on JAX, none of them ahead."""
         adapter: Any = copy.copy(self.adapter)
-        adapter._dataset = batches
+        setattr(adapter, "_dataloader" if isinstance(adapter, TorchDataLoaderAdapter) else "_dataset", batches)
         return iter(adapter.get_jax_iterator())
 
     def arrays(self) -> tuple[tuple[Any, ...], int]:
