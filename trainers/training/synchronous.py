@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf._progress import Progress
 from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
 from trainers.cluster.strategy import distribute
-from trainers.run.progress import Progress
 from trainers.run.signals import SignalHandler
 from trainers.training.learner import Learner
 from trainers.training.session import Callback, Session
@@ -77,12 +77,11 @@ class SynchronousTrainer:
         """
         iterator = iter(distribute(self.learner.strategy, batches.dataset))
         sums = np.zeros(4)
-        with Progress(batches.steps, "evaluating", progress, unit="batches", leave=False) as bar:
+        with Progress(batches.steps, "evaluating", progress, unit="batches", delay=0) as bar:
             for _ in range(batches.steps):
                 between()
                 sums += self._evaluate_batch(iterator, mirror).numpy()
-                bar.advance()
-                bar.show(f"error {100 * sums[1] / max(sums[2], 1):.2f} %")
+                bar.advance(text=f"error {100 * sums[1] / max(sums[2], 1):.2f} %")
         return self.learner.evaluation(sums)
 
     def fit(
