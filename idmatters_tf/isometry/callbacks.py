@@ -1,6 +1,6 @@
 """Distances from the identity during `model.fit`."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from idmatters_tf.isometry.measurement import Isometry, draw_distances, measure
 
 
 class IsometryMonitor(Monitor[Isometry]):
-    """Measures how near the identity each block is, every so many epochs, and before the first one.
+    """Measures how near the identity each block is, every so many epochs or steps, and before the first one.
 
     TensorBoard shows ||J - I|| and the extreme singular values of each block (`isometry_distance/BLOCK` and so on,
     means over the inputs), the model's from input to output, and an image of block number against ||J - I||, now and at
@@ -20,13 +20,14 @@ class IsometryMonitor(Monitor[Isometry]):
         inputs: a handful of inputs, as the model takes them, without labels; a measurement costs about 100 products
             for each block and input, see `idmatters_tf.isometry.measure`.
         blocks: see `idmatters_tf.isometry.find_blocks`; the model's residual blocks if None.
-        every: epochs between measurements.
+        every: epochs or steps between measurements.
         log_dir: of TensorBoard's files (written by TensorFlow); none are written if None.
         training: how the model is called when it is measured, see `idmatters_tf.isometry.block_distances`.
         measure_options: a dict for `idmatters_tf.isometry.measure`, e.g. {"end_to_end": False}.
+        unit: "epoch" or "step". Steps are counted from the beginning of `fit`, or of the run under `ExactResume`.
 
     Attributes:
-        measurements: by the number of epochs done, `Isometry`.
+        measurements: by the number of epochs or steps done, `Isometry`.
     """
 
     prefix = "isometry"
@@ -39,8 +40,9 @@ class IsometryMonitor(Monitor[Isometry]):
         log_dir: Any = None,
         training: bool = False,
         measure_options: dict[str, Any] | None = None,
+        unit: Literal["epoch", "step"] = "epoch",
     ):
-        super().__init__(every, log_dir)
+        super().__init__(every, log_dir, unit)
         self._inputs, self._blocks, self._training = inputs, blocks, bool(training)
         self._measure_options = measure_options or {}
 
@@ -60,7 +62,7 @@ class IsometryMonitor(Monitor[Isometry]):
                     found[f"{self.prefix}_{kind}/{name}"] = value
         return found
 
-    def images(self, measured: Isometry, epoch: int) -> dict[str, NDArray[np.uint8]]:
+    def images(self, measured: Isometry, number: int) -> dict[str, NDArray[np.uint8]]:
         first = min(self.measurements)
-        curves = {f"epoch {done}": self.measurements[done].distances() for done in sorted({first, epoch})}
+        curves = {f"{self.unit} {done}": self.measurements[done].distances() for done in sorted({first, number})}
         return {f"{self.prefix}/distances": draw_distances(curves)}

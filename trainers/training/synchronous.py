@@ -92,7 +92,7 @@ class SynchronousTrainer:
         Args:
             session: what happens between the updates.
             train: the training images.
-            callbacks: called after each step, such as `trainers.training.curvature.CurvatureCallback`.
+            callbacks: called after each step, see `trainers.training.curvature.curvature_callback`.
         """
         first, steps, intervals = session.begin(), session.steps, session.intervals
         due = session.evaluation_is_due(first)
