@@ -51,6 +51,7 @@ from idmatters_tf._keras_internals.losses import (
 )
 from idmatters_tf._keras_internals.scope import unchanged
 from idmatters_tf._keras_internals.variables import (
+    distribution_layouts,
     global_seed_state,
     learning_rate_schedule,
     make_global_seed_state,

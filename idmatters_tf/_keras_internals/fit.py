@@ -5,7 +5,14 @@ import sys
 from typing import Any
 
 import keras
+from keras.src.trainers.data_adapters import array_slicing
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+from keras.src.trainers.data_adapters.grain_dataset_adapter import GrainDatasetAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchDataLoaderAdapter
 
 from idmatters_tf._keras_internals.graphs import layers_within
 
@@ -27,40 +34,109 @@ CALLBACK_STATES: dict[type, tuple[str, ...]] = {
 CALLBACK_SETTINGS = {"params", "_model", "monitor_op", "min_delta"}
 
 
-@dataclasses.dataclass(frozen=True)
+# By the data adapter that Keras chooses, the kind of training data.
+_KINDS = {
+    ArrayDataAdapter: "arrays",
+    GeneratorDataAdapter: "a generator",
+    GrainDatasetAdapter: "a Grain dataset",
+    PyDatasetAdapter: "a PyDataset",
+    TFDatasetAdapter: "a tf.data.Dataset",
+    TorchDataLoaderAdapter: "a torch DataLoader",
+}
+
+_DENSE = {
+    array_slicing.NumpySliceable,
+    array_slicing.PandasDataFrameSliceable,
+    array_slicing.PandasSeriesSliceable,
+    array_slicing.TensorflowSliceable,
+    array_slicing.TorchSliceable,
+}
+
+
+@dataclasses.dataclass
 class RunningFit:
     """A running call of `model.fit`.
 
     Attributes:
         callbacks: the list of all callbacks, Keras' own `History` and progress bar included.
-        data: the argument `x` if it is a `PyDataset`, else None.
-        initial_epoch, epochs, steps_per_epoch, validation_data: as given to `fit`.
+        kind: kind of training data: "arrays", "a PyDataset", "a Grain dataset", "a tf.data.Dataset",
+            "a torch DataLoader", "a generator", or the name of another data adapter's class.
+        data: the argument `x`, without the part that `validation_split` takes.
+        shuffle, class_weight, initial_epoch, epochs, validation_data: as given to `fit`.
+        steps_per_epoch: as given to `fit`, or the smaller `keras.config.max_steps_per_epoch()`; None without both.
+        steps_per_execution: as given to `compile`.
     """
 
     callbacks: list[keras.callbacks.Callback]
+    kind: str
     data: Any
+    shuffle: Any
+    class_weight: dict[int, float] | None
     initial_epoch: int
     epochs: int
     steps_per_epoch: int | None
+    steps_per_execution: int
     validation_data: Any
     _iterator: Any
+    _first: int = 0
 
-    def keep_order(self) -> None:
-        """Disable the shuffling of a `PyDataset`'s batches, and count them anew."""
-        self._iterator.data_adapter.shuffle = False
-        self._iterator._num_batches = self.data.num_batches
+    def arrays(self) -> tuple[tuple[Any, ...], int]:
+        """Return training data of the kind "arrays" as dense NumPy arrays, and their batch size.
+
+        Returns:
+            `(x,)`, `(x, y)` or `(x, y, sample_weight)`, where class weights are sample weights; the size of a batch.
+
+        Raises:
+            ValueError: an array is sparse or ragged.
+        """
+        adapter = self._iterator.data_adapter
+        inputs = adapter._inputs if isinstance(adapter._inputs, tuple) else (adapter._inputs,)
+        return keras.tree.map_structure(_dense, inputs), adapter.batch_size
+
+    def take_batches_of(self, data: keras.utils.PyDataset) -> None:
+        """Replace the training data by the batches of a `PyDataset` in their order, and apply `class_weight` to them.
+
+        Args:
+            data: a dataset whose `num_batches` is the number of batches in an epoch.
+        """
+        class_weight = None if self.kind == "arrays" else self.class_weight
+        self.take_data_of(PyDatasetAdapter(data, class_weight, shuffle=False), data.num_batches)
+
+    def take_data_of(self, adapter: DataAdapter, steps: int) -> None:
+        """Replace the training data by those of another data adapter, with a new iterator in each epoch.
+
+        Args:
+            adapter: provides `get_tf_dataset` on TensorFlow, whose result is distributed over the replicas of the
+                model's strategy and iterated once in an epoch, and `get_jax_iterator` on JAX, called once in an epoch.
+            steps: number of batches in an epoch; the epoch after `begin_epoch_at(batch)` takes `steps - batch` of them.
+        """
+        iterator = self._iterator
+        iterator.data_adapter, iterator.steps_per_epoch, iterator._num_batches = adapter, None, steps
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            dataset = adapter.get_tf_dataset()
+            if not isinstance(dataset, tf.distribute.DistributedDataset):
+                dataset = iterator._distribute_strategy.experimental_distribute_dataset(dataset)
+            iterator._distributed_dataset = dataset
+
+        def epoch():
+            # Keras' own method begins the iterator of the next epoch when one ends, before the position is set.
+            first, self._first = self._first, 0
+            adapter.on_epoch_begin()
+            batches = iter(iterator._get_iterator())
+            for step in range(first, steps, self.steps_per_execution):
+                yield step, step + self.steps_per_execution - 1, batches
+            adapter.on_epoch_end()
+
+        iterator._enumerate_iterator = epoch
+        for callback in self.callbacks:
+            if callback.params and callback.params.get("steps") != steps:
+                callback.set_params({**callback.params, "steps": steps})
 
     def begin_epoch_at(self, batch: int) -> None:
-        """Start the next epoch at a later batch: the loop counts from there, and takes its data in order."""
-        iterator = self._iterator
-        whole_epoch = type(iterator)._enumerate_iterator
-
-        def rest_of_epoch():
-            del iterator._enumerate_iterator
-            # Keras only counts here; the data are taken by the training function.
-            return (each for each in whole_epoch(iterator) if each[0] >= batch)
-
-        iterator._enumerate_iterator = rest_of_epoch
+        """Start the next epoch at a later batch. Its data are those that the iterator of the epoch begins with."""
+        self._first = batch
 
 
 def running_fit(model: keras.Model) -> RunningFit | None:
@@ -72,15 +148,20 @@ def running_fit(model: keras.Model) -> RunningFit | None:
     while frame is not None:
         found = frame.f_locals
         if found.get("self") is model and frame.f_code.co_name == "fit" and "epoch_iterator" in found:
-            adapter = found["epoch_iterator"].data_adapter
+            iterator = found["epoch_iterator"]
+            adapter = type(iterator.data_adapter)
             return RunningFit(
-                found["callbacks"].callbacks,
-                adapter.py_dataset if isinstance(adapter, PyDatasetAdapter) else None,
-                found["initial_epoch"],
-                found["epochs"],
-                found["steps_per_epoch"],
-                found["validation_data"],
-                found["epoch_iterator"],
+                callbacks=found["callbacks"].callbacks,
+                kind=_KINDS.get(adapter, adapter.__name__),
+                data=found["x"],
+                shuffle=found["shuffle"],
+                class_weight=found["class_weight"],
+                initial_epoch=found["initial_epoch"],
+                epochs=found["epochs"],
+                steps_per_epoch=iterator.steps_per_epoch,
+                steps_per_execution=iterator.steps_per_execution,
+                validation_data=found["validation_data"],
+                _iterator=iterator,
             )
         frame = frame.f_back
     return None
@@ -113,3 +194,14 @@ def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
 def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:
     """Return the arguments of a loss's function, which `Huber` and others leave out of their configuration."""
     return dict(getattr(loss, "_fn_kwargs", {}))
+
+
+def _dense(array):
+    """Return an array that `fit` accepts as a NumPy array, with the type that `fit` gives it."""
+    sliceable = array_slicing.convert_to_sliceable(array, target_backend="numpy")
+    if type(sliceable) not in _DENSE:
+        raise ValueError(
+            f"ExactResume takes dense arrays in `fit`. Received: {type(array).__name__}. Give `fit` "
+            "`FunctionBatches(step_to_batch, steps_per_epoch=...)` with a function that makes dense batches of it."
+        )
+    return sliceable.convert_to_numpy(sliceable.array)

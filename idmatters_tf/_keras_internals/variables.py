@@ -77,6 +77,11 @@ def replicas(optimizer: keras.optimizers.Optimizer) -> int:
     return getattr(getattr(optimizer, "_distribution_strategy", None), "num_replicas_in_sync", 1)
 
 
+def distribution_layouts(distribution: Any) -> dict[str, Any]:
+    """Return the axes over which `keras.distribution.ModelParallel` splits variables, by a pattern of their paths."""
+    return {path: layout.axes for path, layout in getattr(distribution, "_layout_map", {}).items()}
+
+
 def optimizer_attributes(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
     """Return the attributes of an optimizer by name, without its lists of all variables."""
     listed = ("_variables", "_trainable_variables")

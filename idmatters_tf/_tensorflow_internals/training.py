@@ -5,6 +5,8 @@ from typing import Any
 
 import keras
 
+_GENERATOR = ("tensorflow.python.ops.stateful_random_ops", "Generator")
+
 
 def traced_training_steps(model: keras.Model) -> list[Any]:
     """Return the concrete functions of the training step that have been traced so far."""
@@ -14,6 +16,11 @@ def traced_training_steps(model: keras.Model) -> list[Any]:
     parts = inspect.getclosurevars(train_function).nonlocals.values()
     found = [part._list_all_concrete_functions() for part in parts if hasattr(part, "_list_all_concrete_functions")]
     return [concrete for several in found for concrete in several]
+
+
+def is_random_generator(value: Any) -> bool:
+    """Return True for a `tf.random.Generator`."""
+    return any((each.__module__, each.__name__) == _GENERATOR for each in type(value).__mro__)
 
 
 def is_reshuffled(data: Any) -> bool:

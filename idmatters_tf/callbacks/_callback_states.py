@@ -18,7 +18,7 @@ import keras
 
 from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, layers_within
 from idmatters_tf.callbacks._encoding import Encoder, NotPlainData
-from idmatters_tf.callbacks._optimizers import find_optimizers
+from idmatters_tf.callbacks._model_parts import find_optimizers
 
 # Of a `CSVLogger`: what stands in its file.
 _TEXT = "text of the file"

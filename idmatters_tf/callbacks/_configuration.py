@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals import compile_arguments, graph_of, layers_within, loss_arguments
-from idmatters_tf.callbacks._optimizers import find_optimizers
+from idmatters_tf.callbacks._model_parts import find_optimizers
 
 # Names that Keras numbers, where a class is defined, code, and seeds, whose generators' states are restored.
 _DROPPED = {"build_config", "build_input_shape", "code", "compile_config", "module", "registered_name", "seed"}

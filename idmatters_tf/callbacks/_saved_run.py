@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from idmatters_tf import _checkpointing, _environment, _replacing
-from idmatters_tf.callbacks import _encoding
+from idmatters_tf.callbacks import _devices, _encoding
 
 FORMAT = 1
 REMEDY = "Start the same script as before, or give ExactResume another folder."
@@ -59,7 +59,8 @@ def check_identity(path: pathlib.Path, saved: Mapping[str, Any], identity: Mappi
     """Raise ValueError if a checkpoint has another format or is one of another run."""
     if saved["format"] != FORMAT:
         raise ValueError(f"{path} has format {saved['format']}, this version reads {FORMAT}. {REMEDY}")
-    for what, before in saved["identity"].items():
+    # Earlier versions trained on one device alone.
+    for what, before in {"the set of devices": _devices.ONE, **saved["identity"]}.items():
         if identity[what] != before:
             raise ValueError(f"{path} is of another run: {what} was {before}, now {identity[what]}. {REMEDY}")
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from idmatters_tf._keras_internals import global_seed_state, make_global_seed_state
 from idmatters_tf._tensorflow_internals.training import traced_training_steps
-from idmatters_tf.callbacks._optimizers import WaitingOptimizer, find_optimizers
+from idmatters_tf.callbacks import _devices
+from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_generators, find_optimizers
 
 # TensorFlow's random operations whose state lives inside the operation, where nobody can read it.
 _STATEFUL_RANDOM = {
@@ -26,10 +27,11 @@ _STATEFUL_RANDOM = {
 }
 
 
-def variables(model: keras.Model) -> dict[str, list[keras.Variable]]:
-    """The variables that a training step may change, by owner: weights, seed states, slots, metrics.
+def variables(model: keras.Model) -> dict[str, list[Any]]:
+    """Return the variables that a training step may change, by owner: weights, seed states, slots, metrics.
 
-    The owner "optimizer" is the compiled one with all that it wraps; any other one is "optimizer PATH".
+    The owner "optimizer" is the compiled one with all that it wraps; any other one is "optimizer PATH". The state of a
+    `tf.random.Generator` is a `tf.Variable` of the owner "generator PATH".
     """
     optimizers: Any = find_optimizers(model)
     compiled = optimizers.pop("optimizer", None)
@@ -39,8 +41,9 @@ def variables(model: keras.Model) -> dict[str, list[keras.Variable]]:
         ("metrics", model.metrics_variables),
         # Those that are wrapped first: the one around them then has its own variables alone.
         *((f"optimizer {path}", each.variables) for path, each in reversed(optimizers.items())),
+        *((f"generator {path}", [each.state]) for path, each in find_generators(model).items()),
     ]
-    found: dict[str, list[keras.Variable]] = {}
+    found: dict[str, list[Any]] = {}
     seen: set[int] = set()
     for owner, several in owners:
         own = [variable for variable in {id(each): each for each in several}.values() if id(variable) not in seen]
@@ -58,11 +61,16 @@ def unbuilt(model: keras.Model) -> dict[str, Any]:
 
 
 def description(model: keras.Model) -> dict[str, list[list[Any]]]:
-    """[path, shape, dtype] of each variable, by owner."""
-    return {
-        owner: [[each.path, list(each.shape), str(each.dtype)] for each in several]
-        for owner, several in variables(model).items()
-    }
+    """Return [path, shape, dtype] of each variable, by owner; for a random generator its algorithm as well."""
+    generators = {f"generator {path}": each for path, each in find_generators(model).items()}
+
+    def describe(owner, variable):
+        if owner in generators:
+            # Philox and ThreeFry have states of their own.
+            return ["state", list(variable.shape), f"int64 of the algorithm {_algorithm(generators[owner])}"]
+        return [variable.path, list(variable.shape), str(variable.dtype)]
+
+    return {owner: [describe(owner, each) for each in several] for owner, several in variables(model).items()}
 
 
 def read(model: keras.Model) -> dict[str, Any]:
@@ -71,13 +79,11 @@ def read(model: keras.Model) -> dict[str, Any]:
     name, keys, *rest = np.random.get_state()  # noqa: NPY002 - the one that others draw from
     version, internal, gauss = random.getstate()
     return {
-        "variables": {
-            owner: [keras.ops.convert_to_numpy(each) for each in several] for owner, several in variables(model).items()
-        },
+        "variables": {owner: [_devices.read(each) for each in several] for owner, several in variables(model).items()},
         "random": {
             "python": (version, np.array(internal, np.uint32), gauss),
             "numpy": (name, keys, *rest),
-            "keras": None if global_seed is None else keras.ops.convert_to_numpy(global_seed),
+            "keras": None if global_seed is None else _devices.read(global_seed),
         },
     }
 
@@ -105,13 +111,14 @@ def assign(
             )
             continue
         for variable, value in zip(several, values, strict=True):
-            variable.assign(value)
+            _devices.assign(variable, value)
     generators = state["random"]
     version, internal, gauss = generators["python"]
     random.setstate((version, tuple(internal.tolist()), gauss))
     np.random.set_state(generators["numpy"])  # noqa: NPY002
     if generators["keras"] is not None:
-        make_global_seed_state().assign(generators["keras"])
+        with _devices.scope(model):
+            _devices.assign(make_global_seed_state(), generators["keras"])
     return waiting
 
 
@@ -145,17 +152,18 @@ def check_complete(model: keras.Model) -> None:
     """
     if keras.backend.backend() != "tensorflow":
         return
-    known = {id(each.value) for several in variables(model).values() for each in several}
+    every = [each for several in variables(model).values() for each in several]
     global_seed: Any = global_seed_state()
     if global_seed is not None:
-        known.add(id(global_seed.value))
+        every.append(global_seed)
+    known = set().union(*map(_devices.identities, every))
     for step in traced_training_steps(model):
         for variable in step.variables:
             if id(variable) not in known:
                 raise ValueError(
                     f"The training step uses the variable {variable.name}, which belongs neither to the model nor to "
                     f"its optimizers or metrics, so that ExactResume cannot restore it. Make it a weight of a layer "
-                    f"(`add_weight`), a metric, or a `keras.random.SeedGenerator` of a layer."
+                    f"(`add_weight`), a metric, or a `keras.random.SeedGenerator` or `tf.random.Generator` of a layer."
                 )
         graph = step.graph.as_graph_def()
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
@@ -165,8 +173,15 @@ def check_complete(model: keras.Model) -> None:
             raise ValueError(
                 f"The training step draws random numbers from TensorFlow's operation {node.op} ({node.name}), whose "
                 f"state cannot be read, so that ExactResume cannot restore it. Use `keras.random` with a "
-                f"`keras.random.SeedGenerator` of the layer, or `tf.random.stateless_*`."
+                f"`keras.random.SeedGenerator` of the layer, a `tf.random.Generator` of the layer, or "
+                f"`tf.random.stateless_*`."
             )
+
+
+def _algorithm(generator):
+    import tensorflow as tf
+
+    return tf.random.Algorithm(generator.algorithm).name.lower()
 
 
 def _shown(described):

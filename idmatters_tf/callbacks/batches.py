@@ -61,25 +61,40 @@ class Batches(keras.utils.PyDataset):
 
     def arrays(self, step: int) -> Any:
         """The batch of a step as NumPy's arrays."""
-        batch = self.batch(step)
-        parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
-        if not 1 <= len(parts) <= 3:
-            raise ValueError(
-                f"A batch must be (x,), (x, y) or (x, y, sample_weight). Received: {len(parts)} parts at step {step}"
-            )
-        # TensorFlow's data sets would stack the arrays of a list.
-        arrays: Any = keras.tree.map_structure(np.asarray, keras.tree.lists_to_tuples(parts))
-        if any(array.dtype.kind == "O" for array in keras.tree.flatten(arrays)):
-            raise ValueError(f"A batch must consist of arrays of numbers. Received at step {step}: {batch!r:.200}")
-        return arrays
+        return as_arrays(self.batch(step), f"at step {step}")
 
     def digest(self, step: int) -> str:
         """A checksum of the batch of a step."""
-        found = hashlib.sha256()
-        for path, array in keras.tree.flatten_with_path(self.arrays(step)):
-            found.update(f"{path} {array.dtype} {array.shape} ".encode())
-            found.update(np.ascontiguousarray(array).tobytes())
-        return found.hexdigest()
+        return checksum(self.arrays(step))
+
+
+def as_arrays(batch: Any, where: str) -> Any:
+    """Return a batch as a tuple of one to three parts, which consist of NumPy arrays.
+
+    Args:
+        batch: an array or a dict; or a tuple or list of one to three parts, see `Batches.batch`.
+        where: place of the batch in the data, for error messages.
+
+    Raises:
+        ValueError: there are more parts, or one does not consist of arrays of numbers.
+    """
+    parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    if not 1 <= len(parts) <= 3:
+        raise ValueError(f"A batch must be (x,), (x, y) or (x, y, sample_weight). Received: {len(parts)} parts {where}")
+    # TensorFlow's data sets would stack the arrays of a list.
+    arrays: Any = keras.tree.map_structure(np.asarray, keras.tree.lists_to_tuples(parts))
+    if any(array.dtype.kind == "O" for array in keras.tree.flatten(arrays)):
+        raise ValueError(f"A batch must consist of arrays of numbers. Received {where}: {batch!r:.200}")
+    return arrays
+
+
+def checksum(arrays: Any) -> str:
+    """Return the SHA-256 sum of nested NumPy arrays: of their places, types, shapes and values."""
+    found = hashlib.sha256()
+    for path, array in keras.tree.flatten_with_path(arrays):
+        found.update(f"{path} {array.dtype} {array.shape} ".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
 
 
 class ArrayBatches(Batches):

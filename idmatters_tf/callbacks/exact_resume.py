@@ -10,14 +10,14 @@ import keras
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
-from idmatters_tf.callbacks import _saved_run, _training_state
+from idmatters_tf.callbacks import _devices, _saved_run, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, named
 from idmatters_tf.callbacks._configuration import configuration, first_difference, the_optimizer
 from idmatters_tf.callbacks._folder_locks import lock, unlock, unlocking_on_error
-from idmatters_tf.callbacks._optimizers import WaitingOptimizer, find_optimizers
+from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_optimizers
 from idmatters_tf.callbacks._saved_run import REMEDY
+from idmatters_tf.callbacks._sources import source_of
 from idmatters_tf.callbacks._validation import check_repeatable
-from idmatters_tf.callbacks.batches import Batches
 
 
 class ExactResume(keras.callbacks.Callback):
@@ -32,11 +32,12 @@ class ExactResume(keras.callbacks.Callback):
         model.fit(batches, epochs=10, callbacks=[resume, EarlyStopping()], validation_data=...)
 
     Saved are: the variables of the model, of all optimizers found on it (slots, loss scale, moving averages,
-    accumulated gradients; see `idmatters_tf.callbacks._optimizers.find_optimizers`) and of its metrics, also in the
-    middle of an epoch; the generators of dropout and augmentation layers; the global generators of Python, NumPy and
-    Keras; the position in the data; the history; and what the other callbacks remember, see
-    `idmatters_tf.callbacks._callback_states`. What cannot be restored is refused when training begins, or at the latest
-    when the first checkpoint is saved. TensorFlow and JAX, one device.
+    accumulated gradients; see `idmatters_tf.callbacks._model_parts.find_optimizers`) and of its metrics, also in the
+    middle of an epoch; the generators of dropout and augmentation layers, and `tf.random.Generator`s found like
+    optimizers; the global generators of Python, NumPy and Keras; the position in the data; the history; and what the
+    other callbacks remember, see `idmatters_tf.callbacks._callback_states`. What cannot be restored is refused when
+    training begins, or at the latest when the first checkpoint is saved. It works on TensorFlow, also under
+    `tf.distribute.MirroredStrategy`, and on JAX, also under `keras.distribution`, in one process.
 
     Once `fit` has ended, the same `fit` ends at once with the same history and warns that nothing was trained, and one
     with more `epochs` goes on. A model, an optimizer or a loss with another configuration is refused. The folder
@@ -60,11 +61,14 @@ class ExactResume(keras.callbacks.Callback):
         OSError: by `fit`, where a checkpoint cannot be written; the earlier ones are as they were.
     """
 
-    def __init__(self, folder: str | os.PathLike, every: int | Literal["epoch"] = "epoch", keep: int = 2):
+    def __init__(
+        self, folder: str | os.PathLike, every: int | Literal["epoch"] = "epoch", keep: int = 2, seed: int = 0
+    ):
         super().__init__()
         self.folder = pathlib.Path(folder)
         self.every: int | str = every if every == "epoch" else positive_integer("every", every, self)
         self.keep = positive_integer("keep", keep, self)
+        self.seed = seed
         self.resumed_at: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -102,7 +106,7 @@ class _Last(keras.callbacks.Callback):
         # Unlike `model`, this does not have JAX's trainer copy its values into the variables.
         self._model: Any = None
         self._resume, self._fit = resume, fit
-        self._batches: Batches = fit.data
+        self._source = source_of(fit, resume.seed)
         self._states: dict[str, CallbackState] = {}
         self._variables: dict[str, Any] = {}
         self._identity: dict[str, Any] = {}
@@ -119,12 +123,10 @@ class _Last(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         model: Any = self.model
         others = [each for each in self._fit.callbacks if not isinstance(each, (ExactResume, _Last))]
-        self._batches.seek(self._fit.initial_epoch)
-        self._fit.keep_order()
         self._identity = self._identify(model)
-        batch = self._batches.arrays(0)
         try:
-            build_for_training(model, batch)
+            with _devices.scope(model):
+                build_for_training(model, self._source.first_batch())
         except (RuntimeError, ValueError, TypeError) as error:
             raise ValueError(
                 "ExactResume needs the variables of the model, its metrics and optimizer before the first step, but "
@@ -134,11 +136,12 @@ class _Last(keras.callbacks.Callback):
         self._variables = _training_state.description(model)
         self._unbuilt = set(_training_state.unbuilt(model))
         self._configuration = configuration(model)
+        self._source.attach(self._fit)
         self._states = {name: CallbackState(each, name) for name, each in named(others).items()}
         lock(self._resume.folder)
         with unlocking_on_error(self._resume.folder):
             self._pending = self._load()
-            self._step = self._fit.initial_epoch * self._batches.steps_per_epoch
+            self._step = self._fit.initial_epoch * self._source.steps_per_epoch
             if self._pending is not None:
                 self._go_on(model, self._pending)
         for each in _trained(model).values():
@@ -154,21 +157,21 @@ class _Last(keras.callbacks.Callback):
             offset = self._pending["batch"]
             self._fit.begin_epoch_at(offset)
         self._pending = None
-        self._batches.seek(epoch, offset)
+        self._source.seek(epoch, offset)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         # With several steps per execution the last one may be beyond the epoch.
-        done, before = min(batch + 1, self._batches.steps_per_epoch), self._step
-        if done == self._batches.steps_per_epoch or self._model.stop_training:
+        done, before = min(batch + 1, self._source.steps_per_epoch), self._step
+        if done == self._source.steps_per_epoch or self._model.stop_training:
             # The epoch goes on with the validation and `on_epoch_end`.
             return
-        self._step = self._epoch * self._batches.steps_per_epoch + done
+        self._step = self._epoch * self._source.steps_per_epoch + done
         if self._due(before):
             with unlocking_on_error(self._resume.folder):
                 self._save(self._epoch, done)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        before, self._step = self._step, (epoch + 1) * self._batches.steps_per_epoch
+        before, self._step = self._step, (epoch + 1) * self._source.steps_per_epoch
         ends = epoch + 1 >= self._fit.epochs or bool(self._model.stop_training)
         if ends or self._resume.every == "epoch" or self._due(before):
             with unlocking_on_error(self._resume.folder):
@@ -176,7 +179,7 @@ class _Last(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         start_at_epoch(self._model, None)
-        self._batches.seek(0)
+        self._source.close()
         for each in _trained(self._model).values():
             _unfinished.pop(each, None)
         for waiting in self._waiting.values():
@@ -190,18 +193,13 @@ class _Last(keras.callbacks.Callback):
 
     def _identify(self, model):
         """What must be the same for the run to be the same one."""
-        digest = self._batches.digest(0)
-        if self._batches.digest(0) != digest:
-            raise ValueError(
-                "The batches must be a function of the step, but batch 0 differs from one call to the next. Draw "
-                "random numbers from the step, as in `numpy.random.default_rng((seed, step))`."
-            )
         return {
             "Keras' backend": keras.backend.backend(),
-            "steps_per_epoch": self._batches.steps_per_epoch,
+            "the set of devices": _devices.describe_devices(model),
+            "steps_per_epoch": self._source.steps_per_epoch,
             "steps_per_execution": model.steps_per_execution,
             "the optimizer": type(model.optimizer).__name__,
-            "the checksum of batch 0": digest,
+            "the checksum of batch 0": self._source.digest(),
         }
 
     def _save(self, epoch, batch):
@@ -220,6 +218,7 @@ class _Last(keras.callbacks.Callback):
             "configuration": {"start": self._configuration, "current": configuration(model)},
             "description": described,
             "state": read,
+            "data": self._source.state(epoch, batch),
             "callbacks": {name: each.get() for name, each in self._states.items()},
         }
         _saved_run.save(self._resume.folder, self._step, state, self._resume.keep)
@@ -286,7 +285,9 @@ class _Last(keras.callbacks.Callback):
         start_at_epoch(model, epoch)
         if epoch >= self._fit.epochs:
             _warn_of_finished(self._resume.folder, saved, self._fit.epochs)
-        self._step = saved["epoch"] * self._batches.steps_per_epoch + saved["batch"]
+        self._step = saved["epoch"] * self._source.steps_per_epoch + saved["batch"]
+        # Earlier versions saved no state of the data.
+        self._source.restore(saved.get("data"), saved["epoch"], saved["batch"])
         self._restore(saved)
 
     def _restore(self, saved):
@@ -324,23 +325,7 @@ def _check(model, fit):
     backend = keras.backend.backend()
     if backend not in ("tensorflow", "jax"):
         raise ValueError(f"ExactResume works on the backends tensorflow and jax. Received: {backend}")
-    if not isinstance(fit.data, Batches):
-        raise ValueError(
-            "ExactResume needs training data that can be entered at any batch: give `fit` "
-            "`ArrayBatches(x, y, batch_size=..., seed=...)` or `FunctionBatches(step_to_batch, steps_per_epoch=...)` "
-            "in place of arrays, a tf.data.Dataset, a generator or another PyDataset, whose position it cannot restore."
-        )
-    if fit.steps_per_epoch is not None:
-        raise ValueError(
-            f"The batches say how many there are in an epoch ({fit.data.steps_per_epoch}). Received: "
-            f"steps_per_epoch={fit.steps_per_epoch} in `fit`. Leave it out there."
-        )
-    strategy = getattr(model, "distribute_strategy", None)
-    if getattr(strategy, "num_replicas_in_sync", 1) > 1 or keras.distribution.distribution() is not None:
-        raise ValueError(
-            "ExactResume cannot restore training that is distributed over several devices: metrics have a part on each "
-            "of them."
-        )
-    if fit.validation_data is fit.data:
+    _devices.check_devices(model)
+    if fit.validation_data is fit.data and isinstance(fit.data, keras.utils.PyDataset):
         raise ValueError("The validation data are the training data's own batches. Give `fit` another object for them.")
     check_repeatable(fit.validation_data)

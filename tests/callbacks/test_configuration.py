@@ -9,7 +9,7 @@ import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume
 from idmatters_tf.callbacks._configuration import configuration, first_difference
-from idmatters_tf.callbacks._optimizers import find_optimizers
+from idmatters_tf.callbacks._model_parts import find_optimizers
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The optimizers of a model: the compiled one, and those of a custom training step."""
+"""Optimizers and random generators of a model, those of custom training steps and layers included."""
 
 import types
 from collections.abc import Iterator, Mapping
@@ -8,8 +8,10 @@ import keras
 import numpy as np
 
 from idmatters_tf._keras_internals import outside_of_graphs
+from idmatters_tf._tensorflow_internals.training import is_random_generator
+from idmatters_tf.callbacks import _devices
 
-# Packages whose objects hold no optimizers, other than Keras' layers, optimizers and maps of optimizers.
+# Packages whose objects hold neither, other than Keras' layers, optimizers and maps of optimizers.
 _OTHERS = ("jax", "keras", "numpy", "tensorflow")
 _NO_OWNERS = (str, bytes, np.ndarray, types.ModuleType, types.FunctionType, types.MethodType, type, keras.Variable)
 
@@ -20,6 +22,16 @@ def find_optimizers(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]
     Attributes are searched in the model, its layers and nested models, in lists, tuples and dicts, in optimizers
     that wrap others, and in the user's own objects. The compiled optimizer comes first and is called "optimizer".
     """
+    return {path: part for path, part in _find(model).items() if isinstance(part, keras.optimizers.Optimizer)}
+
+
+def find_generators(model: keras.Model) -> dict[str, Any]:
+    """Return all `tf.random.Generator`s found on a model, in the same places, by the path of attributes to them."""
+    return {path: part for path, part in _find(model).items() if is_random_generator(part)}
+
+
+def _find(model: keras.Model) -> dict[str, Any]:
+    """Return the layers, optimizers, generators, containers and objects on a model that may hold others."""
     compiled: Any = getattr(model, "optimizer", None)
     found: dict[str, Any] = {} if compiled is None else {"optimizer": compiled}
     seen, queue = {id(model), id(compiled)}, [("", model), ("optimizer", compiled)]
@@ -31,8 +43,7 @@ def find_optimizers(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]
             seen.add(id(value))
             inner = f"{path}{name}".lstrip(".")
             queue.append((inner, value))
-            if isinstance(value, keras.optimizers.Optimizer):
-                found[inner] = value
+            found[inner] = value
     return found
 
 
@@ -50,7 +61,7 @@ def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
 def _may_own(value: Any) -> bool:
     if isinstance(value, (keras.layers.Layer, keras.optimizers.Optimizer, keras.optimizers.OptimizerMap)):
         return True
-    if isinstance(value, (Mapping, list, tuple)):
+    if isinstance(value, (Mapping, list, tuple)) or is_random_generator(value):
         return True
     return (
         not isinstance(value, _NO_OWNERS)
@@ -74,7 +85,7 @@ class WaitingOptimizer:
         self.values, self.described, self.is_built = values, described, False
         self._optimizer, self._name, self._variables = optimizer, name, variables
         for variable, value in zip(variables(), values, strict=False):
-            variable.assign(value)
+            _devices.assign(variable, value)
         optimizer.build = self._build
 
     def drop(self) -> None:
@@ -93,5 +104,5 @@ class WaitingOptimizer:
                     f"as before, or give ExactResume another folder."
                 )
             for variable, value in zip(variables, self.values, strict=True):
-                variable.assign(value)
+                _devices.assign(variable, value)
         self.is_built = True

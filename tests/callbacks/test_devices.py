@@ -1,0 +1,170 @@
+"""A `fit` on two devices that is stopped and started anew ends with the bits of an uninterrupted one, on each device.
+
+Devices are made before a backend starts: `test_on_two_devices` runs the other tests in a process for each backend.
+"""
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.callbacks import ArrayBatches, ExactResume
+from tests.conftest import ROOT
+from tests.support import two_devices
+from tests.support.adversarial import Adversarial
+
+STEPS = 8  # batches in an epoch: seven of 6 examples and one of 2
+rng = np.random.default_rng(0)
+X = rng.normal(size=(44, 6, 6, 1))
+Y = (X.mean((1, 2, 3)) > 0).astype("int32")
+
+inside = pytest.mark.skipif(not two_devices.ARE_MADE, reason="runs in processes with two devices")
+tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's strategies")
+jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX's distributions")
+
+
+class Killed(Exception):
+    """Takes the place of SIGKILL."""
+
+
+class Called(Adversarial):
+    """Keras builds its compiled optimizer, which is not used, with its weights."""
+
+    def call(self, x):
+        return self.critic(x)
+
+
+def classifier(**options):
+    layers = [keras.layers.RandomFlip(), keras.layers.Conv2D(2, 3), keras.layers.BatchNormalization()]
+    layers += [keras.layers.Dropout(0.3), keras.layers.Flatten(), keras.layers.Dense(4, "tanh"), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.Input((6, 6, 1)), *layers])
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.05, use_ema=True), dynamic_growth_steps=5)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(scaled, loss, metrics=["accuracy"], weighted_metrics=["accuracy"], **options)
+    return model, scaled.variables
+
+
+def adversarial(**options):
+    model = Called()
+    model.compile(keras.optimizers.Adam(0.02, use_ema=True), keras.optimizers.Adam(0.01), **options)
+    for optimizer, part in zip(model.own_optimizers(), (model.critic, model.generator), strict=True):
+        optimizer.build(part.trainable_variables)
+    slots = [variable for each in model.own_optimizers() for variable in each.variables]
+    return model, [*slots, *(each.state for each in model.random)]
+
+
+def train(folder, make=classifier, scope=two_devices.scope, kill=None, **options):
+    """Returns the values on each device, the logs of each batch of this part of the run, and the history."""
+    keras.utils.set_random_seed(1)
+    batches = {}
+
+    def count(batch, logs):
+        batches[int(model.optimizer.iterations) if make is classifier else batch] = dict(logs)
+        if kill is not None and (at["epoch"], batch) == kill:
+            raise Killed
+
+    at = {}
+    callbacks = [
+        keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=0.2),
+        keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
+        ExactResume(folder, every=3),
+        keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: at.update(epoch=epoch),
+            on_train_batch_end=lambda batch, logs: count(batch, logs),
+        ),
+    ]
+    with scope():
+        model, more = make(**options)
+    with contextlib.nullcontext() if keras.backend.backend() == "tensorflow" else scope():
+        history = model.fit(
+            ArrayBatches(X, Y, batch_size=6, seed=3),
+            validation_data=(X, Y) if make is classifier else None,
+            epochs=3,
+            callbacks=callbacks if make is classifier else callbacks[2:],
+            verbose=0,
+        )
+    return two_devices.parts([*model.variables, *more, *model.metrics_variables]), history.history
+
+
+def assert_same(one, other):
+    for ours, theirs in zip(one[0], other[0], strict=True):
+        assert [each.tobytes() for each in ours] == [each.tobytes() for each in theirs]
+    assert one[1] == other[1]
+
+
+def stopped(folder, *moments, **options):
+    """Returns what `train` does, stopped at each of the moments, (epoch, batch), and started anew."""
+    for moment in moments:
+        with pytest.raises(Killed):
+            train(folder, kill=moment, **options)
+    return train(folder, **options)
+
+
+@inside
+@pytest.mark.parametrize("model", ["classifier", "adversarial"])
+def test_stopped_and_started_anew(tmp_path, model):
+    make, options = classifier, {}
+    if model == "adversarial":
+        if keras.backend.backend() == "jax":
+            pytest.skip("a training step of its own with two optimizers runs eagerly there, on one device")
+        make = adversarial
+    whole = train(tmp_path / "whole", make, **options)
+    differing = sum(any((each != parts[0]).any() for each in parts) for parts in whole[0])
+    assert all(len(parts) == 2 for parts in whole[0])
+    # Moving averages and metrics on TensorFlow.
+    assert differing >= 4 if (keras.backend.backend(), model) == ("tensorflow", "classifier") else not differing
+    again = stopped(tmp_path / "stopped", (0, 1), (1, 4), (2, 6), make=make, **options)
+    assert_same(again, whole)
+
+
+@inside
+@tensorflow
+def test_eagerly(tmp_path):
+    whole = train(tmp_path / "whole", run_eagerly=True)
+    assert_same(stopped(tmp_path / "stopped", (1, 4), run_eagerly=True), whole)
+
+
+@inside
+@jax
+def test_a_model_split_over_devices(tmp_path):
+    whole = train(tmp_path / "whole", scope=two_devices.split)
+    assert any(len(parts) == 2 and (parts[0] != parts[1]).any() for parts in whole[0])
+    assert_same(stopped(tmp_path / "stopped", (1, 4), scope=two_devices.split), whole)
+
+
+@inside
+def test_another_number_of_devices(tmp_path):
+    several = {"tensorflow": r"2 CPUs \(MirroredStrategy\)", "jax": r"2 CPUs \(DataParallel, batch 2\)"}
+    with pytest.raises(Killed):
+        train(tmp_path / "two", kill=(0, 4))
+    with pytest.raises(ValueError, match=f"set of devices was {several[keras.backend.backend()]}, now one device"):
+        train(tmp_path / "two", scope=contextlib.nullcontext)
+    with pytest.raises(Killed):
+        train(tmp_path / "one", scope=contextlib.nullcontext, kill=(0, 4))
+    with pytest.raises(ValueError, match=f"set of devices was one device, now {several[keras.backend.backend()]}"):
+        train(tmp_path / "one")
+
+
+@inside
+@tensorflow
+def test_other_strategies(tmp_path):
+    import tensorflow as tf
+
+    with pytest.raises(ValueError, match="MirroredStrategy`. Received: CollectiveAllReduceStrategy"):
+        train(tmp_path, scope=tf.distribute.MultiWorkerMirroredStrategy().scope)
+
+
+@pytest.mark.skipif(two_devices.ARE_MADE, reason="this is the process with two devices")
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_on_two_devices(backend):
+    pytest.importorskip(backend)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pathlib.Path(__file__)]
+    env = {**os.environ, "KERAS_BACKEND": backend, two_devices.VARIABLE: "2"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout

@@ -1,0 +1,48 @@
+"""Two logical devices of the processor, in a process whose environment asks for them before a backend has started."""
+
+import os
+
+import keras
+import numpy as np
+
+VARIABLE = "IDMATTERS_TEST_DEVICES"
+ARE_MADE = os.environ.get(VARIABLE) == "2"
+
+if ARE_MADE and keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+    logical = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
+elif ARE_MADE:
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", 2)
+
+
+def scope():
+    """Return a context in which a model is made, and on JAX also trained, on both devices with a part of each batch."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope()
+    return keras.distribution.DataParallel(devices=["cpu:0", "cpu:1"]).scope()
+
+
+def split():
+    """Return such a context on JAX in which the kernels of dense layers are split over the devices."""
+    mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], ["cpu:0", "cpu:1"])
+    layouts = keras.distribution.LayoutMap(mesh)
+    layouts[".*dense.*kernel"] = (None, "model")
+    return keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch").scope()
+
+
+def parts(variables):
+    """Return by variable its values on each device that holds any."""
+    found = []
+    for variable in variables:
+        value = variable.value if isinstance(variable, keras.Variable) else variable
+        if keras.backend.backend() == "jax":
+            found.append([np.asarray(shard.data) for shard in value.addressable_shards])
+        else:
+            found.append([keras.ops.convert_to_numpy(part) for part in value.values])
+    return found
