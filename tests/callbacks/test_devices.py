@@ -142,11 +142,11 @@ def test_another_number_of_devices(tmp_path):
     several = {"tensorflow": r"2 CPUs \(MirroredStrategy\)", "jax": r"2 CPUs \(DataParallel, batch 2\)"}
     with pytest.raises(Killed):
         train(tmp_path / "two", kill=(0, 4))
-    with pytest.raises(ValueError, match=f"set of devices was {several[keras.backend.backend()]}, now one device"):
+    with pytest.raises(ValueError, match=f"set of devices was '{several[keras.backend.backend()]}', now 'one device'"):
         train(tmp_path / "two", scope=contextlib.nullcontext)
     with pytest.raises(Killed):
         train(tmp_path / "one", scope=contextlib.nullcontext, kill=(0, 4))
-    with pytest.raises(ValueError, match=f"set of devices was one device, now {several[keras.backend.backend()]}"):
+    with pytest.raises(ValueError, match=f"set of devices was 'one device', now '{several[keras.backend.backend()]}'"):
         train(tmp_path / "one")
 
 
