@@ -60,7 +60,7 @@ class CurvatureMonitor(Monitor[Measurement]):
         self._operator: Any = None
 
     def prepare(self) -> None:
-        measured = self.model if self._copy is None else self._copy
+        measured: Any = self.model if self._copy is None else self._copy
         self._operator = HessianOperator(measured, self._loss, self._data, self._variables, **self._options)
 
     def measure(self) -> Measurement:
