@@ -1,4 +1,16 @@
-"""Synchronous training on tf.distribute's public API: all replicas make each update together."""
+"""Synchronous training on tf.distribute's public API: all replicas make each update together.
+
+`keras.Model.fit` does not take the place of this loop on one machine, because several workers would still need the loop:
+Keras 3.15.1 fails in `fit` under `MultiWorkerMirroredStrategy` (keras issue 20585). The two would differ in bits:
+
+- Gradients, float32 sums of the loss and the request to stop take one all-reduce here. `fit` reduces the gradients in the
+  optimizer and each metric by itself, and has no means by which all workers stop after the same step.
+- The rate, the weight averages, mixup and the random numbers of dropout are functions of the step here. `fit` draws random
+  numbers from a state, and the optimizer counts its own iterations.
+- Each training size is a trace of its own here, and evaluation counts each image once on any number of replicas.
+
+`fit` is not faster: both make 13 to 14 steps/s with a CIFAR network of widths 4, 8, 16 on two CPU cores.
+"""
 
 import signal
 import time
