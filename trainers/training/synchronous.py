@@ -1,15 +1,14 @@
 """Synchronous training on tf.distribute's public API: all replicas make each update together.
 
-`keras.Model.fit` does not take the place of this loop on one machine, because several workers would still need the loop:
-Keras 3.15.1 fails in `fit` under `MultiWorkerMirroredStrategy` (keras issue 20585). The two would differ in bits:
+`keras.Model.fit` does not take the place of this loop on one machine: several workers would still need the loop, since
+`fit` fails under `MultiWorkerMirroredStrategy` (keras issue 20585, seen with Keras 3.15.1), and its bits are others.
 
-- Gradients, float32 sums of the loss and the request to stop take one all-reduce here. `fit` reduces the gradients in the
-  optimizer and each metric by itself, and has no means by which all workers stop after the same step.
-- The rate, the weight averages, mixup and the random numbers of dropout are functions of the step here. `fit` draws random
-  numbers from a state, and the optimizer counts its own iterations.
-- Each training size is a trace of its own here, and evaluation counts each image once on any number of replicas.
-
-`fit` is not faster: both make 13 to 14 steps/s with a CIFAR network of widths 4, 8, 16 on two CPU cores.
+- Gradients, float32 sums of the loss and a request to stop take one all-reduce here. `fit` reduces the gradients in the
+  optimizer, and has no means by which all workers stop after the same step.
+- The rate, weight averages, mixup and the random numbers of dropout are functions of the step here. In `fit` layers draw
+  from states of their own, and the optimizer counts iterations.
+- Each size of training images has a trace here. Evaluation counts each image once on any number of replicas.
+- `fit` is not faster: for a small network on two CPU cores both make the same number of steps per second.
 """
 
 import signal
