@@ -24,6 +24,21 @@ def positive_integer(argument: str, value: Any, owner: object | None = None) -> 
     return int(value)
 
 
+def seed_number(value: Any, owner: object | None = None) -> int:
+    """Return the argument `seed` as an `int`.
+
+    Args:
+        value: the value received.
+        owner: the object whose argument it is, named in the message.
+
+    Raises:
+        ValueError: it is not a non-negative integer.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+        raise ValueError(f"Argument `seed`{_of(owner)} must be a non-negative integer. Received: seed={value!r}")
+    return int(value)
+
+
 def one_of(argument: str, value: T, allowed: Sequence[T], owner: object | None = None) -> T:
     """The value if it is among those allowed.
 

@@ -1,8 +1,8 @@
 """Callbacks for `model.fit`: exact resume after a kill, and measurements every so many epochs.
 
 ExactResume        exact resume after a kill, with the same bits as an uninterrupted run
-ArrayBatches       its training data: arrays, in an order that is a function of (seed, epoch)
-FunctionBatches    its training data: any function of the step
+ArrayBatches       training data: arrays, in an order that is a function of (seed, epoch)
+FunctionBatches    training data: any function of the step
 Batches            base class of both
 BlockNorms         Frobenius and spectral norms of the residual blocks, tau, and whether it is below 1
 CurvatureMonitor   the Hessian of the loss: eigenvalues, sharpness over the stability threshold, density

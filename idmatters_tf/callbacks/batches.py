@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf._arguments import positive_integer
+from idmatters_tf._arguments import positive_integer, seed_number
 
 if TYPE_CHECKING:
     from idmatters_tf.data.protocols import TrainBatchSource
@@ -100,9 +100,10 @@ def checksum(arrays: Any) -> str:
 class ArrayBatches(Batches):
     """Batches of arrays, in an order that is a function of (seed, epoch).
 
-    Unlike `fit(x, y, shuffle=True)`, whose order is drawn from generators that a restarted process does not have. As
-    there, the last batch of an epoch is a smaller one where the batch size does not divide the number of examples, and
-    floating-point arrays become `keras.config.floatx()`. Memory-mapped arrays are read batch by batch.
+    `ExactResume` uses them for arrays in `fit(x, y)`. Give them to `fit` directly for memory-mapped arrays, which are
+    then read batch by batch; Keras copies arrays into memory on TensorFlow. As in `fit(x, y)`, the last batch of an
+    epoch is a smaller one where the batch size does not divide the number of examples, and floating-point arrays become
+    `keras.config.floatx()`.
 
     Args:
         x: an array with the examples along its first axis, or a list, tuple or dict of such arrays.
@@ -135,11 +136,9 @@ class ArrayBatches(Batches):
                 f"The arrays must have the same number of examples, at least one, along their first axis. Received "
                 f"arrays of lengths {lengths}"
             )
-        if isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0:
-            raise ValueError(f"Argument `seed` must be a non-negative integer. Received: seed={seed!r}")
         self.examples = lengths[0]
         self.batch_size = positive_integer("batch_size", batch_size)
-        self.seed, self.shuffle = int(seed), shuffle
+        self.seed, self.shuffle = seed_number(seed), shuffle
         self._order: tuple[int, NDArray[np.int64]] | None = None
         super().__init__(-(-self.examples // self.batch_size))
 

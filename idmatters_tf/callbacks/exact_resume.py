@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import keras
 
-from idmatters_tf._arguments import positive_integer
+from idmatters_tf._arguments import positive_integer, seed_number
 from idmatters_tf._keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
 from idmatters_tf.callbacks import _devices, _saved_run, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, named
@@ -24,12 +24,22 @@ class ExactResume(keras.callbacks.Callback):
     """Saves the state of a `fit` every so many batches, and goes on from there when the same script is started again.
 
     A run that is killed at any moment, by SIGKILL or a power cut, and started again ends with the same weights,
-    optimizer state and history, bit for bit, as one that was not disturbed. That takes training data that are a
-    function of the step, `Batches`: see `ArrayBatches` and `FunctionBatches`. For example::
+    optimizer state and history, bit for bit, as an uninterrupted run. For example::
 
-        batches = ArrayBatches(x, y, batch_size=64, seed=0)
         resume = ExactResume("runs/mine", every=100)
-        model.fit(batches, epochs=10, callbacks=[resume, EarlyStopping()], validation_data=...)
+        model.fit(x, y, epochs=10, callbacks=[resume, EarlyStopping()], validation_data=...)
+
+    The training data are one of these:
+
+    - arrays or tensors in `fit(x, y, batch_size=...)`, shuffled in an order that is a function of (`seed`, epoch);
+    - a `keras.utils.PyDataset` whose `__getitem__` is a function of the index, with the order of its batches, if `fit`
+      shuffles them, a function of (`seed`, epoch). A resumed run repeats the calls of its `on_epoch_begin` and
+      `on_epoch_end`. In each of them the global generators of Python and NumPy are seeded with (`seed`, epoch);
+    - a Grain `MapDataset`, whose element `epoch * len + index` is the batch of a step;
+    - `ArrayBatches`, or `FunctionBatches` of any function of the step.
+
+    With `steps_per_epoch` in `fit`, an epoch is that many batches of the endless sequence of passes over the data, and
+    the next epoch continues after them.
 
     Saved are: the variables of the model, of all optimizers found on it (slots, loss scale, moving averages,
     accumulated gradients; see `idmatters_tf.callbacks._model_parts.find_optimizers`) and of its metrics, also in the
@@ -49,6 +59,7 @@ class ExactResume(keras.callbacks.Callback):
         every: batches between checkpoints, counted from the beginning of training; "epoch" for one at the end of each
             epoch. One is saved at the end of training in any case.
         keep: how many checkpoints are kept.
+        seed: seed of the order in which `fit` shuffles arrays and the batches of a `PyDataset`, a non-negative integer.
 
     Attributes:
         resumed_at: the number of batches that had been trained on when this `fit` began; 0 where it began anew, None
@@ -68,7 +79,7 @@ class ExactResume(keras.callbacks.Callback):
         self.folder = pathlib.Path(folder)
         self.every: int | str = every if every == "epoch" else positive_integer("every", every, self)
         self.keep = positive_integer("keep", keep, self)
-        self.seed = seed
+        self.seed = seed_number(seed, self)
         self.resumed_at: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:

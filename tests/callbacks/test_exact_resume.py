@@ -388,9 +388,10 @@ def test_two_optimizers_survive_sigkill(tmp_path):
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="runs there already")
 def test_on_jax(more_faults):
     pytest.importorskip("jax")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
+    sources = ROOT / "tests" / "callbacks" / "test_sources.py"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, sources]
     if not more_faults:
-        command += ["-k", "several or eagerly"]
+        command += ["-k", "several or eagerly or of_the_data"]
     env = {**os.environ, "KERAS_BACKEND": "jax"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout

@@ -1,16 +1,19 @@
 """What cannot be restored is refused with a sentence that names it."""
 
 import os
+import pathlib
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import scipy.sparse
 
 from idmatters_tf._locking import FILE, FolderInUse, FolderLock
-from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, _devices, _saved_run
 from tests.conftest import ROOT
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -51,14 +54,52 @@ def noise(step):
     return rng.normal(size=(2, 3)), Y[:2]
 
 
+class Changing(keras.utils.PyDataset):
+    """Draws a number at the end of each epoch but the one that Keras ends before training."""
+
+    num_batches: int | None = 4
+
+    def __init__(self, seed=0, **attributes):
+        super().__init__()
+        self.rng, self.ended, self.shift = np.random.default_rng(seed), 0, 0.0
+        vars(self).update(attributes)
+
+    def __getitem__(self, index):
+        return X[2 * index : 2 * index + 2] + self.shift, Y[2 * index : 2 * index + 2]
+
+    def on_epoch_end(self):
+        self.ended += 1
+        if self.ended > 1:
+            self.shift = self.rng.normal()
+
+
+class Growing(Changing):
+    def on_epoch_end(self):
+        super().on_epoch_end()
+        self.num_batches = 3 + self.ended
+
+
+class Noisy(Changing):
+    def __getitem__(self, index):
+        return self.rng.normal(size=(2, 3)), Y[:2]
+
+
 SHARED = arrays()
 
 
 @pytest.mark.parametrize(
     ("callbacks", "options", "message"),
     [
-        ([], {"data": X}, r"needs training data that can be entered at any batch.*ArrayBatches"),
-        ([], {"data": generator(), "steps_per_epoch": 2}, "a generator"),
+        ([], {"data": generator(), "steps_per_epoch": 2}, "position of a generator. Give `fit` `FunctionBatches"),
+        ([], {"data": X, "y": Y, "shuffle": "batch"}, "shuffle=True or shuffle=False in `fit`. Received: .*'batch'"),
+        ([], {"data": scipy.sparse.csr_matrix(X), "y": Y}, "takes dense arrays in `fit`. Received: csr_matrix"),
+        (
+            [],
+            {"data": Changing(num_batches=None), "shuffle": False},
+            "infinite or unknown. Give `fit` `steps_per_epoch`",
+        ),
+        ([], {"data": Changing(), "steps_per_epoch": 3}, "Changing changes .* 4 batches. Received: steps_per_epoch=3"),
+        ([], {"data": Noisy()}, "batch 0 differs from one call to the next.*in a PyDataset from"),
         ([keras.callbacks.BackupAndRestore("unused")], {}, "Remove BackupAndRestore"),
         ([ExactResume("unused")], {}, "more than one ExactResume"),
         ([Keeper(np.random.default_rng(0))], {}, r"callback Keeper.*keeps numpy.random._generator.Generator in `kept`"),
@@ -115,6 +156,25 @@ def test_state_that_only_tensorflow_knows(tmp_path, kind):
         fit(tmp_path, layer=Own())
 
 
+def test_strategies_of_several_machines():
+    class CollectiveAllReduceStrategy:
+        num_replicas_in_sync = 2
+
+    class Model:
+        distribute_strategy = CollectiveAllReduceStrategy()
+
+    model: Any = Model()
+    with pytest.raises(ValueError, match="MirroredStrategy`. Received: CollectiveAllReduceStrategy"):
+        _devices.check_devices(model)
+
+
+def test_earlier_checkpoints_are_of_one_device():
+    saved = {"format": _saved_run.FORMAT, "identity": {}}
+    _saved_run.check_identity(pathlib.Path(), saved, {"the set of devices": "one device"})
+    with pytest.raises(ValueError, match="the set of devices was 'one device', now '2 CPUs"):
+        _saved_run.check_identity(pathlib.Path(), saved, {"the set of devices": "2 CPUs (MirroredStrategy)"})
+
+
 @pytest.mark.parametrize(
     ("callbacks", "options", "message"),
     [
@@ -141,6 +201,18 @@ def first(tmp_path_factory):
     folder = tmp_path_factory.mktemp("first")
     fit(folder, keras.callbacks.EarlyStopping("loss"))
     return folder
+
+
+def test_a_dataset_with_another_number_of_batches_in_the_second_epoch(tmp_path):
+    with pytest.raises(ValueError, match="Growing with num_batches=4 at first, 5 in epoch 1"):
+        fit(tmp_path, data=Growing(), epochs=2)
+
+
+def test_a_dataset_that_changes_otherwise_than_before(tmp_path):
+    fit(tmp_path, data=Changing(seed=1), epochs=2)
+    fit(tmp_path, data=Changing(seed=1), epochs=3)
+    with pytest.raises(ValueError, match="Changing begins epoch 2 with another batch than before"):
+        fit(tmp_path, data=Changing(seed=2), epochs=4)
 
 
 def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_is_used(tmp_path):
@@ -210,7 +282,7 @@ def test_what_has_ended_ends_at_once_and_more_epochs_go_on(tmp_path):
     assert fit(tmp_path / "short", epochs=3).history == long.history
 
 
-@pytest.mark.parametrize("options", [{"every": 0}, {"every": "batch"}, {"keep": 0}])
+@pytest.mark.parametrize("options", [{"every": 0}, {"every": "batch"}, {"keep": 0}, {"seed": -1}])
 def test_options(options):
-    with pytest.raises(ValueError, match=f"Argument `{next(iter(options))}` of ExactResume must be a positive integer"):
+    with pytest.raises(ValueError, match=f"Argument `{next(iter(options))}` of ExactResume must be a .*integer"):
         ExactResume("unused", **options)

@@ -1,5 +1,6 @@
 """Two logical devices of the processor, in a process whose environment asks for them before a backend has started."""
 
+import functools
 import os
 
 import keras
@@ -22,10 +23,16 @@ elif ARE_MADE:
 def scope():
     """Return a context in which a model is made, and on JAX also trained, on both devices with a part of each batch."""
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope()
+        return _strategy().scope()
     return keras.distribution.DataParallel(devices=["cpu:0", "cpu:1"]).scope()
+
+
+@functools.cache
+def _strategy():
+    """Return the only strategy of the process: two of them would number their collective operations alike."""
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
 def split():

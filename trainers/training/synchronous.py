@@ -5,7 +5,7 @@
 
 - Gradients, float32 sums of the loss and a request to stop take one all-reduce here. `fit` reduces the gradients in the
   optimizer, and has no means by which all workers stop after the same step.
-- The rate, weight averages, mixup and the random numbers of dropout are functions of the step here. In `fit` layers draw
+- The rate, weight averages, mixup and the numbers of dropout are functions of the step here. In `fit` layers draw
   from states of their own, and the optimizer counts iterations.
 - Each size of training images has a trace here. Evaluation counts each image once on any number of replicas.
 - `fit` is not faster: for a small network on two CPU cores both make the same number of steps per second.

@@ -5,9 +5,11 @@ random_access  batches that are a function of the step: arrays, PyDataset, Grain
 """
 
 from idmatters_tf._keras_internals import RunningFit
+from idmatters_tf.callbacks._sources import random_access
 from idmatters_tf.callbacks._sources.base import Source
-from idmatters_tf.callbacks._sources.random_access import RandomAccess, with_epochs_of
 from idmatters_tf.callbacks.batches import Batches
+
+_FUNCTION = "Give `fit` `FunctionBatches(step_to_batch, steps_per_epoch=...)`"
 
 
 def source_of(fit: RunningFit, seed: int) -> Source:
@@ -15,15 +17,17 @@ def source_of(fit: RunningFit, seed: int) -> Source:
 
     Args:
         fit: the running `fit`.
-        seed: seed of orders that `fit` would draw.
+        seed: seed of the orders that `fit` draws where it shuffles.
 
     Raises:
         ValueError: the data cannot be resumed exactly.
     """
     if isinstance(fit.data, Batches):
-        return RandomAccess(with_epochs_of(fit.data, fit.steps_per_epoch))
-    raise ValueError(
-        "ExactResume needs training data that can be entered at any batch: give `fit` "
-        "`ArrayBatches(x, y, batch_size=..., seed=...)` or `FunctionBatches(step_to_batch, steps_per_epoch=...)` "
-        "in place of arrays, a tf.data.Dataset, a generator or another PyDataset, whose position it cannot restore."
-    )
+        return random_access.source_of_batches(fit)
+    if fit.kind == "arrays":
+        return random_access.source_of_arrays(fit, seed)
+    if fit.kind == "a PyDataset":
+        return random_access.source_of_py_dataset(fit, seed)
+    if fit.kind == "a Grain dataset" and hasattr(fit.data, "to_iter_dataset"):
+        return random_access.source_of_map_dataset(fit)
+    raise ValueError(f"ExactResume cannot restore the position of {fit.kind}. {_FUNCTION} in its place.")

@@ -66,3 +66,21 @@ class Source:
 
     def close(self) -> None:
         """Release the data after the last epoch."""
+
+
+def choose_steps_per_epoch(fit: RunningFit, length: int | None) -> int:
+    """Return the number of batches in an epoch of `fit`.
+
+    Args:
+        fit: the running `fit`.
+        length: number of batches in the data; None if it is infinite or unknown.
+
+    Raises:
+        ValueError: there is neither a length nor `steps_per_epoch` in `fit`.
+    """
+    steps = fit.steps_per_epoch or length
+    if steps is None:
+        raise ValueError(
+            f"The length of the training data, {fit.kind}, is infinite or unknown. Give `fit` `steps_per_epoch`."
+        )
+    return steps

@@ -1,17 +1,26 @@
 """Training data with random access: each batch is a function of its step."""
 
+import contextlib
+import random
+from collections.abc import Iterator
 from typing import Any
 
+import keras
+import numpy as np
+
 from idmatters_tf._keras_internals import RunningFit
-from idmatters_tf.callbacks._sources.base import Source
-from idmatters_tf.callbacks.batches import Batches, FunctionBatches
+from idmatters_tf.callbacks._sources.base import Source, choose_steps_per_epoch
+from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches
+
+# Grain's infinite datasets have about 2^63 batches, divided by the batch size.
+_ENDLESS = 2**40
 
 
 class RandomAccess(Source):
     """Batches that are a function of the step.
 
     Args:
-        batches: the batches, which `fit` takes in place of the data that it was given.
+        batches: the batches, which replace the data that `fit` was given.
     """
 
     def __init__(self, batches: Batches):
@@ -26,7 +35,8 @@ class RandomAccess(Source):
         if self._batches.digest(0) != digest:
             raise ValueError(
                 "The batches must be a function of the step, but batch 0 differs from one call to the next. Draw "
-                "random numbers from the step, as in `numpy.random.default_rng((seed, step))`."
+                "random numbers from the step, as in `numpy.random.default_rng((seed, step))`, or in a PyDataset from "
+                "the index and an epoch that `on_epoch_end` counts."
             )
         return digest
 
@@ -41,13 +51,166 @@ class RandomAccess(Source):
         self.seek(0)
 
 
-def with_epochs_of(batches: Batches, steps_per_epoch: int | None) -> Batches:
-    """Return the same endless sequence of batches with another number of them in an epoch.
+class HookedPyDataset(RandomAccess):
+    """A `keras.utils.PyDataset` that changes in `on_epoch_begin` or `on_epoch_end`.
+
+    The hooks are called as often in a resumed run as in an uninterrupted one, each time with the global generators of
+    Python and NumPy in a state that is a function of (seed, epoch). So a dataset is exact if its hooks depend on these
+    generators and on its own attributes alone. A checksum of the epoch's first batch detects others on resume.
 
     Args:
-        batches: the batches.
-        steps_per_epoch: batches in an epoch; None leaves their own number.
+        data: the dataset.
+        batches: its batches, by the step.
+        seed: seed of the global generators.
     """
+
+    def __init__(self, data: keras.utils.PyDataset, batches: Batches, seed: int):
+        super().__init__(batches)
+        self._data, self._seed = data, seed
+        self._length = data.num_batches
+        # Number of epochs that have begun, and checksum of the first batch of the last of them.
+        self._begun, self._checksum = 0, ""
+
+    def seek(self, epoch: int, offset: int = 0) -> None:
+        while self._begun <= epoch:
+            if self._begun:
+                self._call("end", self._begun - 1)
+            self._call("begin", self._begun)
+            if self._data.num_batches != self._length:
+                raise ValueError(
+                    f"A PyDataset must have as many batches in each epoch. Received: {type(self._data).__name__} with "
+                    f"num_batches={self._length} at first, {self._data.num_batches} in epoch {self._begun}"
+                )
+            self._checksum = self._batches.digest(self._begun * self.steps_per_epoch)
+            self._begun += 1
+        super().seek(epoch, offset)
+
+    def _call(self, event, epoch):
+        with _global_generators_seeded(self._seed, epoch, event == "end"):
+            getattr(self._data, f"on_epoch_{event}")()
+
+    def state(self, epoch: int, offset: int) -> Any:
+        return {"epoch": self._begun - 1, "checksum": self._checksum}
+
+    def restore(self, state: Any, epoch: int, offset: int) -> None:
+        if state is None:
+            return
+        self.seek(state["epoch"])
+        if self._checksum != state["checksum"]:
+            raise ValueError(
+                f"{type(self._data).__name__} begins epoch {state['epoch']} with another batch than before the "
+                "interruption. Let `on_epoch_begin` and `on_epoch_end` depend on seeded generators alone."
+            )
+
+    def close(self) -> None:
+        self._call("end", self._begun - 1)
+        super().close()
+
+
+class PyDatasetBatches(Batches):
+    """Batches of a `keras.utils.PyDataset`, in an order that is a function of (seed, epoch).
+
+    Args:
+        data: the dataset. Its hooks are not called.
+        steps_per_epoch: batches in an epoch.
+        shuffle: False keeps the order of the batches, which has no end in an infinite dataset.
+        seed: seed of the order.
+    """
+
+    def __init__(self, data: keras.utils.PyDataset, steps_per_epoch: int, shuffle: bool, seed: int):
+        super().__init__(steps_per_epoch)
+        self._data, self._length = data, data.num_batches
+        self._indices = None
+        if shuffle and self._length is not None:
+            self._indices = ArrayBatches(np.arange(self._length), batch_size=1, seed=seed)
+
+    def batch(self, step: int) -> Any:
+        if self._length is None:
+            return self._data[step]
+        epoch, index = divmod(step, self._length)
+        return self._data[index if self._indices is None else int(self._indices.order(epoch)[index])]
+
+
+def source_of_batches(fit: RunningFit) -> Source:
+    """Return the source of `Batches`. With `steps_per_epoch` in `fit`, that many of them are an epoch."""
+    return RandomAccess(_with_epochs_of(fit.data, fit.steps_per_epoch))
+
+
+def source_of_arrays(fit: RunningFit, seed: int) -> Source:
+    """Return the source of arrays, in an order that is a function of (seed, epoch) if `fit` shuffles.
+
+    Raises:
+        ValueError: sparse or ragged arrays, or shuffle="batch".
+    """
+    if not isinstance(fit.shuffle, bool):
+        raise ValueError(f"ExactResume needs shuffle=True or shuffle=False in `fit`. Received: shuffle={fit.shuffle!r}")
+    arrays, batch_size = fit.arrays()
+    batches = ArrayBatches(*arrays, batch_size=batch_size, seed=seed, shuffle=fit.shuffle)
+    return RandomAccess(_with_epochs_of(batches, fit.steps_per_epoch))
+
+
+def source_of_py_dataset(fit: RunningFit, seed: int) -> Source:
+    """Return the source of a `keras.utils.PyDataset`, its batches in an order of (seed, epoch) if `fit` shuffles.
+
+    Raises:
+        ValueError: an infinite dataset without `steps_per_epoch` in `fit`; or epochs that are not those at whose end
+            the dataset changes.
+    """
+    data: keras.utils.PyDataset = fit.data
+    length, hooked = data.num_batches, _has_hooks(data)
+    steps = choose_steps_per_epoch(fit, length)
+    if hooked and length not in (None, steps):
+        raise ValueError(
+            f"{type(data).__name__} changes at the end of its epochs of {length} batches. Received: "
+            f"steps_per_epoch={steps} in `fit`. Leave it out there."
+        )
+    batches = _with_workers_of(data, PyDatasetBatches(data, steps, bool(fit.shuffle), seed))
+    return HookedPyDataset(data, batches, seed) if hooked else RandomAccess(batches)
+
+
+def source_of_map_dataset(fit: RunningFit) -> Source:
+    """Return the source of a Grain `MapDataset`, whose element `epoch * len + index` is the batch of a step.
+
+    Raises:
+        ValueError: an infinite dataset without `steps_per_epoch` in `fit`.
+    """
+    import grain
+
+    length = len(fit.data) if len(fit.data) < _ENDLESS else None
+    batches = FunctionBatches(fit.data.__getitem__, choose_steps_per_epoch(fit, length))
+    # As many threads as Grain's own iterator has.
+    batches.workers = grain.ReadOptions().num_threads
+    return RandomAccess(batches)
+
+
+def _with_epochs_of(batches, steps_per_epoch):
+    """Return the same endless sequence of batches with another number of them in an epoch."""
     if steps_per_epoch in (None, batches.steps_per_epoch):
         return batches
-    return FunctionBatches(batches.batch, steps_per_epoch)
+    return _with_workers_of(batches, FunctionBatches(batches.batch, steps_per_epoch))
+
+
+def _with_workers_of(data, batches):
+    batches.workers, batches.max_queue_size = data.workers, data.max_queue_size
+    batches.use_multiprocessing = data.use_multiprocessing
+    return batches
+
+
+def _has_hooks(data):
+    base = keras.utils.PyDataset
+    kind = type(data)
+    return kind.on_epoch_begin is not base.on_epoch_begin or kind.on_epoch_end is not base.on_epoch_end
+
+
+@contextlib.contextmanager
+def _global_generators_seeded(*seed: int) -> Iterator[None]:
+    """Seed the global generators of Python and NumPy for a while, and restore their states afterwards."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    number = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002

@@ -1,0 +1,227 @@
+"""Each kind of data gives `fit` the batches that are computed from the data directly, also where it is resumed.
+
+The learning rate of step s is 2^s and the gradient of the loss is the sum of the batch's weighted rows. So the weights
+of the model are whole numbers, in binary the steps at which each example was trained on. These run on the backend that
+KERAS_BACKEND names; `tests.callbacks.test_exact_resume.test_on_jax` runs them on JAX.
+"""
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.callbacks import ArrayBatches, ExactResume
+
+EXAMPLES, BATCH, EPOCHS, SEED = 10, 4, 4, 7
+X = np.eye(EXAMPLES, dtype="float32")
+Y = np.arange(EXAMPLES) % 2
+WEIGHT = 1.0 + np.arange(EXAMPLES) % 3
+
+
+class Killed(Exception):
+    """Takes the place of SIGKILL."""
+
+
+class Powers(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return keras.ops.take(keras.ops.convert_to_tensor(2.0 ** np.arange(24), "float32"), step)
+
+    def get_config(self):
+        return {}
+
+
+class Output(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return y_pred[:, 0]
+
+
+def rows(indices):
+    return X[indices], Y[indices]
+
+
+def chunks(indices):
+    return [indices[start : start + BATCH] for start in range(0, len(indices), BATCH)]
+
+
+def shuffled(count, epoch):
+    return np.random.default_rng((SEED, epoch)).permutation(count)
+
+
+class Chunks(keras.utils.PyDataset):
+    """Batches of an order that may change between epochs."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.indices, self.rng = np.arange(EXAMPLES), np.random.default_rng(1)
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return rows(self.indices[index * BATCH : (index + 1) * BATCH])
+
+
+class OwnGenerator(Chunks):
+    def on_epoch_end(self):
+        self.rng.shuffle(self.indices)
+
+
+class GlobalGenerators(Chunks):
+    def on_epoch_begin(self):
+        np.random.shuffle(self.indices)  # noqa: NPY002
+
+    def on_epoch_end(self):
+        self.indices = np.arange(EXAMPLES)
+        random.shuffle(self.indices)
+
+
+class Endless(keras.utils.PyDataset):
+    num_batches = None
+
+    def __getitem__(self, index):
+        return rows(np.random.default_rng((3, index)).permutation(EXAMPLES)[:BATCH])
+
+
+def endless(batches) -> Iterator[Any]:
+    return (each for epoch in itertools.count() for each in batches(epoch))
+
+
+def orders_of_own_generator():
+    """Keras ends an epoch once before training."""
+    data = OwnGenerator()
+    while True:
+        data.on_epoch_end()
+        yield from chunks(data.indices.copy())
+
+
+def map_dataset(repeated=False):
+    import grain
+
+    data = grain.MapDataset.source(range(EXAMPLES)).seed(5).shuffle()
+    data = data.random_map(lambda index, rng: (X[index], Y[index], np.float32(rng.integers(1, 3))))
+    return (data.repeat(3) if repeated else data).batch(BATCH)
+
+
+def batches_of_grain(repeated=False):
+    data = map_dataset(repeated)
+    return (data[step] for step in itertools.count())
+
+
+@dataclasses.dataclass
+class Case:
+    """Arguments of `fit`; batches by the step, computed from the data; batches in an epoch."""
+
+    fit: Callable[[], dict[str, Any]]
+    batches: Callable[[], Iterator[Any]] | None
+    steps: int = 3
+    steps_per_execution: int = 1
+
+
+CASES = {
+    "arrays": Case(
+        lambda: {"x": X, "y": Y, "sample_weight": WEIGHT, "batch_size": BATCH},
+        lambda: endless(lambda epoch: [(*rows(each), WEIGHT[each]) for each in chunks(shuffled(EXAMPLES, epoch))]),
+    ),
+    "tensors, class weights, part for validation": Case(
+        lambda: {
+            "x": keras.ops.convert_to_tensor(X),
+            "y": keras.ops.convert_to_tensor(Y),
+            "batch_size": BATCH,
+            "class_weight": {0: 1.0, 1: 3.0},
+            "validation_split": 0.2,
+        },
+        lambda: endless(lambda epoch: [(*rows(each), 1 + 2 * Y[each]) for each in chunks(shuffled(8, epoch))]),
+        steps=2,
+    ),
+    "arrays in order, epochs of other lengths": Case(
+        lambda: {"x": X, "y": Y, "batch_size": BATCH, "shuffle": False, "steps_per_epoch": 5},
+        lambda: endless(lambda epoch: map(rows, chunks(np.arange(EXAMPLES)))),
+        steps=5,
+    ),
+    "ArrayBatches, epochs of other lengths, several steps per execution": Case(
+        lambda: {"x": ArrayBatches(X, Y, batch_size=BATCH, seed=SEED), "steps_per_epoch": 5},
+        lambda: endless(lambda epoch: map(rows, chunks(shuffled(EXAMPLES, epoch)))),
+        steps=5,
+        steps_per_execution=2,
+    ),
+    "PyDataset": Case(
+        lambda: {"x": Chunks(), "class_weight": {1: 3.0}},
+        lambda: endless(
+            lambda epoch: [
+                (*rows(each), 1 + 2 * Y[each])
+                for index in shuffled(3, epoch)
+                for each in [chunks(np.arange(EXAMPLES))[index]]
+            ]
+        ),
+    ),
+    "PyDataset with a generator, workers": Case(
+        lambda: {"x": OwnGenerator(workers=2), "shuffle": False}, lambda: map(rows, orders_of_own_generator())
+    ),
+    "PyDataset with the global generators": Case(lambda: {"x": GlobalGenerators()}, None),
+    "infinite PyDataset": Case(
+        lambda: {"x": Endless(), "steps_per_epoch": 3}, lambda: (Endless()[step] for step in itertools.count())
+    ),
+    "Grain MapDataset": Case(lambda: {"x": map_dataset()}, batches_of_grain),
+    "repeated Grain MapDataset": Case(
+        lambda: {"x": map_dataset(True), "steps_per_epoch": 4}, lambda: batches_of_grain(True), steps=4
+    ),
+}
+
+
+def train(case, folder, kill=None):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [keras.Input((EXAMPLES,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
+    )
+    model.compile(
+        keras.optimizers.SGD(Powers()),
+        Output(reduction="sum"),
+        steps_per_execution=case.steps_per_execution,
+        jit_compile=False,
+    )
+
+    begun = {"epochs": 0}
+
+    def after_batch(batch, logs):
+        np.random.random()  # noqa: NPY002 - hooks of the data must not depend on this
+        if kill is not None and (begun["epochs"] - 1) * case.steps + batch + 1 >= kill:
+            raise Killed
+
+    callbacks = [
+        ExactResume(folder, every=2, seed=SEED),
+        keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: begun.update(epochs=epoch + 1), on_train_batch_end=after_batch
+        ),
+    ]
+    model.fit(**case.fit(), epochs=EPOCHS, callbacks=callbacks, verbose=0)
+    return -keras.ops.convert_to_numpy(model.layers[0].kernel)[:, 0], callbacks[0].resumed_at
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_batches_of_the_data(name, tmp_path):
+    if "Grain" in name:
+        pytest.importorskip("grain")
+    case = CASES[name]
+    weights, _ = train(case, tmp_path / "whole")
+    total = case.steps * EPOCHS
+    if case.batches is not None:
+        expected = np.zeros(EXAMPLES)
+        for step, (x, _, *weight) in zip(range(total), case.batches(), strict=False):
+            expected += 2.0**step * (x * (weight[0][:, None] if weight else 1)).sum(0)
+        np.testing.assert_array_equal(weights, expected)
+    else:
+        order = (weights.astype(int)[None] >> np.arange(total)[:, None]) & 1
+        epochs = order.reshape(EPOCHS, case.steps, EXAMPLES)
+        assert (epochs.sum(1) == 1).all()
+        assert len({epoch.tobytes() for epoch in epochs}) == EPOCHS
+    # The checkpoint is one of the middle of an epoch where an epoch has more than two batches.
+    with pytest.raises(Killed):
+        train(case, tmp_path / "stopped", kill=2 * case.steps + 3)
+    resumed, resumed_at = train(case, tmp_path / "stopped")
+    assert resumed_at == 2 * case.steps + 2
+    np.testing.assert_array_equal(resumed, weights)
