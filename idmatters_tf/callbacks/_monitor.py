@@ -1,8 +1,9 @@
 """Base class of the monitors: the times of the measurements and the destinations of the numbers."""
 
 import contextlib
+import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import keras
 import numpy as np
@@ -20,9 +21,8 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
     calls `set_model(model)` and `on_train_begin()` once, and then `record(number)`.
 
     Args:
-        every: epochs or steps between measurements.
+        every: epochs between measurements, or steps, as in "100 steps".
         log_dir: of TensorBoard's files (written by TensorFlow); none are written if None.
-        unit: "epoch" or "step". Steps are counted from the beginning of `fit`, or of the run under `ExactResume`.
 
     Attributes:
         measurements: by the number of epochs or steps done.
@@ -31,23 +31,21 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
     # Of the names in `logs`, and by default of TensorBoard's tags.
     prefix: ClassVar[str]
 
-    def __init__(self, every: int = 1, log_dir: Any = None, unit: Literal["epoch", "step"] = "epoch"):
+    def __init__(self, every: int | str = 1, log_dir: Any = None):
         super().__init__()
-        if unit not in ("epoch", "step"):
-            raise ValueError(f"Argument `unit` must be 'epoch' or 'step'. Received: unit={unit!r}")
-        self._every, self.unit = positive_integer("every", every), unit
-        # Keras then calls `on_train_batch_end` in a thread of its own, in which no measurement may be made.
-        self.async_safe = unit == "epoch"
+        steps = re.fullmatch("([0-9]+) steps?", every) if isinstance(every, str) else None
+        self.unit = "epoch" if steps is None else "step"
+        self._every = positive_integer("every", every if steps is None else int(steps[1]))
+        # Keras then calls `on_train_batch_end` in a thread of its own, in which nothing may be measured.
+        self.async_safe = steps is None
         self._writer: Any = None
         if log_dir is not None:
             import tensorflow as tf
 
             self._writer = tf.summary.create_file_writer(str(log_dir))
-        self._begins = False
-        # Steps done, and those before the current epoch.
-        self._step = self._steps_before = 0
-        # In `measurements`.
-        self._newest: int | None = None
+        self._begins, self._epoch, self._steps_per_execution = False, 0, 1
+        # Numbers for the `logs` of this epoch.
+        self._numbers: dict[str, float] = {}
         self.measurements: dict[int, Measured] = {}
 
     def prepare(self) -> None:
@@ -74,42 +72,42 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
         strategy = getattr(self.model, "distribute_strategy", None)
         with contextlib.nullcontext() if strategy is None else strategy.scope():
             self.prepare()
-        self._begins = True
+        self._begins, self._steps_per_execution = True, getattr(self.model, "steps_per_execution", 1)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+        if self.unit == "step" and not self.params["steps"]:
+            raise ValueError("`every` in steps needs data of known length. Pass `steps_per_epoch` to `fit`.")
         # Not when training begins: only an epoch knows `initial_epoch`.
         if self._begins:
             self._begins = False
-            self.record(epoch if self.unit == "epoch" else self._step)
+            self.record(epoch if self.unit == "epoch" else epoch * self.params["steps"])
+            self._numbers = {}
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        # With several steps per execution not every step is seen, and the last may be beyond the epoch.
-        done = min(batch + 1, (self.params or {}).get("steps") or batch + 1)
-        before, self._step = self._step, self._steps_before + done
-        if self.unit == "step" and self._step // self._every > before // self._every:
-            self.record(self._step)
+        if self.unit == "epoch":
+            return
+        # The last execution may reach beyond the epoch.
+        first, steps = self._epoch * self.params["steps"], min(batch + 1, self.params["steps"])
+        if (first + steps) // self._every > (first + batch + 1 - self._steps_per_execution) // self._every:
+            self.record(first + steps)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self.unit == "epoch" and (epoch + 1) % self._every == 0:
             self.record(epoch + 1)
-        # The newest measurement goes into `logs` if it was made in this epoch.
-        done, before = (epoch + 1, epoch) if self.unit == "epoch" else (self._step, self._steps_before)
-        if logs is not None and self._newest is not None and before < self._newest <= done:
-            numbers = self.logged(self.measurements[self._newest])
-            logs |= {f"{self.prefix}_{name}": value for name, value in numbers.items()}
-        self._steps_before = self._step
+        if logs is not None:
+            logs |= {f"{self.prefix}_{name}": value for name, value in self._numbers.items()}
+        self._numbers = {}
 
     def get_state(self) -> dict[str, Any]:
         """What `ExactResume` saves."""
-        steps = {"step": self._step, "steps_before": self._steps_before, "newest": self._newest}
-        return {"measurements": self.measurements, "begins": self._begins, **steps}
+        return {"measurements": self.measurements, "begins": self._begins, "numbers": self._numbers}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on behind the measurements of another process: what it measured is not measured again."""
         self.measurements, self._begins = state["measurements"], state["begins"]
-        # Earlier versions saved no more.
-        self._step, self._steps_before = state.get("step", 0), state.get("steps_before", 0)
-        self._newest = state.get("newest", max(self.measurements, default=None))
+        # Earlier versions saved no numbers.
+        self._numbers = state.get("numbers", {})
 
     def record(self, number: int) -> Measured:
         """Measure the model, keep the result in `measurements` and write it to TensorBoard's files.
@@ -117,8 +115,11 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
         Args:
             number: epochs or steps done.
         """
-        measured = self.measurements[number] = self.measure()
-        self._newest = number
+        measured = self.measure()
+        # The newest one is the last.
+        self.measurements.pop(number, None)
+        self.measurements[number] = measured
+        self._numbers = dict(self.logged(measured))
         if self._writer is not None:
             write_summary(self._writer, number, self.scalars(measured), self.images(measured, number))
         return measured

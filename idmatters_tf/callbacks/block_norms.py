@@ -1,7 +1,7 @@
 """The norms that the theorems are about, during `model.fit`."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class NormsMeasurement:
 
 
 class BlockNorms(Monitor[NormsMeasurement]):
-    """Measures the norms of the kernels of each residual block every so many epochs or steps, and before the first one.
+    """Measures the norms of the kernels of each residual block every so many epochs or steps, and before the first.
 
     tau = |||A||| is the largest spectral norm of linear residual layers h + A h. While it is below 1, Hardt & Ma's
     gradient dominance (2.3, version 3) certifies that a small gradient means a small excess risk, see
@@ -56,10 +56,9 @@ class BlockNorms(Monitor[NormsMeasurement]):
     block `norms_frobenius/BLOCK`, `norms_spectral/BLOCK` and `norms_bound/BLOCK`.
 
     Args:
-        every: epochs or steps between measurements.
+        every: epochs between measurements, or steps, as in "100 steps".
         log_dir: of TensorBoard's files (written by TensorFlow); none are written if None.
         tolerance: of the spectral norms of convolutions.
-        unit: "epoch" or "step". Steps are counted from the beginning of `fit`, or of the run under `ExactResume`.
 
     Attributes:
         measurements: by the number of epochs or steps done, `NormsMeasurement`.
@@ -70,14 +69,8 @@ class BlockNorms(Monitor[NormsMeasurement]):
 
     prefix = "norms"
 
-    def __init__(
-        self,
-        every: int = 1,
-        log_dir: Any = None,
-        tolerance: float = 1e-3,
-        unit: Literal["epoch", "step"] = "epoch",
-    ):
-        super().__init__(every, log_dir, unit)
+    def __init__(self, every: int | str = 1, log_dir: Any = None, tolerance: float = 1e-3):
+        super().__init__(every, log_dir)
         self._tolerance = tolerance
 
     @property

@@ -1,7 +1,7 @@
 """The Hessian during `model.fit`."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,10 @@ class CurvatureMonitor(Monitor[Measurement]):
         data: on which it is measured, see `HessianOperator`: a fixed sample of a few hundred or thousand examples,
             without augmentation.
         loss: the one the model was compiled with if None.
-        every: epochs or steps between measurements.
+        every: epochs between measurements, or steps, as in "100 steps".
         log_dir: of TensorBoard's files (written by TensorFlow); none are written if None.
         variables, options: see `HessianOperator`.
         measure_options: a dict for `idmatters_tf.curvature.measure`, e.g. {"eigenvalues": 5, "probes": 8}.
-        unit: "epoch" or "step". Steps are counted from the beginning of `fit`, or of the run under `ExactResume`.
         copy: the same network in another precision, such as float32 for one that trains in bfloat16. It is measured in
             place of the trained network, whose weights it gets each time.
         optimizer: determines the stability threshold; the model's own if None.
@@ -44,16 +43,15 @@ class CurvatureMonitor(Monitor[Measurement]):
         self,
         data: Any,
         loss: Any = None,
-        every: int = 1,
+        every: int | str = 1,
         log_dir: Any = None,
         variables: Any = None,
         measure_options: dict[str, Any] | None = None,
-        unit: Literal["epoch", "step"] = "epoch",
         copy: Any = None,
         optimizer: Any = None,
         **options: Any,
     ):
-        super().__init__(every, log_dir, unit)
+        super().__init__(every, log_dir)
         self._data, self._loss, self._variables = data, loss, variables
         self._copy, self._optimizer = copy, optimizer
         self._options, self._measure_options = options, measure_options or {}
@@ -68,11 +66,11 @@ class CurvatureMonitor(Monitor[Measurement]):
         if self._copy is not None:
             self._copy.set_weights(model.get_weights())
         start = None
-        if self._newest is not None:
-            last = self.measurements[self._newest]
+        if self.measurements:
+            newest, last = next(reversed(self.measurements.items()))
             start = last.vectors
             # Several times the size of the network.
-            self.measurements[self._newest] = dataclasses.replace(last, vectors=start[:, :0])
+            self.measurements[newest] = dataclasses.replace(last, vectors=start[:, :0])
         threshold = stability_threshold(model.optimizer if self._optimizer is None else self._optimizer)
         return measure(self._operator, **self._measure_options, start=start, threshold=threshold)
 

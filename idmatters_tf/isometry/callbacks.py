@@ -1,6 +1,6 @@
 """Distances from the identity during `model.fit`."""
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from idmatters_tf.isometry.measurement import Isometry, draw_distances, measure
 
 
 class IsometryMonitor(Monitor[Isometry]):
-    """Measures how near the identity each block is, every so many epochs or steps, and before the first one.
+    """Measures how near the identity each block is, every so many epochs or steps, and before the first.
 
     TensorBoard shows ||J - I|| and the extreme singular values of each block (`isometry_distance/BLOCK` and so on,
     means over the inputs), the model's from input to output, and an image of block number against ||J - I||, now and at
@@ -20,11 +20,10 @@ class IsometryMonitor(Monitor[Isometry]):
         inputs: a handful of inputs, as the model takes them, without labels; a measurement costs about 100 products
             for each block and input, see `idmatters_tf.isometry.measure`.
         blocks: see `idmatters_tf.isometry.find_blocks`; the model's residual blocks if None.
-        every: epochs or steps between measurements.
+        every: epochs between measurements, or steps, as in "100 steps".
         log_dir: of TensorBoard's files (written by TensorFlow); none are written if None.
         training: how the model is called when it is measured, see `idmatters_tf.isometry.block_distances`.
         measure_options: a dict for `idmatters_tf.isometry.measure`, e.g. {"end_to_end": False}.
-        unit: "epoch" or "step". Steps are counted from the beginning of `fit`, or of the run under `ExactResume`.
 
     Attributes:
         measurements: by the number of epochs or steps done, `Isometry`.
@@ -36,13 +35,12 @@ class IsometryMonitor(Monitor[Isometry]):
         self,
         inputs: Any,
         blocks: Any = None,
-        every: int = 1,
+        every: int | str = 1,
         log_dir: Any = None,
         training: bool = False,
         measure_options: dict[str, Any] | None = None,
-        unit: Literal["epoch", "step"] = "epoch",
     ):
-        super().__init__(every, log_dir, unit)
+        super().__init__(every, log_dir)
         self._inputs, self._blocks, self._training = inputs, blocks, bool(training)
         self._measure_options = measure_options or {}
 
@@ -63,6 +61,6 @@ class IsometryMonitor(Monitor[Isometry]):
         return found
 
     def images(self, measured: Isometry, number: int) -> dict[str, NDArray[np.uint8]]:
-        first = min(self.measurements)
-        curves = {f"{self.unit} {done}": self.measurements[done].distances() for done in sorted({first, number})}
+        numbers = sorted({min(self.measurements), number})
+        curves = {f"{self.unit} {each}": self.measurements[each].distances() for each in numbers}
         return {f"{self.prefix}/distances": draw_distances(curves)}

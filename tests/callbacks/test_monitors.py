@@ -67,7 +67,7 @@ def test_measurements_every_so_many_steps(tmp_path, together, seen):
     twin.set_weights(model.get_weights())
     for each in (model, twin):
         each.compile(keras.optimizers.SGD(0.01), "mse", steps_per_execution=together)
-    monitor = BlockNorms(every=3, unit="step", log_dir=tmp_path)
+    monitor = BlockNorms(every="3 steps", log_dir=tmp_path)
     given = {"batch_size": 5, "shuffle": False, "verbose": 0}
     history = model.fit(x, -x, epochs=2, callbacks=[monitor], **given).history
     assert list(monitor.measurements) == tags(tmp_path)["norms/tau"] == seen
@@ -159,8 +159,8 @@ def test_refused():
     for make in (BlockNorms, lambda every: IsometryMonitor(np.zeros((1, 4)), every=every)):
         with pytest.raises(ValueError, match="`every` must be a positive"):
             make(every=0)
-    with pytest.raises(ValueError, match="`unit` must be 'epoch' or 'step'. Received: unit='batch'"):
-        BlockNorms(unit="batch")
+        with pytest.raises(ValueError, match="`every` must be a positive integer. Received: every='3 batches'"):
+            make(every="3 batches")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="BlockNorms needs a model with ResidualConv2D"):
