@@ -1,4 +1,4 @@
-"""Checks of arguments that several packages share. Neither Keras nor TensorFlow is imported here."""
+"""Checks of arguments, and values in error messages. Neither Keras nor TensorFlow is imported here."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -49,6 +49,16 @@ def one_of(argument: str, value: T, allowed: Sequence[T], owner: object | None =
         choices = ", ".join(repr(choice) for choice in allowed)
         raise ValueError(f"Argument `{argument}`{_of(owner)} must be one of {choices}. Received: {argument}={value!r}")
     return value
+
+
+def abbreviate(value: Any, most: int = 200) -> str:
+    """Return `repr(value)`, without its middle where that is long."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        # Deeply nested, or a whole number of more than 4,300 digits.
+        return f"a very long {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 4 :]}"
 
 
 def _of(owner: object | None) -> str:

@@ -8,15 +8,13 @@ import importlib.metadata
 import os
 import pathlib
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 # Pre-releases of Keras are another package, which TensorFlow's release candidates require.
 PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "keras-nightly", "numpy", "tensorflow-datasets")
 # The instructions that TensorFlow, Eigen and oneDNN have kernels of their own for.
 _INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd", "sve")
-# What a new version of may or may not change is the user's to know; these change what is computed.
-_OF_THE_BITS = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy")
 
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
@@ -30,8 +28,21 @@ def version_of(package: str) -> str | None:
     return _installed(package) or _installed(f"{package}-cpu")
 
 
-def numerics() -> dict[str, Any]:
-    """The threads, libraries and devices of this process as JSON values; imports TensorFlow."""
+def numerics(backend: str = "tensorflow") -> dict[str, Any]:
+    """Return the threads, libraries and devices of this process as JSON values.
+
+    Args:
+        backend: "tensorflow" or "jax", which is imported. XLA on the CPU takes as many threads as there are cores.
+    """
+    if backend == "jax":
+        import jax
+
+        return {
+            "cores": cores(),
+            "XLA_FLAGS": os.environ.get("XLA_FLAGS", "default"),
+            "processor's instructions": _instructions(),
+            "devices": sorted({device.device_kind for device in jax.devices()}),
+        }
     import tensorflow as tf
 
     described = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
@@ -42,29 +53,6 @@ def numerics() -> dict[str, Any]:
         "processor's instructions": _instructions(),
         "GPUs": [each.get("device_name", "unknown") for each in described],
     }
-
-
-def jax_numerics() -> dict[str, Any]:
-    """The same for JAX, which it imports: XLA on the CPU takes as many threads as there are cores."""
-    import jax
-
-    return {
-        "cores": cores(),
-        "XLA_FLAGS": os.environ.get("XLA_FLAGS", "default"),
-        "processor's instructions": _instructions(),
-        "devices": sorted({device.device_kind for device in jax.devices()}),
-    }
-
-
-def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """How two environments, each `{"versions": ..., "numerics": ...}`, differ in what changes bits, in words."""
-    found = []
-    for part, names in (("versions", _OF_THE_BITS), ("numerics", now.get("numerics", ()))):
-        before, after = saved.get(part), now.get(part, {})
-        if isinstance(before, dict):
-            changed = [name for name in names if before.get(name) != after.get(name)]
-            found += [f"{name} was {_shown(before.get(name))}, is {_shown(after.get(name))}" for name in changed]
-    return found
 
 
 def cores() -> int:
@@ -94,7 +82,3 @@ def _instructions():
         return "unknown"
     flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
     return " ".join(name for name in _INSTRUCTIONS if name in flags)
-
-
-def _shown(value):
-    return (" ".join(map(str, value)) if isinstance(value, list) else str(value)) or "none"

@@ -1,32 +1,92 @@
-"""A progress bar on standard error for work that takes more than a few seconds. The library prints nothing else."""
+"""Progress on standard error: a bar on a terminal or in a notebook, a line now and then in a log file."""
 
-from types import TracebackType
+import sys
+import time
 
 import tqdm
 
+# Between the lines of a log file.
+_LINE_SECONDS = 10.0
 
-class Bar:
-    """A context manager that shows how far some work is, once it has taken a second.
+
+class Progress:
+    """Context manager that shows the progress of some work on standard error.
 
     Args:
-        total: units of work; None where it is not known in advance.
-        title: what is being done.
-        progress: whether anything is shown.
+        total: number of units; None if it is not known in advance.
+        title: name of the work.
+        progress: False shows nothing, as for all but one of several processes.
+        unit: name of the units.
+        done: number of units that are done already.
+        delay: seconds before the bar appears, so that short work shows none.
+        leave: whether the bar stays on the terminal when the work is done.
+
+    Raises:
+        ValueError: `progress` is not a boolean.
     """
 
-    def __init__(self, total: int | None, title: str, progress: bool = False):
+    def __init__(
+        self,
+        total: int | None,
+        title: str,
+        progress: bool = True,
+        *,
+        unit: str = "steps",
+        done: int = 0,
+        delay: float = 1.0,
+        leave: bool = False,
+    ):
         if not isinstance(progress, bool):
             raise ValueError(f"Argument `progress` must be True or False. Received: progress={progress!r}")
-        self._bar = tqdm.tqdm(total=total, desc=title, disable=not progress, delay=1.0, leave=False, dynamic_ncols=True)
+        self.total, self.title, self.done = total, title, done
+        self._progress, self._unit, self._started_at = progress, unit, done
+        self._started = self._last_line = time.monotonic()
+        self._bar = None
+        if progress and (sys.stderr.isatty() or "ipykernel" in sys.modules):
+            options = {"initial": done, "unit": f" {unit}", "delay": delay, "leave": leave}
+            self._bar = tqdm.tqdm(total=total, desc=title, dynamic_ncols=True, **options)
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-    def advance(self, units: int = 1) -> None:
-        """Moves the bar on by so many units."""
-        self._bar.update(units)
+    def advance(self, units: int = 1, text: str | None = "") -> None:
+        """Count units that are done.
+
+        Args:
+            units: number of units.
+            text: measurements to show beside the bar or in the next line due. None leaves the bar's text and prints no
+                line.
+        """
+        self.done += units
+        if self._bar is not None:
+            if text is not None:
+                self._bar.set_postfix_str(text, refresh=False)
+            self._bar.update(units)
+        elif self._progress and text is not None and time.monotonic() - self._last_line >= _LINE_SECONDS:
+            self._last_line = time.monotonic()
+            if self.total is None:
+                done, left = f"{self.done} {self._unit}", ""
+            else:
+                done, left = f"{self.done}/{self.total}", f", {self._time_left(self.total)} left"
+            print(" ".join(filter(None, (self.title, done, text))) + left, file=sys.stderr, flush=True)
+
+    def _time_left(self, total):
+        done = self.done - self._started_at
+        if not done:
+            return "?"
+        seconds = int((time.monotonic() - self._started) / done * (total - self.done))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+    def say(self, text: str) -> None:
+        """Print a line without disturbing the bar."""
+        if self._progress:
+            tqdm.tqdm.write(text, file=sys.stderr)
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        """Leave or remove the bar and go to the next line."""
+        if self._bar is not None:
+            self._bar.close()

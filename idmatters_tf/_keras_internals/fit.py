@@ -178,6 +178,12 @@ class RunningFit:
     def begin_epoch_at(self, batch: int) -> None:
         """Start the next epoch at a later batch. Its data are those that the iterator of the epoch begins with."""
         self._first = batch
+        for callback in self.callbacks:
+            bar = getattr(callback, "progbar", None)
+            if isinstance(callback, keras.callbacks.ProgbarLogger) and bar is not None:
+                # The time of a step is the mean of those that this process makes.
+                estimate = bar._estimate_step_duration
+                bar._estimate_step_duration = lambda current, now, estimate=estimate: estimate(current - batch, now)
 
 
 def running_fit(model: keras.Model) -> RunningFit | None:

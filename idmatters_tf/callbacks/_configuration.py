@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from idmatters_tf._arguments import abbreviate
 from idmatters_tf._keras_internals import compile_arguments, graph_of, layers_within, loss_arguments
 from idmatters_tf.callbacks._model_parts import find_optimizers
 
@@ -68,7 +69,7 @@ def first_difference(start: Any, current: Any, now: Any, name: str = "") -> str 
         found = (first_difference(*each, f"{name}[{place}]") for place, each in enumerate(several))
         return next(filter(None, found), None)
     name = name.replace(": config.", ": ").replace(".config.", ".")
-    return f"{name} was {_shown(start)}, now {_shown(now)}"
+    return f"{name} was {abbreviate(start, 80)}, now {abbreviate(now, 80)}"
 
 
 def _layers(model: keras.Model) -> dict[str, Any]:
@@ -155,8 +156,3 @@ def _renamed(history: Any, names: Mapping[str, str]) -> Any:
     if isinstance(history, (list, tuple)):
         return [_renamed(each, names) for each in history]
     return names.get(history, history) if isinstance(history, str) else history
-
-
-def _shown(value: Any, most: int = 80) -> str:
-    text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}..."

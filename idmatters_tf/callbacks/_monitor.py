@@ -1,6 +1,7 @@
-"""What the monitors have in common: when they measure, and where the numbers go."""
+"""Base class of the monitors: the times of the measurements and the destinations of the numbers."""
 
 import contextlib
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -14,30 +15,37 @@ Measured = TypeVar("Measured")
 
 
 class Monitor(keras.callbacks.Callback, Generic[Measured]):
-    """Measures the model every so many epochs of `fit`, and before the first one.
+    """Measures the model every so many epochs or steps of `fit`, and before the first one.
 
-    A sub-class says what is measured and which numbers and images of it are shown.
+    A sub-class defines the measurement, and the numbers and images of it that are shown. A training loop without `fit`
+    calls `set_model(model)` and `on_train_begin()` once, and then `record(number)`.
 
     Args:
-        every: epochs between measurements.
+        every: epochs between measurements, or steps, as in "100 steps".
         log_dir: of TensorBoard's files (written by TensorFlow); none are written if None.
 
     Attributes:
-        measurements: what was measured, by the number of epochs done.
+        measurements: by the number of epochs or steps done.
     """
 
     # Of the names in `logs`, and by default of TensorBoard's tags.
     prefix: ClassVar[str]
 
-    def __init__(self, every: int = 1, log_dir: Any = None):
+    def __init__(self, every: int | str = 1, log_dir: Any = None):
         super().__init__()
-        self._every = positive_integer("every", every)
+        steps = re.fullmatch("([0-9]+) steps?", every) if isinstance(every, str) else None
+        self.unit = "epoch" if steps is None else "step"
+        self._every = positive_integer("every", every if steps is None else int(steps[1]))
+        # Keras then calls `on_train_batch_end` in a thread of its own, in which nothing may be measured.
+        self.async_safe = steps is None
         self._writer: Any = None
         if log_dir is not None:
             import tensorflow as tf
 
             self._writer = tf.summary.create_file_writer(str(log_dir))
-        self._begins = False
+        self._begins, self._epoch, self._steps_per_execution = False, 0, 1
+        # Numbers for the `logs` of this epoch.
+        self._numbers: dict[str, float] = {}
         self.measurements: dict[int, Measured] = {}
 
     def prepare(self) -> None:
@@ -55,41 +63,65 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
         """TensorBoard's scalars by tag; those of `logged` unless a sub-class has more."""
         return {f"{self.prefix}/{name}": value for name, value in self.logged(measured).items()}
 
-    def images(self, measured: Measured, epoch: int) -> dict[str, NDArray[np.uint8]]:
+    def images(self, measured: Measured, number: int) -> dict[str, NDArray[np.uint8]]:
         """TensorBoard's images by tag, (rows, columns, 4) each; none unless a sub-class has some."""
-        del measured, epoch
+        del measured, number
         return {}
 
     def on_train_begin(self, logs: Any = None) -> None:
         strategy = getattr(self.model, "distribute_strategy", None)
         with contextlib.nullcontext() if strategy is None else strategy.scope():
             self.prepare()
-        self._begins = True
+        self._begins, self._steps_per_execution = True, getattr(self.model, "steps_per_execution", 1)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+        if self.unit == "step" and not self.params["steps"]:
+            raise ValueError("`every` in steps needs data of known length. Pass `steps_per_epoch` to `fit`.")
         # Not when training begins: only an epoch knows `initial_epoch`.
         if self._begins:
             self._begins = False
-            self._measure(epoch)
+            self.record(epoch if self.unit == "epoch" else epoch * self.params["steps"])
+            self._numbers = {}
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.unit == "epoch":
+            return
+        # The last execution may reach beyond the epoch.
+        first, steps = self._epoch * self.params["steps"], min(batch + 1, self.params["steps"])
+        if (first + steps) // self._every > (first + batch + 1 - self._steps_per_execution) // self._every:
+            self.record(first + steps)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if (epoch + 1) % self._every == 0:
-            measured = self._measure(epoch + 1)
-            if logs is not None:
-                logs |= {f"{self.prefix}_{name}": value for name, value in self.logged(measured).items()}
+        if self.unit == "epoch" and (epoch + 1) % self._every == 0:
+            self.record(epoch + 1)
+        if logs is not None:
+            logs |= {f"{self.prefix}_{name}": value for name, value in self._numbers.items()}
+        self._numbers = {}
 
     def get_state(self) -> dict[str, Any]:
         """What `ExactResume` saves."""
-        return {"measurements": self.measurements, "begins": self._begins}
+        return {"measurements": self.measurements, "begins": self._begins, "numbers": self._numbers}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on behind the measurements of another process: what it measured is not measured again."""
         self.measurements, self._begins = state["measurements"], state["begins"]
+        # Earlier versions saved no numbers.
+        self._numbers = state.get("numbers", {})
 
-    def _measure(self, epoch: int) -> Measured:
-        measured = self.measurements[epoch] = self.measure()
+    def record(self, number: int) -> Measured:
+        """Measure the model, keep the result in `measurements` and write it to TensorBoard's files.
+
+        Args:
+            number: epochs or steps done.
+        """
+        measured = self.measure()
+        # The newest one is the last.
+        self.measurements.pop(number, None)
+        self.measurements[number] = measured
+        self._numbers = dict(self.logged(measured))
         if self._writer is not None:
-            write_summary(self._writer, epoch, self.scalars(measured), self.images(measured, epoch))
+            write_summary(self._writer, number, self.scalars(measured), self.images(measured, number))
         return measured
 
 

@@ -9,6 +9,7 @@ import keras
 
 from idmatters_tf import _checkpointing, _environment, _replacing
 from idmatters_tf._background import BackgroundWriter
+from idmatters_tf._run_description import environment_warning, other_run
 from idmatters_tf.callbacks import _devices, _encoding
 
 FORMAT = 1
@@ -65,21 +66,18 @@ def check_identity(path: pathlib.Path, saved: Mapping[str, Any], identity: Mappi
     if saved["format"] != FORMAT:
         raise ValueError(f"{path} has format {saved['format']}, this version reads {FORMAT}. {REMEDY}")
     # Earlier versions trained on one device alone.
-    for what, before in {"the set of devices": _devices.ONE, **saved["identity"]}.items():
-        if identity[what] != before:
-            raise ValueError(f"{path} is of another run: {what} was {before}, now {identity[what]}. {REMEDY}")
+    error = other_run(path, {"the set of devices": _devices.ONE, **saved["identity"]}, identity)
+    if error is not None:
+        raise ValueError(f"{error} {REMEDY}")
 
 
 def warn_of_environment(saved: Mapping[str, Any]) -> None:
     """Warn if results will differ from those of an uninterrupted run, because packages, threads or devices do."""
-    different = _environment.differences(saved["environment"], _describe_environment())
-    if different:
-        warnings.warn(
-            f"{'; '.join(different)}: results will differ by rounding from those of an uninterrupted run.",
-            stacklevel=2,
-        )
+    warning = environment_warning(saved["environment"], _describe_environment())
+    if warning is not None:
+        warnings.warn(warning, stacklevel=2)
 
 
 def _describe_environment():
-    numerics = _environment.jax_numerics if keras.backend.backend() == "jax" else _environment.numerics
-    return {"versions": _environment.versions(_PACKAGES), "numerics": numerics()}
+    numerics = _environment.numerics(keras.backend.backend())
+    return {"versions": _environment.versions(_PACKAGES), "numerics": numerics}

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Batches(keras.utils.PyDataset):
     """Training data for `fit` that `ExactResume` can enter at any batch.
 
-    A sub-class gives `batch(step)`. `ExactResume` tells it where an epoch begins; without that callback, and in
-    `evaluate` and `predict`, each epoch has the batches of the first one, since Keras does not tell its data which
-    epoch it is.
+    A sub-class gives `batch(step)`, see `idmatters_tf.data.protocols.BatchSource`. `ExactResume` tells it where an
+    epoch begins; without that callback, and in `evaluate` and `predict`, each epoch has the batches of the first one,
+    since Keras does not tell its data which epoch it is.
 
     Args:
         steps_per_epoch: batches in an epoch.
@@ -163,10 +163,9 @@ class FunctionBatches(Batches):
     """Batches that a function of the step gives.
 
     Args:
-        function: `step -> batch`, see `Batches.batch`, with the step as an `int`; it must give the same batch for the
-            same step, in any order of calls and in another process: random numbers have to come from the step, as in
-            `numpy.random.default_rng((seed, step))`. Or one of this package's `TrainBatches` and
-            `StreamTrainBatches`, whose `batch` is then compiled by TensorFlow.
+        function: `step -> batch`, see `Batches.batch` and `idmatters_tf.data.protocols.BatchSource`, with the step as
+            an `int`. Or one of this package's `TrainBatches` and `StreamTrainBatches`, whose `batch` is then compiled
+            by TensorFlow.
         steps_per_epoch: batches in an epoch, after which metrics are recorded and the validation runs; the function
             sees one endless sequence of steps.
     """

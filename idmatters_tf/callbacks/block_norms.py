@@ -44,7 +44,7 @@ class NormsMeasurement:
 
 
 class BlockNorms(Monitor[NormsMeasurement]):
-    """Measures the norms of the kernels of each residual block every so many epochs, and before the first one.
+    """Measures the norms of the kernels of each residual block every so many epochs or steps, and before the first.
 
     tau = |||A||| is the largest spectral norm of linear residual layers h + A h. While it is below 1, Hardt & Ma's
     gradient dominance (2.3, version 3) certifies that a small gradient means a small excess risk, see
@@ -56,12 +56,12 @@ class BlockNorms(Monitor[NormsMeasurement]):
     block `norms_frobenius/BLOCK`, `norms_spectral/BLOCK` and `norms_bound/BLOCK`.
 
     Args:
-        every: epochs between measurements.
+        every: epochs between measurements, or steps, as in "100 steps".
         log_dir: of TensorBoard's files (written by TensorFlow); none are written if None.
         tolerance: of the spectral norms of convolutions.
 
     Attributes:
-        measurements: by the number of epochs done, `NormsMeasurement`.
+        measurements: by the number of epochs or steps done, `NormsMeasurement`.
 
     Raises:
         ValueError: when `fit` begins, for a model without residual blocks.
@@ -69,14 +69,14 @@ class BlockNorms(Monitor[NormsMeasurement]):
 
     prefix = "norms"
 
-    def __init__(self, every: int = 1, log_dir: Any = None, tolerance: float = 1e-3):
+    def __init__(self, every: int | str = 1, log_dir: Any = None, tolerance: float = 1e-3):
         super().__init__(every, log_dir)
         self._tolerance = tolerance
 
     @property
     def left_ball(self) -> int | None:
-        """The number of epochs after which tau was first seen at 1 or above; None if never."""
-        return next((epoch for epoch, measured in sorted(self.measurements.items()) if measured.tau >= 1), None)
+        """Number of epochs or steps after which tau was first seen at 1 or above; None if never."""
+        return next((number for number, measured in sorted(self.measurements.items()) if measured.tau >= 1), None)
 
     def measure(self) -> NormsMeasurement:
         model: Any = self.model

@@ -1,5 +1,6 @@
 """The Hessian during `model.fit`."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from idmatters_tf.curvature.stability import stability_threshold
 
 
 class CurvatureMonitor(Monitor[Measurement]):
-    """Measures the Hessian of the loss every so many epochs, and before the first one.
+    """Measures the Hessian of the loss every so many epochs or steps, and before the first one.
 
     Eigenvalues at both ends, the sharpness over the optimizer's stability threshold, the gradient's alignment with the
     top eigenvectors, trace, index, gradient norm and loss go to TensorBoard as scalars, the density of the spectrum as
@@ -24,13 +25,16 @@ class CurvatureMonitor(Monitor[Measurement]):
         data: on which it is measured, see `HessianOperator`: a fixed sample of a few hundred or thousand examples,
             without augmentation.
         loss: the one the model was compiled with if None.
-        every: epochs between measurements.
+        every: epochs between measurements, or steps, as in "100 steps".
         log_dir: of TensorBoard's files (written by TensorFlow); none are written if None.
         variables, options: see `HessianOperator`.
         measure_options: a dict for `idmatters_tf.curvature.measure`, e.g. {"eigenvalues": 5, "probes": 8}.
+        copy: the same network in another precision, such as float32 for one that trains in bfloat16. It is measured in
+            place of the trained network, whose weights it gets each time.
+        optimizer: determines the stability threshold; the model's own if None.
 
     Attributes:
-        measurements: by the number of epochs done, `Measurement`.
+        measurements: by the number of epochs or steps done, `Measurement`. The last one alone keeps its `vectors`.
     """
 
     prefix = "curvature"
@@ -39,33 +43,39 @@ class CurvatureMonitor(Monitor[Measurement]):
         self,
         data: Any,
         loss: Any = None,
-        every: int = 1,
+        every: int | str = 1,
         log_dir: Any = None,
         variables: Any = None,
         measure_options: dict[str, Any] | None = None,
+        copy: Any = None,
+        optimizer: Any = None,
         **options: Any,
     ):
         super().__init__(every, log_dir)
         self._data, self._loss, self._variables = data, loss, variables
+        self._copy, self._optimizer = copy, optimizer
         self._options, self._measure_options = options, measure_options or {}
         self._operator: Any = None
 
     def prepare(self) -> None:
-        model: Any = self.model
-        self._operator = HessianOperator(model, self._loss, self._data, self._variables, **self._options)
+        measured: Any = self.model if self._copy is None else self._copy
+        self._operator = HessianOperator(measured, self._loss, self._data, self._variables, **self._options)
 
     def measure(self) -> Measurement:
         model: Any = self.model
-        last = self.measurements[max(self.measurements)] if self.measurements else None
-        return measure(
-            self._operator,
-            **self._measure_options,
-            start=None if last is None else last.vectors,
-            threshold=stability_threshold(model.optimizer),
-        )
+        if self._copy is not None:
+            self._copy.set_weights(model.get_weights())
+        start = None
+        if self.measurements:
+            newest, last = next(reversed(self.measurements.items()))
+            start = last.vectors
+            # Several times the size of the network.
+            self.measurements[newest] = dataclasses.replace(last, vectors=start[:, :0])
+        threshold = stability_threshold(model.optimizer if self._optimizer is None else self._optimizer)
+        return measure(self._operator, **self._measure_options, start=start, threshold=threshold)
 
     def logged(self, measured: Measurement) -> dict[str, float]:
         return measured.scalars()
 
-    def images(self, measured: Measurement, epoch: int) -> dict[str, NDArray[np.uint8]]:
-        return {f"{self.prefix}/density": density_image(measured, epoch)}
+    def images(self, measured: Measurement, number: int) -> dict[str, NDArray[np.uint8]]:
+        return {f"{self.prefix}/density": density_image(measured, number)}

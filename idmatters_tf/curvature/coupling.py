@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._progress import Bar
+from idmatters_tf._progress import Progress
 from idmatters_tf.curvature._rendering import new_figure, pixels
 from idmatters_tf.curvature.operators import CurvatureOperator
 
@@ -52,7 +52,7 @@ def layer_coupling(operator: CurvatureOperator, probes: int = 8, seed: int = 0, 
     layers = operator.layers
     rng = np.random.default_rng(seed)
     squares = np.zeros((len(layers), len(layers)))
-    with Bar(len(layers), "layers", progress) as bar:
+    with Progress(len(layers), "coupling", progress, unit="layers") as bar:
         for column, place in enumerate(layers.values()):
             size = place.stop - place.start
             exact = size <= probes

@@ -10,7 +10,7 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._progress import Bar
+from idmatters_tf._progress import Progress
 from idmatters_tf.curvature._memory import check_fits
 from idmatters_tf.curvature.estimators import Estimate, mean_of
 
@@ -92,7 +92,7 @@ def spectral_density(
     # Several probes share the passes through the data, as long as their bases stay below a gigabyte.
     together = max(1, min(probes, 2**30 // (size * steps * operator.dtype.itemsize)))
     nodes, weights = np.zeros((probes, steps)), np.zeros((probes, steps))
-    with Bar(probes * steps, "spectral density, products", progress) as bar:
+    with Progress(probes * steps, "spectral density", progress, unit="products") as bar:
         for first in range(0, probes, together):
             count = min(together, probes - first)
             signs = rng.integers(0, 2, (size, count)) * 2.0 - 1
@@ -119,7 +119,7 @@ def smoothed(nodes: Floats, weights: Floats, points: int = 400, bandwidth: float
     return SpectralDensity(grid, np.asarray(estimate.value), np.asarray(estimate.standard_error), width, nodes, weights)
 
 
-def _lanczos(operator: Any, starts: Floats, steps: int, bar: Bar) -> tuple[Floats, Floats]:
+def _lanczos(operator: Any, starts: Floats, steps: int, bar: Progress) -> tuple[Floats, Floats]:
     """The tridiagonal matrices of independent Lanczos recurrences.
 
     Args:

@@ -9,7 +9,7 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import one_of, positive_integer
-from idmatters_tf._progress import Bar
+from idmatters_tf._progress import Progress
 from idmatters_tf.curvature._memory import check_fits
 
 ENDS = ("largest", "smallest", "magnitude", "both")
@@ -95,7 +95,7 @@ def top_eigenpairs(
         sums = [given[:, place::k].sum(axis=1) for place in reversed(range(min(k, given.shape[1])))]
     # Beside them a random vector, which finds what the given ones lack.
     block = np.stack([*sums, *rng.normal(size=(k - len(sums) + (start is not None), size))])
-    with Bar(None, "eigenvalues, products", progress) as bar:
+    with Progress(None, "eigenvalues", progress, unit="products") as bar:
         lanczos = _BlockLanczos(operator, block, k, which, rng, bar)
         values, vectors = lanczos.run(tolerance, max_products)
     products = np.asarray(operator @ vectors, np.float64)
@@ -106,7 +106,7 @@ def top_eigenpairs(
 class _BlockLanczos:
     """The Krylov space of a block of vectors: rows of `basis`, and the operator restricted to it."""
 
-    def __init__(self, operator: Any, block: Array, k: int, which: str, rng: np.random.Generator, bar: Bar):
+    def __init__(self, operator: Any, block: Array, k: int, which: str, rng: np.random.Generator, bar: Progress):
         self._operator, self._k, self._which, self._rng, self._bar = operator, k, which, rng, bar
         self._size = operator.shape[0]
         self._wanted = 2 * k if which == "both" else k

@@ -10,7 +10,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._progress import Bar
+from idmatters_tf._progress import Progress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ def trace(operator: Any, products: int = 60, seed: int = 0, progress: bool = Fal
         raise ValueError(f"Argument `products` must be at least 6. Received: products={products}")
     if products >= size:
         total = 0.0
-        with Bar(size, "trace, products", progress) as bar:
+        with Progress(size, "trace", progress, unit="products") as bar:
             for columns, block in _unit_products(operator):
                 total += float(np.einsum("kk->", block[columns].astype(np.float64)))
                 bar.advance(block.shape[1])
@@ -80,7 +80,7 @@ def trace(operator: Any, products: int = 60, seed: int = 0, progress: bool = Fal
     share = products // 3
     rng = np.random.default_rng(seed)
     sketch, probes = (rng.integers(0, 2, (2, size, share)) * 2.0 - 1).astype(operator.dtype)
-    with Bar(3 * share, "trace, products", progress) as bar:
+    with Progress(3 * share, "trace", progress, unit="products") as bar:
         basis, _ = np.linalg.qr(operator @ sketch)
         bar.advance(share)
         exact = np.einsum("pk,pk->", basis, operator @ basis, dtype=np.float64)
@@ -115,7 +115,7 @@ def diagonal(operator: Any, probes: int = 100, seed: int = 0, progress: bool = F
         raise ValueError(f"Argument `probes` must be at least 2. Received: probes={probes}")
     if probes >= size:
         exact = np.empty(size, operator.dtype)
-        with Bar(size, "diagonal, products", progress) as bar:
+        with Progress(size, "diagonal", progress, unit="products") as bar:
             for columns, block in _unit_products(operator):
                 exact[columns] = np.diagonal(block[columns])
                 bar.advance(block.shape[1])
@@ -124,7 +124,7 @@ def diagonal(operator: Any, probes: int = 100, seed: int = 0, progress: bool = F
     mean, squares = np.zeros(size), np.zeros(size)
     chunk = getattr(operator, "chunk", 64)
     done = 0
-    with Bar(probes, "diagonal, products", progress) as bar:
+    with Progress(probes, "diagonal", progress, unit="products") as bar:
         while done < probes:
             count = min(chunk, probes - done)
             signs = (rng.integers(0, 2, (size, count)) * 2.0 - 1).astype(operator.dtype)

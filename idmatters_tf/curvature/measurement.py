@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.callbacks._monitor import write_summary as write
 from idmatters_tf.curvature._rendering import new_figure, pixels
 from idmatters_tf.curvature.density import SpectralDensity, spectral_density
 from idmatters_tf.curvature.eigenpairs import top_eigenpairs
@@ -135,16 +134,3 @@ def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]
 def density_image(measurement: Measurement, step: int) -> NDArray[np.uint8]:
     """`draw_density` of a measurement, with the step and the loss in its title."""
     return draw_density(measurement.density, f"step {step}, loss {measurement.loss:.4g}")
-
-
-def write_summary(writer: Any, step: int, measurement: Measurement, prefix: str = "curvature") -> None:
-    """Writes the numbers as scalars and the density as an image.
-
-    Args:
-        writer: of `tf.summary`.
-        step: of training.
-        measurement: a `Measurement`.
-        prefix: of the tags.
-    """
-    scalars = {f"{prefix}/{name}": value for name, value in measurement.scalars().items()}
-    write(writer, step, scalars, {f"{prefix}/density": density_image(measurement, step)})

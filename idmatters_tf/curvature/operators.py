@@ -13,7 +13,7 @@ import scipy.sparse.linalg
 from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._progress import Bar
+from idmatters_tf._progress import Progress
 from idmatters_tf.curvature._batches import check_batch
 from idmatters_tf.curvature._checks import (
     DifferenceCheck,
@@ -155,7 +155,7 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
     def _columns(self, columns: slice, chunk: int | None, title: str) -> Iterator[tuple[slice, Array]]:
         """The matrix' columns, a chunk at a time: (slice, (P, up to chunk))."""
         chunk = self.chunk if chunk is None else positive_integer("chunk", chunk)
-        with Bar(columns.stop - columns.start, title, self.progress) as bar:
+        with Progress(columns.stop - columns.start, title, self.progress, unit="columns") as bar:
             for start in range(columns.start, columns.stop, chunk):
                 stop = min(start + chunk, columns.stop)
                 # The last chunk has the size of the others, so that it needs no trace of its own.

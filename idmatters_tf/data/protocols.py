@@ -1,6 +1,7 @@
 """What training code uses of a data set and of its batches, in memory or streamed.
 
 DataSet                 `images.ImageData`, `imagenet.StreamedImageData`
+BatchSource             `TrainBatchSource`, and `idmatters_tf.callbacks.Batches`, the training data of a `fit`
 TrainBatchSource        `batches.TrainBatches`, `streams.StreamTrainBatches`
 EvaluationBatchSource   `batches.EvaluationBatches`, `streams.StreamEvaluationBatches`
 
@@ -9,7 +10,7 @@ Any object with these methods can be trained on. Importing this module needs no 
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -67,8 +68,21 @@ class DataSet(Protocol):
         ...
 
 
-class TrainBatchSource(Protocol):
-    """Batches as a function of (seed, step)."""
+class BatchSource(Protocol):
+    """Batches that are a function of the step.
+
+    A step has the same batch in any order of calls and in any process, so that training can go on at any step with the
+    batches of an uninterrupted run. Random numbers are drawn from the step, as in
+    `numpy.random.default_rng((seed, step))`.
+    """
+
+    def batch(self, step: int) -> Any:
+        """The batch of a step, the number of batches before it since the beginning of training, over all epochs."""
+        ...
+
+
+class TrainBatchSource(BatchSource, Protocol):
+    """Batches of images, of which replicas and workers take their parts."""
 
     def indices(self, positions: "tf.Tensor") -> "tf.Tensor":
         """The image at each position of the endless sequence."""

@@ -10,7 +10,7 @@ from idmatters_tf.isometry.measurement import Isometry, draw_distances, measure
 
 
 class IsometryMonitor(Monitor[Isometry]):
-    """Measures how near the identity each block is, every so many epochs, and before the first one.
+    """Measures how near the identity each block is, every so many epochs or steps, and before the first.
 
     TensorBoard shows ||J - I|| and the extreme singular values of each block (`isometry_distance/BLOCK` and so on,
     means over the inputs), the model's from input to output, and an image of block number against ||J - I||, now and at
@@ -20,13 +20,13 @@ class IsometryMonitor(Monitor[Isometry]):
         inputs: a handful of inputs, as the model takes them, without labels; a measurement costs about 100 products
             for each block and input, see `idmatters_tf.isometry.measure`.
         blocks: see `idmatters_tf.isometry.find_blocks`; the model's residual blocks if None.
-        every: epochs between measurements.
+        every: epochs between measurements, or steps, as in "100 steps".
         log_dir: of TensorBoard's files (written by TensorFlow); none are written if None.
         training: how the model is called when it is measured, see `idmatters_tf.isometry.block_distances`.
         measure_options: a dict for `idmatters_tf.isometry.measure`, e.g. {"end_to_end": False}.
 
     Attributes:
-        measurements: by the number of epochs done, `Isometry`.
+        measurements: by the number of epochs or steps done, `Isometry`.
     """
 
     prefix = "isometry"
@@ -35,7 +35,7 @@ class IsometryMonitor(Monitor[Isometry]):
         self,
         inputs: Any,
         blocks: Any = None,
-        every: int = 1,
+        every: int | str = 1,
         log_dir: Any = None,
         training: bool = False,
         measure_options: dict[str, Any] | None = None,
@@ -60,7 +60,7 @@ class IsometryMonitor(Monitor[Isometry]):
                     found[f"{self.prefix}_{kind}/{name}"] = value
         return found
 
-    def images(self, measured: Isometry, epoch: int) -> dict[str, NDArray[np.uint8]]:
-        first = min(self.measurements)
-        curves = {f"epoch {done}": self.measurements[done].distances() for done in sorted({first, epoch})}
+    def images(self, measured: Isometry, number: int) -> dict[str, NDArray[np.uint8]]:
+        numbers = sorted({min(self.measurements), number})
+        curves = {f"{self.unit} {each}": self.measurements[each].distances() for each in numbers}
         return {f"{self.prefix}/distances": draw_distances(curves)}

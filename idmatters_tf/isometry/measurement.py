@@ -10,7 +10,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from idmatters_tf._progress import Bar
+from idmatters_tf._progress import Progress
 from idmatters_tf.curvature.estimators import trace
 from idmatters_tf.isometry.blocks import Block, find_blocks
 from idmatters_tf.isometry.jacobian import BlockAtInputs, JacobianOperator, blocks_at_inputs, whole_at_inputs
@@ -115,7 +115,7 @@ def block_distances(
         ValueError: see `find_blocks`; and inputs of whole numbers.
     """
     found = {}
-    with Bar(len(find_blocks(model, blocks)), "distances, blocks", progress) as bar:
+    with Progress(len(find_blocks(model, blocks)), "distances", progress, unit="blocks") as bar:
         for at in blocks_at_inputs(model, inputs, blocks, training):
             found[_name(at)] = np.array([_distance(at.block, jacobian, tolerance, seed) for jacobian in at.jacobians()])
             bar.advance()
@@ -149,7 +149,7 @@ def measure(
     """
     found: dict[str, BlockIsometry] = {}
     count = len(find_blocks(model, blocks))
-    with Bar(count + bool(end_to_end), "isometry, blocks", progress) as bar:
+    with Progress(count + bool(end_to_end), "isometry", progress, unit="blocks") as bar:
         for at in blocks_at_inputs(model, inputs, blocks, training):
             rows = [_measured(at.block, jacobian, tolerance, products, seed) for jacobian in at.jacobians()]
             distance, relative, largest, smallest, exact = (np.array(column) for column in zip(*rows, strict=True))

@@ -112,7 +112,7 @@ def test_stopped_and_started_anew(tmp_path):
     assert bool(differing) == (keras.backend.backend() == "tensorflow")
     assert_same(stopped(tmp_path / "stopped", (1, 4), (2, 6)), whole)
     several = {"tensorflow": r"2 CPUs \(MirroredStrategy\)", "jax": r"2 CPUs \(DataParallel, batch 2\)"}
-    with pytest.raises(ValueError, match=f"set of devices was {several[keras.backend.backend()]}, now one device"):
+    with pytest.raises(ValueError, match=f"set of devices was '{several[keras.backend.backend()]}', now 'one device'"):
         train(tmp_path / "stopped", scope=contextlib.nullcontext)
 
 

@@ -353,6 +353,31 @@ def test_nothing_else_changes(tmp_path):
     assert histories[0] == histories[1]
 
 
+def test_the_progress_bar_of_a_resumed_epoch(tmp_path):
+    """It goes on where the epoch was left, and its time per step is that of this process."""
+
+    def shown(kill=None):
+        logger, found = keras.callbacks.ProgbarLogger(), []
+
+        def on_step(batch, logs):
+            two_seconds_later = logger.progbar._start + 2
+            found.append((logger.seen, logger.progbar._estimate_step_duration(logger.seen, two_seconds_later)))
+            if batch == kill:
+                raise Killed
+
+        model = keras.Sequential([keras.Input((6, 6, 1)), *dense()])
+        model.compile(**with_loss(keras.optimizers.SGD(0.01)))
+        callbacks = [logger, keras.callbacks.LambdaCallback(on_train_batch_end=on_step), ExactResume(tmp_path, every=5)]
+        model.fit(ArrayBatches(*data(), batch_size=BATCH), verbose=0, callbacks=callbacks)
+        return found
+
+    with pytest.raises(Killed):
+        shown(kill=5)
+    resumed = shown()
+    assert [step for step, _ in resumed] == [6, 7, 8]
+    assert resumed[0][1] == pytest.approx(2)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_two_optimizers_survive_sigkill(tmp_path):
     """The classifier's kills are among `tests.faults`."""

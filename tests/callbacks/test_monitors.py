@@ -60,6 +60,23 @@ def test_all_of_them_in_one_fit(tmp_path):
             np.testing.assert_equal(dataclasses.asdict(monitor.measurements[epoch]), dataclasses.asdict(values))
 
 
+@pytest.mark.parametrize(("together", "seen"), [(1, [0, 3, 6]), (2, [0, 4, 6])])
+def test_measurements_every_so_many_steps(tmp_path, together, seen):
+    x = rng.normal(size=(20, 4)).astype("float32")
+    model, twin = linear_network(), linear_network()
+    twin.set_weights(model.get_weights())
+    for each in (model, twin):
+        each.compile(keras.optimizers.SGD(0.01), "mse", steps_per_execution=together)
+    monitor = BlockNorms(every="3 steps", log_dir=tmp_path)
+    given = {"batch_size": 5, "shuffle": False, "verbose": 0}
+    history = model.fit(x, -x, epochs=2, callbacks=[monitor], **given).history
+    assert list(monitor.measurements) == tags(tmp_path)["norms/tau"] == seen
+    # The newest one of each epoch of four steps.
+    assert history["norms_tau"] == [monitor.measurements[number].tau for number in seen[1:]]
+    twin.fit(x[: 5 * seen[1]], -x[: 5 * seen[1]], **given)
+    assert monitor.measurements[seen[1]].tau == pytest.approx(linear.tensor_norm(weights_of(twin)[:, 0]), rel=1e-5)
+
+
 def test_leaving_the_ball_is_seen():
     model = linear_network(0.9, 1)
     x = np.eye(4, dtype="float32")
@@ -142,6 +159,8 @@ def test_refused():
     for make in (BlockNorms, lambda every: IsometryMonitor(np.zeros((1, 4)), every=every)):
         with pytest.raises(ValueError, match="`every` must be a positive"):
             make(every=0)
+        with pytest.raises(ValueError, match="`every` must be a positive integer. Received: every='3 batches'"):
+            make(every="3 batches")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="BlockNorms needs a model with ResidualConv2D"):

@@ -171,7 +171,7 @@ def test_strategies_of_several_machines():
 def test_earlier_checkpoints_are_of_one_device():
     saved = {"format": _saved_run.FORMAT, "identity": {}}
     _saved_run.check_identity(pathlib.Path(), saved, {"the set of devices": "one device"})
-    with pytest.raises(ValueError, match="the set of devices was one device, now 2 CPUs"):
+    with pytest.raises(ValueError, match="the set of devices was 'one device', now '2 CPUs"):
         _saved_run.check_identity(pathlib.Path(), saved, {"the set of devices": "2 CPUs (MirroredStrategy)"})
 
 
@@ -182,7 +182,7 @@ def test_earlier_checkpoints_are_of_one_device():
         ([], {"data": arrays(batch_size=4)}, "steps_per_epoch was 4, now 2"),
         ([], {"units": 2}, r"another model: .*kernel \(3, 1\) float32 of the model has become .*kernel \(3, 2\)"),
         ([], {"optimizer": keras.optimizers.SGD(momentum=0.5)}, "of the optimizer is new"),
-        ([], {"optimizer": "adam"}, "the optimizer was SGD, now Adam"),
+        ([], {"optimizer": "adam"}, "the optimizer was 'SGD', now 'Adam'"),
         (
             [keras.callbacks.EarlyStopping("loss")],
             {"initial_epoch": 2, "epochs": 3},

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from idmatters_tf import _environment
+from idmatters_tf._arguments import abbreviate
 from tests.faults.bench import Bench
 from tests.faults.tally import Tally
 from trainers import cifar, imagenet, report
@@ -25,7 +26,6 @@ from trainers.card.__main__ import describe, read
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import Option, as_dict, options_of
 from trainers.cli.startup import explained
-from trainers.cli.text import abbreviate
 from trainers.expressivity.__main__ import _trained
 from trainers.reporting.curves import chart
 from trainers.reproduce.__main__ import _circumstances

@@ -49,8 +49,8 @@ def test_a_checkpoint_of_another_run_is_refused(mixed, tmp_path, command):
     assert ended.returncode == 2
     for expected in (
         "step-00000006 is a checkpoint of another run: ",
-        "seed is 1 there and 0 here",
-        "learning_rate is 0.05 there and 0.1 here",
+        "seed was 1, now 0",
+        "learning_rate was 0.05, now 0.1",
     ):
         assert expected in ended.stderr
     assert "metrics.jsonl" not in ended.stderr

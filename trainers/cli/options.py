@@ -9,7 +9,7 @@ import typing
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from trainers.cli.text import abbreviate
+from idmatters_tf._arguments import abbreviate
 
 S = typing.TypeVar("S")
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text in UTF-8 that is not empty"}

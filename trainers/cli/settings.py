@@ -45,9 +45,9 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from idmatters_tf._arguments import abbreviate
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.options import Option, group, one_of, options, options_of, setting
-from trainers.cli.text import abbreviate
 
 __all__ = [
     "Option",

@@ -1,4 +1,4 @@
-"""Text that is safe to print: escaped control characters, abbreviated values, quoted commands."""
+"""Text that is safe to print: escaped control characters, quoted commands."""
 
 import os
 import pathlib
@@ -23,16 +23,6 @@ def escape_controls(text: str, keep: str = "") -> str:
 def as_text(name: str) -> str:
     r"""Return a name from the file system as Unicode text, bytes that are not UTF-8 as `\xff`."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-
-
-def abbreviate(value: Any, most: int = 200) -> str:
-    """Return `repr(value)`, without its middle where that is long."""
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):
-        # Deeply nested, or a whole number of more than 4,300 digits.
-        return f"a very long {type(value).__name__}"
-    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 4 :]}"
 
 
 def join_command(words: Iterable[Any]) -> str:

@@ -181,13 +181,12 @@ class StreamedSource(Source["StreamedImageData"]):
 
 
 def _without_broken(data: "StreamedImageData") -> "StreamedImageData":
-    from trainers.run.progress import Progress
-
     import_tensorflow()
+    from idmatters_tf._progress import Progress
     from idmatters_tf.data.streams import broken
 
     def find(images):
-        with Progress(len(images) // 100, "looking for broken images", unit="hundreds", leave=False) as progress:
+        with Progress(len(images) // 100, "looking for broken images", unit="hundreds", delay=0) as progress:
             bad = broken(images, advance=progress.advance)
         for place in bad[:10]:
             say(f"left out: {images.where(place)}")

@@ -1,6 +1,6 @@
 """Progress bars as a progress callback."""
 
-from trainers.run.progress import Progress
+from idmatters_tf._progress import Progress
 
 
 class Bars:
@@ -23,9 +23,8 @@ class Bars:
     def __call__(self, stage: str, done: int, total: int) -> None:
         if self._bar is None or self._bar.title != stage:
             self._close()
-            self._bar = Progress(total, stage, unit=self._unit)
+            self._bar = Progress(total, stage, unit=self._unit, delay=0, leave=True)
         self._bar.advance(done - self._bar.done)
-        self._bar.show()
 
     def _close(self) -> None:
         if self._bar is not None:

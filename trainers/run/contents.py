@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from trainers.cli.text import abbreviate
+from idmatters_tf._arguments import abbreviate
 
 # Numbers in records and results. A diverging run has losses and norms that are not finite.
 _FINITE = ("seconds", "learning_rate", "images_per_second", "best_step", "steps", "parameters")

@@ -18,15 +18,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from idmatters_tf import _environment
+from idmatters_tf._arguments import abbreviate
 from idmatters_tf._checkpointing import checkpoint_path, saved_steps
 from idmatters_tf._locking import check_held
 from idmatters_tf._ownership import check_folder, check_replaceable, open_regular, remove_own
 from idmatters_tf._replacing import remove_unfinished, write_atomically
+from idmatters_tf._run_description import differences, environment_warning
 from trainers.cli.arguments import UsageError
 from trainers.cli.reading import read_json
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import say, say_nothing
-from trainers.cli.text import abbreviate, as_text
+from trainers.cli.text import as_text
 from trainers.run.contents import check_config, check_result
 from trainers.run.records import encode, read
 
@@ -209,11 +211,7 @@ class Run:
             free: names of the settings that may differ; by default, those that say where the data are.
         """
         before: Mapping[str, Any] = self.config()["settings"] if saved is None else saved
-        differing = [
-            f"{name} was {abbreviate(before.get(name))}, now {abbreviate(value)}"
-            for name, value in settings.items()
-            if name not in free and before.get(name) != value
-        ]
+        differing = differences(before, settings, [name for name in settings if name not in free])
         if differing:
             raise UsageError(
                 f"{self.path} holds a run with other settings: {'; '.join(differing)}. Use the same settings to go on "
@@ -250,9 +248,9 @@ class Run:
                     f"the checksums differ. The same images in another order count as other data."
                 )
             now = {"versions": _environment.versions(), "numerics": numerics or {}}
-            different = _environment.differences(config, now) if self.writes else []
-            if different:
-                say(f"{'; '.join(different)}: results will differ by rounding from those of an uninterrupted run")
+            warning = environment_warning(config, now)
+            if warning is not None and self.writes:
+                say(warning)
             return
         if not self.writes:
             return

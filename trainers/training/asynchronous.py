@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf._progress import Progress
 from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
 from trainers.cli.arguments import RunError
 from trainers.cluster.client import ClusterClient
 from trainers.cluster.strategy import distribute
-from trainers.run.progress import Progress
 from trainers.run.signals import SignalHandler
 from trainers.training.learner import Learner
 from trainers.training.session import Callback, Session
@@ -62,7 +62,7 @@ class AsynchronousTrainer:
         numbers = [tf.constant(number, tf.int64) for number in range(batches.steps)]
         scheduled = [self._coordinator.schedule(sums_of_batch, args=(number,)) for number in numbers]
         sums = np.zeros(4)
-        with Progress(batches.steps, "evaluating", progress, unit="batches", leave=False) as bar:
+        with Progress(batches.steps, "evaluating", progress, unit="batches", delay=0) as bar:
             for part in scheduled:
                 between()
                 sums += part.fetch()

@@ -32,6 +32,7 @@ from idmatters_tf._checkpointing import (
 )
 from idmatters_tf._locking import check_held
 from idmatters_tf._replacing import remove_unfinished
+from idmatters_tf._run_description import other_run
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.reading import read_json
 from trainers.run.records import encode, read
@@ -245,16 +246,9 @@ def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> No
         saved = {name: value for name, value in upgraded(recorded).items() if name in recorded}
     except (ValueError, TypeError, AttributeError):
         saved = {IDENTITY: "unreadable"}
-    differing = [
-        f"{name} is {value!r} there and {identity.get(name)!r} here"
-        for name, value in saved.items()
-        if name not in identity or identity[name] != value
-    ]
-    if differing:
-        raise UsageError(
-            f"{path} is a checkpoint of another run: {'; '.join(differing)}. Move it back to the run that it was "
-            f"copied from, or remove it."
-        )
+    error = other_run(path, saved, identity)
+    if error is not None:
+        raise UsageError(f"{error} Move it back to the run that it was copied from, or remove it.")
 
 
 def _read(checkpoint, path):

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf._progress import Progress
 from idmatters_tf.data.protocols import EvaluationBatchSource
 from trainers.cli.arguments import RunError
 from trainers.cluster.join import Alone, Cluster
 from trainers.run.events import BEST, Events
 from trainers.run.folder import Run
-from trainers.run.progress import Progress
 from trainers.run.signals import SignalHandler
 from trainers.training.checkpoints import Checkpoints
 from trainers.training.learner import Learner
@@ -94,7 +94,7 @@ class Session:
         """Starts the clock and the progress bar. Returns the number of updates made so far."""
         done = int(self.trainer.learner.step.numpy())
         self._began = time.monotonic()
-        self.progress = Progress(self.steps, "training", self.run.writes, done=done)
+        self.progress = Progress(self.steps, "training", self.run.writes, done=done, delay=0, leave=True)
         return done
 
     def seconds(self) -> float:
@@ -104,7 +104,7 @@ class Session:
     def add(self, result: tf.Tensor) -> None:
         """Takes what an update returned; read only when it is logged, so that the devices need not wait."""
         self._pending.append(result)
-        self.progress.advance()
+        self.progress.advance(text=None)
 
     def spent(self, seconds: float) -> None:
         """Counts the time that updates took, for the images per second."""
@@ -136,7 +136,7 @@ class Session:
         }
         self.run.record(kind="train", step=step, seconds=self.seconds(), **record)
         self.events.record(step, "train", record)
-        self.progress.show(f"loss {loss:.4f} error {100 * error:.1f} % {images_per_second:.0f} images/s")
+        self.progress.advance(0, f"loss {loss:.4f} error {100 * error:.1f} % {images_per_second:.0f} images/s")
         self._pending, self._window_seconds = [], 0.0
 
     def evaluation_is_due(self, step: int) -> bool:

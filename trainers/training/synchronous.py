@@ -1,4 +1,15 @@
-"""Synchronous training on tf.distribute's public API: all replicas make each update together."""
+"""Synchronous training on tf.distribute's public API: all replicas make each update together.
+
+`keras.Model.fit` does not take the place of this loop on one machine: several workers would still need the loop, since
+`fit` fails under `MultiWorkerMirroredStrategy` (keras issue 20585, seen with Keras 3.15.1), and its bits are others.
+
+- Gradients, float32 sums of the loss and a request to stop take one all-reduce here. `fit` reduces the gradients in the
+  optimizer, and has no means by which all workers stop after the same step.
+- The rate, weight averages, mixup and the numbers of dropout are functions of the step here. In `fit` layers draw
+  from states of their own, and the optimizer counts iterations.
+- Each size of training images has a trace here. Evaluation counts each image once on any number of replicas.
+- `fit` is not faster: for a small network on two CPU cores both make the same number of steps per second.
+"""
 
 import signal
 import time
@@ -8,9 +19,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf._progress import Progress
 from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
 from trainers.cluster.strategy import distribute
-from trainers.run.progress import Progress
 from trainers.run.signals import SignalHandler
 from trainers.training.learner import Learner
 from trainers.training.session import Callback, Session
@@ -77,12 +88,11 @@ class SynchronousTrainer:
         """
         iterator = iter(distribute(self.learner.strategy, batches.dataset))
         sums = np.zeros(4)
-        with Progress(batches.steps, "evaluating", progress, unit="batches", leave=False) as bar:
+        with Progress(batches.steps, "evaluating", progress, unit="batches", delay=0) as bar:
             for _ in range(batches.steps):
                 between()
                 sums += self._evaluate_batch(iterator, mirror).numpy()
-                bar.advance()
-                bar.show(f"error {100 * sums[1] / max(sums[2], 1):.2f} %")
+                bar.advance(text=f"error {100 * sums[1] / max(sums[2], 1):.2f} %")
         return self.learner.evaluation(sums)
 
     def fit(
@@ -93,7 +103,7 @@ class SynchronousTrainer:
         Args:
             session: what happens between the updates.
             train: the training images.
-            callbacks: called after each step, such as `trainers.training.curvature.CurvatureCallback`.
+            callbacks: called after each step, see `trainers.training.curvature.curvature_callback`.
         """
         first, steps, intervals = session.begin(), session.steps, session.intervals
         due = session.evaluation_is_due(first)

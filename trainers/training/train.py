@@ -173,13 +173,13 @@ def _callbacks(task: Task, learner: Any, run: Run) -> list[Any]:
     if every is None:
         return []
     from trainers.training.build import in_float32
-    from trainers.training.curvature import CurvatureCallback
+    from trainers.training.curvature import curvature_callback
 
-    model = learner.model
+    copy = None
     if task.settings.recipe.precision != "float32":
         with learner.strategy.scope():
-            model = in_float32(task, model, learner.strategy.num_replicas_in_sync)
-    return [CurvatureCallback(learner, model, task.source.examples(count), run, every)]
+            copy = in_float32(task, learner.model, learner.strategy.num_replicas_in_sync)
+    return [curvature_callback(learner, copy, task.source.examples(count), run, every)]
 
 
 @contextlib.contextmanager

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
+from idmatters_tf._arguments import abbreviate
 from trainers.cli.reading import MOST_LEVELS, decode_json, read_json
 from trainers.cli.startup import tell
-from trainers.cli.text import abbreviate, as_text, escape_controls, join_command, program_command
+from trainers.cli.text import as_text, escape_controls, join_command, program_command
 from trainers.launch import child_environment
 
 ODD = [

@@ -6,6 +6,8 @@ import json
 import pytest
 
 from idmatters_tf import _environment
+from idmatters_tf._run_description import environment_warning
+from idmatters_tf.callbacks import _saved_run
 from trainers.run.folder import Run
 
 DATA = {"digest": "1", "origin": "made up"}
@@ -25,17 +27,19 @@ def test_a_resume_under_the_same_conditions_says_nothing(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"threads per operation": 1}, "threads per operation was 2, is 1"),
-        ({"oneDNN": "0"}, "oneDNN was default, is 0"),
-        ({"processor's instructions": ""}, "processor's instructions was avx2 fma, is none"),
-        ({"GPUs": ["H100", "H100"]}, "GPUs was none, is H100 H100"),
+        ({"threads per operation": 1}, "threads per operation was 2, now 1"),
+        ({"oneDNN": "0"}, "oneDNN was 'default', now '0'"),
+        ({"processor's instructions": ""}, "processor's instructions was 'avx2 fma', now ''"),
+        ({"GPUs": ["H100", "H100"]}, "GPUs was [], now ['H100', 'H100']"),
     ],
 )
 def test_a_resume_elsewhere_is_told_what_differs(tmp_path, capsys, changes, message):
     run = Run(tmp_path / "run")
     run.start({}, DATA, "program", HERE)
     run.start({}, DATA, "program", {**HERE, **changes})
-    assert capsys.readouterr().err == f"{message}: results will differ by rounding from those of an uninterrupted run\n"
+    assert (
+        capsys.readouterr().err == f"{message}: results will differ by rounding from those of an uninterrupted run.\n"
+    )
 
 
 def test_a_pre_release_of_keras_is_recorded_and_compared(monkeypatch):
@@ -48,7 +52,9 @@ def test_a_pre_release_of_keras_is_recorded_and_compared(monkeypatch):
     found = _environment.versions()
     assert found["keras-nightly"] == "3.16.0.dev1"
     changed = {"versions": {**found, "keras-nightly": "3.16.0.dev2"}}
-    assert _environment.differences({"versions": found}, changed) == ["keras-nightly was 3.16.0.dev1, is 3.16.0.dev2"]
+    warning = environment_warning({"versions": found}, changed)
+    assert warning is not None
+    assert warning.startswith("keras-nightly was '3.16.0.dev1', now '3.16.0.dev2': results will differ by rounding")
 
 
 def test_other_versions_and_runs_that_say_nothing_of_threads(tmp_path, capsys):
@@ -58,7 +64,13 @@ def test_other_versions_and_runs_that_say_nothing_of_threads(tmp_path, capsys):
     config["versions"]["numpy"] = "1.0"
     run.config_path.write_text(json.dumps(config))
     run.start({}, DATA, "program", HERE)
-    assert "numpy was 1.0, is " in capsys.readouterr().err
+    assert "numpy was '1.0', now " in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_a_fit_is_told_apart_in_the_same_words():
+    saved = {"versions": {"keras": "1.0"}, "numerics": {}}
+    with pytest.warns(UserWarning, match="keras was '1.0', now .*: results will differ by rounding"):
+        _saved_run.warn_of_environment({"environment": saved})
 
 
 def test_threads_are_those_that_were_asked_for_or_those_of_the_processor(monkeypatch):

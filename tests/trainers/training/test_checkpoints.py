@@ -221,9 +221,9 @@ def test_a_checkpoint_of_another_run_is_refused_and_one_of_an_earlier_version_is
     assert other.checkpoints.restore(print) == 1
     assert_same(other, subject)
     for identity, expected in (
-        ({"seed": 1, "rate": 0.1}, "seed is 0 there and 1 here. Move it back"),
-        ({"seed": 1, "rate": 0.2}, "seed is 0 there and 1 here; rate is 0.1 there and 0.2 here"),
-        ({"seed": 0}, "rate is 0.1 there and None here"),
+        ({"seed": 1, "rate": 0.1}, "seed was 0, now 1. Move it back"),
+        ({"seed": 1, "rate": 0.2}, "seed was 0, now 1; rate was 0.1, now 0.2"),
+        ({"seed": 0}, "rate was 0.1, now None"),
     ):
         for folder in (tmp_path, tmp_path / "best"):
             with pytest.raises(UsageError, match=f"{folder}/step-00000001 is a checkpoint of another run: {expected}"):
