@@ -3,8 +3,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# One more than the cores of a small machine: many tests wait for other processes.
-TEST_PROCESSES ?= 3
+# Two more than the cores of a small machine: many tests wait for other processes.
+TEST_PROCESSES ?= 4
 # Tests that have longer variants under --more-faults.
 LONGER := $(shell grep -rl more_faults tests --include='test_*.py')
 
@@ -26,7 +26,7 @@ $(VENV)/installed: setup.cfg pyproject.toml
 train: $(VENV)/installed  ## set up, then train on the built-in data (two minutes, no network needed after set-up)
 	$(BIN)/python -m trainers.cifar --preset quick
 
-test: $(VENV)/installed  ## set up, then run all tests in three processes (TESTS=tests/linear for a part of them)
+test: $(VENV)/installed  ## set up, then run all tests in four processes (TESTS=tests/linear for a part of them)
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder $(TESTS)
 
 faults: $(VENV)/installed  ## 100 SIGKILLs and many other faults; goes on where it was stopped (FAULTS=50 SEED=0 KINDS="kills soak")

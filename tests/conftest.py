@@ -1,5 +1,6 @@
 """Quiet TensorFlow, a fixed Keras backend and float type, and helpers that run the programs as a user would."""
 
+import gc
 import os
 import pathlib
 import signal
@@ -62,6 +63,13 @@ def compiled_jax_programs():
         patch.setenv("JAX_COMPILATION_CACHE_DIR", folder)
         patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
         yield
+
+
+def pytest_collection_finish():
+    """Leave out what has been imported, most of all objects, from each garbage collection of the tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 def pytest_collection_modifyitems(items):

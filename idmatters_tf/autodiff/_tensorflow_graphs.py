@@ -27,7 +27,7 @@ class Traced:
     """
 
     def __init__(self, function: Callable[..., Any]):
-        self.function: Any = tf.function(function)
+        self.function: Any = tf.function(function, autograph=False)
         self._graphs: dict[Any, dict[Shapes, Any]] = {}
         # False once a layer has failed on sizes that are not known, as Keras' UpSampling2D does.
         self._generalizes = True

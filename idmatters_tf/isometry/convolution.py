@@ -1,8 +1,10 @@
 """Convolutions as linear maps between images: products, singular values and the spectral norm."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+import keras
 import numpy as np
 import scipy.sparse.linalg
 from keras import ops
@@ -142,18 +144,14 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
 
     def _gram(self) -> scipy.sparse.linalg.LinearOperator:
         """Return A^T A for zero padding, in float32 by the convolutions of Keras' backend."""
-        kernel = self.kernel.astype(np.float32)
-        (rows, cols), ((top, bottom), (left, right)) = self.size, self._pads
-        options: dict[str, Any] = {"strides": self.strides, "padding": "valid", "data_format": "channels_last"}
+        kernel = ops.convert_to_tensor(self.kernel, dtype="float32")
+        multiply = _gram_function(self.input_shape, self.kernel.shape, self.strides, tuple(self._pads))
 
         def product(vector: Floats) -> Floats:
-            image: Tensor = ops.reshape(ops.convert_to_tensor(vector, dtype="float32"), (1, *self.input_shape))
-            # Padded here, so that the transposed convolution is the exact adjoint for every size and stride.
-            padded = ops.pad(image, [[0, 0], [top, bottom], [left, right], [0, 0]])
-            adjoint: Tensor = ops.conv_transpose(ops.conv(padded, kernel, **options), kernel, **options)
-            inside = np.asarray(ops.convert_to_numpy(adjoint[0, top : top + rows, left : left + cols]), np.float64)
+            adjoint = multiply(ops.convert_to_tensor(vector, dtype="float32"), kernel)
+            inside = np.asarray(ops.convert_to_numpy(adjoint), np.float64)
             # Pixels at the end that no window meets.
-            missing = [(0, rows - inside.shape[0]), (0, cols - inside.shape[1]), (0, 0)]
+            missing = [(0, length - found) for length, found in zip(self.input_shape, inside.shape, strict=True)]
             return np.ravel(np.pad(inside, missing))
 
         return scipy.sparse.linalg.LinearOperator((self.shape[1],) * 2, matvec=product, dtype=np.float64)
@@ -230,3 +228,30 @@ def _padding(size: int, kernel: int, stride: int, padding: str) -> tuple[int, in
     total = max((outputs - 1) * stride + kernel - size, 0)
     # A stride larger than the kernel leaves pixels at the end that no window meets.
     return outputs, total // 2, total - total // 2
+
+
+@functools.lru_cache(maxsize=256)
+def _gram_function(
+    input_shape: tuple[int, ...],
+    kernel_shape: tuple[int, ...],
+    strides: tuple[int, int],
+    pads: tuple[tuple[int, int], ...],
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the function (image as a vector, kernel) -> A^T A image; on TensorFlow a graph, at half of the cost."""
+    (rows, cols, _), ((top, bottom), (left, right)) = input_shape, pads
+    options: dict[str, Any] = {"strides": strides, "padding": "valid", "data_format": "channels_last"}
+
+    def multiply(vector: Tensor, kernel: Tensor) -> Tensor:
+        # Padded here, so that the transposed convolution is the exact adjoint for every size and stride.
+        widths = [[0, 0], [top, bottom], [left, right], [0, 0]]
+        padded: Tensor = ops.pad(ops.reshape(vector, (1, *input_shape)), widths)
+        adjoint: Tensor = ops.conv_transpose(ops.conv(padded, kernel, **options), kernel, **options)
+        return adjoint[0, top : top + rows, left : left + cols]
+
+    if keras.backend.backend() != "tensorflow":
+        return multiply
+    import tensorflow as tf
+
+    shapes = (int(np.prod(input_shape)),), kernel_shape
+    specifications = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
+    return tf.function(multiply, autograph=False).get_concrete_function(*specifications)

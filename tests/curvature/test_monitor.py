@@ -164,13 +164,13 @@ strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 kinds = {"labels and L2": HessianOperator, "convolution": GaussNewtonOperator, "squares": FisherOperator}
 for name, kind in kinds.items():
     model, loss, data = cases.case(name)
-    expected = kind(model, loss, data, batch_size=3, check=False)
+    expected = kind(model, loss, data, batch_size=5, check=False)
     vectors = np.random.default_rng(0).normal(size=(expected.shape[0], 2))
     with strategy.scope():
         mirrored, _, _ = cases.case(name)
         mirrored.set_weights(model.get_weights())
         # The last batch has one example, fewer than there are replicas.
-        operator = kind(mirrored, loss, data, batch_size=3, check=name == "squares")
+        operator = kind(mirrored, loss, data, batch_size=5, check=name == "squares")
     np.testing.assert_allclose(operator @ vectors, expected @ vectors, rtol=1e-10, atol=1e-12)
 print("the same on two replicas")
 """

@@ -14,7 +14,7 @@ from trainers import cifar
 from trainers.run.folder import EXPORTED_FILES, EXPORTED_FOLDERS, FILES, FOLDERS
 
 TINY = "--dataset shapes --train-images 64 --test-images 48 --batch-size 8 --steps 6 --drop-steps 4 --evaluate-every 2 "
-TINY += "--checkpoint-every 2 --blocks 1 --stem 8 --widths 8 16 32 --learning-rate 0.1 --clip-norm 1 --no-download"
+TINY += "--checkpoint-every 2 --blocks 1 --stem 4 --widths 4 8 --learning-rate 0.1 --clip-norm 1 --no-download"
 
 
 @pytest.fixture(scope="module")

@@ -78,6 +78,7 @@ def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_ou
     arguments = ["--workers", 2, "--", "imagenet", *short, "--skip-broken", "--out", tmp_path / "two"]
     two = program("trainers.launch", *arguments)
     assert two.returncode == 0, two.stdout
+    assert "[worker 0] convergence plot" in two.stdout
     expected, got = tensors(tmp_path / "one"), tensors(tmp_path / "two")
     for name, value in expected.items():
         if value.dtype == np.float32:
