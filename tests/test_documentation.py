@@ -299,7 +299,9 @@ def test_scripts_of_the_page_on_resume(backend, tmp_path):
     if backend == "jax":
         pytest.importorskip("jax")
         pytest.importorskip("grain")
-    scripts = [each for each in python_blocks(ROOT / "docs/resume.md") if ("import grain" in each) == (backend == "jax")]
+    scripts = [
+        each for each in python_blocks(ROOT / "docs/resume.md") if ("import grain" in each) == (backend == "jax")
+    ]
     assert scripts
     steps = [["python", RESUME]]
     for number, script in enumerate(scripts):

@@ -46,7 +46,7 @@ class ExactResume(keras.callbacks.Callback):
 
     Saved are: the variables of the model, of all optimizers found on it (slots, loss scale, moving averages,
     accumulated gradients; see `idmatters_tf.callbacks._model_parts.find_optimizers`) and of its metrics, also in the
-    middle of an epoch; the generators of dropout and augmentation layers, and `tf.random.Generator`s found like
+    middle of an epoch; the generators of dropout and augmentation layers, and `tf.random.Generator` objects found like
     optimizers; the global generators of Python, NumPy and Keras; the position in the data; the history; and what the
     other callbacks remember, see `idmatters_tf.callbacks._callback_states`. What cannot be restored is refused when
     training begins, or at the latest when the first checkpoint is saved. It works on TensorFlow, also under
