@@ -17,8 +17,7 @@ Measured = TypeVar("Measured")
 class Monitor(keras.callbacks.Callback, Generic[Measured]):
     """Measures the model every so many epochs or steps of `fit`, and before the first one.
 
-    A sub-class defines the measurement, and the numbers and images of it that are shown. A training loop without `fit`
-    calls `set_model(model)` and `on_train_begin()` once, and then `record(number)`.
+    A training loop without `fit` calls `set_model(model)` and `on_train_begin()` once, and then `record(number)`.
 
     Args:
         every: epochs between measurements, or steps, as in "100 steps".
@@ -128,14 +127,7 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
 def write_summary(
     writer: Any, step: int, scalars: Mapping[str, float], images: Mapping[str, NDArray[np.uint8]] | None = None
 ) -> None:
-    """Writes scalars and images to TensorBoard's files.
-
-    Args:
-        writer: of `tf.summary`.
-        step: of training.
-        scalars: by tag.
-        images: by tag, uint8, (rows, columns, channels).
-    """
+    """Write scalars and images, uint8 (rows, columns, channels), by their tags with a writer of `tf.summary`."""
     import tensorflow as tf
 
     with writer.as_default(step=step):
