@@ -42,7 +42,9 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
             import tensorflow as tf
 
             self._writer = tf.summary.create_file_writer(str(log_dir))
-        self._begins, self._epoch, self._steps_per_execution = False, 0, 1
+        self._begins, self._steps_per_execution = False, 1
+        # Steps in an epoch, and those before the current one.
+        self._steps = self._before = 0
         # Numbers for the `logs` of this epoch.
         self._numbers: dict[str, float] = {}
         self.measurements: dict[int, Measured] = {}
@@ -74,22 +76,23 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
         self._begins, self._steps_per_execution = True, getattr(self.model, "steps_per_execution", 1)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch = epoch
-        if self.unit == "step" and not self.params["steps"]:
+        self._steps = (self.params or {}).get("steps") or 0
+        self._before = epoch * self._steps
+        if self.unit == "step" and not self._steps:
             raise ValueError("`every` in steps needs data of known length. Pass `steps_per_epoch` to `fit`.")
         # Not when training begins: only an epoch knows `initial_epoch`.
         if self._begins:
             self._begins = False
-            self.record(epoch if self.unit == "epoch" else epoch * self.params["steps"])
+            self.record(epoch if self.unit == "epoch" else self._before)
             self._numbers = {}
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.unit == "epoch":
             return
         # The last execution may reach beyond the epoch.
-        first, steps = self._epoch * self.params["steps"], min(batch + 1, self.params["steps"])
-        if (first + steps) // self._every > (first + batch + 1 - self._steps_per_execution) // self._every:
-            self.record(first + steps)
+        done, last = self._before + min(batch + 1, self._steps), self._before + batch + 1 - self._steps_per_execution
+        if done // self._every > last // self._every:
+            self.record(done)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self.unit == "epoch" and (epoch + 1) % self._every == 0:
