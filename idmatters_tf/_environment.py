@@ -29,14 +29,11 @@ def version_of(package: str) -> str | None:
 
 
 def numerics(backend: str = "tensorflow") -> dict[str, Any]:
-    """Return the threads, libraries and devices of this process as JSON values.
-
-    Args:
-        backend: "tensorflow" or "jax", which is imported. XLA on the CPU takes as many threads as there are cores.
-    """
+    """Return the threads, libraries and devices of this process as JSON values; imports the backend."""
     if backend == "jax":
         import jax
 
+        # XLA on the CPU takes as many threads as there are cores.
         return {
             "cores": cores(),
             "XLA_FLAGS": os.environ.get("XLA_FLAGS", "default"),

@@ -1,5 +1,6 @@
 """Progress on standard error: a bar on a terminal or in a notebook, a line now and then in a log file."""
 
+import contextlib
 import sys
 import time
 
@@ -9,7 +10,7 @@ import tqdm
 _LINE_SECONDS = 10.0
 
 
-class Progress:
+class Progress(contextlib.AbstractContextManager["Progress"]):
     """Context manager that shows the progress of some work on standard error.
 
     Args:
@@ -46,9 +47,6 @@ class Progress:
             options = {"initial": done, "unit": f" {unit}", "delay": delay, "leave": leave}
             self._bar = tqdm.tqdm(total=total, desc=title, dynamic_ncols=True, **options)
 
-    def __enter__(self) -> "Progress":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -57,8 +55,7 @@ class Progress:
 
         Args:
             units: number of units.
-            text: measurements to show beside the bar or in the next line due. None leaves the bar's text and prints no
-                line.
+            text: measurements to show beside the bar or in the line due. None keeps the bar's, and prints no line.
         """
         self.done += units
         if self._bar is not None:
@@ -67,18 +64,16 @@ class Progress:
             self._bar.update(units)
         elif self._progress and text is not None and time.monotonic() - self._last_line >= _LINE_SECONDS:
             self._last_line = time.monotonic()
-            if self.total is None:
-                done, left = f"{self.done} {self._unit}", ""
-            else:
-                done, left = f"{self.done}/{self.total}", f", {self._time_left(self.total)} left"
-            print(" ".join(filter(None, (self.title, done, text))) + left, file=sys.stderr, flush=True)
+            done = f"{self.done} {self._unit}" if self.total is None else f"{self.done}/{self.total}"
+            line = " ".join(filter(None, (self.title, done, text)))
+            print(f"{line}{self._time_left()}", file=sys.stderr, flush=True)
 
-    def _time_left(self, total):
+    def _time_left(self):
         done = self.done - self._started_at
-        if not done:
-            return "?"
-        seconds = int((time.monotonic() - self._started) / done * (total - self.done))
-        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        if self.total is None or not done:
+            return ""
+        seconds = int((time.monotonic() - self._started) / done * (self.total - self.done))
+        return f", {seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
 
     def say(self, text: str) -> None:
         """Print a line without disturbing the bar."""

@@ -4,8 +4,6 @@ identity      JSON values by name that determine the results: a checkpoint with 
 environment   versions of packages, threads and devices, see `_environment`: other values change the results by rounding
 position      the number of steps done: in the name of a checkpoint's folder, see `_checkpointing`
 records       the measurements so far: in each checkpoint, and a resumed run goes back to them
-
-Keras and TensorFlow are not imported here.
 """
 
 import os
@@ -33,22 +31,18 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterabl
 
 
 def other_run(path: str | os.PathLike, saved: Mapping[str, Any], identity: Mapping[str, Any]) -> str | None:
-    """Return a sentence that names the differences if a checkpoint is one of another run, else None.
+    """Return a sentence that names the differences if the identity in a checkpoint is that of another run, else None.
 
-    Args:
-        path: folder of the checkpoint.
-        saved: the identity in the checkpoint. Values that an earlier version did not save are not compared.
-        identity: the identity of the current run.
+    Values that an earlier version did not save are not compared.
     """
     found = differences(saved, identity)
     return f"{path} is a checkpoint of another run: {'; '.join(found)}." if found else None
 
 
 def environment_warning(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return a sentence that names the differences of two environments that change results by rounding, else None.
+    """Return a sentence that names the differences of two environments, see `_environment`, else None.
 
-    Args:
-        saved, now: `{"versions": ..., "numerics": ...}`, see `_environment`. A part that is missing is not compared.
+    A part that was not saved is not compared.
     """
     found = []
     for part, names in (("versions", _COMPUTING), ("numerics", now.get("numerics", ()))):

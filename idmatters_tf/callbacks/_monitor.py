@@ -17,8 +17,7 @@ Measured = TypeVar("Measured")
 class Monitor(keras.callbacks.Callback, Generic[Measured]):
     """Measures the model every so many epochs or steps of `fit`, and before the first one.
 
-    A sub-class defines the measurement, and the numbers and images of it that are shown. A training loop without `fit`
-    calls `set_model(model)` and `on_train_begin()` once, and then `record(number)`.
+    A training loop without `fit` calls `set_model(model)` and `on_train_begin()` once, and then `record(number)`.
 
     Args:
         every: epochs between measurements, or steps, as in "100 steps".
@@ -43,7 +42,9 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
             import tensorflow as tf
 
             self._writer = tf.summary.create_file_writer(str(log_dir))
-        self._begins, self._epoch, self._steps_per_execution = False, 0, 1
+        self._begins, self._steps_per_execution = False, 1
+        # Steps in an epoch, and those before the current one.
+        self._steps = self._before = 0
         # Numbers for the `logs` of this epoch.
         self._numbers: dict[str, float] = {}
         self.measurements: dict[int, Measured] = {}
@@ -75,22 +76,23 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
         self._begins, self._steps_per_execution = True, getattr(self.model, "steps_per_execution", 1)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch = epoch
-        if self.unit == "step" and not self.params["steps"]:
+        self._steps = (self.params or {}).get("steps") or 0
+        self._before = epoch * self._steps
+        if self.unit == "step" and not self._steps:
             raise ValueError("`every` in steps needs data of known length. Pass `steps_per_epoch` to `fit`.")
         # Not when training begins: only an epoch knows `initial_epoch`.
         if self._begins:
             self._begins = False
-            self.record(epoch if self.unit == "epoch" else epoch * self.params["steps"])
+            self.record(epoch if self.unit == "epoch" else self._before)
             self._numbers = {}
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.unit == "epoch":
             return
         # The last execution may reach beyond the epoch.
-        first, steps = self._epoch * self.params["steps"], min(batch + 1, self.params["steps"])
-        if (first + steps) // self._every > (first + batch + 1 - self._steps_per_execution) // self._every:
-            self.record(first + steps)
+        done, last = self._before + min(batch + 1, self._steps), self._before + batch + 1 - self._steps_per_execution
+        if done // self._every > last // self._every:
+            self.record(done)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self.unit == "epoch" and (epoch + 1) % self._every == 0:
@@ -128,14 +130,7 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
 def write_summary(
     writer: Any, step: int, scalars: Mapping[str, float], images: Mapping[str, NDArray[np.uint8]] | None = None
 ) -> None:
-    """Writes scalars and images to TensorBoard's files.
-
-    Args:
-        writer: of `tf.summary`.
-        step: of training.
-        scalars: by tag.
-        images: by tag, uint8, (rows, columns, channels).
-    """
+    """Write scalars and images, uint8 (rows, columns, channels), by their tags with a writer of `tf.summary`."""
     import tensorflow as tf
 
     with writer.as_default(step=step):

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Batches(keras.utils.PyDataset):
     """Training data for `fit` that `ExactResume` can enter at any batch.
 
-    A sub-class gives `batch(step)`, see `idmatters_tf.data.protocols.BatchSource`. `ExactResume` tells it where an
-    epoch begins; without that callback, and in `evaluate` and `predict`, each epoch has the batches of the first one,
-    since Keras does not tell its data which epoch it is.
+    A sub-class gives `batch(step)`. `ExactResume` tells it where an epoch begins; without that callback, and in
+    `evaluate` and `predict`, each epoch has the batches of the first one, since Keras does not tell its data which
+    epoch it is.
 
     Args:
         steps_per_epoch: batches in an epoch.
@@ -32,10 +32,7 @@ class Batches(keras.utils.PyDataset):
         self._epoch = self._offset = 0
 
     def batch(self, step: int) -> Any:
-        """The batch of a step, always the same one.
-
-        Args:
-            step: the number of batches before it since the beginning of training, over all epochs.
+        """The batch of a step, see `idmatters_tf.data.protocols.BatchSource`.
 
         Returns:
             `(x,)`, `(x, y)` or `(x, y, sample_weight)`; each an array, or a list, tuple or dict of arrays.
@@ -163,9 +160,8 @@ class FunctionBatches(Batches):
     """Batches that a function of the step gives.
 
     Args:
-        function: `step -> batch`, see `Batches.batch` and `idmatters_tf.data.protocols.BatchSource`, with the step as
-            an `int`. Or one of this package's `TrainBatches` and `StreamTrainBatches`, whose `batch` is then compiled
-            by TensorFlow.
+        function: `step -> batch`, see `Batches.batch`, with the step as an `int`. Or one of this package's
+            `TrainBatches` and `StreamTrainBatches`, whose `batch` is then compiled by TensorFlow.
         steps_per_epoch: batches in an epoch, after which metrics are recorded and the validation runs; the function
             sees one endless sequence of steps.
     """

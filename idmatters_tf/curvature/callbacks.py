@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmatters_tf.callbacks._monitor import Monitor
-from idmatters_tf.curvature.measurement import Measurement, density_image, measure
+from idmatters_tf.curvature.measurement import Measurement, draw_density, measure
 from idmatters_tf.curvature.operators import HessianOperator
 from idmatters_tf.curvature.stability import stability_threshold
 
@@ -78,4 +78,5 @@ class CurvatureMonitor(Monitor[Measurement]):
         return measured.scalars()
 
     def images(self, measured: Measurement, number: int) -> dict[str, NDArray[np.uint8]]:
-        return {f"{self.prefix}/density": density_image(measured, number)}
+        title = f"step {number}, loss {measured.loss:.4g}"
+        return {f"{self.prefix}/density": draw_density(measured.density, title)}

@@ -129,8 +129,3 @@ def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
     return pixels(figure, 80)
-
-
-def density_image(measurement: Measurement, step: int) -> NDArray[np.uint8]:
-    """`draw_density` of a measurement, with the step and the loss in its title."""
-    return draw_density(measurement.density, f"step {step}, loss {measurement.loss:.4g}")

@@ -71,13 +71,12 @@ class DataSet(Protocol):
 class BatchSource(Protocol):
     """Batches that are a function of the step.
 
-    A step has the same batch in any order of calls and in any process, so that training can go on at any step with the
-    batches of an uninterrupted run. Random numbers are drawn from the step, as in
-    `numpy.random.default_rng((seed, step))`.
+    A step has the same batch in any order of calls and in any process: training can go on at any step. Random numbers
+    are drawn from the step, as in `numpy.random.default_rng((seed, step))`.
     """
 
     def batch(self, step: int) -> Any:
-        """The batch of a step, the number of batches before it since the beginning of training, over all epochs."""
+        """The batch of a step, which is the number of batches before it since the beginning of training."""
         ...
 
 

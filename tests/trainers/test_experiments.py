@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from trainers.experiments.experiment import Experiment, Scalars, Verdict, by_columns
 from trainers.experiments.opening import RunSettings
 from trainers.experiments.panels import add_legend, line, panel_for_each, panels
-from trainers.experiments.progress import Bars
+from trainers.experiments.progress import stage_bars
 from trainers.experiments.results import run_experiment, write_results, write_scalars
 
 
@@ -111,7 +111,7 @@ def test_each_run_is_a_folder_of_its_own(tmp_path):
 
 
 def test_bars_show_each_stage(capsys):
-    with Bars() as bars:
+    with stage_bars() as bars:
         for progress in (("sweep", 0, 2), ("sweep", 1, 2), ("sweep", 2, 2), ("norms", 1, 1)):
             bars(*progress)
 

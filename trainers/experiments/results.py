@@ -10,7 +10,7 @@ import matplotlib
 
 from idmatters_tf._locking import check_held
 from trainers.experiments.experiment import AnyExperiment, Experiment, Problem, Row, Scalars, Settings
-from trainers.experiments.progress import Bars
+from trainers.experiments.progress import stage_bars
 from trainers.run.figures import save_figure
 from trainers.run.tables import write_csv
 
@@ -59,7 +59,7 @@ def run_experiment(
         folder: folder of the results.
         unit: name of the units of work in the progress bar.
     """
-    with Bars(unit=unit) as progress:
+    with stage_bars(unit=unit) as progress:
         rows = experiment.run(problem, settings, progress)
     paths = write_results(experiment, rows, settings, folder) if rows else []
     return Results(rows, paths, [str(verdict) for verdict in experiment.verdicts(rows)] if rows else [])
@@ -96,14 +96,14 @@ def write_scalars(scalars: Iterable[Scalars], folder: pathlib.Path) -> None:
     """
     import tensorflow as tf
 
+    from idmatters_tf.callbacks._monitor import write_summary
+
     check_held(folder)
     runs: dict[str, list[Scalars]] = {}
     for each in scalars:
         runs.setdefault(each.run, []).append(each)
     for run, points in runs.items():
         writer = tf.summary.create_file_writer(str(folder / re.sub(r"[^A-Za-z0-9.]+", "-", run)))
-        with writer.as_default():
-            for point in points:
-                for tag, value in point.values.items():
-                    tf.summary.scalar(tag, value, step=point.step)
+        for point in points:
+            write_summary(writer, point.step, point.values)
         writer.close()

@@ -119,12 +119,12 @@ def _trained(path: str, dataset: str) -> dict[str, Any]:
 
 def _measure(run: Run, settings: Settings, sample: "Sample") -> dict[str, Any]:
     """Build, save, check and test the memoriser, and run the experiments. Return the numbers of the memoriser."""
-    from trainers.experiments.progress import Bars
+    from trainers.experiments.progress import stage_bars
     from trainers.experiments.results import run_experiment
     from trainers.expressivity.memorizing import generalization, memorize_and_verify
 
     path = run.path / "model.keras"
-    with Bars(unit="rows") as progress:
+    with stage_bars(unit="rows") as progress:
         result = memorize_and_verify(sample, settings.network, path, progress)
     if sample.test_x is not None:
         result["test"] = generalization(path, sample)

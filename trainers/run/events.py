@@ -15,6 +15,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from idmatters_tf.callbacks._monitor import write_summary
+from idmatters_tf.callbacks.block_norms import NormsMeasurement
 from idmatters_tf.isometry import block_norms
 
 # What is shown of a record, and as what.
@@ -56,11 +58,7 @@ class Events:
 
     def scalars(self, step: int, values: Mapping[str, float], run: str = "") -> None:
         """Writes numbers by tag, into a TensorBoard run of that name inside of this one."""
-        writer = self._writer(run)
-        with writer.as_default(step=step):
-            for tag, value in values.items():
-                tf.summary.scalar(tag, value)
-        writer.flush()
+        write_summary(self._writer(run), step, values)
 
     def record(self, step: int, kind: str, record: Mapping[str, Any]) -> None:
         """Writes what is shown of a record.
@@ -77,11 +75,7 @@ class Events:
         blocks = block_norms(model) if self.writes else None
         if not blocks:
             return None
-        return {
-            "mean_frobenius": float(np.mean([norms["frobenius"] for norms in blocks.values()])),
-            "largest_spectral": max(norms["spectral"] for norms in blocks.values()),
-            "blocks": blocks,
-        }
+        return {**NormsMeasurement(blocks, {}).summary(), "blocks": blocks}
 
     def write_norms(self, step: int, norms: Mapping[str, Any] | None) -> None:
         """Writes what `norms` returned."""

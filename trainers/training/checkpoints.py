@@ -233,12 +233,7 @@ def restore_weights(
 
 
 def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> None:
-    """Raise UsageError if an intact checkpoint is one of another run, naming the differences.
-
-    Args:
-        path: of the checkpoint.
-        identity: of this run; None accepts every checkpoint.
-    """
+    """Raise UsageError if an intact checkpoint is one of another run. The identity None accepts every checkpoint."""
     if identity is None or not (path / IDENTITY).is_file():
         return
     try:
