@@ -104,7 +104,8 @@ class RunningFit:
         """
         adapter = self._iterator.data_adapter
         inputs = adapter._inputs if isinstance(adapter._inputs, tuple) else (adapter._inputs,)
-        return keras.tree.map_structure(_dense, inputs), adapter.batch_size
+        arrays: Any = keras.tree.map_structure(_dense, inputs)
+        return arrays, adapter.batch_size
 
     def take_batches_of(self, data: keras.utils.PyDataset) -> None:
         """Replace the training data by the batches of a `PyDataset` in their order, and apply `class_weight` to them.
@@ -238,7 +239,7 @@ def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:
 
 def _dense(array):
     """Return an array that `fit` accepts as a NumPy array, with the type that `fit` gives it."""
-    sliceable = array_slicing.convert_to_sliceable(array, target_backend="numpy")
+    sliceable: Any = array_slicing.convert_to_sliceable(array, target_backend="numpy")
     if type(sliceable) not in _DENSE:
         raise ValueError(
             f"ExactResume takes dense arrays in `fit`. Received: {type(array).__name__}. Give `fit` "

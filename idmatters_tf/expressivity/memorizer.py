@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._arguments import one_of, positive_integer, seed_number
 from idmatters_tf.expressivity._samples import checked, chunks, distinct_rows, scaled, unscaled
 from idmatters_tf.expressivity.construction import Order, TooClose, Weights, construct
 from idmatters_tf.expressivity.lookup_memorizer import memorize_by_lookup
@@ -219,8 +219,7 @@ def _titled(progress, title):
 
 def _check_options(width, order, dtype, check, seed):
     positive_integer("width", width)
-    if isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0:
-        raise ValueError(f"Argument `seed` must be a non-negative integer. Received: seed={seed!r}")
+    seed_number(seed)
     one_of("order", order, ORDERS)
     one_of("dtype", dtype, DTYPES)
     if isinstance(check, str) or not set(check) <= set(DTYPES):
