@@ -78,6 +78,7 @@ def running(dataset, steps_per_epoch=None, class_weight=None):
     return RunningFit(
         callbacks=[],
         kind="a tf.data.Dataset",
+        adapter=adapter,
         data=dataset,
         shuffle=False,
         class_weight=class_weight,
@@ -212,3 +213,11 @@ def test_data_of_another_kind():
     source = source_of(running(FINITE["shuffle"]()), seed=0)
     with pytest.raises(ValueError, match="checkpoint is of training data without an iterator"):
         source.restore(None, 0, 1)
+
+
+def test_torch_loader_without_state():
+    torch = pytest.importorskip("torch")
+    fit = running(FINITE["shuffle"]())
+    fit.kind, fit.data = "a torch DataLoader", torch.utils.data.DataLoader(range(4), batch_size=2)
+    with pytest.raises(ValueError, match="`StatefulDataLoader`, which takes the same arguments"):
+        source_of(fit, seed=0)

@@ -37,7 +37,7 @@ class SavedIterator(Source):
         # State to load before the next epoch, and True if the iterator is at the beginning of the next epoch.
         self._restored: Any = None
         self._is_fresh = True
-        self._iterator = self._begin()
+        self._iterator: Any = self._begin()
         start = self._save()
         found = []
         for _ in range(2):
