@@ -80,7 +80,11 @@ def train(folder, make=classifier, scope=two_devices.scope, kill=None, epochs=3,
         model, more = make(**options)
     with contextlib.nullcontext() if keras.backend.backend() == "tensorflow" else scope():
         history = model.fit(
-            ArrayBatches(X, Y, batch_size=6, seed=3),
+            **(
+                {"x": ArrayBatches(X, Y, batch_size=6, seed=3)}
+                if make is classifier
+                else {"x": X, "y": Y, "batch_size": 6}
+            ),
             validation_data=(X, Y) if make is classifier else None,
             epochs=epochs,
             callbacks=callbacks,
