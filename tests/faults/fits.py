@@ -22,7 +22,7 @@ KILLS_A_CASE = 5
 def _fits(backend: str, bench: Bench, chance: random.Random, most: int) -> Tally:
     tally, folder = Tally(), bench.place("fit")
     cases = 2 * len(installed_sources())
-    # Two kills in each of the first cases, which are those on one device, where fewer are wanted.
+    # Where few are wanted: two in each of the first cases, which are those on one device, of a smaller network.
     kills = max(2, min(KILLS_A_CASE, most // cases))
     # The processes that have imported everything have imported TensorFlow.
     process = bench.start(
@@ -35,6 +35,8 @@ def _fits(backend: str, bench: Bench, chance: random.Random, most: int) -> Tally
         2,
         "--cases",
         max(1, min(cases, most // kills)),
+        "--network",
+        "classifier" if most >= 2 * cases else "quick",
         cold=backend != "tensorflow",
         env={
             "KERAS_BACKEND": backend,
