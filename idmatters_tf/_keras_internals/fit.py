@@ -87,10 +87,10 @@ class RunningFit:
         """Keras' data adapter of the training data, which applies `class_weight`."""
         return self._iterator.data_adapter
 
-    def jax_batches(self, batches: Any) -> Iterator[Any]:
-        """Convert the batches of a `tf.data.Dataset`, or of its iterator, as Keras does on JAX, none of them ahead."""
+    def converted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Convert the batches of an iterator of TensorFlow or torch as Keras does on JAX, none of them ahead."""
         adapter: Any = copy.copy(self.adapter)
-        adapter._dataset = batches
+        setattr(adapter, "_dataloader" if isinstance(adapter, TorchDataLoaderAdapter) else "_dataset", batches)
         return iter(adapter.get_jax_iterator())
 
     def arrays(self) -> tuple[tuple[Any, ...], int]:
@@ -265,17 +265,17 @@ class _Iterators(DataAdapter):
 
 
 def _split_among_replicas(batches, strategy):
-    """Yield each batch in consecutive parts, one for each replica, as large as those of `tf.distribute`."""
-    replicas, largest = strategy.num_replicas_in_sync, 0
+    """Yield each batch in consecutive parts for the replicas, which differ by at most one example.
+
+    Unlike those of `tf.distribute`, the parts of a smaller last batch do so as well.
+    """
+    replicas = strategy.num_replicas_in_sync
     for batch in batches:
         examples = len(next(iter(keras.tree.flatten(batch))))
-        # Keras' last batch of an epoch may be smaller: then the parts of the first replicas are full.
-        largest = max(largest, examples)
-        sizes = [largest // replicas + (replica < largest % replicas) for replica in range(replicas)]
-        ends = [sum(sizes[: replica + 1]) for replica in range(replicas)]
+        bounds = [-(-examples * replica // replicas) for replica in range(replicas + 1)]
 
-        def part(context, batch=batch, sizes=sizes, ends=ends):
-            replica = context.replica_id_in_sync_group
-            return keras.tree.map_structure(lambda each: each[ends[replica] - sizes[replica] : ends[replica]], batch)
+        def part(context, batch=batch, bounds=bounds):
+            first, last = bounds[context.replica_id_in_sync_group :][:2]
+            return keras.tree.map_structure(lambda each: each[first:last], batch)
 
         yield strategy.experimental_distribute_values_from_function(part)

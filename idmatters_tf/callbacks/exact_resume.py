@@ -37,6 +37,8 @@ class ExactResume(keras.callbacks.Callback):
       shuffles them, a function of (`seed`, epoch). A resumed run repeats the calls of its `on_epoch_begin` and
       `on_epoch_end`. In each of them the global generators of Python and NumPy are seeded with (`seed`, epoch);
     - a Grain `MapDataset`, whose element `epoch * len + index` is the batch of a step;
+    - a `tf.data.Dataset` whose iterator TensorFlow can save, with seeds, see `_sources.tf_data`; a Grain `IterDataset`
+      or `DataLoader`; torchdata's `StatefulDataLoader`;
     - `ArrayBatches`, or `FunctionBatches` of any function of the step.
 
     With `steps_per_epoch` in `fit`, an epoch is that many batches of the endless sequence of passes over the data, and

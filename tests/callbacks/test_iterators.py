@@ -3,7 +3,6 @@
 The batches are those of plain iterations over a new dataset. `test_sources` trains on some of these pipelines.
 """
 
-import itertools
 import types
 
 import keras
@@ -206,22 +205,6 @@ def test_same_dataset_in_the_same_process():
     data = FINITE["files"]()
     first = Taken(running(data))
     assert Taken(running(data)).batches == first.batches
-
-
-def test_parts_of_replicas():
-    """Two replicas get the parts that `tf.distribute` gives them."""
-    from idmatters_tf._keras_internals.fit import _split_among_replicas
-
-    devices = tf.config.list_logical_devices("CPU")
-    if len(devices) < 2:
-        pytest.skip("needs two logical devices")
-    strategy = tf.distribute.MirroredStrategy([device.name for device in devices[:2]])
-    data = Dataset.range(12).map(lambda x: (x, 2 * x)).batch(5)
-    expected = list(strategy.experimental_distribute_dataset(data))
-    for ours, theirs in itertools.zip_longest(_split_among_replicas(iter(data), strategy), expected):
-        for part, other in zip(tf.nest.flatten(ours), tf.nest.flatten(theirs), strict=True):
-            values = [np.asarray(each).tolist() for each in strategy.experimental_local_results(part)]
-            assert values == [np.asarray(each).tolist() for each in strategy.experimental_local_results(other)]
 
 
 def test_data_of_another_kind():

@@ -4,6 +4,7 @@ base           interface of all kinds
 random_access  batches that are a function of the step: arrays, PyDataset, Grain's MapDataset, `Batches`
 iterators      data with an iterator that can be saved: Grain's IterDataset and DataLoader
 tf_data        tf.data.Dataset
+torch_loaders  torchdata's StatefulDataLoader
 """
 
 from idmatters_tf._keras_internals import RunningFit
@@ -11,6 +12,7 @@ from idmatters_tf.callbacks._sources import random_access
 from idmatters_tf.callbacks._sources.base import Source
 from idmatters_tf.callbacks._sources.iterators import GrainIterator
 from idmatters_tf.callbacks._sources.tf_data import TensorFlowDataset
+from idmatters_tf.callbacks._sources.torch_loaders import TorchLoader
 from idmatters_tf.callbacks.batches import Batches
 
 _FUNCTION = "Give `fit` `FunctionBatches(step_to_batch, steps_per_epoch=...)`"
@@ -38,4 +40,6 @@ def source_of(fit: RunningFit, seed: int) -> Source:
         return GrainIterator(fit)
     if fit.kind == "a tf.data.Dataset":
         return TensorFlowDataset(fit)
+    if fit.kind == "a torch DataLoader":
+        return TorchLoader(fit)
     raise ValueError(f"ExactResume cannot restore the position of {fit.kind}. {_FUNCTION} in its place.")

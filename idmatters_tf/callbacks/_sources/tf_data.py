@@ -106,7 +106,7 @@ class TensorFlowDataset(SavedIterator):
             _read(state["counters"], counters=self._counters)
 
     def _batches(self) -> Iterator[Any]:
-        return self._iterator if keras.backend.backend() == "tensorflow" else self._fit.jax_batches(self._iterator)
+        return self._iterator if keras.backend.backend() == "tensorflow" else self._fit.converted(self._iterator)
 
     def _describe(self, batch: Any) -> tuple[Any, str]:
         import tensorflow as tf
