@@ -91,6 +91,13 @@ class Clock(keras.callbacks.Callback):
         self._recorder, self._every = recorder, every
         self._ended = self._saved = self._stall = 0.0
 
+    # `ExactResume` saves nothing of it.
+    def get_state(self):
+        return None
+
+    def set_state(self, state):
+        pass
+
     def on_train_batch_begin(self, batch, logs=None):
         if batch and batch % self._every == 0:
             self._stall = time.perf_counter() - self._ended
