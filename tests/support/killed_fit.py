@@ -114,20 +114,21 @@ def train(folder, source, progress=None, devices=1, network=classifier):
     slots = [variable for each in optimizers for variable in each.variables]
     scalars = sorted((*point, value) for point, value in shown_scalars(folder / "events").items())
     return {
-        "weights": checksum(map(keras.ops.convert_to_numpy, model.variables)),
-        "slots": checksum(map(keras.ops.convert_to_numpy, slots)),
-        "metrics": checksum(map(keras.ops.convert_to_numpy, model.metrics_variables)),
+        "weights": checksum(model.variables),
+        "slots": checksum(slots),
+        "metrics": checksum(model.metrics_variables),
         "history": history.history,
         "CSVLogger": (folder / "log.csv").read_text(),
         "TensorBoard": f"{len(scalars)} scalars {hashlib.sha256(json.dumps(scalars).encode()).hexdigest()}",
     }
 
 
-def checksum(arrays):
-    """Return a checksum of several arrays."""
+def checksum(variables):
+    """Return a checksum of variables, with their values on each of TensorFlow's devices."""
     found = hashlib.sha256()
-    for array in arrays:
-        found.update(array.tobytes())
+    for variable in variables:
+        for part in getattr(variable.value, "values", [variable.value]):
+            found.update(keras.ops.convert_to_numpy(part).tobytes())
     return found.hexdigest()
 
 
