@@ -63,6 +63,7 @@ class RunningFit:
         callbacks: the list of all callbacks, Keras' own `History` and progress bar included.
         kind: kind of training data: "arrays", "a PyDataset", "a Grain dataset", "a tf.data.Dataset",
             "a torch DataLoader", "a generator", or the name of another data adapter's class.
+        adapter: Keras' data adapter of the training data, which applies `class_weight`.
         data: the argument `x`, without the part that `validation_split` takes.
         shuffle, class_weight, initial_epoch, epochs, validation_data: as given to `fit`.
         steps_per_epoch: as given to `fit`, or the smaller `keras.config.max_steps_per_epoch()`; None without both.
@@ -71,6 +72,7 @@ class RunningFit:
 
     callbacks: list[keras.callbacks.Callback]
     kind: str
+    adapter: DataAdapter
     data: Any
     shuffle: Any
     class_weight: dict[int, float] | None
@@ -81,11 +83,6 @@ class RunningFit:
     validation_data: Any
     _iterator: Any
     _first: int = 0
-
-    @property
-    def adapter(self) -> DataAdapter:
-        """Keras' data adapter of the training data, which applies `class_weight`."""
-        return self._iterator.data_adapter
 
     def converted(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Convert the batches of an iterator of TensorFlow or torch as Keras does on JAX, none of them ahead."""
@@ -194,6 +191,7 @@ def running_fit(model: keras.Model) -> RunningFit | None:
             return RunningFit(
                 callbacks=found["callbacks"].callbacks,
                 kind=_KINDS.get(adapter, adapter.__name__),
+                adapter=iterator.data_adapter,
                 data=found["x"],
                 shuffle=found["shuffle"],
                 class_weight=found["class_weight"],

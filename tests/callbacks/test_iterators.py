@@ -78,6 +78,7 @@ def running(dataset, steps_per_epoch=None, class_weight=None):
     return RunningFit(
         callbacks=[],
         kind="a tf.data.Dataset",
+        adapter=adapter,
         data=dataset,
         shuffle=False,
         class_weight=class_weight,
