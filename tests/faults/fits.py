@@ -17,13 +17,14 @@ COLUMNS = {
 }
 ROW = "`model.fit` with [`ExactResume`](resume.md), {}: SIGKILL, then the same script"
 KILLS_A_CASE = 5
+# Each source on one device and on two.
+CASES = 2 * len(installed_sources())
 
 
 def _fits(backend: str, bench: Bench, chance: random.Random, most: int) -> Tally:
     tally, folder = Tally(), bench.place("fit")
-    cases = 2 * len(installed_sources())
-    # Two kills in each of the first cases, which are those on one device, where fewer are wanted.
-    kills = max(2, min(KILLS_A_CASE, most // cases))
+    # Where few are wanted: two in each of the first cases, which are those on one device, of a smaller network.
+    kills = max(2, min(KILLS_A_CASE, most // CASES))
     # The processes that have imported everything have imported TensorFlow.
     process = bench.start(
         "tests.support.killed_fit",
@@ -34,7 +35,9 @@ def _fits(backend: str, bench: Bench, chance: random.Random, most: int) -> Tally
         1,
         2,
         "--cases",
-        max(1, min(cases, most // kills)),
+        max(1, min(CASES, most // kills)),
+        "--network",
+        "classifier" if most >= 2 * CASES else "quick",
         cold=backend != "tensorflow",
         env={
             "KERAS_BACKEND": backend,

@@ -41,8 +41,9 @@ KINDS = {
     "workers": Kind(workers.kills, 0.4, 0),
     "hangs": Kind(workers.hangs, 0.12, 0),
     "launcher": Kind(workers.launcher, 0.1, 0),
-    "fit-tensorflow": Kind(fits.on_tensorflow, 8.8, 26),
-    "fit-jax": Kind(fits.on_jax, 8.8, 26),
+    # 20 kills for each source and number of devices. `make test`: 2 for each source on one device, and 4 on two.
+    "fit-tensorflow": Kind(fits.on_tensorflow, 2 * fits.CASES / 5, fits.CASES + 4),
+    "fit-jax": Kind(fits.on_jax, 2 * fits.CASES / 5, fits.CASES + 4),
     "soak": Kind(soak.soak, 60, 0),
 }
 

@@ -28,7 +28,6 @@ from idmatters_tf.callbacks import ExactResume
 from tests.support.adversarial import Adversarial
 from tests.support.fit_sources import BATCH, SHAPE, SOURCES, STEPS, installed_sources, problem
 
-EPOCHS = 3
 # Batches between one kill and the next.
 MOST = 10
 # Delays of a kill.
@@ -46,6 +45,14 @@ def classifier():
     return model, [model.optimizer], "val_loss"
 
 
+def quick():
+    """A network whose training step is compiled quickly and that is not validated, for more kills in the same time."""
+    model = keras.Sequential([keras.Input(SHAPE), keras.layers.Flatten(), keras.layers.Dropout(0.4)])
+    model.add(keras.layers.Dense(2, "softmax"))
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model, [model.optimizer], "loss"
+
+
 def adversarial():
     """Two networks with an optimizer each, and what their `fit` monitors."""
     model, slow = Adversarial(SHAPE), keras.optimizers.schedules.ExponentialDecay(0.02, 20, 0.5)
@@ -55,7 +62,7 @@ def adversarial():
     return model, model.own_optimizers(), "critic"
 
 
-NETWORKS = {"classifier": classifier, "adversarial": adversarial}
+NETWORKS = {"classifier": classifier, "quick": quick, "adversarial": adversarial}
 
 
 def build(network, devices):
@@ -102,24 +109,26 @@ def train(folder, source, progress=None, devices=1, network=classifier):
         )
     data = SOURCES[source][0](x, y, folder.parent)
     validation = (x, y) if network is classifier else None
-    history = model.fit(**data, epochs=EPOCHS, callbacks=callbacks, validation_data=validation, verbose=0)
+    epochs = 2 if network is quick else 3
+    history = model.fit(**data, epochs=epochs, callbacks=callbacks, validation_data=validation, verbose=0)
     slots = [variable for each in optimizers for variable in each.variables]
     scalars = sorted((*point, value) for point, value in shown_scalars(folder / "events").items())
     return {
-        "weights": checksum(map(keras.ops.convert_to_numpy, model.variables)),
-        "slots": checksum(map(keras.ops.convert_to_numpy, slots)),
-        "metrics": checksum(map(keras.ops.convert_to_numpy, model.metrics_variables)),
+        "weights": checksum(model.variables),
+        "slots": checksum(slots),
+        "metrics": checksum(model.metrics_variables),
         "history": history.history,
         "CSVLogger": (folder / "log.csv").read_text(),
         "TensorBoard": f"{len(scalars)} scalars {hashlib.sha256(json.dumps(scalars).encode()).hexdigest()}",
     }
 
 
-def checksum(arrays):
-    """Return a checksum of several arrays."""
+def checksum(variables):
+    """Return a checksum of variables, with their values on each of TensorFlow's devices."""
     found = hashlib.sha256()
-    for array in arrays:
-        found.update(array.tobytes())
+    for variable in variables:
+        for part in getattr(variable.value, "values", [variable.value]):
+            found.update(keras.ops.convert_to_numpy(part).tobytes())
     return found.hexdigest()
 
 
