@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 from tests.support import mask_cases
 
 # Cases that run on JAX; all with --more-faults.
-SOME = ["masked GRU by name", "attention with two attached masks"]
+SOME = ["masked SimpleRNN by name", "attention with two attached masks"]
 
 
 @pytest.mark.parametrize("name", mask_cases.CASES)

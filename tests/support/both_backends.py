@@ -34,9 +34,9 @@ def models():
         return keras.Sequential([keras.Input(shape, dtype=dtype), *layers, keras.layers.Dense(2)])
 
     dense = keras.layers.Dense(3, activation=ops.square, kernel_regularizer=keras.regularizers.L2(0.125))
-    sequences = rng.normal(size=(ROWS, 4, 2))
+    sequences = rng.normal(size=(ROWS, 3, 2))
     sequences[1, 2:] = sequences[4, 1:] = 0
-    masked = stack(keras.layers.Masking(), keras.layers.GRU(2, return_sequences=True, unroll=True), shape=(4, 2))
+    masked = stack(keras.layers.Masking(), keras.layers.SimpleRNN(2, return_sequences=True, unroll=True), shape=(3, 2))
     normalised = stack(keras.layers.Dense(4, activation="tanh"), keras.layers.LayerNormalization())
     tokens = rng.integers(0, 5, (ROWS, 3))
     embedding = stack(keras.layers.Embedding(5, 2), keras.layers.Flatten(), shape=(3,), dtype="int32")
@@ -50,7 +50,7 @@ def models():
         ),
         "layer normalisation": (normalised, _squares, (x, y), {}),
         "embedding": (embedding, _squares, (tokens, y), {}),
-        "masks": (masked, _squares, (sequences, rng.normal(size=(ROWS, 4, 2))), {}),
+        "masks": (masked, _squares, (sequences, rng.normal(size=(ROWS, 3, 2))), {}),
         "of the model": (stack(keras.layers.Dense(3, activation=ops.square)), _of_model, (x, np.eye(2)[labels]), {}),
     }
 

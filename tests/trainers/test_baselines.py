@@ -17,7 +17,7 @@ from trainers.datasets import preprocessing
 from trainers.networks import NETWORKS as KINDS
 
 SHORT = ["--dataset", "shapes", "--train-images", 300, "--test-images", 60, "--batch-size", 8, "--steps", 8]
-SHORT += ["--drop-steps", 6, "--log-every", 1, "--evaluate-every", 4, "--checkpoint-every", 4]
+SHORT += ["--drop-steps", 6, "--log-every", 1, "--evaluate-every", 8, "--checkpoint-every", 4]
 NETWORKS = {
     "all-cnn": ["--preprocess", "channels"],
     "preresnet": ["--depth", 8, "--warm-up-steps", 2],
