@@ -15,6 +15,7 @@ from keras.src.trainers.data_adapters.grain_dataset_adapter import GrainDatasetA
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchDataLoaderAdapter
+from keras.src.utils.module_utils import tensorflow as tf
 
 from idmatters_tf._keras_internals.graphs import layers_within
 
@@ -124,8 +125,6 @@ class RunningFit:
         iterator = self._iterator
         iterator.data_adapter, iterator.steps_per_epoch, iterator._num_batches = adapter, None, steps
         if keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
-
             dataset = adapter.get_tf_dataset()
             if not isinstance(dataset, tf.distribute.DistributedDataset):
                 dataset = iterator._distribute_strategy.experimental_distribute_dataset(dataset)
