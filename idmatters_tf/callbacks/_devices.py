@@ -22,7 +22,7 @@ def read(variable: Any) -> Any:
     Args:
         variable: a `keras.Variable` or `tf.Variable`.
     """
-    values = [keras.ops.convert_to_numpy(part) for part in _parts(variable)]
+    values: list[Any] = [keras.ops.convert_to_numpy(part) for part in _parts(variable)]
     # Not ==, which takes NaN for different from itself.
     return values[0] if all(each.tobytes() == values[0].tobytes() for each in values) else values
 
