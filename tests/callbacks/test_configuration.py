@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.callbacks import ArrayBatches, ExactResume
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, _training_state
 from idmatters_tf.callbacks._configuration import configuration, first_difference
-from idmatters_tf.callbacks._model_parts import find_optimizers
+from idmatters_tf.callbacks._model_parts import find_generators, find_optimizers
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -217,3 +217,26 @@ def test_all_optimizers_are_found():
     assert found["single"] is made[1]
     assert found["several['a'][1][0]"] is made[3]
     assert found["inner.optimizer"] is made[5]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only there a training step may use them")
+def test_all_random_generators_are_found():
+    import tensorflow as tf
+
+    def noisy(algorithm):
+        made = [tf.random.Generator.from_seed(seed, algorithm) for seed in range(3)]
+        model = functional()
+        model.rng, model.again, model.layers[1].several = made[0], made[0], {"a": [made[1], (made[2],)]}
+        return model, made
+
+    model, made = noisy("philox")
+    found = find_generators(model)
+    assert len(found) == 3
+    assert {id(each) for each in found.values()} == {id(each) for each in made}
+    assert found["rng"] is made[0]
+    values = _training_state.read(model)["variables"]
+    np.testing.assert_array_equal(values["generator rng"], [made[0].state.numpy()])
+    described = (_training_state.description(each) for each in (model, noisy("threefry")[0]))
+    difference = _training_state.difference(*described)
+    assert difference is not None
+    assert "philox of the generator rng has become state (2,) int64 of the algorithm threefry" in difference
