@@ -66,7 +66,7 @@ class Batches(keras.utils.PyDataset):
 
 
 def as_arrays(batch: Any, where: str) -> Any:
-    """Return a batch as a tuple of one to three parts, which consist of NumPy arrays.
+    """Return a batch as a tuple of one to three parts, which consist of new NumPy arrays.
 
     Args:
         batch: an array or a dict; or a tuple or list of one to three parts, see `Batches.batch`.
@@ -78,8 +78,9 @@ def as_arrays(batch: Any, where: str) -> Any:
     parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     if not 1 <= len(parts) <= 3:
         raise ValueError(f"A batch must be (x,), (x, y) or (x, y, sample_weight). Received: {len(parts)} parts {where}")
-    # TensorFlow's data sets would stack the arrays of a list.
-    arrays: Any = keras.tree.map_structure(np.asarray, keras.tree.lists_to_tuples(parts))
+    # TensorFlow's data sets would stack the arrays of a list. Copies, since under MirroredStrategy TensorFlow takes
+    # aligned arrays of a generator without copying them, and computes in place: it would change the caller's data.
+    arrays: Any = keras.tree.map_structure(np.array, keras.tree.lists_to_tuples(parts))
     if any(array.dtype.kind == "O" for array in keras.tree.flatten(arrays)):
         raise ValueError(f"A batch must consist of arrays of numbers. Received {where}: {batch!r:.200}")
     return arrays

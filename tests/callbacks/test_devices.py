@@ -148,6 +148,30 @@ def test_data_with_an_iterator(tmp_path):
 
 @inside
 @tensorflow
+def test_arrays_of_a_dataset_are_unchanged(tmp_path):
+    """TensorFlow computes in place with aligned arrays that it takes from a generator without copying them."""
+    buffer = np.zeros(64 + 64 * 16 * 4, np.uint8)
+    start = -buffer.ctypes.data % 64
+    x = buffer[start : start + 64 * 16 * 4].view(np.float32).reshape(64, 16)
+    x[:] = np.random.default_rng(0).normal(size=x.shape)
+    before = x.copy()
+
+    class Rows(keras.utils.PyDataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return x[8 * index : 8 * index + 8], np.zeros(8, "int32")
+
+    with two_devices.scope():
+        model = keras.Sequential([keras.Input((16,)), keras.layers.Dropout(0.4), keras.layers.Dense(2, "softmax")])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(Rows(), epochs=2, callbacks=[ExactResume(tmp_path)], verbose=0)
+    np.testing.assert_array_equal(x, before)
+
+
+@inside
+@tensorflow
 def test_parts_of_replicas():
     """Two replicas get the parts that `tf.distribute` gives them, and of a smaller last batch as many."""
     import tensorflow as tf
