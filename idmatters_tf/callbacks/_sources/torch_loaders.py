@@ -61,7 +61,7 @@ class TorchLoader(SavedIterator):
             self._set_random_states(state["random"])
 
     def _generators(self):
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
 
         own = [self._loader.generator, getattr(self._loader.sampler, "generator", None)]
         return [torch.default_generator, *(each for each in own if each is not None)]
@@ -70,7 +70,7 @@ class TorchLoader(SavedIterator):
         return [each.get_state().numpy() for each in self._generators()]
 
     def _set_random_states(self, states):
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
 
         for generator, state in zip(self._generators(), states, strict=True):
             generator.set_state(torch.from_numpy(np.array(state)))
@@ -87,7 +87,7 @@ def _with_arrays(value):
 
 def _with_tensors(value):
     """Return what `_with_arrays` was given."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     if isinstance(value, dict):
         if set(value) == {_TENSOR}:
