@@ -155,7 +155,7 @@ def killed(snapshot, path):
         os.kill(os.getpid(), signal.SIGKILL)
 
 _encoding.Snapshot.write = killed
-train(pathlib.Path(sys.argv[1]))
+train(pathlib.Path(sys.argv[1]), "`ArrayBatches`")
 """
 
 
