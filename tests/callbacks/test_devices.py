@@ -51,6 +51,14 @@ def classifier(scaled=False, **options):
     return model, optimizer.variables
 
 
+def small():
+    """A network that is traced quickly."""
+    model = keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dropout(0.3)])
+    model.add(keras.layers.Dense(2, "softmax"))
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy")
+    return model, model.optimizer.variables
+
+
 def adversarial(**options):
     model = Called()
     model.compile(keras.optimizers.Adam(0.02, use_ema=True), keras.optimizers.Adam(0.01), **options)
@@ -66,6 +74,10 @@ def arrays():
 
 def plain_arrays():
     return {"x": X, "y": Y, "batch_size": 6}
+
+
+def few_arrays():
+    return {"x": X[:24], "y": Y[:24], "batch_size": 6}
 
 
 def pipeline():
@@ -141,9 +153,9 @@ def test_stopped_and_started_anew(tmp_path):
 def test_data_with_an_iterator(tmp_path):
     # The others are killed in `make faults`.
     data = pipeline if keras.backend.backend() == "tensorflow" else grain_iterator
-    whole = train(tmp_path / "whole", data=data)
+    whole = train(tmp_path / "whole", small, data=data)
     # The checkpoint is in front of the last batch of an epoch, which is a smaller one.
-    assert_same(stopped(tmp_path / "stopped", (1, 6), data=data), whole)
+    assert_same(stopped(tmp_path / "stopped", (1, 6), make=small, data=data), whole)
 
 
 @inside
@@ -203,9 +215,9 @@ def test_two_optimizers_and_a_generator(tmp_path):
 @inside
 @tensorflow
 def test_eagerly(tmp_path):
-    options = {"run_eagerly": True, "scaled": True, "epochs": 1}
+    options = {"run_eagerly": True, "scaled": True, "epochs": 1, "data": few_arrays}
     whole = train(tmp_path / "whole", **options)
-    assert_same(stopped(tmp_path / "stopped", (0, 4), **options), whole)
+    assert_same(stopped(tmp_path / "stopped", (0, 3), **options), whole)
 
 
 @inside
