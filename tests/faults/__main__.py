@@ -16,7 +16,7 @@ import sys
 from tests.faults.bench import Bench
 from tests.faults.fits import by_source
 from tests.faults.kinds import KINDS, attempt, wanted
-from tests.faults.tally import Journal, Tally, table
+from tests.faults.tally import Journal, table
 
 # Tables of a page are between such marks.
 BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     journal = Journal(folder / "journal.jsonl")
     if options.write is not None:
         unfinished = [name for name in KINDS if journal.total([name]).tried < wanted(name, options.faults)]
-        _write(options.write, journal.total(KINDS), unfinished, options)
+        _write(options.write, journal, unfinished, options)
         return 0
     # Also where a shell has started it in the background, and Ctrl-C is ignored.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -61,15 +61,23 @@ def _report(text: str) -> None:
     print(f"{datetime.datetime.now():%H:%M:%S} {text}", file=sys.stderr, flush=True)
 
 
-def _write(page: pathlib.Path, total: Tally, unfinished: list[str], options: argparse.Namespace) -> None:
+def _write(page: pathlib.Path, journal: Journal, unfinished: list[str], options: argparse.Namespace) -> None:
     """Replace the tables on a page: `faults` has all kinds, `fits` the fits by their training data."""
     hardware = options.hardware or f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}"
-    command = f"make faults FAULTS={options.faults} SEED={options.seed}"
     date = datetime.date.today()
-    stopped = f" (stopped before it was through with {', '.join(unfinished)})" if unfinished else ""
-    said = f"`{command}`{stopped}, {date.day} {date:%B %Y}, {hardware}; {total.cpu_seconds / 60:.0f} minutes of CPU:"
+
+    def say(kinds=()):
+        left = [name for name in unfinished if name in (kinds or KINDS)]
+        stopped = f" (stopped before the end of {', '.join(left)})" if left else ""
+        chosen = f' KINDS="{" ".join(kinds)}"' if kinds else ""
+        command = f"`make faults FAULTS={options.faults} SEED={options.seed}{chosen}`{stopped}"
+        minutes = sum(journal.total([name]).cpu_seconds for name in kinds or KINDS) / 60
+        return f"{command}, {date.day} {date:%B %Y}, {hardware}; {minutes:.0f} minutes of CPU:"
+
+    total = journal.total(KINDS)
     notes = "".join(f"\n\nThe long run: {note}." for note in total.notes)
-    tables = {"faults": f"{said}\n\n{table(total)}{notes}", "fits": f"{said}\n\n{by_source(total)}"}
+    fits = [name for name in KINDS if name.startswith("fit-")]
+    tables = {"faults": f"{say()}\n\n{table(total)}{notes}", "fits": f"{say(fits)}\n\n{by_source(total)}"}
     text, found = page.read_text(encoding="utf-8"), False
     for name, content in tables.items():
         begin, end = BEGIN.format(name), END.format(name)
