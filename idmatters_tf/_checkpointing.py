@@ -49,6 +49,12 @@ def saved_steps(folder: str | os.PathLike) -> list[int]:
     return sorted(step for step in steps if checkpoint_name(step) in names)
 
 
+def describe_newest(folder: str | os.PathLike) -> str:
+    """Return a sentence that names the newest checkpoint in a folder, for error messages."""
+    steps = saved_steps(folder)
+    return f"The last good checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
+
+
 @contextlib.contextmanager
 def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
     """Yields an empty folder for the files of a step's checkpoint, which is complete once the block has succeeded.

@@ -31,3 +31,11 @@ def is_unordered(operation: Any) -> bool:
 def is_memory_cache(operation: Any) -> bool:
     """Return True for `cache()` without a file name."""
     return type(operation).__name__ == "CacheDataset" and not operation._filename.numpy()
+
+
+def is_reshuffled(data: Any) -> bool:
+    """Return True for a `tf.data.Dataset` that is shuffled in another order at each iteration."""
+    if not any(kind.__name__ == "DatasetV2" for kind in type(data).__mro__):
+        return False
+    shuffles = (each for each in operations(data) if "Shuffle" in type(each).__name__)
+    return any(getattr(each, "_reshuffle_each_iteration", True) for each in shuffles)

@@ -23,12 +23,3 @@ def traced_training_steps(model: keras.Model) -> list[Any]:
 def is_random_generator(value: Any) -> bool:
     """Return True for a `tf.random.Generator`."""
     return any((each.__module__, each.__name__) == _GENERATOR for each in type(value).__mro__)
-
-
-def is_reshuffled(data: Any) -> bool:
-    """Return True for a `tf.data.Dataset` that is shuffled in another order at each iteration."""
-    if not any(kind.__name__ == "DatasetV2" for kind in type(data).__mro__):
-        return False
-    if "Shuffle" in type(data).__name__ and getattr(data, "_reshuffle_each_iteration", True):
-        return True
-    return any(is_reshuffled(each) for each in data._inputs())

@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-from idmatters_tf._tensorflow_internals.training import is_reshuffled
+from idmatters_tf._tensorflow_internals.pipelines import is_reshuffled
 
 
 def check_repeatable(data: Any) -> None:

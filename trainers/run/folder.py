@@ -19,7 +19,7 @@ from typing import Any
 
 from idmatters_tf import _environment
 from idmatters_tf._arguments import abbreviate
-from idmatters_tf._checkpointing import checkpoint_path, saved_steps
+from idmatters_tf._checkpointing import checkpoint_path, describe_newest, saved_steps
 from idmatters_tf._locking import check_held
 from idmatters_tf._ownership import check_folder, check_replaceable, open_regular, remove_own
 from idmatters_tf._replacing import remove_unfinished, write_atomically
@@ -124,8 +124,7 @@ class Run:
 
     def newest_checkpoint_sentence(self) -> str:
         """Says which checkpoint is the newest; imports nothing, for it is called when other threads may be stuck."""
-        steps = saved_steps(self.checkpoints_path)
-        return f"The last good checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
+        return describe_newest(self.checkpoints_path)
 
     def check_usable(self) -> None:
         """Raises UsageError where the folder holds something else, or cannot be written to."""

@@ -23,6 +23,7 @@ import tensorflow as tf
 from idmatters_tf._background import BackgroundWriter
 from idmatters_tf._checkpointing import (
     checkpoint_path,
+    describe_newest,
     newest_intact,
     put_aside,
     remove,
@@ -160,13 +161,8 @@ class Checkpoints:
             reason, remedy = why_not_written(error, folder) or (str(error), MEND)
             raise RunError(
                 f"the checkpoint of step {step} could not be saved in {folder}: {reason}.",
-                f"{self.last_good_sentence()} {remedy} and give the same command again.",
+                f"{describe_newest(self.folder)} {remedy} and give the same command again.",
             ) from error
-
-    def last_good_sentence(self) -> str:
-        """Says which checkpoint is the newest."""
-        steps = self.steps()
-        return f"The last good checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
 
     def restore(self, report: Callable[[str], object]) -> int | None:
         """Restores the newest intact checkpoint.

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf._checkpointing import describe_newest
 from idmatters_tf._progress import Progress
 from idmatters_tf.data.protocols import EvaluationBatchSource
 from trainers.cli.arguments import RunError
@@ -209,5 +210,5 @@ class Session:
         )
         raise RunError(
             f"the loss or its gradient is no longer finite at step {step}: training has diverged.",
-            f"{self.checkpoints.last_good_sentence()} {advice}",
+            f"{describe_newest(self.checkpoints.folder)} {advice}",
         )
