@@ -101,6 +101,14 @@ def default_policy():
     keras.config.set_dtype_policy("float32")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def op_determinism():
+    """Switch off, after each file, the deterministic operations that its programs have enabled."""
+    yield
+    if config := sys.modules.get("tensorflow.python.framework.config"):
+        config.disable_op_determinism()
+
+
 @pytest.fixture(scope="session")
 def more_faults(request) -> bool:
     """Whether the long variants of tests with many processes are wanted as well."""
