@@ -89,7 +89,7 @@ def main():
     keras.config.set_dtype_policy("mixed_bfloat16" if options.precision == "bfloat16" else "float32")
 
     def build():
-        # The normalizer-free network of docs/fast.md; the other one is Table 1's.
+        # The normalizer-free network of docs/explanation/fast.md; the other one is Table 1's.
         sizes = {"blocks": 3, "widths": (96, 192, 384), "stem": 48} if options.network == "normalizer-free" else {}
         return NETWORKS[options.network](weight_decay=0.0, seed=0, **sizes)
 

@@ -24,7 +24,7 @@ extensions = ["myst_parser", "sphinx_design"]
 extensions += [f"sphinx.ext.{name}" for name in ("autodoc", "napoleon", "mathjax", "viewcode")]
 root_doc = "index"
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["README.md", "_build"]
+exclude_patterns = ["_build"]
 # Blocks without a language are commands and what they print.
 highlight_language = "text"
 html_theme = "furo"

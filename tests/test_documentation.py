@@ -17,7 +17,11 @@ from trainers.reproduce.rows import load
 from trainers.reproduce.running import shown
 from trainers.training.program import split
 
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "CONTRIBUTING.md"]
+PAGES = [
+    ROOT / "README.md",
+    *(page for page in sorted(ROOT.glob("docs/**/*.md")) if "generated" not in page.parts),
+    ROOT / "CONTRIBUTING.md",
+]
 PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "examples")]
 PROGRAMS = ("cifar", "imagenet", "launch", "plan", "report", "sweep", "landscape.__main__", "shortcuts.__main__")
 PROGRAMS += ("expressivity.__main__", "reproduce.__main__", "card.__main__")
@@ -300,7 +304,7 @@ def test_scripts_of_the_page_on_resume(backend, tmp_path):
         pytest.importorskip("jax")
         pytest.importorskip("grain")
     scripts = [
-        each for each in python_blocks(ROOT / "docs/resume.md") if ("import grain" in each) == (backend == "jax")
+        each for each in python_blocks(ROOT / "docs/howto/resume.md") if ("import grain" in each) == (backend == "jax")
     ]
     assert scripts
     steps = [["python", RESUME]]

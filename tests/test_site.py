@@ -51,9 +51,10 @@ def test_links_to_sources_become_links_to_pages(generator, pages):
         assert (ROOT / "docs" / target).exists()
         assert f"{page}.md" in pages
         assert generator.links.to_pages(f"[a]({target}), [b](fast.md)") == f"[a](generated/{page}.md), [b](fast.md)"
+        assert generator.links.to_pages(f"[a](../{target})") == f"[a](../generated/{page}.md)"
     # Every row and example that a page of docs/ names has a page.
-    for path in (ROOT / "docs").glob("*.md"):
-        for name in re.findall(r"\]\(generated/([^)]+)\)", generator.links.to_pages(path.read_text())):
+    for path in (ROOT / "docs").glob("*/*.md"):
+        for name in re.findall(r"\]\(\.\./generated/([^)]+)\)", generator.links.to_pages(path.read_text())):
             assert name in pages, (path.name, name)
 
 

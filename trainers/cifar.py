@@ -30,7 +30,7 @@ exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctr
 PRESETS = {
     # The recipe of the paper's section 4.1: these are the defaults of the options themselves.
     "paper": {},
-    # See docs/fast.md. The rest is the recipe of the network, in trainers/networks/normalizer_free.py.
+    # See docs/explanation/fast.md. The rest is the recipe of the network, in trainers/networks/normalizer_free.py.
     "fast": {
         "model": "normalizer-free",
         "precision": "bfloat16",
@@ -59,7 +59,7 @@ class CifarCommand(Command):
 
     preset: Literal["paper", "fast", "quick"] = setting(
         "paper",
-        help="defaults of all other options: the paper's recipe; one for two CPU cores (docs/fast.md); "
+        help="defaults of all other options: the paper's recipe; one for two CPU cores (docs/explanation/fast.md); "
         "or a small network on the built-in data",
     )
 

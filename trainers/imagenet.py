@@ -49,7 +49,7 @@ examples:
   python -m trainers.imagenet --data-dir ILSVRC2012            the paper's network and recipe, on this machine's GPUs
   python -m trainers.imagenet --data-dir photos --size 64 --blocks 1 1 1 1 --stem 32 --widths 32 64 128 256 \\
       --clip-norm 1 --batch-size 32 --steps 2000 --out runs/trial   a small network on a folder of your own images
-  python -m trainers.imagenet --preset fast --data-dir imagenette   64x64 pixels on two CPU cores: docs/fast.md
+  python -m trainers.imagenet --preset fast --data-dir imagenette   64x64 pixels on two CPU cores
   python -m trainers.imagenet --model resnet --data-dir ILSVRC2012   ResNet-34 of He et al.
   python -m trainers.launch --workers 2 -- imagenet ...        the same on two processes of this machine
   python -m trainers.imagenet --resume --out runs/trial        go on after a stop (so does the same command again)
@@ -57,7 +57,7 @@ examples:
 
 --data-dir holds train/CLASS/*.JPEG and val/CLASS/*.JPEG (or a flat val/ with a file of classes), or CLASS/*.JPEG alone
 with --val-fraction 0.1, or imagenet2012 as prepared by TensorFlow Datasets, or the two ILSVRC2012 tar files. Images are
-.jpeg, .jpg, .png, .webp or .bmp. On several machines: docs/scaling.md.
+.jpeg, .jpg, .png, .webp or .bmp. On several machines: docs/howto/scaling.md.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM after saving
 """
@@ -70,7 +70,7 @@ class ImageNetCommand(Command):
     preset: Literal["paper", "fast", "resnet34"] = setting(
         "paper",
         help="defaults of all other options: the paper's recipe; one for small images on two CPU cores "
-        "(docs/fast.md); or He et al.'s network to compare with",
+        "(docs/explanation/fast.md); or He et al.'s network to compare with",
     )
 
 

@@ -10,7 +10,7 @@ _INTRODUCTION = """# Curvature products, case by case
 
 Relative errors of products with the Hessian (H v), the Gauss-Newton matrix (G v) and the Fisher matrix (F v), compared
 with central differences, for each loss, activation and layer of Keras. [Is it right for my
-model?](../curvature.md#is-it-right-for-my-model) describes how they are measured.
+model?](../explanation/curvature.md#is-it-right-for-my-model) describes how they are measured.
 
 """
 

@@ -23,7 +23,7 @@ _INTRODUCTION = """# The ledger
 
 One row for each theorem, table and figure of both papers, and for each of our own runs. A row links to a page with the
 command that runs it again, the recorded numbers and their tolerances. Tests named in a row are part of `make test`.
-[What was reproduced](../../reproduction.md) has a summary and explains the conditions.
+[What was reproduced](../../reference/reproduction.md) has a summary and explains the conditions.
 """
 
 

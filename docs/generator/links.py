@@ -7,19 +7,18 @@ import re
 
 from generator import FOLDER
 
-# Link target in a committed page, and the generated page that replaces it on the site.
+# File of the repository, and the generated page that replaces it on the site.
 _RULES = (
-    (r"\.\./trainers/reproduce/rows/([\w.-]+)\.toml", "ledger/{}"),
-    (r"\.\./trainers/reproduce/rows", "ledger/index"),
-    (r"\.\./examples/README\.md", "gallery/index"),
-    (r"\.\./examples/(\w+)\.(?:py|ipynb)", "gallery/{}"),
-    (r"\.\./benchmarks/results/curvature_sweep\.csv", "curvature-cases"),
+    (r"trainers/reproduce/rows/([\w.-]+)\.toml", r"ledger/\2"),
+    (r"trainers/reproduce/rows", "ledger/index"),
+    (r"examples/README\.md", "gallery/index"),
+    (r"examples/(\w+)\.(?:py|ipynb)", r"gallery/\2"),
+    (r"benchmarks/results/curvature_sweep\.csv", "curvature-cases"),
 )
 
 
 def to_pages(text: str) -> str:
-    """Return Markdown of a page in docs/ whose links lead to generated pages instead of their sources."""
+    """Return Markdown of a page in docs/ or below whose links lead to generated pages instead of their sources."""
     for pattern, page in _RULES:
-        target = page.replace("{}", r"\1")
-        text = re.sub(rf"\]\({pattern}\)", rf"]({FOLDER}/{target}.md)", text)
+        text = re.sub(rf"\]\(\.\./((?:\.\./)*){pattern}\)", rf"](\1{FOLDER}/{page}.md)", text)
     return text

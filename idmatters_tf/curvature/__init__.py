@@ -1,6 +1,7 @@
 """Curvature of any Keras model's loss: Hessians and their relatives, and what their spectra say.
 
-The operators are SciPy's; the estimators take any symmetric SciPy operator. docs/curvature.md says which to use when.
+The operators are SciPy's. The estimators take any symmetric SciPy operator. docs/explanation/curvature.md compares
+them.
 """
 
 # ruff: noqa: I001 - grouped by subject, a table of contents

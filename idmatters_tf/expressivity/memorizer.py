@@ -81,7 +81,7 @@ def memorize(
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 3.2: ceil(n/k) blocks h + V relu(U h + s) after a
     random projection, then a block without skip; O(n log n + r^2) parameters for k = O(log n). The paper's thresholds
     work for widths in the hundreds at best; the default order works for any distinct rows and any width. All versions
-    of the paper have wrong constants, see `check_assumption` and docs/expressivity.md.
+    of the paper have wrong constants, see `check_assumption` and docs/explanation/expressivity.md.
 
     The network is an ordinary functional model with the layers `projection` (Dense), `blocks` (`ResidualDenseStack`;
     `.block(j)` is a `ResidualDense`), `last_hidden` and `last` (Dense).

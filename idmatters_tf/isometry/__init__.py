@@ -1,7 +1,7 @@
 """Distances of the blocks of a Keras model from the identity, singular values and norms.
 
 The operators for Jacobians and convolutions are SciPy's; the functions of singular values take any SciPy operator. See
-docs/isometry.md.
+docs/explanation/isometry.md.
 """
 
 # ruff: noqa: I001 - grouped by subject, a table of contents

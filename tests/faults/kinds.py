@@ -25,7 +25,7 @@ class Kind:
     short: int
 
 
-# With 50: what docs/reliability.md promises to hold.
+# With 50: what docs/explanation/reliability.md promises to hold.
 KINDS = {
     "words": Kind(command_lines.wrong_words, 40, 100),
     "together": Kind(command_lines.together, 40, 100),

@@ -1,4 +1,4 @@
-"""The network for fast training without normalisation: blocks with trained gains, and its recipe (docs/fast.md)."""
+"""Normalizer-free network for fast training, with its recipe (docs/explanation/fast.md)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
