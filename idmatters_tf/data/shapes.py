@@ -2,8 +2,8 @@
 
 Each image shows one shape of random colour, place, size and rotation, lighter than the shaded background, over small
 pieces of clutter and under noise. Colour and place say nothing about the class, so a linear classifier gets nowhere
-near what a small convolutional network reaches (measured in docs/reference/reproduction.md). Everything follows from the
-seed.
+near what a small convolutional network reaches (measured in docs/reference/reproduction.md). Everything follows from
+the seed.
 """
 
 import math

@@ -29,8 +29,8 @@ class Network(abc.ABC):
     recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]]
     model: str = setting(
         "identity",
-        help="the paper's network; one without normalisation, for fast training (docs/explanation/fast.md); or one that "
-        "the paper's Table 2 compares with, which brings the recipe of its own paper",
+        help="the paper's network; a normalizer-free one for fast training (docs/explanation/fast.md); or one that the "
+        "paper's Table 2 compares with, which brings the recipe of its own paper",
     )
 
     @classmethod
