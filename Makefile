@@ -41,11 +41,12 @@ lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=
 	$(VENV)-lowest/bin/pip install --quiet --constraint $(VENV)-lowest/constraints.txt --editable '.[tensorflow-cpu,train,test]'
 	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder $(TESTS)
 
-lint: $(VENV)/installed  ## check style, annotations, imports and types
+lint: $(VENV)/installed  ## check style, docstrings, spelling, annotations, imports and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff check --select ANN201,ANN204,ANN205,ANN206 --config lint.flake8-annotations.ignore-fully-untyped=false .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/installed  ## put the code into the house style
