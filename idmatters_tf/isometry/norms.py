@@ -1,7 +1,7 @@
 """Frobenius and spectral norms of the kernels of residual blocks.
 
-The theorems of both papers concern the norms of residual layers: |||A||| is the largest spectral norm of the layers
-(Hardt & Ma, section 2), the mean Frobenius norm falls with depth (Li et al., Figures 2 and 3).
+Theorems of both papers concern the norms of residual layers: |||A||| is the largest spectral norm of the layers
+(Hardt & Ma, section 2), and the mean Frobenius norm falls with depth (Li et al., Figures 2 and 3).
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from idmatters_tf.layers import (
 
 
 def applied_kernel(layer: keras.layers.Layer) -> Tensor:
-    """Return the kernel that a layer applies to its inputs; in `ScaledConv2D` the kernel times the gains."""
+    """Return the kernel that a layer applies to its inputs. For `ScaledConv2D` it is the kernel times the gains."""
     return getattr(layer, "applied_kernel", layer.kernel)  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -36,9 +36,9 @@ class KernelNorms:
     """Norms of one kernel.
 
     Attributes:
-        frobenius: the root of the sum of squares.
-        spectral: the largest singular value of the matrix, or of the convolution as a linear map between images with
-            zero padding ("same").
+        frobenius: root of the sum of squares.
+        spectral: largest singular value of the matrix, or of the convolution as a linear map between images with zero
+            padding ("same").
     """
 
     frobenius: float
@@ -46,20 +46,20 @@ class KernelNorms:
 
 
 def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[KernelNorms]]:
-    """Return the norms of the kernels of each residual block of a built model, in the order of their application.
+    """Return the norms of the kernels of each residual block of a built model, in order of application.
 
     Args:
-        model: a `keras.Model`; with convolutional blocks a functional or Sequential one of known image size, channels
-            last.
-        tolerance: of the spectral norms of convolutions.
+        model: a `keras.Model`. With convolutional blocks it must be functional or Sequential, of known image size and
+            with channels last.
+        tolerance: tolerance of the spectral norms of convolutions.
 
     Returns:
-        By the names of the layers `ResidualConv2D`, `ScaledResidualConv2D` (its kernels times their gains),
-        `BasicBlock2D`, `LinearResidual`, `ResidualDense` and `ShortcutUnit`; "nested/layer" for those inside of a
-        nested model. Empty without such blocks.
+        Dict from the names of the layers `ResidualConv2D`, `ScaledResidualConv2D` (kernels times gains),
+        `BasicBlock2D`, `LinearResidual`, `ResidualDense` and `ShortcutUnit` to lists of `KernelNorms`. Layers of a
+        nested model are "nested/layer". Empty without such blocks.
 
     Raises:
-        ValueError: where the size of a convolutional block's images is not known.
+        ValueError: if the image size of a convolutional block is unknown.
     """
     norms = {}
     for name, layer in _layers(model):
@@ -92,12 +92,12 @@ def _image_sizes(name: str, layer: Any) -> tuple[tuple[int, int], tuple[int, int
     try:
         found = tuple(layer.input.shape[1:3]), tuple(layer.output.shape[1:3])
     except AttributeError:
-        # Of a model that is a class of its own.
+        # The layer is part of a subclassed model.
         found: Any = ((None, None), (None, None))
     if None in (*found[0], *found[1]):
         raise ValueError(
-            f"The norms of {name!r} as a linear map depend on the size of its images, which is not known. Build a "
-            f"functional or Sequential model that begins with keras.Input((rows, cols, channels))."
+            f"The norms of {name!r} depend on the size of its images, which is unknown. Build a functional or "
+            f"Sequential model that starts with keras.Input((rows, cols, channels))."
         )
     return found
 
@@ -106,11 +106,12 @@ def block_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, dict[s
     """Return the mean Frobenius norm and the largest spectral norm of each residual block of a built model.
 
     Args:
-        model, tolerance: see `kernel_norms`.
+        model: see `kernel_norms`.
+        tolerance: see `kernel_norms`.
 
     Returns:
-        A dict from the block's name to a dict with `frobenius`, the mean Frobenius norm of its kernels, and
-        `spectral`, their largest spectral norm as convolutions of the block's image size. Empty without such blocks.
+        Dict from block names to dicts with `frobenius`, the mean Frobenius norm of the kernels, and `spectral`, their
+        largest spectral norm as convolutions of the block's image size. Empty without such blocks.
     """
     return {name: summarize_norms(norms) for name, norms in kernel_norms(model, tolerance).items()}
 
@@ -124,25 +125,26 @@ def summarize_norms(norms: Sequence[KernelNorms]) -> dict[str, float]:
 
 
 def branch_bounds(model: keras.Model, norms: Mapping[str, Sequence[KernelNorms]]) -> dict[str, float]:
-    """Return a bound on how fast each block's residual branch can vary: the product of its kernels' spectral norms.
+    """Return a Lipschitz constant of each residual branch: the product of the spectral norms of its kernels.
 
-    A Lipschitz constant of the branch for activations of slope 1 at most, such as ReLU and tanh. For `LinearResidual`
-    it is ||A|| itself. The largest one is tau = |||A||| of Hardt & Ma's section 2 for linear residual networks; for
-    others a value below 1 says that each block x + f(x) is invertible.
+    It is valid for activations of slope at most 1, such as ReLU and tanh. For `LinearResidual` it is ||A||. For linear
+    residual networks the largest one is tau = |||A||| of Hardt & Ma's section 2. For other networks a value below 1
+    implies that each block x + f(x) is invertible.
 
     Args:
-        model: the model of the blocks.
+        model: model with the blocks.
         norms: result of `kernel_norms`.
 
     Returns:
-        By the block's name; NaN with batch normalisation, whose scale is not the kernels', and without a skip.
+        Dict from block names to bounds. NaN for blocks with batch normalization, whose scale is independent of the
+        kernels, and for blocks without a skip.
     """
     layers = dict(_layers(model))
     return {name: _bound(layers[name], kernels) for name, kernels in norms.items()}
 
 
 def _layers(model: keras.Model, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name, layer) of all layers, those of nested models as "nested/layer"."""
+    """Yield (name, layer) of all layers. Layers of nested models are "nested/layer"."""
     for layer in model.layers:
         yield prefix + layer.name, layer
         if graph_of(layer) is not None:
