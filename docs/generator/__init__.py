@@ -1,4 +1,4 @@
-"""Pages of the site that are generated from committed data: the ledger, the gallery and the cases of curvature.
+"""Generated pages of the site: the ledger, the gallery and the cases of curvature.
 
 `docs/conf.py` calls `write_pages` before Sphinx reads the sources. The pages are not committed.
 """
@@ -17,10 +17,10 @@ def pages() -> dict[str, str]:
 
 
 def write_pages(folder: pathlib.Path = DOCS / FOLDER) -> None:
-    """Write the pages that have changed, so that Sphinx builds only these again, and remove other pages.
+    """Write the pages that have changed, so that Sphinx rebuilds only these, and remove outdated pages.
 
     Args:
-        folder: the folder to write to; it contains nothing but generated pages.
+        folder: output folder. It contains generated pages only.
     """
     written = pages()
     for path in folder.rglob("*.md"):
