@@ -59,8 +59,9 @@ class CifarCommand(Command):
 
     preset: Literal["paper", "fast", "quick"] = setting(
         "paper",
-        help="defaults of all other options: the paper's recipe; one for two CPU cores (docs/explanation/fast.md); "
-        "or a small network on the built-in data",
+        help="defaults of all other options: the paper's recipe; a recipe for two CPU cores "
+        "(docs/explanation/fast.md); or a small network on the built-in data",
+        common=True,
     )
 
 

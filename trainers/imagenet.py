@@ -69,8 +69,9 @@ class ImageNetCommand(Command):
 
     preset: Literal["paper", "fast", "resnet34"] = setting(
         "paper",
-        help="defaults of all other options: the paper's recipe; one for small images on two CPU cores "
-        "(docs/explanation/fast.md); or He et al.'s network to compare with",
+        help="defaults of all other options: the paper's recipe; a recipe for small images on two CPU cores "
+        "(docs/explanation/fast.md); or the network of He et al. as a baseline",
+        common=True,
     )
 
 

@@ -55,7 +55,9 @@ class Settings:
 
 def parser() -> Parser:
     """The command line of this program."""
-    parser = Parser(prog="python -m trainers.launch", description=__doc__, epilog=EXAMPLES)
+    program = "python -m trainers.launch"
+    usage = f"{program} [OPTIONS] -- PROGRAM ..."
+    parser = Parser(prog=program, usage=usage, description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
     add_command(parser)
     return parser

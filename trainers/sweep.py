@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from idmatters_tf._environment import cores
-from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.arguments import Parser, UsageError, suggest
 from trainers.cli.settings import Option, add_options, options, parse, setting, with_defaults
 from trainers.cli.startup import run_program, say
 from trainers.cli.text import program_command
@@ -75,7 +75,9 @@ class Settings:
 
 def parser() -> Parser:
     """The command line of this program."""
-    parser = Parser(prog="python -m trainers.sweep", description=__doc__, epilog=EXAMPLES)
+    program = "python -m trainers.sweep"
+    usage = f"{program} [OPTIONS] -- PROGRAM ..."
+    parser = Parser(prog=program, usage=usage, description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
     add_command(parser)
     return parser
@@ -170,7 +172,9 @@ def _values(text: str) -> tuple[Option, list[str]]:
     name, equals, values = text.partition("=")
     option = options(TrainingSettings).get(name.strip().lstrip("-").replace("-", "_"))
     if option is None:
-        raise UsageError(f"--vary {text}: there is no option --{name.strip().lstrip('-')}.")
+        flag = f"--{name.strip().lstrip('-')}"
+        hint = suggest(flag.replace("_", "-"), [known.flag for known in options(TrainingSettings).values()])
+        raise UsageError(f"--vary {text}: there is no option {flag}.{hint}")
     found = [value.strip() for value in values.split(",")]
     if not equals or not all(found) or len(set(found)) < len(found):
         raise UsageError(f"--vary {text}: expected OPTION=VALUE,VALUE, all different.")

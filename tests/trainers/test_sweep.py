@@ -32,7 +32,9 @@ def test_a_run_for_each_seed_and_combination():
 @pytest.mark.parametrize(
     ("vary", "arguments", "message"),
     [
-        (("initialiser=identity",), [], "there is no option --initialiser"),
+        (("initialiser=identity",), [], r"there is no option --initialiser\. Did you mean --initializer\?"),
+        (("batch_siz=1,2",), [], r"there is no option --batch_siz\. Did you mean --batch-size\?"),
+        (("xyzzy=1,2",), [], r"there is no option --xyzzy\.$"),
         (("initializer",), [], "expected OPTION=VALUE,VALUE"),
         (("initializer=identity,identity",), [], "all different"),
         (("seed=1,2",), [], "give the seeds as --seeds"),

@@ -33,6 +33,8 @@ def setting(
     positional: bool = False,
     free_on_resume: bool = False,
     free_per_task: bool = False,
+    common: bool = False,
+    unset: str = "",
 ) -> Any:
     """A field that is an option of the command line, a key of the JSON form, and an attribute for the program.
 
@@ -47,11 +49,13 @@ def setting(
         positional: an argument without a name; for settings without a default.
         free_on_resume: changes no result, so that it may differ when a run is resumed.
         free_per_task: may differ between the tasks of a cluster.
+        common: listed by `--help` of programs that have `--help-all`; their other options are listed by the latter.
+        unset: text shown as the default if it is None.
     """
     bounds = Bounds(at_least, above, at_most, below)
     described = {"help": help, "metavar": metavar, "choices": tuple(choices), "bounds": bounds}
     described |= {"may_be_empty": may_be_empty, "positional": positional}
-    described |= {"free_on_resume": free_on_resume, "free_per_task": free_per_task}
+    described |= {"free_on_resume": free_on_resume, "free_per_task": free_per_task, "common": common, "unset": unset}
     return dataclasses.field(default=default, metadata={"setting": described})
 
 
@@ -110,7 +114,8 @@ class Option:
         many: whether it is a tuple of these.
         optional: whether it may be None.
         default: `dataclasses.MISSING` where it has to be given.
-        help, metavar, choices, bounds, may_be_empty, positional, free_on_resume, free_per_task: see `setting`.
+        help, metavar, choices, bounds, may_be_empty, positional, free_on_resume, free_per_task, common, unset: see
+            `setting`.
         by, kinds: of an option that not all settings have, see `one_of`: the option that chooses, and its values with
             which there is this option. The option that chooses has itself in `by`.
     """
@@ -129,6 +134,8 @@ class Option:
     positional: bool
     free_on_resume: bool
     free_per_task: bool
+    common: bool
+    unset: str
     by: str | None = None
     kinds: tuple[str, ...] = ()
 
@@ -261,6 +268,7 @@ def _options_of_kinds(
             found[option.name] = dataclasses.replace(
                 before,
                 optional=before.optional or option.optional,
+                common=before.common or option.common,
                 choices=tuple(dict.fromkeys(before.choices + option.choices)),
                 kinds=(*before.kinds, kind),
             )

@@ -94,38 +94,40 @@ def add_options(
         for each in choosing:
             if each not in shown:
                 shown[each] = usual({} if each is None else dict([each]))
-        _add_option(target, option, {each and each[1]: shown[each].get(option.name) for each in choosing})
+        action = _add_option(target, option, {each and each[1]: shown[each].get(option.name) for each in choosing})
+        if not option.common:
+            parser.hide(action)
 
 
 def _in_words(option: Option, usual: Mapping[str | None, Any]) -> str:
     """The defaults for --help: one, or one for each kind."""
     words: dict[str, list[str]] = {}
     for kind, value in usual.items():
+        text = option.unset
         if value not in (None, (), []) and value is not False:
             text = "yes" if value is True else " ".join(map(str, value)) if option.many else str(value)
+        if text:
             words.setdefault(text, []).append(str(kind))
     if len(words) == 1 and len(next(iter(words.values()))) == len(usual):
         return next(iter(words))
     return "; ".join(f"{text} in {', '.join(kinds)}" for text, kinds in words.items())
 
 
-def _add_option(target: Any, option: Option, usual: Mapping[str | None, Any]) -> None:
+def _add_option(target: Any, option: Option, usual: Mapping[str | None, Any]) -> argparse.Action:
     help, default = option.help, _in_words(option, usual)
     if default:
         help = f"{help} (default: {default})"
     common: dict[str, Any] = {"help": help.replace("%", "%%"), "default": argparse.SUPPRESS}
     if option.kind is bool:
-        target.add_argument(option.flag, action=argparse.BooleanOptionalAction, dest=option.name, **common)
-        return
+        return target.add_argument(option.flag, action=argparse.BooleanOptionalAction, dest=option.name, **common)
     common["metavar"] = option.metavar or (f"{{{','.join(option.choices)}}}" if option.choices else None)
     required = option.default is dataclasses.MISSING
     if option.many:
         common["nargs"] = "*" if option.may_be_empty else "+"
     if option.positional:
-        target.add_argument(option.name, action=_Store, option=option, **common)
-    else:
-        common |= {"dest": option.name, "required": required}
-        target.add_argument(option.flag, action=_Store, option=option, **common)
+        return target.add_argument(option.name, action=_Store, option=option, **common)
+    common |= {"dest": option.name, "required": required}
+    return target.add_argument(option.flag, action=_Store, option=option, **common)
 
 
 class _Store(argparse.Action):

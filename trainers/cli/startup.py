@@ -24,6 +24,7 @@ _SWALLOWED_AFTER = 10.0
 EXTRAS = {
     **dict.fromkeys(("huggingface_hub", "matplotlib", "tensorboard"), "train"),
     "tensorflow": "tensorflow",
+    "shtab": "completion",
     "tensorflow_datasets": "data",
 }
 # Where standard error leads while `import_tensorflow` hides it.

@@ -23,26 +23,30 @@ class Tree(DataOptions):
 
     val: str = setting("val", help="folder in --data-dir with the validation images", metavar="DIR")
     val_labels: str | None = setting(
-        None, help="file of lines 'NAME CLASS' or 'CLASS' for validation images without class folders", metavar="FILE"
+        None,
+        help="file with a line 'NAME CLASS' or 'CLASS' for each validation image, if they are not in class folders",
+        metavar="FILE",
     )
     val_fraction: float | None = setting(
         None,
-        help="hold this share of each class's training images out for validation, where there is no folder of them; "
-        "with --val train also where there is one, to choose settings without it",
+        help="hold out this share of each class's training images for validation if there is no validation folder; "
+        "with --val train, also if there is one, to choose settings without it",
         metavar="X",
         above=0,
         below=1,
+        common=True,
     )
     classes: int | None = setting(
         None,
-        help="number of the network's outputs (default: one for each class folder)",
+        help="number of outputs of the network",
+        unset="one per class folder",
         metavar="N",
         at_least=2,
         at_most=10_000_000,
     )
-    size: int = setting(32, help="rows and columns of the images", metavar="N", at_least=16, at_most=4096)
+    size: int = setting(32, help="rows and columns of the images", metavar="N", at_least=16, at_most=4096, common=True)
     skip_broken: bool = setting(
-        False, help="decode every image once at the start, and leave out those that cannot be decoded"
+        False, help="decode every image once at the start and skip those that cannot be decoded"
     )
 
     def __post_init__(self) -> None:
@@ -76,10 +80,10 @@ class Tree(DataOptions):
 class Folder(Tree):
     """The options of `--dataset folder`."""
 
-    augment: Literal["paper", "standard", "none"] = setting("paper", help="see the data sets in memory")
+    augment: Literal["paper", "standard", "none"] = setting("paper", help="see the in-memory data sets")
     smallest_crop: float = setting(
         0.08,
-        help="with --augment standard: the smallest share of an image's area that a random crop takes",
+        help="minimum share of an image's area in a random crop, with --augment standard",
         metavar="X",
         above=0,
         at_most=1,

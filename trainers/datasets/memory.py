@@ -24,25 +24,25 @@ class InMemory(DataOptions):
 
     augment: Literal["paper", "standard", "all-cnn", "none"] = setting(
         "paper",
-        help="random flips, and random crops after padding by 2 (the paper's base code), 4 (standard) or 5 (all-cnn) "
-        "pixels on each side; with --dataset folder, resizing and flips (paper), or random resized crops and flips, "
-        "and centre crops in tests (standard); or none of it",
+        help="random flips, and random crops after padding each side by 2 (the paper's base code), 4 (standard) or 5 "
+        "(all-cnn) pixels; with --dataset folder, resizing and flips (paper), or random resized crops and flips with "
+        "center crops in evaluations (standard)",
     )
-    padding_mode: Literal["zero", "reflect"] = setting("zero", help="what images are padded with before a crop")
+    padding_mode: Literal["zero", "reflect"] = setting("zero", help="padding before random crops")
     flips: Literal["random", "alternate"] = setting(
-        "random", help="flip at random, or one half of the images in every other epoch and the other half in between"
+        "random", help="flip at random, or flip each half of the images in alternate epochs"
     )
     cutout: int = setting(
         0,
-        help="side of a square that is erased from each training image, in pixels; 0 for none",
+        help="side in pixels of the square erased from each training image; 0 disables it",
         metavar="N",
         at_least=0,
         at_most=16_384,
     )
     preprocess: Literal["standardize", "channels", "pixels", "zca"] = setting(
         "standardize",
-        help="standardise each image by itself (the paper's code) or each channel over all images, subtract the mean "
-        "image (He et al.), or contrast normalisation and ZCA whitening",
+        help="standardize each image (the paper's code) or each channel over all images, subtract the mean image (He "
+        "et al.), or apply contrast normalization and ZCA whitening",
     )
 
     @property

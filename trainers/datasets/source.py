@@ -28,28 +28,29 @@ class DataOptions(abc.ABC):
 
     dataset: str = setting(
         "cifar10",
-        help="the data set: shapes is built in; folder is ImageNet or any folder of labelled images, decoded while "
-        "training, folder-in-memory the same decoded once, which has all options of cifar10",
+        help="data set: shapes is built in; folder is ImageNet or any folder of labeled images, decoded while training; "
+        "folder-in-memory is the same, decoded once, with all options of cifar10",
+        common=True,
     )
     data_dir: str | None = setting(
         None,
-        help="folder with the data (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)",
+        help="folder with the data",
+        unset="$TFDS_DATA_DIR or ~/tensorflow_datasets",
         metavar="DIR",
         free_on_resume=True,
         free_per_task=True,
+        common=True,
     )
-    download: bool = setting(
-        True, help="download missing data: CIFAR alone is ever downloaded", free_on_resume=True, free_per_task=True
-    )
+    download: bool = setting(True, help="download CIFAR if it is missing", free_on_resume=True, free_per_task=True)
     train_images: int | None = setting(
-        None, help="use only the first N training images; of folders, N of all classes", metavar="N", at_least=1
+        None, help="use only the first N training images; in folders, N across all classes", metavar="N", at_least=1
     )
     test_images: int | None = setting(
-        None, help="use only the first N test images; of folders, N of all classes", metavar="N", at_least=1
+        None, help="use only the first N test images; in folders, N across all classes", metavar="N", at_least=1
     )
     held_out: int | None = setting(
         None,
-        help="hold N training images out, the last ones, and test on them, to choose settings without the test images",
+        help="hold out the last N training images and evaluate on them instead of the test images, to choose settings",
         metavar="N",
         at_least=1,
     )

@@ -29,8 +29,9 @@ class Network(abc.ABC):
     recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]]
     model: str = setting(
         "identity",
-        help="the paper's network; a normalizer-free one for fast training (docs/explanation/fast.md); or one that the "
-        "paper's Table 2 compares with, which brings the recipe of its own paper",
+        help="the paper's network; a normalizer-free network for fast training (docs/explanation/fast.md); or a "
+        "baseline of the paper's Table 2 with the recipe of its own paper",
+        common=True,
     )
 
     @classmethod
@@ -73,19 +74,23 @@ class Stages(Network):
 
     blocks: tuple[int, ...] = setting(
         (9,),
-        help="residual blocks of each stage, or one number for all stages",
+        help="residual blocks per stage, or one number for all stages",
         metavar="N",
         at_least=1,
         at_most=10_000,
+        common=True,
     )
     widths: tuple[int, ...] = setting(
-        (64, 128, 256), help="channels of each stage", metavar="C", at_least=1, at_most=100_000
+        (64, 128, 256),
+        help="channels per stage",
+        metavar="C",
+        at_least=1,
+        at_most=100_000,
+        common=True,
     )
     stem: int = setting(16, help="channels of the first convolution", metavar="C", at_least=1, at_most=100_000)
     stem_size: int = setting(3, help="rows and columns of the first kernel", metavar="N", at_least=1, at_most=99)
-    stem_strides: int = setting(
-        1, help="stride of the first convolution; 1 for small images", metavar="N", at_least=1, at_most=99
-    )
+    stem_strides: int = setting(1, help="stride of the first convolution", metavar="N", at_least=1, at_most=99)
 
     def __post_init__(self) -> None:
         if len(self.blocks) not in (1, len(self.widths)):

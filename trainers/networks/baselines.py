@@ -44,13 +44,14 @@ class ResNet(Network):
     }
     depth: int = setting(
         110,
-        help="number of layers: 6 n + 2 (resnet, preresnet), 3 n + 4 or with bottlenecks 6 n + 4 (densenet); or that "
-        "of a network for ImageNet: 18, 34 or with bottlenecks 121, 169, 201",
+        help="number of layers: 6 n + 2 (resnet, preresnet), 3 n + 4, or 6 n + 4 with bottlenecks (densenet); for "
+        "ImageNet 18 or 34, or 121, 169 or 201 with bottlenecks",
         metavar="N",
         at_least=1,
         at_most=100_000,
+        common=True,
     )
-    shortcut: Shortcut = setting("pad", help="where the shape of a block changes")
+    shortcut: Shortcut = setting("pad", help="shortcut of blocks that change the shape")
 
     def __post_init__(self) -> None:
         try:
@@ -110,11 +111,11 @@ class DenseNet(Network):
         },
     }
     depth: int = setting(100, help="number of layers", metavar="N", at_least=1, at_most=100_000)
-    growth: int = setting(24, help="channels that each layer adds", metavar="K", at_least=1, at_most=100_000)
-    bottleneck: bool = setting(False, help="the BC form, with bottlenecks and compression")
+    growth: int = setting(24, help="channels added by each layer", metavar="K", at_least=1, at_most=100_000)
+    bottleneck: bool = setting(False, help="use bottlenecks and compression (DenseNet-BC)")
     dropout: float = setting(
         0.0,
-        help="share dropped after each convolution; the paper has 0.2 without augmentation",
+        help="dropout rate after each convolution; 0.2 in the paper without augmentation",
         metavar="X",
         at_least=0,
         below=1,

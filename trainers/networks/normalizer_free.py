@@ -49,18 +49,16 @@ class NormalizerFree(Stages):
             **_RECIPE,
         },
     }
-    branch_gain: float = setting(
-        0.2, help="initial value of the gains of each block's second kernel", metavar="X", at_least=0
-    )
+    branch_gain: float = setting(0.2, help="initial gain of each block's second kernel", metavar="X", at_least=0)
     last_kernel_size: int = setting(
         1, help="rows and columns of each block's second kernel", metavar="N", at_least=1, at_most=99
     )
     standardize_kernels: bool = setting(
-        False, help="standardise the kernels of the blocks (scaled weight standardisation, Brock et al., 2021)"
+        False, help="standardize the kernels of the blocks (scaled weight standardization, Brock et al., 2021)"
     )
     whiten_stem: bool = setting(
         False,
-        help="freeze the first kernel at filters that whiten the patches of 2,000 training images (Jordan, 2024)",
+        help="freeze the first kernel at filters that whiten patches of 2,000 training images (Jordan, 2024)",
     )
 
     def __post_init__(self) -> None:
