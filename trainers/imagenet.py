@@ -57,7 +57,7 @@ examples:
 
 --data-dir holds train/CLASS/*.JPEG and val/CLASS/*.JPEG (or a flat val/ with a file of classes), or CLASS/*.JPEG alone
 with --val-fraction 0.1, or imagenet2012 as prepared by TensorFlow Datasets, or the two ILSVRC2012 tar files. Images are
-.jpeg, .jpg, .png, .webp or .bmp. On several machines: docs/howto/scaling.md.
+.jpeg, .jpg, .png, .webp or .bmp. On several machines: docs/howto/clusters.md.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM after saving
 """
