@@ -17,6 +17,17 @@ _INTRODUCTION = """# Command lines
 Each program runs as a console script or as a Python module. `--help` prints the options of a page below. The training
 programs list their common options with `--help` and all options with `--help-all`.
 
+## Shell completion
+
+`--print-completion` prints a completion script for bash or zsh. It needs the package `shtab`:
+
+```
+pip install 'idmatters-tf[completion]'
+idmatters-cifar --print-completion bash > ~/.local/share/bash-completion/completions/idmatters-cifar
+```
+
+## Programs
+
 """
 _TITLES = {"options": "General options", "positional arguments": "Arguments"}
 

@@ -78,7 +78,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, message)
 def test_more_images_than_fit_into_memory(tmp_path):
     code, said = run_in_process(main, "--dataset", "shapes", "--train-images", 2**31 - 1, "--out", tmp_path / "run")
     assert (code, said.count("\n")) == (1, 1), said
-    assert "error: there is not enough memory for this: Unable to allocate" in said
+    assert "error: not enough memory: Unable to allocate" in said
     assert not (tmp_path / "run").exists()
 
 

@@ -143,14 +143,14 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         filled = []
         lines = text.strip("\n").splitlines()
         for is_prose, together in itertools.groupby(lines, lambda line: bool(line) and not line[0].isspace()):
-            pieces, wrap = list(together), _wrapped
+            pieces, wrap = list(together), _wrap_remark
             if is_prose:
                 pieces, wrap = [" ".join(pieces)], _fill
             filled += [line for piece in pieces for line in wrap(piece, width)]
         return "\n".join(indent + line for line in filled)
 
 
-def _wrapped(line: str, width: int) -> list[str]:
+def _wrap_remark(line: str, width: int) -> list[str]:
     found = re.fullmatch(r"(\s*\S.*?)\s{2,}(\S.*)", line)
     if len(line) <= width or found is None:
         return [line]

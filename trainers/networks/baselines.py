@@ -1,4 +1,4 @@
-"""The networks of Table 2 that Hardt & Ma compare with, each with the recipe of its own paper."""
+"""Baselines of Table 2 of Hardt & Ma, each with the recipe of its own paper."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from trainers.networks.base import Network, Scale, batch_norm
 if TYPE_CHECKING:
     import keras
 
-# The deepest of He et al.'s networks is warmed up, in their section 4.2; shallower ones are not.
+# He et al., section 4.2: warm-up for depth 110, none for shallower networks.
 _WARM_UP_DEPTH = 110
 
 
 @dataclasses.dataclass(frozen=True)
 class ResNet(Network):
-    """The options of `--model resnet` and `--model preresnet`."""
+    """Options of `--model resnet` and `--model preresnet`."""
 
     recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
         # He et al. (2015, 2016), section 4.2: 64,000 steps, at depth 110 the first 400 of them at a tenth of the rate.
@@ -63,6 +63,7 @@ class ResNet(Network):
 
     @classmethod
     def recipe(cls, scale: Scale, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the network's defaults by option; shallow networks have no warm-up."""
         recipe = super().recipe(scale, given)
         if given.get("depth", recipe["depth"]) < _WARM_UP_DEPTH:
             recipe["warm_up_steps"] = 0
@@ -70,11 +71,13 @@ class ResNet(Network):
 
     @property
     def title(self) -> str:
+        """Short description of the network."""
         return f"{self.model} {self.depth}"
 
     def build(
         self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
     ) -> "keras.Model":
+        """Build the network, see `Network.build`."""
         from idmatters_tf.models.resnet import preresnet, resnet
 
         network = preresnet if self.model == "preresnet" else resnet
@@ -83,7 +86,7 @@ class ResNet(Network):
 
 @dataclasses.dataclass(frozen=True)
 class DenseNet(Network):
-    """The options of `--model densenet`."""
+    """Options of `--model densenet`."""
 
     recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
         # Huang et al. (2016), section 4.2: 300 epochs with batches of 64.
@@ -132,11 +135,13 @@ class DenseNet(Network):
 
     @property
     def title(self) -> str:
+        """Short description of the network."""
         return f"densenet {self.depth}, growth {self.growth}"
 
     def build(
         self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
     ) -> "keras.Model":
+        """Build the network, see `Network.build`."""
         from idmatters_tf.models.densenet import densenet
 
         return densenet(
@@ -154,7 +159,7 @@ class DenseNet(Network):
 
 @dataclasses.dataclass(frozen=True)
 class AllCNN(Network):
-    """The options of `--model all-cnn`."""
+    """Options of `--model all-cnn`."""
 
     recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
         # Springenberg et al. (2014), section 3.2: 350 epochs with batches of 128, the rate divided at 200, 250 and 300.
@@ -182,11 +187,13 @@ class AllCNN(Network):
 
     @property
     def title(self) -> str:
+        """Short description of the network."""
         return "all-cnn"
 
     def build(
         self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
     ) -> "keras.Model":
+        """Build the network, see `Network.build`."""
         from idmatters_tf.models.all_cnn import all_cnn_c
 
         return all_cnn_c(tuple(input_shape), classes, self.stem_strides, weight_decay=weight_decay, seed=seed)

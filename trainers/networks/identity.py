@@ -1,4 +1,4 @@
-"""The all-convolutional residual networks near the identity of Hardt & Ma, with the ablations of the literature."""
+"""All-convolutional residual networks near the identity (Hardt & Ma), with ablations from the literature."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Identity(Stages):
-    """The options of `--model identity`: sizes, and the fields of a `Layout` that the paper and its successors vary."""
+    """Options of `--model identity`: sizes, and the fields of `Layout` that the paper and later work vary."""
 
     recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
-        # Table 1: the defaults of the options themselves.
+        # Table 1; the defaults of the options.
         "cifar": {"blocks": CIFAR.blocks[:1], "widths": CIFAR.widths, "stem": CIFAR.stem},
         # Section 4.2.
         "imagenet": {
@@ -80,6 +80,7 @@ class Identity(Stages):
 
     @property
     def has_zero_kernels(self) -> bool:
+        """True if kernels of blocks start at zero."""
         return self.initializer == "fixup"
 
     def layout(self, replicas: int = 1) -> Layout:
@@ -93,6 +94,7 @@ class Identity(Stages):
     def build(
         self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
     ) -> "keras.Model":
+        """Build the network, see `Network.build`."""
         from idmatters_tf.models.identity import identity_network
 
         return identity_network(input_shape, classes, self.layout(replicas), weight_decay, seed)

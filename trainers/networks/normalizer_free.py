@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import keras
 
 
-# Common to both programs.
+# Options common to both programs.
 _RECIPE: Mapping[str, Any] = {
     "optimizer": "muon",
     "learning_rate": 0.03,
@@ -27,7 +27,7 @@ _RECIPE: Mapping[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class NormalizerFree(Stages):
-    """The options of `--model normalizer-free`."""
+    """Options of `--model normalizer-free`."""
 
     recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
         "cifar": {
@@ -64,7 +64,7 @@ class NormalizerFree(Stages):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_not_decreasing("--model normalizer-free")
-        # The patches have three channels; each filter comes with its negative.
+        # Patches have three channels, and each filter is paired with its negative.
         most = 2 * 3 * self.stem_size**2
         if self.whiten_stem and (self.stem % 2 or self.stem > most):
             raise UsageError(f"--stem must be even and at most {most} with --whiten-stem. Received: {self.stem}")
@@ -72,6 +72,7 @@ class NormalizerFree(Stages):
     def build(
         self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
     ) -> "keras.Model":
+        """Build the network, see `Network.build`."""
         from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 
         return normalizer_free_resnet(
