@@ -119,7 +119,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     late = [drop for drop in learner.schedule.drop_steps if drop >= steps]
     if late:
         say_once(f"the learning rate will not drop at {' '.join(map(str, late))}: --steps is {steps}")
-    events = Events(run.path / "events", run.writes, as_text(run.path.resolve().name))
+    events = Events(run.path / "events", run.writes)
     train_batches = task.source.train_batches()
     # Others than the chief may have no access to the run's folder.
     run_identity = identity(type(task), run) if run.writes else None
