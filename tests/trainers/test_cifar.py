@@ -19,7 +19,8 @@ from tests.conftest import ROOT
 from tests.support import processes
 from tests.support.processes import assert_same_run, records, run_forked, tensors, wait_until
 from tests.support.programs import run_here
-from trainers.cifar import Cifar
+from trainers.cifar import Cifar, main
+from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make
 from trainers.training.checkpoints import saved_steps
 from trainers.training.settings import Settings
@@ -280,6 +281,24 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
     restore_weights(run / "checkpoints", network, print)
     standardized = tf.image.per_image_standardization(tf.cast(images, tf.float32))
     np.testing.assert_allclose(network.predict(standardized, verbose=0), from_keras, atol=1e-4)
+
+
+def test_mirrored_on_one_device_warns(tmp_path, monkeypatch, capsys):
+    from trainers.training import train
+
+    loads = iter([None])
+
+    def load(_task):
+        # The second time, after the devices are set up.
+        if next(loads, "end") == "end":
+            raise UsageError("stop here")
+
+    monkeypatch.setattr(train, "_loaded", load)
+    for strategy, warnings in (("mirrored", 1), ("auto", 0)):
+        loads = iter([None])
+        with pytest.raises(UsageError, match="stop here"):
+            main(["--dataset", "shapes", "--strategy", strategy, "--out", str(tmp_path / "run")])
+        assert capsys.readouterr().err.count("warning: --strategy mirrored has only one device here") == warnings
 
 
 def test_two_replicas_end_where_one_device_ends(tmp_path):

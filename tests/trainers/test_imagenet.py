@@ -72,7 +72,7 @@ def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_ou
         one = run_here("trainers.imagenet", *short, "--skip-broken", "--out", tmp_path / "one")
         assert one.returncode == 0, one.stderr
         assert f"left out: {extra}" in one.stderr
-        assert "60 + 60 images of 60 classes, 1 broken ones left out" in one.stderr
+        assert "60 + 60 images of 60 classes, 1 broken image left out" in one.stderr
     finally:
         extra.unlink()
     arguments = ["--workers", 2, "--", "imagenet", *short, "--skip-broken", "--out", tmp_path / "two"]

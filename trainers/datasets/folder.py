@@ -122,7 +122,8 @@ class StreamedSource(Source["StreamedImageData"]):
 
     def summary(self) -> str:
         data = self.data
-        skipped = f", {data.skipped:,} broken ones left out" if data.skipped else ""
+        skipped = f", {data.skipped:,} broken {'image' if data.skipped == 1 else 'images'} left out"
+        skipped = skipped if data.skipped else ""
         if data.ignored:
             named = ", ".join(data.ignored[:3]) + (", ..." if len(data.ignored) > 3 else "")
             skipped += f", not read as images: {len(data.ignored):,} ({named})"

@@ -77,6 +77,8 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     from trainers.cluster.strategy import make
 
     strategy = make(strategy_name, settings.devices.logical_cpus, cluster.description)
+    if strategy_name == "mirrored" and strategy.num_replicas_in_sync == 1:
+        say_once("warning: --strategy mirrored has only one device here; --logical-cpus 2 tries two replicas on CPUs")
 
     # Data.
     data = _loaded(task)
