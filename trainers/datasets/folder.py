@@ -52,7 +52,9 @@ class Tree(DataOptions):
     def listed(self) -> "StreamedImageData":
         """Return the images, listed but not read, without those that are not asked for."""
         from idmatters_tf.data import imagenet
+        from trainers.datasets.libjpeg import hide_libjpeg_messages
 
+        hide_libjpeg_messages()
         location = imagenet.locate(self.data_dir)
         if location is not None and location.kind in ("tfds", "tars"):
             import_tensorflow()
