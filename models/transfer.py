@@ -37,7 +37,7 @@ def features(model: keras.Model) -> keras.Model:
     >>> features(model).output_shape
     (None, 16)
     """
-    return keras.Model(_checked_graph(model).input, _features_of(model), name=f"{model.name}_features")
+    return _model(_checked_graph(model).input, _features_of(model), f"{model.name}_features")
 
 
 def replace_head(
@@ -108,9 +108,7 @@ def _features_of(model: keras.Model) -> Tensor:
         operation = node.operation
         if graph_of(operation) is not None:
             inner = _features_of(operation)
-            trunk = keras.Model(graph_of(operation).input, inner, name=operation.name)
-            if not operation.trainable:
-                trunk.trainable = False
+            trunk = _model(graph_of(operation).input, inner, operation.name)
             return trunk(*node.arguments.args, **node.arguments.kwargs)
         if isinstance(operation, (keras.layers.Dense, RandomProjection)):
             return node.input_tensors[0]
@@ -121,6 +119,16 @@ def _features_of(model: keras.Model) -> Tensor:
                 f"model.get_layer(NAME).output) where NAME is its last Dense layer, or attach a head to its features."
             )
         tensor = node.input_tensors[0]
+
+
+def _model(inputs: Any, outputs: Tensor, name: str) -> keras.Model:
+    """Return a functional model, frozen if all its layers are."""
+    model = keras.Model(inputs, outputs, name=name)
+    weighted = [layer for layer in model.layers if layer.weights]
+    if weighted and not any(layer.trainable for layer in weighted):
+        # Keras on TensorFlow ignores `model.trainable = True` where the model's own value is True already.
+        model.trainable = False
+    return model
 
 
 def _checked_graph(model: Any) -> Any:

@@ -65,11 +65,7 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
             f"of its layers."
         )
     if blocks is None:
-        found = []
-        for name, (start, end) in zip(*_residual_ends(calls), strict=True):
-            # A sum whose branch also takes what was computed before x is no block.
-            with contextlib.suppress(ValueError):
-                found.append(between(name, start, end, calls))
+        found = _residual_blocks(calls)
         if not found:
             raise ValueError(
                 f"The model {model.name!r} has no residual layers of this package and no sums x + f(x). Name its "
@@ -85,6 +81,21 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
     if isinstance(blocks, Mapping):
         return [_named(entry, calls, str(name)) for name, entry in blocks.items()]
     return [_named(entry, calls) for entry in blocks]
+
+
+def residual_blocks(model: keras.Model) -> list[Block]:
+    """Return the blocks that `find_blocks` finds by itself; an empty list without any, or for a model without a graph."""
+    calls = graph_calls(model)
+    return [] if calls is None else _residual_blocks(calls)
+
+
+def _residual_blocks(calls: Sequence[Call]) -> list[Block]:
+    found = []
+    for name, (start, end) in zip(*_residual_ends(calls), strict=True):
+        # A sum whose branch also takes what was computed before x is no block.
+        with contextlib.suppress(ValueError):
+            found.append(between(name, start, end, calls))
+    return found
 
 
 def between(name: str, start: Any, end: Any, calls: Sequence[Call]) -> Block:

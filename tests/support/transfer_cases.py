@@ -107,6 +107,7 @@ def check_replaced(model, folder):
     assert not frozen.get_layer("head").trainable_variables
     assert not array(replace_head(model, 2, head="zero").get_layer("head").kernel).any()
 
+    trainable = [id(variable) for variable in new.trainable_variables]
     trunk = features(new)
     trunk.trainable = False
     assert [id(variable) for variable in new.trainable_variables] == [id(head.kernel), id(head.bias)]
@@ -122,6 +123,8 @@ def check_replaced(model, folder):
     loaded = keras.saving.load_model(path)
     np.testing.assert_allclose(array(loaded(IMAGES, training=False)), expected, rtol=1e-5, atol=1e-6)
     check_features(loaded, ("head",), None)
+    features(new).trainable = True
+    assert set(trainable) <= {id(variable) for variable in new.trainable_variables}
     assert replace_head(loaded, 4).output_shape == (None, 4)
 
 
