@@ -13,6 +13,7 @@ import pytest
 
 import idmatters_tf
 from tests.conftest import ROOT
+from trainers.cli import startup
 
 
 def setup():
@@ -54,8 +55,51 @@ def test_a_missing_extra_is_one_sentence(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "error: tensorflow is not installed: pip install 'idmatters-tf[tensorflow]'"
+    install = "pip install 'idmatters-tf[tensorflow,train]'"
+    assert done.stderr.splitlines()[-1] == f"error: tensorflow is not installed: {install}"
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "backend", "code"),
+    [
+        (["-m", "trainers.cifar"], "jax", 2),
+        (["-m", "trainers.landscape"], "torch", 2),
+        (["-c", "import sys; sys.argv[0] = 'idmatters-sweep'; from trainers.console import sweep; sweep()"], "jax", 2),
+        (["-m", "trainers.imagenet", "--help"], "jax", 0),
+        (["-m", "trainers.plan"], "jax", 0),
+    ],
+)
+def test_programs_refuse_other_backends(program, backend, code, tmp_path):
+    env = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *program]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stderr
+    expected = (
+        f"error: this program needs Keras' TensorFlow backend. Received: KERAS_BACKEND={backend}. Unset it, or train "
+        "on JAX with examples/cifar_with_fit.py\n"
+    )
+    assert done.stderr == (expected if code else "")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("missing", "code", "extras"),
+    [
+        (["tensorflow"], "import tensorflow", "tensorflow,train"),
+        (["tensorflow", "matplotlib"], "import matplotlib", "tensorflow,train"),
+        (["tensorboard"], "import tensorboard", "train"),
+        (["tensorflow", "matplotlib"], "sys.argv[0] = 'idmatters-report'; import matplotlib", "train"),
+    ],
+)
+def test_all_extras_that_a_program_needs_are_named_at_once(missing, code, extras, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["idmatters-cifar"])
+    for name in missing:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModuleNotFoundError) as error:
+        exec(code, {"sys": sys})
+    sentence, _ = startup.explained(error.value)
+    assert sentence == f"{error.value.name} is not installed: pip install 'idmatters-tf[{extras}]'"
 
 
 @pytest.mark.parametrize("program", ["cifar", "landscape", "plan", "shortcuts"])

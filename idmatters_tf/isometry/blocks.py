@@ -65,11 +65,7 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
             f"{model.name!r}. Build it on an input shape, or build a functional model from its layers."
         )
     if blocks is None:
-        found = []
-        for name, (start, end) in zip(*_residual_ends(calls), strict=True):
-            # A sum whose branch also depends on tensors computed before x is not a block.
-            with contextlib.suppress(ValueError):
-                found.append(between(name, start, end, calls))
+        found = _residual_blocks(calls)
         if not found:
             raise ValueError(
                 f"The model {model.name!r} has no residual layers of this package and no sums x + f(x). Name its "
@@ -84,6 +80,21 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
     if isinstance(blocks, Mapping):
         return [_named(entry, calls, str(name)) for name, entry in blocks.items()]
     return [_named(entry, calls) for entry in blocks]
+
+
+def residual_blocks(model: keras.Model) -> list[Block]:
+    """Return the blocks that `find_blocks` detects, or an empty list for a model without blocks or without a graph."""
+    calls = graph_calls(model)
+    return [] if calls is None else _residual_blocks(calls)
+
+
+def _residual_blocks(calls: Sequence[Call]) -> list[Block]:
+    found = []
+    for name, (start, end) in zip(*_residual_ends(calls), strict=True):
+        # A sum whose branch also depends on tensors computed before x is not a block.
+        with contextlib.suppress(ValueError):
+            found.append(between(name, start, end, calls))
+    return found
 
 
 def between(name: str, start: Any, end: Any, calls: Sequence[Call]) -> Block:
