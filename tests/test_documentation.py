@@ -23,6 +23,11 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
 ]
 PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "examples")]
+START, OWN_IMAGES = ROOT / "docs/tutorials/start.md", ROOT / "docs/tutorials/own_images.md"
+# Pages whose training commands are run on little data. Their Python blocks use the results.
+TRAINING_PAGES = [START, OWN_IMAGES, ROOT / "docs/howto/imagenet.md", ROOT / "docs/reference/networks.md"]
+# Pages whose blocks run one by one.
+ALONE = ("README.md", "resume.md")
 PROGRAMS = ("cifar", "imagenet", "launch", "plan", "report", "sweep", "landscape.__main__", "shortcuts.__main__")
 PROGRAMS += ("expressivity.__main__", "reproduce.__main__", "card.__main__")
 # NAME, COMMAND, N and ... stand for something else, $ for a variable of the shell.
@@ -50,6 +55,8 @@ for kind, *step in json.load(sys.stdin):
     if kind == "program":
         code = importlib.import_module(step[0]).main(step[1])
         assert code == 0, f"{step} ended with exit code {code}"
+    elif kind == "script":
+        exec(compile(step[0], "script", "exec"), {"__name__": "__main__"})
     else:
         exec(compile(step[0], "block", "exec"), namespace)
 """
@@ -190,12 +197,13 @@ def test_links_lead_to_files_and_headings(page):
 
 
 def in_small(words):
-    """A training command on little data."""
+    """Return a training command on little data."""
     name, *argv = words
     if name not in SMALL or {"--evaluate", "--export-only", "--resume"} & set(argv):
         return [name, argv]
+    small = SMALL[name].removeprefix("--dataset shapes ") if "folder-in-memory" in argv else SMALL[name]
     network = [words for option, words in SMALL_NETWORKS.items() if option in argv and name == "trainers.cifar"]
-    return [name, [*argv, *shlex.split(" ".join([SMALL[name], *network]))]]
+    return [name, [*argv, *shlex.split(" ".join([small, *network]))]]
 
 
 # Runs a script in a folder. Every `fit` in it ends after `killed_after` batches; `trained` counts its batches.
@@ -246,30 +254,49 @@ def run(steps, folder, **variables):
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 
-def test_readme_runs(tmp_path, more_faults):
-    """README.md from top to bottom, on little data: its Python blocks, and with --more-faults its training commands.
+def test_readme_runs(tmp_path):
+    """Each Python block of README.md runs by itself: its names are not those of another block."""
+    scripts = python_blocks(ROOT / "README.md")
+    assert len(scripts) == 4
+    run([["script", script] for script in scripts], tmp_path)
 
-    Every command is parsed by `test_commands_are_accepted`, and trainings of each kind have tests of their own.
+
+def steps_of(page, more_faults):
+    """Return the Python blocks and the training commands of a page in their order, on little data.
+
+    Without `more_faults` the commands are those that later blocks need. `test_commands_are_accepted` parses every
+    command, and trainings of each kind have tests of their own.
     """
-    page = ROOT / "README.md"
-    make_tree(tmp_path / "photos")
-    quick = shlex.split("--preset quick --steps 8 --train-images 300 --test-images 50 --evaluate-every 8")
-    steps = [["program", "trainers.cifar", quick]]
-    runnable = ("trainers.cifar", "trainers.imagenet", "trainers.report", "trainers.plan") if more_faults else ()
-    in_the_ci_block = page.read_text().split("<!-- ci: run -->")[1].split("```")[1]
-    for words in fenced_commands(page):
-        shown = "python -m " + " ".join(words)
-        if words[0] in runnable and words not in LARGE and shown not in in_the_ci_block:
-            steps.append(["program", *in_small(words)])
-    assert len(steps) >= (6 if more_faults else 1)
-    learned, blocks_of_page = "history.history['val_accuracy'][-1] > 0.5", python_blocks(page)
-    if not more_faults:
+    steps = []
+    runnable = ("trainers.cifar", "trainers.imagenet", "trainers.report") if more_faults else ()
+    text = page.read_text()
+    in_the_ci_block = text.split("<!-- ci: run -->")[1].split("```")[1] if page == START else ""
+    for language, block in blocks(page):
+        if language == "python":
+            block = block if more_faults else block.replace("shapes.load(4000, 1000)", "shapes.load(800, 200)")
+            steps.append(["python", block])
+            continue
+        for command in re.findall(r"^python -m trainers\..*", block, re.MULTILINE):
+            words = words_of(command)
+            needed = page == OWN_IMAGES and "--preset" in words
+            if needed or (words[0] in runnable and words not in LARGE and command not in in_the_ci_block):
+                steps.append(["program", *in_small(words)])
+    return steps
+
+
+@pytest.mark.parametrize("page", TRAINING_PAGES, ids=lambda page: page.stem)
+def test_pages_with_training_run(page, tmp_path, more_faults):
+    steps = steps_of(page, more_faults)
+    if page == START:
+        # `make train`, and the network of the last block learns visibly.
+        quick = shlex.split("--preset quick --steps 8 --train-images 300 --test-images 50 --evaluate-every 8")
         learned = "history.history['loss'][-1] < 0.98 * history.history['loss'][0]"
-        blocks_of_page = [block.replace("shapes.load(4000, 1000)", "shapes.load(800, 200)") for block in blocks_of_page]
-        assert blocks_of_page != python_blocks(page)
-    steps += [["python", block] for block in blocks_of_page]
-    # The network of the layers' block has to learn visibly.
-    steps.append(["python", f"assert {learned}, history.history"])
+        learned = "history.history['val_accuracy'][-1] > 0.5" if more_faults else learned
+        steps = [["program", "trainers.cifar", quick], *steps, ["python", f"assert {learned}, history.history"]]
+    elif page != OWN_IMAGES:
+        make_tree(tmp_path / "photos")
+    if not steps:
+        pytest.skip("runs with --more-faults")
     run(steps, tmp_path)
 
 
@@ -283,7 +310,7 @@ def test_both_programs_have_the_same_options():
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if page.name not in ("README.md", "resume.md") and python_blocks(page)],
+    [page for page in PAGES if python_blocks(page) and page not in TRAINING_PAGES and page.name not in ALONE],
     ids=lambda page: page.stem,
 )
 def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
