@@ -314,6 +314,10 @@ def test_both_programs_have_the_same_options():
     ids=lambda page: page.stem,
 )
 def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
+    if page.stem == "jax":
+        pytest.importorskip("jax")
+        run([["python", block] for block in python_blocks(page)], tmp_path, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
+        return
     if "make_deterministic" in page.read_text():
         # Not for the tests that follow.
         run([["python", block] for block in python_blocks(page)], tmp_path)
