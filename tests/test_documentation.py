@@ -1,4 +1,4 @@
-"""Every command and every Python block in README.md, docs/ and --help is right: it is parsed, or run on little data."""
+"""Commands and Python blocks of README.md, docs/ and --help: parsed, or run on little data."""
 
 import importlib
 import json
@@ -45,7 +45,7 @@ SMALL = {
     "trainers.imagenet": "--data-dir photos --batch-size 4 --steps 4 --evaluate-every 4 --checkpoint-every 4 "
     "--size 24 --blocks 1 1 --stem 4 --widths 4 8",
 }
-# Their networks in small, by an option that they have.
+# Small networks for commands that have an option of the network.
 SMALL_NETWORKS = {"--widths": "--blocks 1 --stem 4 --widths 4 8", "--depth": "--depth 8"}
 RUN = """
 import importlib, json, sys
@@ -63,38 +63,38 @@ for kind, *step in json.load(sys.stdin):
 
 
 def blocks(page):
-    """(language, text) of the fenced blocks of a page; the language is empty where none is given."""
+    """Return (language, text) of each fenced block of a page. The language is empty if none is given."""
     return re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def python_blocks(page):
-    """The Python blocks of a page with what it has in comments `<!-- python: ... -->`, in the order of the page."""
+    """Return the Python blocks of a page and its comments `<!-- python: ... -->`, in the order of the page."""
     pattern = r"^```python\n(.*?)^```|^<!-- python:\n(.*?)^-->"
     return [shown or hidden for shown, hidden in re.findall(pattern, page.read_text(), re.MULTILINE | re.DOTALL)]
 
 
 def words_of(command):
-    """A command line without its comment, as words behind `python -m`."""
+    """Return the words of a command line behind `python -m`, without the comment."""
     command = command.replace("\\\n", " ").split(" && ")[0]
-    # The last one inside of sh -c '...'.
+    # The end of sh -c '...'.
     if command.count("'") % 2:
         command = command.rstrip().removesuffix("'")
     return tuple(shlex.split(command, comments=True)[2:])
 
 
 def fenced_commands(page):
-    """The commands `python -m trainers.NAME ...` in the fenced blocks of a page."""
+    """Return the commands `python -m trainers.NAME ...` in the fenced blocks of a page."""
     text = "".join(text for language, text in blocks(page) if language != "python").replace("\\\n", " ")
     return [words_of(command) for command in re.findall(r"\bpython -m trainers\..*", text)]
 
 
 def inline_commands(page):
-    """Those between backticks that are more than a program's name."""
+    """Return the commands between backticks that have options."""
     return [words_of(command) for command in re.findall(r"`(python -m trainers\.\w+\s[^`]*)`", page.read_text())]
 
 
 def examples(program):
-    """Those of a program's help."""
+    """Return the commands in the help of a program."""
     module = importlib.import_module(f"trainers.{program}")
     lines = re.findall(r"^  (python -m trainers\..*)", re.sub(r"\\\n\s*", " ", module.EXAMPLES), re.MULTILINE)
     return [words_of(re.split(r"\s{3,}", line)[0]) for line in lines]
@@ -116,7 +116,7 @@ def all_commands():
 
 
 def check(words):
-    """Parses a command and checks its settings; raises UsageError or SystemExit where they are wrong."""
+    """Parse a command and check its settings. Raise UsageError or SystemExit if they are wrong."""
     name, *argv = words
     program = name.removeprefix("trainers.")
     module = importlib.import_module(name)
@@ -167,7 +167,7 @@ def is_option(flag, source):
 
 
 def test_scripts_and_their_options_exist():
-    """Those of `python examples/...` and `python benchmarks/...`, which are run elsewhere, with other options."""
+    """Commands `python examples/...` and `python benchmarks/...`, which other tests run with other options."""
     shared = "".join(path.read_text() for path in ROOT.glob("benchmarks/harness/*.py"))
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     found = set()
@@ -245,7 +245,7 @@ keras.Model.fit = watched
 
 
 def run(steps, folder, **variables):
-    """Runs programs and blocks one after the other in one process, with environment variables."""
+    """Run programs and blocks one after the other in one process, with environment variables."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     command = [sys.executable, "-c", RUN]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What the package says about itself."""
+"""Metadata, entry points and exports of the package."""
 
 import configparser
 import importlib
@@ -96,7 +96,7 @@ def test_submodules_load_on_first_use(package):
 
 
 def test_the_package_exports_what_people_come_for():
-    """The names and their modules, written out a second time; each is the object that its module defines."""
+    """Each exported name is the object that its module defines."""
     exported = {
         "ExactResume": "callbacks",
         "HessianOperator": "curvature",
