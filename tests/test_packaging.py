@@ -1,4 +1,4 @@
-"""What the package says about itself."""
+"""Metadata, entry points and exports of the package."""
 
 import configparser
 import importlib
@@ -140,7 +140,7 @@ def test_submodules_load_on_first_use(package):
 
 
 def test_the_package_exports_what_people_come_for():
-    """The names and their modules, written out a second time; each is the object that its module defines."""
+    """Each exported name is the object that its module defines."""
     exported = {
         "ExactResume": "callbacks",
         "HessianOperator": "curvature",
@@ -168,3 +168,30 @@ def test_the_version_is_the_changelogs_newest():
 @pytest.mark.parametrize("package", ["idmatters_tf", "idmatters_tf/models", "trainers"])
 def test_type_checkers_see_the_annotations(package):
     assert (ROOT / package / "py.typed").is_file()
+
+
+def test_a_release_fills_in_the_address_of_the_repository(tmp_path):
+    home = "https://example.org/me/name"
+    for name in ("setup.cfg", "README.md"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    command = [sys.executable, ROOT / ".ci/set_home.py", f"{home}/", "v1.2", "--folder", tmp_path]
+    subprocess.run(command, check=True)
+    config = configparser.ConfigParser()
+    config.read(tmp_path / "setup.cfg")
+    urls = dict(line.split(" = ") for line in config["metadata"]["project_urls"].split("\n") if line)
+    before = dict(line.split(" = ") for line in setup()["metadata"]["project_urls"].split("\n") if line)
+    assert urls["Source"] == home
+    assert before.items() < urls.items()
+    assert {name: dict(config[name]) for name in config.sections() if name != "metadata"} == {
+        name: dict(setup()[name]) for name in config.sections() if name != "metadata"
+    }
+    # Every link is absolute, images lead to the files themselves, and all else is as it was.
+    text, old = (tmp_path / "README.md").read_text(), (ROOT / "README.md").read_text()
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert all(target.startswith("https://") for target in targets)
+    assert sum(target.startswith(f"{home}/blob/v1.2/docs/") for target in targets) > 5
+    assert f"({home}/raw/v1.2/docs/figures/quick.png)" in text
+    assert re.sub(rf"{home}/(blob|raw)/v1\.2/", "", text) == old
+    # A second time it fails and changes nothing.
+    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
+    assert (tmp_path / "README.md").read_text() == text
