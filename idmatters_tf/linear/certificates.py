@@ -5,7 +5,7 @@ loss is L = ||Y - f X||_F^2 / (2m), as in `gradient_descent`, and rate is its le
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
 import math

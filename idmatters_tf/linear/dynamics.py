@@ -5,7 +5,7 @@ the same gradient, and the cost of a step does not depend on the number of sampl
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping

@@ -5,7 +5,7 @@ v3 are the arXiv versions. v1 states the theorem without det R > 0, which is fal
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
 import math

@@ -4,7 +4,7 @@ The loss is that of `gradient_descent`, L = ||Y - f X||_F^2 / (2m), and time is 
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
 import math

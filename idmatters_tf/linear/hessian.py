@@ -9,7 +9,7 @@ The papers contain only the Hessian at zero (Li et al., Theorem 1; see `idmatter
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Self

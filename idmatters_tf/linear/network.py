@@ -7,7 +7,7 @@ A[0] is their A_1 and is applied first; the map is (I + A_l) ... (I + A_1). Li e
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import numpy as np
 from numpy.typing import ArrayLike

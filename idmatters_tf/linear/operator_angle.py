@@ -1,7 +1,7 @@
 """Operator angle: the largest angle between a vector and its image."""
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 from typing import Any, cast
 

@@ -5,7 +5,7 @@ j + d // 2 by their angles. For odd d, D keeps the last coordinate. Powers rotat
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 from typing import NamedTuple
 

@@ -8,7 +8,7 @@ constants are not used.
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
 

@@ -5,7 +5,7 @@ versions. The docstrings note where they disagree.
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
 from typing import NamedTuple

@@ -5,7 +5,7 @@ only through S_XX, S_YX and tr S_YY. Hardt & Ma's excess risk is 2 (L - L_min) w
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 from typing import NamedTuple
 

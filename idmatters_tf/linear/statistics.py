@@ -1,7 +1,7 @@
 """Second moments and least-squares optima of data sets, whitening, and principal components."""
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 from typing import Literal, NamedTuple
 
