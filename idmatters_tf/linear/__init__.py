@@ -1,11 +1,10 @@
-"""Deep linear networks as mathematics, in float64 NumPy and SciPy (joblib for the sweeps), without Keras.
+"""Theory of deep linear networks in float64, with NumPy and SciPy (joblib for sweeps) and without Keras.
 
-The landscape theory of Hardt & Ma, *Identity Matters in Deep Learning*, and Li et al., *Demystifying ResNet*, corrected
-where the printed versions disagree: the docstrings name the version a formula comes from.
+It contains the landscape theory of Hardt & Ma, *Identity Matters in Deep Learning*, and Li et al., *Demystifying
+ResNet*. Where the printed versions disagree, the correct formula is used and the docstring names its version.
 
-Results follow one rule. What belongs together in an order that the papers fix, and is meant to be unpacked, is a
-NamedTuple: `W, loss = least_squares_optimum(X, Y)`. What is looked up by name is a frozen dataclass:
-`gradient_dominance(A, R).tau`.
+Results that are unpacked in a fixed order are NamedTuples: `W, loss = least_squares_optimum(X, Y)`. Results that are
+accessed by name are frozen dataclasses: `gradient_dominance(A, R).tau`.
 """
 
 # ruff: noqa: I001 - grouped by subject, a table of contents
@@ -36,12 +35,12 @@ from idmatters_tf.linear.factorization import (
 from idmatters_tf.linear.operator_angle import operator_angle
 from idmatters_tf.linear.orthogonal import NormalForm, normal_form
 
-# Li et al.: the loss of n-shortcut and plain networks, its gradient and Hessian, the zero point.
+# Li et al.: loss, gradient and Hessian of n-shortcut and plain networks, and the zero point.
 from idmatters_tf.linear.shortcuts import excess_risk, shortcut_gradient, shortcut_risk
 from idmatters_tf.linear.hessian import ShortcutHessian, shortcut_hessian
 from idmatters_tf.linear.zero import zero_hessian_spectrum, zero_stationary_order
 
-# Data: second moments, the optimum, whitening.
+# Data: second moments, optimum, whitening.
 from idmatters_tf.linear.statistics import (
     Optimum,
     PrincipalComponents,
@@ -52,11 +51,11 @@ from idmatters_tf.linear.statistics import (
     whiten,
 )
 
-# Gradient descent of many networks at once.
+# Gradient descent of many networks in parallel.
 from idmatters_tf.linear.dynamics import Trajectories, gradient_descent, sweep
 from idmatters_tf.linear.power_projection import Projected, positivity, project_to_positive, projected_descent
 
-# Gradient flow, what it conserves, and where descent leaves it.
+# Gradient flow, its conserved quantities, and comparison with descent.
 from idmatters_tf.linear.flow import (
     Flow,
     FlowComparison,
@@ -67,7 +66,7 @@ from idmatters_tf.linear.flow import (
     sharpness,
 )
 
-# Guarantees of convergence theorems along runs, and the start from the identity.
+# Guarantees of convergence theorems, and the identity start.
 from idmatters_tf.linear.certificates import Certificate, certificates
 from idmatters_tf.linear.identity_start import identity_start_barrier, scalar_recursions
 

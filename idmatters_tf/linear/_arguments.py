@@ -1,4 +1,4 @@
-"""Checks of the arguments of this package: real, finite, of the right shape; and the names of their types."""
+"""Argument checks of this package (real, finite, correct shape) and type aliases."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer as positive_integer
 
-# What the functions of this package return, and what their arguments are turned into.
+# Types of the results and of converted arguments.
 Floats: TypeAlias = NDArray[np.float64]
 Booleans: TypeAlias = NDArray[np.bool_]
 Integers: TypeAlias = NDArray[np.int64]
@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 
 def within_float64(function: Callable[P, T]) -> Callable[P, T]:
-    """Make a function raise a ValueError where float64 overflows, in place of warnings and infinite or NaN results.
+    """Decorate a function to raise ValueError on float64 overflow, in place of warnings and infinite or NaN results.
 
-    Its arguments must have been checked for NaN and infinity by the function itself.
+    The function must check its arguments for NaN and infinity.
     """
 
     @functools.wraps(function)
@@ -32,7 +32,7 @@ def within_float64(function: Callable[P, T]) -> Callable[P, T]:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 result = function(*args, **kwargs)
         except (np.linalg.LinAlgError, OverflowError) as error:
-            # LAPACK does not converge on the infinities of a product.
+            # LAPACK does not converge on infinite products.
             raise overflow(function.__name__) from error
         if not all(np.isfinite(leaf).all() for leaf in _floats(result)):
             raise overflow(function.__name__)
@@ -44,8 +44,8 @@ def within_float64(function: Callable[P, T]) -> Callable[P, T]:
 def overflow(function: str) -> ValueError:
     """Return the error for results of `function` that exceed float64."""
     return ValueError(
-        f"Arguments of `{function}` must keep its result within float64. Received: arguments for which it overflows; "
-        f"scale them down."
+        f"Arguments of `{function}` must keep its result within float64. Received: arguments for which it overflows. "
+        f"Scale them down."
     )
 
 
@@ -59,16 +59,16 @@ def _floats(result: object) -> Iterator[Any]:
 
 
 def real_array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None) -> Floats:
-    """`value` as a float64 array, checked; not a copy where it already is one.
+    """Return `value` as a checked float64 array, without a copy if it is one.
 
     Args:
-        name: of the argument, for the error.
-        value: anything that NumPy turns into an array.
-        shape: what is expected, a tuple of sizes and letters; equal letters must have equal sizes, e.g.
-            `("depth", "d", "d")`. None for any.
+        name: name of the argument for the error.
+        value: anything that NumPy converts to an array.
+        shape: expected shape as a tuple of sizes and letters, e.g. `("depth", "d", "d")`. Equal letters must have equal
+            sizes. None for any shape.
 
     Raises:
-        ValueError: for complex, non-numeric, non-finite (in float64) or empty values and for other shapes.
+        ValueError: for complex, non-numeric, non-finite (in float64) or empty values, and for other shapes.
     """
     try:
         array = np.asarray(value)
@@ -77,7 +77,7 @@ def real_array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None)
     if np.iscomplexobj(array):
         raise ValueError(
             f"Argument `{name}` must be real. Received: dtype {array.dtype}. Pass the real part if the imaginary part "
-            f"is zero; the theory here is about real networks."
+            f"is zero."
         )
     if array.dtype.kind not in "fiub":
         raise ValueError(f"Argument `{name}` must hold real numbers. Received: dtype {array.dtype}")
@@ -92,7 +92,7 @@ def real_array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None)
     if not np.isfinite(array).all():
         raise ValueError(
             f"Argument `{name}` must be finite. Received: {np.count_nonzero(~np.isfinite(array))} of {array.size} "
-            f"entries that are NaN or infinite in float64. Remove them before."
+            f"entries that are NaN or infinite in float64. Remove them first."
         )
     return array
 
@@ -108,10 +108,10 @@ def _matches(received: tuple[int, ...], expected: tuple[int | str, ...]) -> bool
 
 
 def covariance_matrix(name: str, value: ArrayLike | None, dim: int) -> Floats:
-    """A symmetric positive semidefinite matrix of shape (dim, dim); the identity if `value` is None.
+    """Return a symmetric positive semidefinite matrix of shape (dim, dim), or the identity if `value` is None.
 
     Raises:
-        ValueError: where it is not symmetric or has a negative eigenvalue, beyond rounding.
+        ValueError: if `value` is not symmetric or has a negative eigenvalue beyond rounding.
     """
     if value is None:
         return np.eye(dim)
@@ -135,37 +135,37 @@ def covariance_matrix(name: str, value: ArrayLike | None, dim: int) -> Floats:
 
 
 def finite_number(name: str, value: object) -> float:
-    """`value` as a float.
+    """Return `value` as a float.
 
     Raises:
-        ValueError: where it is not a number that is finite in float64; booleans are not numbers.
+        ValueError: if it is not a number that is finite in float64. Booleans are not numbers.
     """
     number = _number(value)
     if not np.isfinite(number):
-        raise ValueError(f"Argument `{name}` must be a finite number. Received: {name}={_shown(value)}")
+        raise ValueError(f"Argument `{name}` must be a finite number. Received: {name}={_describe(value)}")
     return number
 
 
 def non_negative(name: str, value: object) -> float:
-    """`value` as a float.
+    """Return `value` as a float.
 
     Raises:
-        ValueError: where it is not a finite number of 0 or more.
+        ValueError: if it is not a finite number of 0 or more.
     """
     number = _number(value)
     if not 0 <= number < np.inf:
-        raise ValueError(f"Argument `{name}` must be a finite number of 0 or more. Received: {name}={_shown(value)}")
+        raise ValueError(f"Argument `{name}` must be a finite number of 0 or more. Received: {name}={_describe(value)}")
     return number
 
 
 def non_negative_integer(name: str, value: object) -> int:
-    """`value` as an int, NumPy's integers included.
+    """Return `value` as an int, including NumPy integers.
 
     Raises:
-        ValueError: where it is not an integer of 0 or more.
+        ValueError: if it is not an integer of 0 or more.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
-        raise ValueError(f"Argument `{name}` must be an integer of 0 or more. Received: {name}={_shown(value)}")
+        raise ValueError(f"Argument `{name}` must be an integer of 0 or more. Received: {name}={_describe(value)}")
     return int(value)
 
 
@@ -178,6 +178,6 @@ def _number(value: object) -> float:
         return np.inf
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     # Python refuses to print integers of thousands of digits.
     return f"an integer of {value.bit_length()} bits" if isinstance(value, int) and abs(value) >> 64 else repr(value)

@@ -1,11 +1,11 @@
-"""Contraction of the excess risk that convergence theorems guarantee for gradient descent, from a given point.
+"""Guarantees of convergence theorems for gradient descent from a given point.
 
-All for plain deep linear networks and for residual ones with units of one layer, whose layers are I + A. The loss is
-L = ||Y - f X||_F^2 / (2m), as in `gradient_descent`, and rate is its learning rate.
+They hold for plain deep linear networks and for residual networks with units of one layer, whose layers are I + A. The
+loss is L = ||Y - f X||_F^2 / (2m), as in `gradient_descent`, and rate is its learning rate.
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
 import math
@@ -26,17 +26,17 @@ Scope = Literal["step", "run"]
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """The guarantee of one theorem for gradient descent from one point, in exact arithmetic.
+    """Guarantee of one theorem for gradient descent from one point, in exact arithmetic.
 
     Attributes:
-        theorem: its name, see `certificates`.
-        applies: whether its assumptions hold.
-        reason: the first assumption that fails, in words; empty where it applies.
-        scope: "step": the guarantee is about the next step alone, and a later point needs its own; the product of
-            (1 - contraction) over successive points bounds a run. "run": it holds for every step from here on.
-        contraction: 1 - (L - L_min after a step) / (L - L_min before) is at least this; 0 where nothing is guaranteed.
-        largest_rate: the largest learning rate that the theorem allows; NaN where it does not apply at any, infinite
-            where it exceeds float64.
+        theorem: name of the theorem, see `certificates`.
+        applies: True if the assumptions hold.
+        reason: description of the first assumption that fails; empty if the theorem applies.
+        scope: "step" for a guarantee of the next step only, where the product of (1 - contraction) over successive
+            points bounds a run; "run" for a guarantee of all later steps.
+        contraction: lower bound of 1 - (L - L_min after a step) / (L - L_min before); 0 without a guarantee.
+        largest_rate: largest learning rate that the theorem allows; NaN if it applies at no rate, infinite if it
+            exceeds float64.
     """
 
     theorem: str
@@ -47,10 +47,11 @@ class Certificate:
     largest_rate: float
 
     def steps(self, start: float, goal: float) -> float:
-        """Return a number of steps that suffices from one excess risk to another; infinite where none is guaranteed.
+        """Return a sufficient number of steps from one excess risk to another; infinite without a guarantee.
 
         Args:
-            start, goal: numbers of 0 or more. With scope "step", `start` is the excess risk at the point.
+            start: initial excess risk, 0 or more. With scope "step", it is the excess risk at the point.
+            goal: final excess risk, 0 or more.
         """
         start, goal = non_negative("start", start), non_negative("goal", goal)
         if start <= goal:
@@ -66,71 +67,72 @@ class Certificate:
 def certificates(
     W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, learning_rate: float, shortcut: bool = True
 ) -> dict[str, Certificate]:
-    """Return the convergence theorems with their guarantees for gradient descent from a point.
+    """Evaluate convergence theorems for gradient descent from a point.
 
     With N layers, R the optimal map, E = f - R, S = S_XX, and mu the constant of a Polyak-Lojasiewicz inequality
-    ||grad L||_F^2 >= 2 mu (L - L_min) at the point:
+    ||grad L||_F^2 >= 2 mu (L - L_min) at the point, the theorems are:
 
-    - "jacobians" (a step): mu = sigma_min(S) sum_i sigma_min(P_i)^2 sigma_min(Q_i)^2 with the true Jacobians P_i and
-      Q_i after and before layer i. It needs no ball.
-    - "dominance" (a step): Hardt & Ma's (2.3), `gradient_dominance`, where those singular values are bounded by
-      1 - |||A|||: mu = N (1 - tau)^(2N-2) sigma_min(S), tau < 1.
+    - "jacobians" (one step): mu = sigma_min(S) sum_i sigma_min(P_i)^2 sigma_min(Q_i)^2 with the true Jacobians P_i and
+      Q_i after and before layer i. It holds at any point.
+    - "dominance" (one step): Hardt & Ma's (2.3), `gradient_dominance`, with the bound 1 - |||A||| for these singular
+      values: mu = N (1 - tau)^(2N-2) sigma_min(S), tau < 1.
 
-      Both at rates with rate K <= 2, and then the contraction is 2 mu rate (1 - rate K / 2). K bounds the second
-      derivative of L along the step: with G_i the gradient of layer i, m_i = ||W_i|| + rate ||G_i||, and e_k the sum
-      of all products of k of the numbers m_1^2, ..., m_N^2,
+      Both hold for rate K <= 2, with the contraction 2 mu rate (1 - rate K / 2). K bounds the second derivative of L
+      along the step. With G_i the gradient of layer i, m_i = ||W_i|| + rate ||G_i||, and e_k the sum of all products of
+      k of the numbers m_1^2, ..., m_N^2,
 
           K = ||S|| e_(N-1) + sqrt(4 ||S|| e_(N-2) (L - L_min)).
 
-      Proof: let h(t) = L(W - t G) - L_min for 0 <= t <= rate. There no layer's norm is above m_i. The change of the
-      map to first order, sum_i P_i G_i Q_i, has Frobenius norm of at most sqrt(e_(N-1)) ||G||_F by Cauchy-Schwarz, and
-      that to second order, 2 sum_(i<j) P_j G_j C_ij G_i Q_i, of at most sqrt(2 e_(N-2)) ||G||_F^2. So h''(t) is at most
-      (||S|| e_(N-1) + sqrt(2 h(t)) sqrt(||S|| 2 e_(N-2))) ||G||_F^2, and at most K ||G||_F^2 while h(t) <= h(0). While
-      this lasts, h(t) <= h(0) - t (1 - t K / 2) ||G||_F^2, which is below h(0) for 0 < t < 2 / K, so that h does not
-      return to h(0) before the step ends. With ||G||_F^2 >= 2 mu h(0) the contraction follows.
+      Proof: let h(t) = L(W - t G) - L_min for 0 <= t <= rate, where the norm of layer i is at most m_i. The
+      first-order change of the map, sum_i P_i G_i Q_i, has Frobenius norm at most sqrt(e_(N-1)) ||G||_F by
+      Cauchy-Schwarz, and the second-order change, 2 sum_(i<j) P_j G_j C_ij G_i Q_i, at most sqrt(2 e_(N-2)) ||G||_F^2.
+      Hence h''(t) is at most (||S|| e_(N-1) + sqrt(2 h(t)) sqrt(||S|| 2 e_(N-2))) ||G||_F^2, and at most K ||G||_F^2
+      while h(t) <= h(0). Then h(t) <= h(0) - t (1 - t K / 2) ||G||_F^2, which is below h(0) for 0 < t < 2 / K.
+      Therefore h does not return to h(0) before the step ends. The contraction follows from ||G||_F^2 >= 2 mu h(0).
     - "balanced" (a run): Arora, Cohen, Golowich & Hu (arXiv 1810.02281), Theorem 1. Whitened inputs, deficiency margin
       c = sigma_min(R) - ||E||_F > 0, delta-balanced layers with delta <= c^2 / (256 N^3 ||R||_F^(2(N-1)/N)), and rate
-      at most c^((4N-2)/N) / (6144 N^3 ||R||_F^((6N-4)/N)). Contraction rate * c^(2(N-1)/N). The constants were compared
-      with notes of a course that states the theorem with the same loss L (the paper's own text was not at hand): 256,
-      6144, all exponents, and the number of steps log(start / goal) / (rate c^(2(N-1)/N)) agree; `steps` is not larger.
-    - "zero-asymmetric" (a run): the start of Wu, Wang & Ma (arXiv 1911.00645), whose abstract promises O(N^3
-      log(1 / goal)) steps for every target; the text was not at hand. Whitened inputs, all layers the identity but a
-      zero last one, rate at most 1 / (4 N u) with u = max(4 N ||R||_F^2, e). Contraction 3/2 rate. The constants are
-      ours, and so is the proof, in docs/reference/results/landscape.md: O(N^2 ||R||_F^2 log(1 / goal)) steps.
-    - "positive definite" (a run): the setting of Bartlett, Helmbold & Long (arXiv 1802.06093), whose abstract promises
-      steps polynomial in N, the condition number and log(d / goal); the text was not at hand. Whitened inputs, identity
-      start, symmetric positive definite R. Then everything stays diagonal in R's eigenbasis, with the recursion
-      a <- a - rate a^(N-1) (a^N - lambda) for each eigenvalue lambda (`scalar_recursions`). Between 1 and
+      at most c^((4N-2)/N) / (6144 N^3 ||R||_F^((6N-4)/N)). Contraction rate * c^(2(N-1)/N). The text of the paper was
+      not available. The constants 256 and 6144, all exponents, and the number of steps
+      log(start / goal) / (rate c^(2(N-1)/N)) agree with lecture notes that state the theorem for the same loss L;
+      `steps` is not larger.
+    - "zero-asymmetric" (a run): the start of Wu, Wang & Ma (arXiv 1911.00645), whose abstract states O(N^3
+      log(1 / goal)) steps for every target; the text was not available. Whitened inputs, all layers the identity except
+      a zero last one, rate at most 1 / (4 N u) with u = max(4 N ||R||_F^2, e). Contraction 3/2 rate. The constants and
+      the proof, in docs/reference/results/landscape.md, are ours: O(N^2 ||R||_F^2 log(1 / goal)) steps.
+    - "positive definite" (a run): the setting of Bartlett, Helmbold & Long (arXiv 1802.06093), whose abstract states
+      steps polynomial in N, the condition number and log(d / goal); the text was not available. Whitened inputs,
+      identity start, symmetric positive definite R. All layers remain diagonal in the eigenbasis of R, with the
+      recursion a <- a - rate a^(N-1) (a^N - lambda) for each eigenvalue lambda (`scalar_recursions`). Between 1 and
       b = lambda^(1/N) the function (a^N - lambda)^2 / (2N) has second derivatives of at most
-      K = (2N - 1) max(1, b)^(2N-2), and its gradient squared is at least 2N min(1, b)^(2N-2) times it: so for rate at
-      most 1/K every a moves towards b without passing it, and each step contracts by at least
-      rate N min(1, b)^(2N-2). This proof is ours, and so are its constants.
+      K = (2N - 1) max(1, b)^(2N-2), and its squared gradient is at least 2N min(1, b)^(2N-2) times the function. For
+      rate at most 1/K, every a therefore moves towards b without passing it, and each step contracts by at least
+      rate N min(1, b)^(2N-2). The proof and its constants are ours.
 
-    The guarantees are for exact arithmetic: near the optimum, where the excess risk is no more than rounding errors, it
-    does not fall further.
+    The guarantees assume exact arithmetic. Near the optimum, the excess risk does not fall below rounding errors.
 
     Args:
         W: a point, (units, n, d, d); with shortcuts n = 1.
-        sxx, syx: (d, d). "Whitened inputs" is sxx = I.
-        learning_rate: of descent.
+        sxx: (d, d). "Whitened inputs" means sxx = I.
+        syx: (d, d).
+        learning_rate: learning rate of descent.
         shortcut: False for a plain network.
 
     Returns:
-        A dict by theorem.
+        Dict of `Certificate`s by theorem.
 
     Raises:
-        ValueError: for shortcuts over two layers or more, and where the end-to-end map exceeds float64.
+        ValueError: for shortcuts over two layers or more, and if the end-to-end map exceeds float64.
     """
     W, sxx, syx = problem(W, sxx, syx)
     if shortcut and W.shape[1] > 1:
         raise ValueError(
-            f"Argument `W` must have n = 1 with shortcuts: the theorems are about chains of layers. Received: shape "
-            f"{W.shape}. Pass shortcut=False for a plain network."
+            f"Argument `W` must have n = 1 with shortcuts. Received: shape {W.shape}. Pass shortcut=False for a plain "
+            f"network."
         )
     rate = non_negative("learning_rate", learning_rate)
-    # Overflow leads to infinite bounds, and these to the rate 0.
+    # Overflow gives infinite bounds and the rate 0.
     with np.errstate(over="ignore", invalid="ignore"):
-        point = _Point.of(W, sxx, syx, shortcut)
+        point = _Point.from_weights(W, sxx, syx, shortcut)
         found = (
             _jacobians(point, rate),
             _dominance(point, rate),
@@ -143,14 +145,14 @@ def certificates(
 
 @dataclasses.dataclass(frozen=True)
 class _Point:
-    """A point and what the theorems need of it.
+    """Point of descent with the quantities of the theorems.
 
     Attributes:
         layers: (N, d, d).
         target: R if the inputs are whitened, (d, d).
-        whitened: whether they are.
-        jacobians: around each layer.
-        smallest, largest: eigenvalues of S over the directions that the inputs span; the smallest rounded down.
+        whitened: True if the inputs are whitened.
+        jacobians: Jacobians around each layer.
+        smallest, largest: extreme eigenvalues of S over the span of the inputs, the smallest rounded down.
         residual: sqrt(2 (L - L_min)).
         norms, gradient_norms: spectral norms of the layers and of their gradients.
     """
@@ -166,7 +168,7 @@ class _Point:
     gradient_norms: list[float]
 
     @classmethod
-    def of(cls, W: Floats, sxx: Floats, syx: Floats, shortcut: bool) -> "_Point":
+    def from_weights(cls, W: Floats, sxx: Floats, syx: Floats, shortcut: bool) -> "_Point":
         layers = as_plain(W, shortcut)
         root, targets = regression(sxx, syx)
         around = layer_jacobians(layers[:, None], shortcut=False)
@@ -189,8 +191,8 @@ class _Point:
         )
 
     def smoothness(self, rate: float) -> float:
-        """Return K for a step of this rate, see `certificates`; infinite where it exceeds float64."""
-        # The elementary symmetric polynomials of degree N, N - 1 and N - 2 of the layers so far.
+        """Return K for a step of this rate, see `certificates`; infinite if it exceeds float64."""
+        # Elementary symmetric polynomials of degree N, N - 1 and N - 2 of the layers so far.
         all_of_them, but_one, but_two = 1.0, 0.0, 0.0
         for norm, gradient_norm in zip(self.norms, self.gradient_norms, strict=True):
             size = (norm + rate * gradient_norm) ** 2 if norm + rate * gradient_norm < 1e150 else math.inf
@@ -199,7 +201,7 @@ class _Point:
         return math.inf if math.isnan(K) else K
 
     def largest_rate(self) -> float:
-        """Return the largest rate with rate * K <= 2, rounded down; K grows with the rate."""
+        """Return the largest rate with rate * K <= 2, rounded down. K increases with the rate."""
         low, high = 0.0, 2 / max(self.smoothness(0.0), float(np.finfo(np.float64).tiny))
         if high * self.smoothness(high) <= 2:
             return high
@@ -211,7 +213,7 @@ class _Point:
 
 def _jacobians(point: _Point, rate: float) -> Certificate:
     N, d = point.layers.shape[:2]
-    # Each product is rounded by at most this share of the product of the norms.
+    # Relative rounding error of each product, in units of the product of the norms.
     rounding = N * d * float(np.finfo(np.float64).eps)
     norms = np.array(point.norms)
     bounds = np.cumprod(np.append(1.0, norms[:-1])), np.cumprod(np.append(1.0, norms[:0:-1]))[::-1]
@@ -220,7 +222,7 @@ def _jacobians(point: _Point, rate: float) -> Certificate:
         for maps, bound in zip((point.jacobians.before, point.jacobians.after), bounds, strict=True)
     )
     mu = point.smallest * float(np.sum((after * before) ** 2))
-    reason = "" if mu > 0 else "for every layer a product of those before or after it is singular, up to rounding"
+    reason = "" if mu > 0 else "for every layer, the product before or after it is singular up to rounding"
     return _for_a_step("jacobians", reason, point, rate, mu)
 
 
@@ -235,7 +237,7 @@ def _dominance(point: _Point, rate: float) -> Certificate:
 
 def _for_a_step(theorem: str, reason: str, point: _Point, rate: float, mu: float) -> Certificate:
     if not point.smallest:
-        reason = "the inputs are all zero, or their smallest variance is no more than rounding"
+        reason = "the inputs are all zero, or their smallest variance is at rounding level"
     if reason:
         return Certificate(theorem, False, reason, "step", 0.0, math.nan)
     largest = point.largest_rate()
@@ -252,12 +254,12 @@ def _balanced(point: _Point, rate: float) -> Certificate:
     margin = smallest - frobenius_norm(point.jacobians.end_to_end - point.target)
     if not margin > 0:
         return _not_for_a_run("balanced", f"the deficiency margin is {margin:.3g}, not positive")
-    # Powers by logarithms: they exceed float64 long before their quotients do.
+    # Powers are computed by logarithms, because they exceed float64 before their quotients do.
     log_margin, log_size = math.log(margin), math.log(size)
     delta = largest_defect(point.layers)
     allowed = _exp(2 * log_margin - 2 * (N - 1) / N * log_size) / (256 * N**3)
     if not delta <= allowed:
-        return _not_for_a_run("balanced", f"the layers are {delta:.3g}-balanced, {allowed:.3g} is allowed")
+        return _not_for_a_run("balanced", f"the layers are {delta:.3g}-balanced, at most {allowed:.3g} is allowed")
     largest = _exp(((4 * N - 2) * log_margin - (6 * N - 4) * log_size) / N) / (6144 * N**3)
     return _allowed("balanced", "run", rate, largest, rate * _exp(2 * (N - 1) / N * log_margin))
 
@@ -296,7 +298,7 @@ def _allowed(theorem: str, scope: Scope, rate: float, largest: float, contractio
     if not rate <= largest:
         reason = f"the rate is {rate:.3g}, at most {largest:.3g} is allowed"
         return Certificate(theorem, False, reason, scope, 0.0, largest)
-    # Beyond these ends there is only rounding.
+    # Values outside [0, 1] are rounding errors.
     return Certificate(theorem, True, "", scope, min(max(contraction, 0.0), 1.0), largest)
 
 

@@ -1,11 +1,11 @@
-"""Full-batch gradient descent of many deep linear networks at once, on second moments instead of data.
+"""Full-batch gradient descent of many deep linear networks in parallel, on second moments in place of data.
 
-The loss is Li et al.'s, L = ||Y - f X||_F^2 / (2m); a regression on at most d samples with the same second moments has
-the same gradient, so that the cost of a step does not depend on the number of samples.
+The loss is Li et al.'s, L = ||Y - f X||_F^2 / (2m). A regression on at most d samples with the same second moments has
+the same gradient, and the cost of a step does not depend on the number of samples.
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping
@@ -26,30 +26,30 @@ from idmatters_tf.linear._arguments import (
 from idmatters_tf.linear.network import layer_norms
 from idmatters_tf.linear.statistics import regression
 
-# A loss this many times the first one has diverged: from there on the next steps overflow.
+# Factor of the initial loss beyond which a network counts as diverged; the next steps overflow.
 DIVERGED = 1e6
 
-# Starting processes takes about a second; one core does this many multiplications of small matrices in that time.
+# Starting processes takes about a second, in which one core does this many multiplications in small matrices.
 WORTH_PROCESSES = 1e9
 
 
 @dataclasses.dataclass(frozen=True)
 class Trajectories:
-    """Histories of many runs. A diverged network's entries are NaN from its divergence on.
+    """Histories of many runs. Entries of a network are NaN after its divergence.
 
     Attributes:
-        steps: (records,) after how many updates each record was made.
+        steps: number of updates before each record, (records,).
         excess_risk: L - L_min, (networks..., records).
-        gradient_norm: Frobenius norm of the whole gradient (without weight decay), (networks..., records); infinite
-            where its square overflows.
+        gradient_norm: Frobenius norm of the full gradient (without weight decay), (networks..., records); infinite if
+            its square overflows.
         layer_norms: spectral norms of the layers W[r, l], (networks..., records, units, n).
-        tau: the largest spectral norm of (unit's map - I), (networks..., records). For n = 1 with shortcuts it is
+        tau: largest spectral norm of (map of a unit - I), (networks..., records). For n = 1 with shortcuts it is
             Hardt & Ma's |||A|||, and for plain networks that of A_i = W_i - I.
-        inside: whether tau < 1, (networks..., records) bool: for n = 1 the ball in which gradient dominance (2.3)
-            guarantees progress.
-        diverged_at: (networks...) int, the step at which the loss was first not finite or 1e6 times the first one; -1
-            where it never was.
-        weights: the last ones, (networks..., units, n, d, d); those of diverged networks are NaN.
+        inside: True if tau < 1, (networks..., records) bool. For n = 1, this is the ball in which gradient dominance
+            (2.3) guarantees progress.
+        diverged_at: first step with a loss that is not finite or above 1e6 times the initial one, (networks...) int; -1
+            without divergence.
+        weights: final weights, (networks..., units, n, d, d); NaN for diverged networks.
     """
 
     steps: Integers
@@ -62,7 +62,7 @@ class Trajectories:
     weights: Floats
 
     def reshaped(self, *networks: int) -> "Trajectories":
-        """The same with other leading axes, e.g. (seeds, rates) for seeds * rates networks."""
+        """Return a copy with other leading axes, e.g. (seeds, rates) for seeds * rates networks."""
         old = self.diverged_at.ndim
         return Trajectories(
             self.steps,
@@ -83,35 +83,36 @@ def gradient_descent(
     weight_decay: ArrayLike = 0.0,
     record_every: int = 1,
 ) -> Trajectories:
-    """W <- W - rate * (dL/dW + decay * W), for many networks of one shape at once.
+    """Run gradient descent W <- W - rate * (dL/dW + decay * W) of many networks of the same shape in parallel.
 
-    Source: Li et al., Eq. 7. A network that diverges is taken out and does not disturb the others.
+    Source: Li et al., Eq. 7. Diverged networks are removed and do not affect the others.
 
     Args:
-        W: the starting points, (networks, units, n, d, d).
-        sxx, syx: X X^T / m and Y X^T / m, (d, d).
+        W: starting points, (networks, units, n, d, d).
+        sxx: X X^T / m, (d, d).
+        syx: Y X^T / m, (d, d).
         learning_rates: a number, or one for each network.
-        steps: the number of updates.
+        steps: number of updates.
         shortcut: False for plain networks.
-        weight_decay: a number, or one for each network; it adds decay * ||W||_F^2 / 2 to the loss that is minimised,
-            not to the one recorded.
-        record_every: updates between records; the start and the end are always recorded.
+        weight_decay: a number, or one for each network. It adds decay * ||W||_F^2 / 2 to the minimized loss, but not to
+            the recorded loss.
+        record_every: number of updates between records. The start and the end are always recorded.
 
     Returns:
         `Trajectories`.
     """
     W = real_array("W", W, ("networks", "units", "n", "d", "d"))
     networks, d = len(W), W.shape[-1]
-    rates = _one_each("learning_rates", learning_rates, networks)
-    decays = _one_each("weight_decay", weight_decay, networks)
+    rates = _broadcast_to_networks("learning_rates", learning_rates, networks)
+    decays = _broadcast_to_networks("weight_decay", weight_decay, networks)
     steps = non_negative_integer("steps", steps)
-    # Beyond the end any larger number is the same.
+    # All larger numbers are equivalent.
     record_every = min(positive_integer("record_every", record_every), steps + 1)
     root, targets = regression(real_array("sxx", sxx, (d, d)), real_array("syx", syx, (d, d)))
 
     recorded = np.append(np.arange(0, steps, record_every), steps)
     histories = _Histories(recorded, W.shape)
-    # Layers first: a step walks through them, and each is then one block of memory for all networks.
+    # Layers are the first axes, so that each layer is one block of memory for all networks.
     layers = W.transpose(1, 2, 0, 3, 4).copy()
     active = np.arange(networks)
     descent = _Descent(layers, root, targets, shortcut)
@@ -130,7 +131,7 @@ def gradient_descent(
         records = step % record_every == 0 or step == steps
         if records:
             histories.record(step, active, layers, excess, shortcut)
-        # The last gradient is for the record alone.
+        # The last gradient is only recorded.
         factors = (rates[active], decays[active]) if step < steps else (np.zeros(active.size), np.zeros(active.size))
         squared_norms = descent.backward(layers, *factors, measure=records)
         if records:
@@ -152,18 +153,21 @@ def sweep(
     record_every: int = 1,
     workers: int | None = None,
 ) -> dict[Name, Trajectories]:
-    """Gradient descent from every start with every learning rate, on all cores.
+    """Run gradient descent from every start with every learning rate, on all cores.
 
     Args:
-        starts: by name, `(W, shortcut)` with W of shape (seeds, units, n, d, d); shapes may differ from name to name.
-        sxx, syx: (d, d).
+        starts: dict of `(W, shortcut)` by name, with W of shape (seeds, units, n, d, d). Shapes may differ by name.
+        sxx: X X^T / m, (d, d).
+        syx: Y X^T / m, (d, d).
         learning_rates: (rates,).
-        steps, weight_decay, record_every: see `gradient_descent`.
-        workers: the number of processes; if None as many as there are cores, or one if there is little to do. The
-            result does not depend on it.
+        steps: see `gradient_descent`.
+        weight_decay: see `gradient_descent`.
+        record_every: see `gradient_descent`.
+        workers: number of processes; if None, the number of cores, or one for small sweeps. The result does not depend
+            on it.
 
     Returns:
-        A dict by name of `Trajectories` whose leading axes are (seeds, rates).
+        Dict of `Trajectories` by name, with leading axes (seeds, rates).
     """
     rates = real_array("learning_rates", learning_rates, ("rates",))
     steps = non_negative_integer("steps", steps)
@@ -173,18 +177,18 @@ def sweep(
         multiplications = sum(W.size * W.shape[-1] for W, _ in checked.values()) * len(rates) * steps * 3
         workers = joblib.cpu_count() if multiplications > WORTH_PROCESSES else 1
 
-    # The longest first, so that no core waits for one that started late. Threads would not do: NumPy's calls are so
-    # short here that they spend the time waiting for the interpreter's lock.
+    # The longest runs start first, to balance the load. Threads are too slow, because short NumPy calls mostly wait for
+    # the interpreter lock.
     order = sorted(checked, key=lambda name: -checked[name][0].size)
     parallel = joblib.Parallel(n_jobs=min(positive_integer("workers", workers), max(len(order), 1)))
     arguments = sxx, syx, rates, steps, weight_decay, record_every
-    every_rate = cast("Callable[..., Any]", joblib.delayed(_every_rate))  # pyright: ignore[reportUnknownMemberType]
-    descents = cast("list[Trajectories]", parallel(every_rate(*checked[name], *arguments) for name in order))
+    descend = cast("Callable[..., Any]", joblib.delayed(_run_every_rate))  # pyright: ignore[reportUnknownMemberType]
+    descents = cast("list[Trajectories]", parallel(descend(*checked[name], *arguments) for name in order))
     results = dict(zip(order, descents, strict=True))
     return {name: results[name] for name in checked}
 
 
-def _every_rate(
+def _run_every_rate(
     W: Floats,
     shortcut: bool,
     sxx: ArrayLike,
@@ -199,16 +203,15 @@ def _every_rate(
 
 
 class _Descent:
-    """Steps of gradient descent of many networks, by backpropagation of the at most d samples.
+    """Steps of gradient descent of many networks, by backpropagation of at most d samples.
 
-    Each layer is updated as soon as its gradient is known and before the next one's: what is needed of it is still in
-    the cache then, and this, not the arithmetic, decides the time of a step. The arrays for results are kept from step
-    to step.
+    Each layer is updated as soon as its gradient is computed, while it is in the cache: memory access, not arithmetic,
+    determines the time of a step. The arrays of results are reused.
 
     Args:
         layers: (units, n, networks, d, d).
         root, targets: (d, rank), see `idmatters_tf.linear.statistics.Regression`.
-        shortcut: whether each unit adds its input.
+        shortcut: True if each unit adds its input.
     """
 
     def __init__(self, layers: Floats, root: Floats, targets: Floats, shortcut: bool):
@@ -220,7 +223,10 @@ class _Descent:
         self._gradient = np.empty(layers.shape[2:])
 
     def forward(self, layers: Floats) -> Floats:
-        """The excess risk of each network, (networks,). Overflow is how divergence is seen: no warning."""
+        """Compute the excess risk of each network, (networks,).
+
+        Overflow indicates divergence and causes no warning.
+        """
         inputs, (units, n) = self._inputs, layers.shape[:2]
         with np.errstate(over="ignore", invalid="ignore"):
             for r in range(units):
@@ -234,14 +240,16 @@ class _Descent:
             return np.einsum("kij,kij->k", self._output, self._output) / 2
 
     def backward(self, layers: Floats, rates: Floats, decays: Floats, measure: bool) -> Floats:
-        """Updates the layers in place, after `forward`.
+        """Update the layers in place, after `forward`.
 
         Args:
-            rates, decays: (networks,).
-            measure: whether the gradient is measured.
+            layers: (units, n, networks, d, d).
+            rates: learning rates, (networks,).
+            decays: weight decays, (networks,).
+            measure: True computes the norms of the gradients.
 
         Returns:
-            The squared Frobenius norms of the gradients before the update, (networks,); zeros if not measured.
+            Squared Frobenius norms of the gradients before the update, (networks,); zeros without `measure`.
         """
         units, n, networks = layers.shape[:3]
         squared_norms = np.zeros(networks)
@@ -250,7 +258,7 @@ class _Descent:
         decaying = decays.any()
         with np.errstate(over="ignore", invalid="ignore"):
             if not measure:
-                # All gradients are linear in the error: scaled once, they need not be scaled each.
+                # All gradients are linear in the error, which is scaled once in place of each gradient.
                 error *= steps
             for r in reversed(range(units)):
                 behind, before, free = error, one, other
@@ -273,7 +281,7 @@ class _Descent:
 
 
 class _Histories:
-    """Arrays that fill up while the networks descend."""
+    """Records of the networks during descent."""
 
     def __init__(self, recorded: Integers, shape: tuple[int, ...]):
         networks, units, n = shape[:3]
@@ -313,7 +321,7 @@ class _Histories:
         )
 
 
-def _one_each(name: str, values: ArrayLike, networks: int) -> Floats:
+def _broadcast_to_networks(name: str, values: ArrayLike, networks: int) -> Floats:
     checked = real_array(name, values, None)
     if checked.shape not in ((), (networks,)) or (checked < 0).any():
         raise ValueError(

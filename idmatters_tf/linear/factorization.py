@@ -1,11 +1,11 @@
-"""Global optima of small norm: R as a product of factors near the identity.
+"""Global optima of small norm: factorizations of R into factors near the identity.
 
-Source of all: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 2.1 and appendix A; v1 is the ICLR submission,
-v2 and v3 the arXiv versions. v1 states the theorem without det R > 0, which is false (d = 1, R = -1).
+Source: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 2.1 and appendix A. v1 is the ICLR submission, v2 and
+v3 are the arXiv versions. v1 states the theorem without det R > 0, which is false (d = 1, R = -1).
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from idmatters_tf.linear._arguments import Floats, positive_integer, real_array, within_float64
 from idmatters_tf.linear.network import compose
 from idmatters_tf.linear.operator_angle import operator_angle
-from idmatters_tf.linear.orthogonal import rotate, rotate_minus_identity, rotation_of, split_rotation
+from idmatters_tf.linear.orthogonal import decompose_rotation, rotate, rotate_minus_identity, split_rotation
 
 
 @within_float64
@@ -30,40 +30,40 @@ def factorize(
     on_negative_determinant: Literal["raise", "augment"] = "raise",
     refine: bool = False,
 ) -> Floats:
-    """A with (I + A_l) ... (I + A_1) = R and small layers.
+    """Compute A with (I + A_l) ... (I + A_1) = R and small layers.
 
     Methods:
         "polar": R = Q P, Q a rotation, P positive definite, and I + A_i = Q^(i/l) P^(1/l) Q^(-(i-1)/l). The product
-            telescopes for every depth, and all layers have the same norm ||Q^(1/l) P^(1/l) - I||, at most
-            2 sin(theta / 2l) + max_j |k_j^(1/l) - 1| with theta the largest angle of Q and k_j the singular values of
-            R. Not in the paper; at most 0.4 of its bound wherever that is claimed, and 1.02 (median; at worst 1.18) of
-            the smallest norm that a local search found for 60 random R with d = 2 and 3 at depths 2 to 5
-            (benchmarks/factorize_optimum.py).
-        "paper": the construction in the theorem's proof (v3): R = U K V^T, with V^T and U in 2q factors each and K in
-            p, p + 4q = l. p and q are the integers nearest to the proof's; with them the theorem's bound is missed at
-            many depths. Needs depth 5 or more.
-        "log": I + A_i = exp(log(R) / l), with the principal logarithm. Often far from the shortest, and undefined with
-            negative eigenvalues.
-        "psd": I + A_i = R^(1/l), for symmetric positive definite R (the theorem's special case, bound 3 gamma / l).
+            telescopes for every depth. All layers have the same norm ||Q^(1/l) P^(1/l) - I||, at most
+            2 sin(theta / 2l) + max_j |k_j^(1/l) - 1|, with theta the largest angle of Q and k_j the singular values of
+            R. It is not in the paper. Its norm is at most 0.4 of the bound where the theorem applies, and 1.02 (median;
+            at worst 1.18) of the smallest norm that a local search found for 60 random R with d = 2 and 3 at depths 2
+            to 5 (benchmarks/factorize_optimum.py).
+        "paper": the construction of the theorem's proof (v3): R = U K V^T, with V^T and U in 2q factors each and K in
+            p, p + 4q = l. p and q are rounded to integers, with which the norm exceeds the theorem's bound at many
+            depths. Requires depth 5 or more.
+        "log": I + A_i = exp(log(R) / l), with the principal logarithm. Often far from the smallest norm, and undefined
+            for negative eigenvalues.
+        "psd": I + A_i = R^(1/l), for symmetric positive definite R (special case of the theorem, bound 3 gamma / l).
 
     Args:
         R: (d, d), det R > 0.
         depth: l, a positive integer.
         method: see above.
-        on_negative_determinant: "raise", or "augment" to factorise diag(R, -1) instead, see `augment`.
-        refine: whether the last factor is recomputed from R and the product of the others. `compose` then gives R back
-            to its last digits, and the error of the exact product is about halved; the last layer's norm moves by
-            about 1e-16 times the condition number of R.
+        on_negative_determinant: "raise", or "augment" to factorize diag(R, -1), see `augment`.
+        refine: True recomputes the last factor from R and the product of the others. `compose` then returns R up to its
+            last digits, and the error of the exact product is about halved. The norm of the last layer changes by about
+            1e-16 times the condition number of R.
 
     Returns:
-        (depth, d, d) float64, or (depth, d+1, d+1) where R was augmented. `compose` gives R back with a relative error
-        of about 1e-16 times the depth. For ||R|| far below 1 the factors I + A_i are small differences, and the error
-        is larger by about 1 / ||R||^(1/depth): 3e-12 to 8e-10 for orthogonal matrices of 2 to 5 rows times 1e-150 at
+        (depth, d, d) float64, or (depth, d+1, d+1) if R was augmented. `compose` returns R with a relative error of
+        about 1e-16 times the depth. For ||R|| far below 1, the factors I + A_i are small differences and the error is
+        larger by about 1 / ||R||^(1/depth): 3e-12 to 8e-10 for orthogonal matrices of 2 to 5 rows times 1e-150 at
         depth 40.
 
     Raises:
-        ValueError: for singular R (every factorisation has norm 1 or more), for det R < 0, and where the method does
-            not apply.
+        ValueError: for singular R (every factorization has norm 1 or more), for det R < 0, and if the method does not
+            apply.
 
     Example:
 
@@ -99,14 +99,14 @@ def factorize(
 
 @dataclasses.dataclass(frozen=True)
 class FactorizationBounds:
-    """How small |||A||| can be for the factorisations of R; see `factorization_bounds`.
+    """Bounds on |||A||| for factorizations of R; see `factorization_bounds`.
 
     Attributes:
-        theorem: (4 pi + 3 gamma) / l, claimed by Theorem 2.1 for l >= 3 gamma.
-        theorem_applies: whether l >= 3 gamma.
-        polar: 2 sin(theta / 2l) + max_j |k_j^(1/l) - 1|, not exceeded by `factorize`.
-        lower: max(sigma_max^(1/l) - 1, 1 - sigma_min^(1/l), sin(phi / l)), which no factorisation goes below; phi is
-            the operator angle of R.
+        theorem: (4 pi + 3 gamma) / l, the bound of Theorem 2.1 for l >= 3 gamma.
+        theorem_applies: True if l >= 3 gamma.
+        polar: 2 sin(theta / 2l) + max_j |k_j^(1/l) - 1|, an upper bound for `factorize`.
+        lower: max(sigma_max^(1/l) - 1, 1 - sigma_min^(1/l), sin(phi / l)), a lower bound for every factorization, with
+            phi the operator angle of R.
         gamma: max(|log sigma_max(R)|, |log sigma_min(R)|).
     """
 
@@ -119,10 +119,10 @@ class FactorizationBounds:
 
 @within_float64
 def factorization_bounds(R: ArrayLike, depth: int) -> FactorizationBounds:
-    """Bounds on the norm of the best factorisation: the theorem's, that of `factorize`, and one from below.
+    """Compute bounds on the norm of the best factorization: the theorem's, that of `factorize`, and a lower bound.
 
-    The lower bound: a layer of norm tau multiplies lengths by at most 1 + tau and at least 1 - tau, and rotates a
-    vector by at most arcsin(tau) if tau < 1.
+    The lower bound holds because a layer of norm tau multiplies lengths by at most 1 + tau and at least 1 - tau, and
+    rotates a vector by at most arcsin(tau) if tau < 1.
 
     Args:
         R: (d, d), det R > 0.
@@ -138,9 +138,9 @@ def factorization_bounds(R: ArrayLike, depth: int) -> FactorizationBounds:
     U, singular_values, Vt = decomposition
     logarithms = np.log(singular_values)
     gamma = float(np.abs(logarithms).max())
-    theta = float(np.abs(rotation_of(U @ Vt).angles).max(initial=0.0))
+    theta = float(np.abs(decompose_rotation(U @ Vt).angles).max(initial=0.0))
     stretch = np.abs(np.expm1(logarithms / depth))
-    # Beyond a right angle per layer even norm 1 does not rotate far enough.
+    # Beyond a right angle per layer, norm 1 is not sufficient for the rotation.
     rotating = math.sin(min(operator_angle(R) / depth, math.pi / 2))
     return FactorizationBounds(
         theorem=(4 * math.pi + 3 * gamma) / depth,
@@ -152,9 +152,9 @@ def factorization_bounds(R: ArrayLike, depth: int) -> FactorizationBounds:
 
 
 def augment(R: ArrayLike) -> Floats:
-    """diag(R, -1): the determinant's sign flipped with one more coordinate, gamma unchanged.
+    """Return diag(R, -1), which flips the sign of the determinant with one more coordinate and keeps gamma.
 
-    The data get a coordinate b and the labels -b. Source: Hardt & Ma, after Theorem 2.1 (v2, v3).
+    The data get a coordinate b, and the labels -b. Source: Hardt & Ma, after Theorem 2.1 (v2, v3).
 
     Args:
         R: (d, d).
@@ -166,7 +166,7 @@ def augment(R: ArrayLike) -> Floats:
 
 
 def flip_sign(R: ArrayLike) -> Floats:
-    """-R: the determinant's sign flipped by flipping the labels, for odd d.
+    """Return -R, which flips the sign of the determinant by flipping the labels, for odd d.
 
     Source: Hardt & Ma, footnote 2 (v2, v3).
 
@@ -179,14 +179,14 @@ def flip_sign(R: ArrayLike) -> Floats:
     R = real_array("R", R, ("d", "d"))
     if len(R) % 2 == 0:
         raise ValueError(
-            f"Argument `R` must have an odd dimension: in an even one the sign does not change the determinant. "
-            f"Received: shape {R.shape}. Use `augment`."
+            f"Argument `R` must have an odd dimension, because det(-R) = det R otherwise. Received: shape {R.shape}. "
+            f"Use `augment`."
         )
     return -R
 
 
 class ScaledTarget(NamedTuple):
-    """`scaled = factor * R`."""
+    """Scaled target, `scaled = factor * R`."""
 
     scaled: Floats
     factor: float
@@ -194,12 +194,12 @@ class ScaledTarget(NamedTuple):
 
 @within_float64
 def scale_to_smallest_gamma(R: ArrayLike) -> ScaledTarget:
-    """R scaled so that sigma_min = 1/sqrt(kappa) and sigma_max = sqrt(kappa): gamma = log(kappa) / 2 is then smallest.
+    """Scale R to sigma_min = 1/sqrt(kappa) and sigma_max = sqrt(kappa), which minimizes gamma = log(kappa) / 2.
 
-    Source: Hardt & Ma, after Theorem 2.1 (v2; v3 loses the square roots).
+    Source: Hardt & Ma, after Theorem 2.1 (v2; v3 omits the square roots).
 
     Args:
-        R: (d, d), non-singular.
+        R: non-singular matrix, (d, d).
 
     Returns:
         `ScaledTarget`, (scaled, factor).
@@ -211,7 +211,7 @@ def scale_to_smallest_gamma(R: ArrayLike) -> ScaledTarget:
 
 
 class _Decomposition(NamedTuple):
-    """R = U diag(singular_values) Vt, the singular values descending."""
+    """Singular value decomposition R = U diag(singular_values) Vt, with descending singular values."""
 
     U: Floats
     singular_values: Floats
@@ -222,16 +222,16 @@ def _singular_value_decomposition(R: Floats) -> _Decomposition:
     U, singular_values, Vt = np.linalg.svd(R)
     if singular_values[-1] <= len(R) * np.finfo(np.float64).eps * singular_values[0]:
         raise ValueError(
-            f"Argument `R` must be non-singular. Received: singular values from {singular_values[-1]:.3g} to "
-            f"{singular_values[0]:.3g}. gamma is infinite, and every factorisation has a layer of norm 1 or more; add "
-            f"a small multiple of the identity, or drop the directions that R maps to 0."
+            f"Argument `R` must be non-singular, because every factorization has a layer of norm 1 or more otherwise. "
+            f"Received: singular values from {singular_values[-1]:.3g} to {singular_values[0]:.3g}. Add a small "
+            f"multiple of the identity, or drop the directions that R maps to 0."
         )
     return _Decomposition(U, singular_values, Vt)
 
 
 def _determinant_sign(decomposition: _Decomposition) -> float:
     U, _, Vt = decomposition
-    # From the orthogonal factors: exact also where the determinant of R under- or overflows.
+    # The orthogonal factors give the exact sign, even if the determinant of R underflows or overflows.
     return float(np.linalg.slogdet(U)[0] * np.linalg.slogdet(Vt)[0])
 
 
@@ -239,19 +239,15 @@ def _require_positive_determinant(decomposition: _Decomposition) -> None:
     if _determinant_sign(decomposition) < 0:
         odd = len(decomposition[1]) % 2
         raise ValueError(
-            "Argument `R` must have a positive determinant: factors near the identity have. Received: det R < 0. "
-            "Factorise diag(R, -1) instead, on_negative_determinant='augment'"
-            + (
-                ", or -R with the labels' sign flipped."
-                if odd
-                else " (flipping the labels' sign helps for odd d only)."
-            )
+            "Argument `R` must have a positive determinant, as factors near the identity do. Received: det R < 0. "
+            "Factorize diag(R, -1) with on_negative_determinant='augment'"
+            + (", or -R with the labels' sign flipped." if odd else ". (Flipping the labels' sign requires odd d.)")
         )
 
 
 def _polar(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
     U, singular_values, Vt = decomposition
-    basis, angles = rotation_of(U @ Vt)
+    basis, angles = decompose_rotation(U @ Vt)
     # In the basis S of the rotation, with X = P^(1/l): S^T A_i S = D^(i-1) (D X - I) D^-(i-1), and
     # D X - I = (D - I) X + (X - I) keeps its relative accuracy when all three are near the identity.
     directions = basis.T @ Vt.T
@@ -268,8 +264,7 @@ def _polar(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
 def _paper(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
     if depth < 5:
         raise ValueError(
-            f"Argument `depth` must be 5 or more with method='paper': two factors for each rotation and one for the "
-            f"singular values. Received: depth={depth}. Use method='polar'."
+            f"Argument `depth` must be 5 or more with method='paper'. Received: depth={depth}. Use method='polar'."
         )
     U, singular_values, Vt = decomposition
     if np.linalg.slogdet(U)[0] < 0:
@@ -282,7 +277,7 @@ def _paper(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
 
 
 def _rotation_factors(Q: Floats, q: int) -> Floats:
-    """2q factors of a rotation: q for its half turns (pairs of eigenvalues -1), q for its other angles."""
+    """Return 2q factors of a rotation: q for its half turns (pairs of eigenvalues -1) and q for its other angles."""
     (basis, angles), half_turns = split_rotation(Q)
     factors = [basis @ rotate_minus_identity(basis.T, turns / q) for turns in (half_turns, angles)]
     return np.repeat(factors, q, axis=0)
@@ -297,16 +292,16 @@ def _log(R: Floats, depth: int, decomposition: _Decomposition) -> Floats:
     negative = (eigenvalues.real < 0) & (np.abs(eigenvalues.imag) <= 1e-12 * np.abs(eigenvalues))
     if negative.any():
         raise ValueError(
-            f"Argument `R` must have no negative eigenvalues with method='log': the principal logarithm is not defined "
-            f"there. Received: {eigenvalues[negative].real.min():.6g}. Use method='polar'."
+            f"Argument `R` must have no negative eigenvalues with method='log'. Received: "
+            f"{eigenvalues[negative].real.min():.6g}. Use method='polar'."
         )
     logarithm = scipy.linalg.logm(R)
     layer = scipy.linalg.expm(logarithm.real / depth)
     error = np.linalg.norm(np.linalg.matrix_power(layer, depth) - R) / np.linalg.norm(R)
     if (np.iscomplexobj(logarithm) and np.abs(logarithm.imag).max() > 1e-8) or not error < 1e-11 * depth:
         raise ValueError(
-            f"Argument `R` must have a principal logarithm that can be computed with method='log'. Received: a matrix "
-            f"too close to one without, the product misses it by {error:.2g}. Use method='polar'."
+            f"Argument `R` must have a well-conditioned principal logarithm with method='log'. Received: a matrix for "
+            f"which the product has a relative error of {error:.2g}. Use method='polar'."
         )
     return np.repeat((layer - np.eye(len(R)))[None], depth, axis=0)
 

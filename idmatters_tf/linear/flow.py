@@ -1,10 +1,10 @@
-"""Gradient flow, the limit of gradient descent with small rates; what it conserves; and where descent leaves it.
+"""Gradient flow, the limit of gradient descent at small rates; its conserved quantities; comparison with descent.
 
 The loss is that of `gradient_descent`, L = ||Y - f X||_F^2 / (2m), and time is the number of steps times the rate.
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
 import math
@@ -29,7 +29,7 @@ from idmatters_tf.linear.network import frobenius_norm
 from idmatters_tf.linear.shortcuts import excess_risk, layer_jacobians
 from idmatters_tf.linear.statistics import regression
 
-# Up to this many weights the dense Hessian is assembled: faster than Lanczos, and exact for multiple eigenvalues.
+# Largest number of weights for the dense Hessian, which is faster than Lanczos and exact for multiple eigenvalues.
 DENSE = 400
 
 # SciPy's lower limit for relative tolerances.
@@ -38,15 +38,15 @@ SMALLEST_RTOL = 100 * float(np.finfo(np.float64).eps)
 
 @dataclasses.dataclass(frozen=True)
 class Flow:
-    """A trajectory of gradient flow.
+    """Trajectory of gradient flow.
 
     Attributes:
         times: (records,).
         weights: (records, units, n, d, d).
         excess_risk: L - L_min, (records,).
-        balance_drift: how far the conserved matrices have moved, the largest Frobenius norm of the difference from
-            those at the start, (records,). Exact flow keeps 0: this is the solver's error.
-        evaluations: how many gradients the solver took.
+        balance_drift: largest Frobenius norm of the change of the conserved matrices since the start, (records,). It is
+            0 for exact flow and measures the error of the solver.
+        evaluations: number of gradients that the solver computed.
     """
 
     times: Floats
@@ -67,21 +67,23 @@ def gradient_flow(
     atol: float = 1e-12,
     max_evaluations: int = 100_000,
 ) -> Flow:
-    """dW/dt = -dL/dW from one starting point, by SciPy's Runge-Kutta method of order 8 (DOP853).
+    """Solve dW/dt = -dL/dW from one starting point by SciPy's Runge-Kutta method of order 8 (DOP853).
 
     Args:
-        W: the starting point, (units, n, d, d).
-        sxx, syx: X X^T / m and Y X^T / m, (d, d).
-        times: when to record, (records,), ascending, none before 0.
+        W: starting point, (units, n, d, d).
+        sxx: X X^T / m, (d, d).
+        syx: Y X^T / m, (d, d).
+        times: ascending non-negative times of the records, (records,).
         shortcut: False for a plain network.
-        rtol, atol: the solver's tolerances for each weight; rtol is at least 2.3e-14.
-        max_evaluations: the most gradients that the solver may take.
+        rtol: relative tolerance of the solver for each weight, at least 2.3e-14.
+        atol: absolute tolerance of the solver for each weight.
+        max_evaluations: maximum number of gradients.
 
     Returns:
         `Flow`.
 
     Raises:
-        ValueError: for times that are negative or not ascending, and where the solver fails or needs more gradients.
+        ValueError: if times are negative or not ascending, or the solver fails or requires more gradients.
     """
     W = real_array("W", W, ("units", "n", "d", "d"))
     times = real_array("times", times, ("records",))
@@ -100,19 +102,19 @@ def gradient_flow(
         if evaluations > most:
             raise ValueError(
                 f"Argument `max_evaluations` must be large enough to follow the flow to time {end:.3g}. Received: "
-                f"max_evaluations={most}, used up at time {math.ldexp(time, exponent):.3g}; ask for an earlier time, "
+                f"max_evaluations={most}, used up at time {math.ldexp(time, exponent):.3g}. Use an earlier time, "
                 f"larger tolerances or more evaluations."
             )
         Q, P, end_to_end = layer_jacobians(flat.reshape(shape), shortcut)
         residual = (end_to_end @ root - targets) @ root.T
         flow = np.ldexp(-(P.swapaxes(-1, -2) @ residual @ Q.swapaxes(-1, -2)).ravel(), exponent)
-        # A trial step too far may overflow, and is repeated with a smaller one; the start may not.
+        # A trial step that overflows is repeated with a smaller one. The start must not overflow.
         if evaluations == 1 and not np.isfinite(flow).all():
             raise overflow("gradient_flow")
         return flow
 
-    # The end must lie behind the start also where the only time asked for is 0. The solver runs in units in which it is
-    # between 1/2 and 1, because its choice of the first step has absolute thresholds.
+    # The end must be after the start, also if the only time is 0. In the units of the solver it is between 1/2 and 1,
+    # because the choice of the first step has absolute thresholds.
     end = float(times[-1]) or float(np.finfo(np.float64).tiny)
     exponent = math.frexp(end)[1]
     distinct, record = np.unique(np.ldexp(times, -exponent), return_inverse=True)
@@ -122,8 +124,8 @@ def gradient_flow(
     )
     if not solved.success:
         raise ValueError(
-            f"The flow could not be followed to time {end:.3g}: {solved.message} Ask for an earlier time, or for "
-            f"tolerances that are larger than rtol={rtol:g}, atol={atol:g}."
+            f"The flow could not be followed to time {end:.3g}: {solved.message} Use an earlier time, or tolerances "
+            f"above rtol={rtol:g}, atol={atol:g}."
         )
     weights = np.asarray(solved.y.T, np.float64)[record].reshape(-1, *shape)
     before = _defects(W, shortcut)
@@ -139,13 +141,13 @@ def gradient_flow(
 
 @within_float64
 def balance_defects(W: ArrayLike, shortcut: bool = True) -> Floats:
-    """W_(j+1)^T W_(j+1) - W_j W_j^T for successive layers: what gradient flow conserves, entry by entry.
+    """Return W_(j+1)^T W_(j+1) - W_j W_j^T for successive layers, which gradient flow conserves entry by entry.
 
-    From W_(j+1)^T dL/dW_(j+1) = dL/dW_j W_j^T, which holds for layers that follow one another without a shortcut
-    between: all of a plain network, those inside a unit of an n-shortcut network. A unit of one layer with a shortcut
-    is the plain layer I + A.
+    Conservation follows from W_(j+1)^T dL/dW_(j+1) = dL/dW_j W_j^T, which holds for successive layers without a
+    shortcut between them: all layers of a plain network, and layers inside a unit of an n-shortcut network. A unit of
+    one layer with a shortcut is the plain layer I + A.
     Source: Arora, Cohen, Golowich & Hu, *A Convergence Analysis of Gradient Descent for Deep Linear Neural Networks*
-    (arXiv 1810.02281), Definition 1 for the notion; they owe the conservation to Arora, Cohen & Hazan (2018).
+    (arXiv 1810.02281), Definition 1 (definition); Arora, Cohen & Hazan (2018) (conservation).
 
     Args:
         W: (units, n, d, d).
@@ -169,20 +171,21 @@ def _defects(W: Floats, shortcut: bool) -> Floats:
 
 @within_float64
 def balancedness(W: ArrayLike, shortcut: bool = True) -> float:
-    """The largest Frobenius norm of the `balance_defects`: the delta for which the weights are delta-balanced."""
+    """Return the largest Frobenius norm of the `balance_defects`, the delta of delta-balanced weights."""
     return _largest(_defects(real_array("W", W, ("units", "n", "d", "d")), shortcut))
 
 
 def largest_defect(layers: Floats) -> float:
-    """Return `balancedness` of the plain layers (layers, d, d), infinite or NaN where it exceeds float64."""
+    """Return the `balancedness` of plain layers (layers, d, d); infinite or NaN if it exceeds float64."""
     return _largest(_defects(layers[:, None], shortcut=False))
 
 
 def as_plain(W: Floats, shortcut: bool) -> Floats:
-    """The layers of a plain network, or of the plain network that units of one layer with shortcuts are.
+    """Return the layers of a plain network, or of the plain network that is equal to units of one layer with shortcuts.
 
     Args:
         W: (units, n, d, d), n = 1 with shortcuts.
+        shortcut: False for a plain network.
 
     Returns:
         (layers, d, d).
@@ -193,37 +196,38 @@ def as_plain(W: Floats, shortcut: bool) -> Floats:
 
 @within_float64
 def sharpness(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> float:
-    """The largest eigenvalue of the Hessian of L.
+    """Compute the largest eigenvalue of the Hessian of L.
 
-    Gradient descent with a rate above 2 / sharpness moves away along its eigenvector, see
+    Gradient descent with a rate above 2 / sharpness is unstable along its eigenvector, see
     `idmatters_tf.curvature.stability_threshold`.
 
     Args:
         W: (units, n, d, d).
-        sxx, syx: (d, d).
+        sxx: (d, d).
+        syx: (d, d).
         shortcut: False for a plain network.
     """
     W = real_array("W", W, ("units", "n", "d", "d"))
     if W.size <= DENSE:
         return float(np.linalg.eigvalsh(shortcut_hessian(W, sxx, syx, shortcut))[-1])
     operator = ShortcutHessian(W, sxx, syx, shortcut)
-    # A starting vector of our own: ARPACK's is random, and the result would not be the same twice.
+    # A fixed starting vector makes the result reproducible; ARPACK's default is random.
     start = np.random.default_rng(0).normal(size=W.size)
     return float(scipy.sparse.linalg.eigsh(operator, 1, which="LA", v0=start, return_eigenvectors=False)[0])
 
 
 @dataclasses.dataclass(frozen=True)
 class FlowComparison:
-    """Gradient descent beside the flow from the same point; see `descent_against_flow`.
+    """Comparison of gradient descent and flow from the same point; see `descent_against_flow`.
 
     Attributes:
         steps: (records,).
         distance: Frobenius norm of the difference of the weights at the same time, (records,).
-        scale: Frobenius norm of the way the flow has come, (records,).
+        scale: Frobenius norm of the distance of the flow from the start, (records,).
         descent_excess, flow_excess: L - L_min, (records,).
-        sharpness: largest eigenvalue of the Hessian on descent's path, (records,).
-        limit: 2 / rate, infinite for rate 0.
-        left_at: the first recorded step at which the distance is more than `tolerance` times `scale`; -1 for none.
+        sharpness: largest eigenvalue of the Hessian along descent, (records,).
+        limit: 2 / rate; infinite for rate 0.
+        left_at: first recorded step with a distance above `tolerance` times `scale`; -1 for none.
     """
 
     steps: Integers
@@ -247,17 +251,18 @@ def descent_against_flow(
     tolerance: float = 0.1,
     max_evaluations: int = 100_000,
 ) -> FlowComparison:
-    """Follows gradient descent and the flow from the same point, and says where descent leaves the flow.
+    """Compare gradient descent with gradient flow from the same point.
 
     Args:
-        W: the starting point, (units, n, d, d).
-        sxx, syx: (d, d).
-        learning_rate: of descent; step k is compared with time k * rate.
-        steps: the number of updates; recording ends before a divergence.
+        W: starting point, (units, n, d, d).
+        sxx: (d, d).
+        syx: (d, d).
+        learning_rate: learning rate of descent. Step k is compared with time k * rate.
+        steps: number of updates. Recording ends before a divergence.
         shortcut: False for a plain network.
-        record_every: updates between records.
-        tolerance: the relative distance beyond which descent has left the flow.
-        max_evaluations: the most gradients that the solver of the flow may take.
+        record_every: number of updates between records.
+        tolerance: relative distance beyond which descent has left the flow.
+        max_evaluations: maximum number of gradients for the flow.
 
     Returns:
         `FlowComparison`.
@@ -265,7 +270,7 @@ def descent_against_flow(
     W = real_array("W", W, ("units", "n", "d", "d"))
     rate, tolerance = non_negative("learning_rate", learning_rate), non_negative("tolerance", tolerance)
     steps = positive_integer("steps", steps)
-    # Without records after the start any larger number is the same.
+    # All larger numbers are equivalent: no records after the start.
     record_every = min(positive_integer("record_every", record_every), steps + 1)
     points, current = [W], W
     excess: list[float] = []

@@ -1,15 +1,15 @@
-"""The exact Hessian of a deep linear network at any point: dense by the Kronecker formula, and matrix-free.
+"""Exact Hessians of deep linear networks at any point, dense by a Kronecker formula and matrix-free.
 
 Notation: f = P_i W_i Q_i + const for every layer i, G = f S_XX - S_YX, C_ij the product between the layers j < i
 (Q_i = C_ij W_j Q_j + ...), K the commutation matrix, K vec(M) = vec(M^T), and vec by rows. Then, for i >= j,
 
     H_ij = (P_i^T P_j) (x) (Q_i S_XX Q_j^T) + [i != j] ((P_i^T G Q_j^T) (x) C_ij) K
 
-The papers give the Hessian at zero only (Li et al., Theorem 1; see `idmatters_tf.linear.zero`).
+The papers contain only the Hessian at zero (Li et al., Theorem 1; see `idmatters_tf.linear.zero`).
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Self
@@ -24,15 +24,16 @@ from idmatters_tf.linear.shortcuts import layer_jacobians, problem
 
 @within_float64
 def shortcut_hessian(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> Floats:
-    """The Hessian of L(W) = ||Y - f(W) X||_F^2 / (2m), dense.
+    """Compute the dense Hessian of L(W) = ||Y - f(W) X||_F^2 / (2m).
 
     Args:
         W: (units, n, d, d).
-        sxx, syx: X X^T / m and Y X^T / m, (d, d).
+        sxx: X X^T / m, (d, d).
+        syx: Y X^T / m, (d, d).
         shortcut: False for a plain network.
 
     Returns:
-        (P, P) float64 with P = W.size, symmetric, in the order of W.ravel().
+        Symmetric matrix (P, P) of float64, with P = W.size, in the order of W.ravel().
     """
     W, sxx, syx = problem(W, sxx, syx)
     units, n, d, _ = W.shape
@@ -41,9 +42,9 @@ def shortcut_hessian(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: boo
     Qt, Pt = Q.swapaxes(1, 2), P.swapaxes(1, 2)
     H = np.empty((units * n, d, d, units * n, d, d))
     for i, between in enumerate(_products_between(W, shortcut)):
-        # Axes: j first as NumPy stacks matrices, then moved to where the layer j stands in H[i, row, column, j, ...].
+        # NumPy stacks matrices along j first. The axis is then moved to its place in H[i, row, column, j, ...].
         outputs, inputs = Pt[i] @ P[: i + 1], Q[i] @ sxx @ Qt[: i + 1]
-        # The products are symmetric up to rounding, the Hessian is to be exactly.
+        # The products are symmetric up to rounding; the Hessian is made exactly symmetric.
         outputs[i], inputs[i] = (outputs[i] + outputs[i].T) / 2, (inputs[i] + inputs[i].T) / 2
         H[i, :, :, : i + 1] = np.einsum("jac,jbe->abjce", outputs, inputs)
         crossed = Pt[i] @ residual @ Qt[:i]
@@ -53,7 +54,7 @@ def shortcut_hessian(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: boo
 
 
 def _products_between(W: Floats, shortcut: bool) -> Iterator[Floats]:
-    """For each layer i in turn: C_ij for all j < i, (i, d, d)."""
+    """Yield C_ij for all j < i, (i, d, d), for each layer i."""
     to_entry = np.empty((0, *W.shape[2:]))
     for unit in W:
         products = to_entry
@@ -66,21 +67,22 @@ def _products_between(W: Floats, shortcut: bool) -> Iterator[Floats]:
 
 
 class ShortcutHessian(scipy.sparse.linalg.LinearOperator):
-    """The same Hessian as an operator: a product with a vector costs O(layers * d^3), whatever the number of samples.
+    """Hessian of `shortcut_hessian` as a SciPy `LinearOperator`.
 
-    Directions V change the map by sum_i P_i V_i Q_i; how they change the Q_i and the P_i^T G follows from one pass
-    forwards and one backwards through the layers.
+    A product with a vector costs O(layers * d^3) for any number of samples. Directions V change the map by
+    sum_i P_i V_i Q_i. One forward and one backward pass through the layers give the changes of Q_i and P_i^T G.
 
     Args:
         W: (units, n, d, d).
         sxx, syx: X X^T / m and Y X^T / m, (d, d).
         shortcut: False for a plain network.
 
-    Its shape is (W.size, W.size), vectors are in the order of W.ravel(); `@`, `matvec` and `matmat` as in SciPy.
+    The shape is (W.size, W.size), and vectors are in the order of W.ravel(). `@`, `matvec` and `matmat` work as in
+    SciPy.
     """
 
     if TYPE_CHECKING:
-        # SciPy's own takes the functions of an operator.
+        # SciPy annotates its own with the functions of an operator.
         def __new__(cls, W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> Self: ...
 
     def __init__(self, W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True):
@@ -113,11 +115,13 @@ class ShortcutHessian(scipy.sparse.linalg.LinearOperator):
         return self._backward @ forward.swapaxes(2, 3) + (self._Pt @ changed + backward) @ self._Qt
 
     def _pass(self, sources: Floats, layers: Floats, units: Iterable[int], direction: int) -> Floats:
-        """Sums sources over the paths from their layer to each layer after it, in the direction of the pass.
+        """Sum sources over the paths from their layer to each later layer, in the direction of the pass.
 
         Args:
-            sources: (vectors, layers, d, d), what each layer adds behind itself.
-            layers: (units, n, d, d), what a layer does to what comes from before it.
+            sources: contributions of the layers to their outputs, (vectors, layers, d, d).
+            layers: matrices of the layers, (units, n, d, d).
+            units: indices of the units in the order of the pass.
+            direction: 1 or -1, the order of the layers in a unit.
         """
         n = layers.shape[1]
         sums = np.empty_like(sources)

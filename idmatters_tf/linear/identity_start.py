@@ -1,11 +1,11 @@
-"""Gradient descent of a plain network from the identity towards symmetric targets: one recursion for each eigenvalue.
+"""Gradient descent of a plain network from the identity towards symmetric targets, one recursion per eigenvalue.
 
 Source: Bartlett, Helmbold & Long (arXiv 1802.06093), for whitened inputs and the identity start; only the abstract was
-at hand. The loss is L = ||Y - f X||_F^2 / (2m), as in `gradient_descent`.
+available. The loss is L = ||Y - f X||_F^2 / (2m), as in `gradient_descent`.
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,25 +19,25 @@ from idmatters_tf.linear._arguments import (
     within_float64,
 )
 
-# Equality of matrices that theorems ask for, up to this share of their size.
+# Relative tolerance for equalities of matrices that theorems assume.
 ROUNDING = 1e-12
 
 
 def scalar_recursions(eigenvalues: ArrayLike, depth: int, learning_rate: float, steps: int) -> Floats:
-    """Gradient descent from the identity towards a symmetric target, in its eigenbasis: one number for each eigenvalue.
+    """Compute gradient descent from the identity towards a symmetric target in its eigenbasis.
 
-    a <- a - rate * a^(l-1) (a^l - lambda), from a = 1, is what every layer does to the eigenvector of lambda; the
-    excess risk is sum (a^l - lambda)^2 / 2. For lambda > 0 and a small enough rate a reaches lambda^(1/l); for
-    lambda < 0 and l >= 2 it only falls to 0, see `identity_start_barrier`.
+    Every layer multiplies the eigenvector of lambda by a, with a <- a - rate * a^(l-1) (a^l - lambda) from a = 1. The
+    excess risk is sum (a^l - lambda)^2 / 2. For lambda > 0 and a small enough rate, a converges to lambda^(1/l). For
+    lambda < 0 and l >= 2 it decreases to 0, see `identity_start_barrier`.
 
     Args:
-        eigenvalues: of the target, (d,).
+        eigenvalues: eigenvalues of the target, (d,).
         depth: l.
-        learning_rate: of L = ||Y - f X||_F^2 / (2m).
-        steps: the number of updates.
+        learning_rate: learning rate of L = ||Y - f X||_F^2 / (2m).
+        steps: number of updates.
 
     Returns:
-        (steps + 1, d) float64: a after each number of updates; NaN where it exceeds float64.
+        a after each number of updates, (steps + 1, d) float64; NaN if it exceeds float64.
     """
     eigenvalues = real_array("eigenvalues", eigenvalues, ("d",))
     depth, rate = positive_integer("depth", depth), non_negative("learning_rate", learning_rate)
@@ -53,28 +53,28 @@ def scalar_recursions(eigenvalues: ArrayLike, depth: int, learning_rate: float, 
 def identity_start_barrier(R: ArrayLike, depth: int, learning_rate: float) -> float:
     """Return the excess risk below which gradient descent from the identity never falls in exact arithmetic.
 
-    For whitened inputs and symmetric R, with l layers: the sum of lambda^2 / 2 over the negative eigenvalues lambda of
-    R, for even l over all of them, for odd l >= 3 over those with rate (1 + |lambda|) <= 1. There is no barrier, 0, for
-    l = 1: a single layer reaches every target.
+    For whitened inputs, symmetric R and l layers, it is the sum of lambda^2 / 2 over negative eigenvalues lambda of R:
+    over all of them for even l, and over those with rate (1 + |lambda|) <= 1 for odd l >= 3. For l = 1 it is 0, because
+    a single layer reaches every target.
 
-    Proof: all layers stay equal, and multiply the eigenvector of lambda by a number a, see `scalar_recursions`. Its
-    share of the excess risk, (a^l - lambda)^2 / 2, is at least lambda^2 / 2 where a^l >= 0 > lambda. For even l this is
-    always the case. For odd l >= 3, let 0 <= a <= 1: the next value is a (1 - rate a^(l-2) (a^l + |lambda|)), which is
-    at most a, and at least 0 if rate (1 + |lambda|) <= 1. If it is not, the first step leads to a < 0, and this share
-    below lambda^2 / 2 unless it leads past 2 lambda: the condition is sharp.
+    Proof: all layers stay equal and multiply the eigenvector of lambda by a number a, see `scalar_recursions`. Its
+    share of the excess risk, (a^l - lambda)^2 / 2, is at least lambda^2 / 2 if a^l >= 0 > lambda. This always holds for
+    even l. For odd l >= 3, let 0 <= a <= 1. The next value is a (1 - rate a^(l-2) (a^l + |lambda|)), which is at most
+    a, and at least 0 if rate (1 + |lambda|) <= 1. Otherwise the first step leads to a < 0, and this share is below
+    lambda^2 / 2 unless a^l is below 2 lambda. The condition is therefore sharp.
 
-    In floating point the excess risk can fall below the barrier. The maps with a = 0 are saddle points, where rounding
-    errors that make the layers differ grow until descent leaves: for l = 2 by a factor of 1 + rate |lambda| a step, so
-    that it takes about 37 / (rate |lambda|) steps, and more for deeper networks.
-    Source: Bartlett, Helmbold & Long (arXiv 1802.06093, abstract) for the failure; statement and proof are ours.
+    In floating point the excess risk can fall below the barrier. The maps with a = 0 are saddle points, at which
+    rounding errors that make the layers differ grow until descent leaves. For l = 2 they grow by a factor of
+    1 + rate |lambda| per step, and leaving takes about 37 / (rate |lambda|) steps; deeper networks take more.
+    Source: Bartlett, Helmbold & Long (arXiv 1802.06093, abstract) for the failure. Statement and proof are ours.
 
     Args:
-        R: (d, d), symmetric.
+        R: symmetric matrix, (d, d).
         depth: l.
-        learning_rate: of descent.
+        learning_rate: learning rate of descent.
 
     Raises:
-        ValueError: where R is not symmetric.
+        ValueError: if R is not symmetric.
 
     Example:
 
@@ -86,8 +86,7 @@ def identity_start_barrier(R: ArrayLike, depth: int, learning_rate: float) -> fl
     depth, rate = positive_integer("depth", depth), non_negative("learning_rate", learning_rate)
     if (difference := 2 * np.abs(R / 2 - R.T / 2).max()) > ROUNDING * np.abs(R).max():
         raise ValueError(
-            f"Argument `R` must be symmetric. Received: a matrix that differs from its transpose by "
-            f"{difference:.3g}. Other targets have no such barrier in closed form."
+            f"Argument `R` must be symmetric. Received: a matrix that differs from its transpose by {difference:.3g}"
         )
     eigenvalues = np.linalg.eigvalsh(R)
     held = eigenvalues[(eigenvalues < 0) & ((depth % 2 == 0) | (rate * (1 - eigenvalues) <= 1))]

@@ -1,14 +1,13 @@
-"""The maps that deep linear networks compute, and the sizes of their layers.
+"""End-to-end maps of deep linear networks, norms of their layers, and initial weights.
 
-Two notations, after the two papers. Hardt & Ma's residual networks are arrays `A` of shape (depth, d, d); A[0] is their
-A_1, it is applied first, and the map is (I + A_l) ... (I + A_1). Li et al.'s n-shortcut networks are arrays `W` of
-shape (units, n, d, d); W[r, 0] is applied first in unit r, whose map is I + W[r, n-1] ... W[r, 0]. With
-`shortcut=False` the identity is left out: a plain network. Hardt & Ma's networks are those with n = 1: `W = A[:,
-None]`.
+There are two notations, after the two papers. Hardt & Ma's residual networks are arrays `A` of shape (depth, d, d).
+A[0] is their A_1 and is applied first; the map is (I + A_l) ... (I + A_1). Li et al.'s n-shortcut networks are arrays
+`W` of shape (units, n, d, d). W[r, 0] is applied first in unit r, whose map is I + W[r, n-1] ... W[r, 0].
+`shortcut=False` omits the identity, for a plain network. Hardt & Ma's networks have n = 1: `W = A[:, None]`.
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +17,7 @@ from idmatters_tf.linear._arguments import Floats, non_negative_integer, positiv
 
 @within_float64
 def compose(A: ArrayLike) -> Floats:
-    """The end-to-end map (I + A_l) ... (I + A_1) of a linear residual network.
+    """Return the end-to-end map (I + A_l) ... (I + A_1) of a linear residual network.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 2.1 (all versions).
 
@@ -36,20 +35,20 @@ def compose(A: ArrayLike) -> Floats:
     A = real_array("A", A, ("depth", "d", "d"))
     product = np.eye(A.shape[-1])
     for layer in A:
-        # X + A X instead of (I + A) X: entries of A far below 1 keep their digits.
+        # X + A X in place of (I + A) X keeps the digits of entries of A far below 1.
         product = product + layer @ product
     return product
 
 
 @within_float64
 def shortcut_compose(W: ArrayLike, shortcut: bool = True) -> Floats:
-    """The end-to-end map of an n-shortcut network, or of a plain one.
+    """Return the end-to-end map of an n-shortcut network or a plain network.
 
     Source: Li et al., *Demystifying ResNet*, Eq. 5.
 
     Args:
         W: (units, n, d, d), W[r, 0] is applied first in unit r.
-        shortcut: whether each unit adds its input.
+        shortcut: True if each unit adds its input.
 
     Returns:
         (d, d) float64.
@@ -65,7 +64,7 @@ def shortcut_compose(W: ArrayLike, shortcut: bool = True) -> Floats:
 
 
 def layer_norms(A: ArrayLike) -> Floats:
-    """The spectral norm of each layer.
+    """Compute the spectral norm of each layer.
 
     Args:
         A: (..., d, d).
@@ -74,7 +73,7 @@ def layer_norms(A: ArrayLike) -> Floats:
         (...) float64.
 
     Raises:
-        ValueError: for arrays of fewer than two axes, and values that are not finite real numbers.
+        ValueError: for arrays with fewer than two axes, and values that are not finite real numbers.
     """
     A = real_array("A", A, None)
     if A.ndim < 2 or 0 in A.shape[-2:]:
@@ -83,13 +82,13 @@ def layer_norms(A: ArrayLike) -> Floats:
 
 
 def frobenius_norm(M: Floats) -> float:
-    """Return ||M||_F, without squares that over- or underflow."""
+    """Return ||M||_F without overflow or underflow of squares."""
     exponent = np.frexp(np.abs(M).max(initial=0.0))[1]
     return float(np.ldexp(np.linalg.norm(np.ldexp(M, -exponent)), exponent))
 
 
 def tensor_norm(A: ArrayLike) -> float:
-    """|||A|||, the largest spectral norm of the layers.
+    """Return |||A|||, the largest spectral norm of the layers.
 
     Source: Hardt & Ma, section 2 (all versions).
 
@@ -116,25 +115,27 @@ def initial_weights(
     networks: int | None = None,
     shortcut: bool = False,
 ) -> Floats:
-    """Starting points of gradient descent, drawn from NumPy's generator.
+    """Draw starting points of gradient descent.
 
-    Source: Li et al., section 5, for "xavier", "orthogonal" and "small" (Xavier times 0.01, their "zero
-    initialisation").
+    Source: Li et al., section 5, for "xavier", "orthogonal" and "small" (Xavier times 0.01, called "zero
+    initialization" in the paper).
 
     "zero-asymmetric" is the start of Wu, Wang & Ma, *Global Convergence of Gradient Descent for Deep Linear Residual
-    Networks* (arXiv 1911.00645): all layers the identity, the last one zero. From it gradient descent reaches every
-    target, whatever the sign of its determinant. Its loss curves are the same for targets R and Q R with orthogonal Q:
+    Networks* (arXiv 1911.00645): all layers are the identity and the last one is zero. From it gradient descent reaches
+    every target, for any sign of its determinant. Its loss curves are equal for targets R and Q R with orthogonal Q:
     with V_l = Q^T W_l for the last layer and the others unchanged, a step from V for R is the step from W for Q R, and
     both start at zero. Other starts near the identity stall at the singular maps if det R < 0.
 
     Args:
         kind: "zero"; "xavier": N(0, 1/dim); "small": 0.01 times that; "orthogonal": Haar-distributed; "identity";
             "zero-asymmetric".
-        units, shortcut_depth, dim: the network's shape; `shortcut_depth` is Li et al.'s n.
-        seed: of the generator; a non-negative integer.
-        networks: how many of them; None for one, without the first axis.
-        shortcut: for "zero-asymmetric", whether each unit adds its input. The same maps are then layers of zeros and a
-            last one of -I; there is no such start for units of two layers or more.
+        units: number of units.
+        shortcut_depth: layers per unit, Li et al.'s n.
+        dim: dimension d.
+        seed: seed of the generator, a non-negative integer.
+        networks: number of networks; None for one network without the first axis.
+        shortcut: for "zero-asymmetric", True if each unit adds its input. The same maps are then layers of zeros and a
+            last one of -I. There is no such start for units of two layers or more.
 
     Returns:
         ([networks,] units, shortcut_depth, dim, dim) float64.
@@ -157,7 +158,7 @@ def initial_weights(
         return rng.normal(scale=0.01 * dim**-0.5, size=shape)
     if kind == "orthogonal":
         q, r = np.linalg.qr(rng.normal(size=shape))
-        # Without the signs the distribution would depend on the QR algorithm (Mezzadri, 2007).
+        # The signs make the distribution independent of the QR algorithm (Mezzadri, 2007).
         return q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
     raise ValueError(
         f"Argument `kind` must be one of 'zero', 'identity', 'zero-asymmetric', 'xavier', 'small', 'orthogonal'. "
@@ -169,9 +170,9 @@ def _zero_asymmetric(shape: tuple[int, ...], shortcut: bool) -> Floats:
     dim, shortcut_depth = shape[-1], shape[-3]
     if shortcut and shortcut_depth > 1:
         raise ValueError(
-            f"Argument `kind` cannot be 'zero-asymmetric' for units of two layers or more with shortcuts: their last "
-            f"unit would have to map to zero. Received: shortcut_depth={shortcut_depth}, shortcut=True. Pass "
-            f"shortcut=False for a plain network, or shortcut_depth=1."
+            f"Argument `kind` must not be 'zero-asymmetric' for units of two layers or more with shortcuts. Received: "
+            f"shortcut_depth={shortcut_depth}, shortcut=True. Pass shortcut=False for a plain network, or "
+            f"shortcut_depth=1."
         )
     W = np.zeros(shape)
     if shortcut:

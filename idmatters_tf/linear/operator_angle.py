@@ -1,7 +1,7 @@
-"""The operator angle: the largest angle between a vector and its image."""
+"""Operator angle: the largest angle between a vector and its image."""
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 from typing import Any, cast
 
@@ -12,28 +12,28 @@ from numpy.typing import ArrayLike
 
 from idmatters_tf.linear._arguments import Floats, real_array, within_float64
 
-# Below this many values of the parameter the minimum could be missed between two of them (seen at 5, not at 9).
+# Number of grid points of the parameter. A coarse grid can miss the minimum (observed at 5 points, not at 9).
 GRID = 17
 
 
 @within_float64
 def operator_angle(R: ArrayLike) -> float:
-    """The largest angle between x and R x, in [0, pi]; its cosine is R's first antieigenvalue.
+    """Compute the largest angle between x and R x, in [0, pi]; its cosine is the first antieigenvalue of R.
 
-    cos = min_x x^T H x / ||R x|| over unit vectors, H the symmetric part of R. For each t > 0, with equality at
-    t = ||R x||, ||R x|| <= (t + ||R x||^2 / t) / 2, so that the quotient belongs to the pencil (2 H, t I + R^T R / t),
-    whose bottom eigenvalue is extremal over t at the antieigenvalue (the joint range of two quadratic forms on the
-    sphere is convex from d = 3 on: Brickman, 1961). The result is the angle of a vector that was found: never above the
-    true one, beyond rounding.
-    Source: Gustafson, *Antieigenvalues* (1994), for the notion.
+    cos = min_x x^T H x / ||R x|| over unit vectors, with H the symmetric part of R. For each t > 0,
+    ||R x|| <= (t + ||R x||^2 / t) / 2, with equality at t = ||R x||. The quotient therefore belongs to the pencil
+    (2 H, t I + R^T R / t), whose bottom eigenvalue is extremal over t at the antieigenvalue (the joint range of two
+    quadratic forms on the sphere is convex from d = 3 on: Brickman, 1961). The result is the angle of an explicit
+    vector and, up to rounding, not above the true angle.
+    Source: Gustafson, *Antieigenvalues* (1994), for the definition.
 
     Args:
-        R: (d, d), non-singular.
+        R: non-singular matrix, (d, d).
 
     Returns:
-        A float, radians.
+        Angle in radians, a float.
 
-    Example: for a symmetric positive definite matrix it depends on the condition number alone,
+    Example: for a symmetric positive definite matrix it depends only on the condition number,
     cos = 2 sqrt(kappa) / (1 + kappa).
 
     >>> round(float(np.cos(operator_angle([[4.0, 0.0], [0.0, 1.0]]))), 12)
@@ -44,17 +44,17 @@ def operator_angle(R: ArrayLike) -> float:
     low, high = singular_values[-1], singular_values[0]
     if low <= len(R) * np.finfo(np.float64).eps * high:
         raise ValueError(
-            f"Argument `R` must be non-singular. Received: singular values down to {low:.3g} of {high:.3g}; the angle "
-            f"of a vector that is mapped to 0 is not defined."
+            f"Argument `R` must be non-singular, because the angle of a vector that is mapped to 0 is not defined. "
+            f"Received: singular values from {low:.3g} to {high:.3g}"
         )
     if len(R) == 1:
         return 0.0 if R[0, 0] > 0 else float(np.pi)
-    # The angle does not depend on the scale, the squares in the pencil do.
-    return _angle_of_scaled(R / high, float(low / high))
+    # The angle does not depend on the scale, but the squares in the pencil do.
+    return _scaled_operator_angle(R / high, float(low / high))
 
 
-def _angle_of_scaled(R: Floats, low: float) -> float:
-    """The same for d > 1 and singular values from `low` to 1."""
+def _scaled_operator_angle(R: Floats, low: float) -> float:
+    """Compute the operator angle for d > 1 and singular values from `low` to 1."""
     symmetric, gram = (R + R.T) / 2, R.T @ R
     eigenvalues, eigenvectors = (np.asarray(part, np.complex128) for part in np.linalg.eig(R))
     negative = (eigenvalues.imag == 0) & (eigenvalues.real < 0)
@@ -68,7 +68,7 @@ def _angle_of_scaled(R: Floats, low: float) -> float:
         found = cast("Any", scipy.linalg.eigh)(*pencil, subset_by_index=[0, count - 1], driver="gvx")
         return cast("tuple[Floats, Floats]", found)
 
-    # A form that takes negative values is minimised over t as well as x; else t maximises (a saddle point).
+    # A form with negative values is minimized over both t and x. Otherwise t maximizes (a saddle point).
     sign = 1 if np.linalg.eigvalsh(symmetric)[0] < 0 else -1
     grid: list[float] = np.linspace(float(np.log(low)), 0.0, GRID).tolist()
     values = [sign * bottom(log_t)[0][0] for log_t in grid]
@@ -77,7 +77,7 @@ def _angle_of_scaled(R: Floats, low: float) -> float:
     log_t = scipy.optimize.minimize_scalar(
         lambda log_t: sign * bottom(log_t)[0][0], bounds=bracket, method="bounded", options={"xatol": 1e-9}
     ).x
-    # At a saddle point two eigenvalues meet, and the vector sought is a mixture of their vectors.
+    # At a saddle point two eigenvalues coincide, and the solution is a combination of their eigenvectors.
     vectors = bottom(log_t, 2)[1]
     return _largest_angle_in_plane(R, *(vectors / np.linalg.norm(vectors, axis=0)).T)
 
@@ -98,5 +98,5 @@ def _largest_angle_in_plane(R: Floats, first: Floats, second: Floats) -> float:
 def _angle(R: Floats, x: Floats) -> float:
     image = R @ x
     x, image = x / np.linalg.norm(x), image / np.linalg.norm(image)
-    # Kahan's formula: accurate near 0 and pi, unlike the arc cosine.
+    # Kahan's formula is accurate near 0 and pi, unlike the arc cosine.
     return float(2 * np.arctan2(np.linalg.norm(x - image), np.linalg.norm(x + image)))

@@ -1,11 +1,11 @@
-"""Rotations inside orthogonal matrices: the real normal form, and fractional powers of rotations.
+"""Real normal form of normal matrices, and fractional powers of rotations.
 
 A rotation of d coordinates is S D(angles) S^T, where S is orthogonal and D rotates the planes of the coordinates j and
-j + d // 2 by their angles; with odd d the last coordinate stays. Powers of it rotate by multiples of the same angles.
+j + d // 2 by their angles. For odd d, D keeps the last coordinate. Powers rotate by multiples of the same angles.
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from idmatters_tf.linear._arguments import Floats, Integers, real_array, within_
 
 
 class NormalForm(NamedTuple):
-    """S D S^T: basis S, orthogonal, and blocks D, block diagonal; (d, d) each."""
+    """Normal form S D S^T: orthogonal basis S and block diagonal D, (d, d) each."""
 
     basis: Floats
     blocks: Floats
@@ -25,20 +25,20 @@ class NormalForm(NamedTuple):
 
 @within_float64
 def normal_form(N: ArrayLike) -> NormalForm:
-    """A real normal matrix as S D S^T: S orthogonal, D block diagonal with blocks of size 1 or 2.
+    """Decompose a real normal matrix as S D S^T, with S orthogonal and D block diagonal with blocks of size 1 or 2.
 
     The blocks of size 2 are [[a, -b], [b, a]] for the complex eigenvalues a +- ib.
-    Source: Hardt & Ma, Claim C.1 (all versions); it is the real Schur form, which is block diagonal for normal
+    Source: Hardt & Ma, Claim C.1 (all versions). It is the real Schur form, which is block diagonal for normal
     matrices.
 
     Args:
         N: (d, d), with N N^T = N^T N.
 
     Returns:
-        `NormalForm`, (S, D): (d, d) each.
+        `NormalForm`, (S, D), (d, d) each.
 
     Raises:
-        ValueError: where N is not normal.
+        ValueError: if N is not normal.
 
     Example:
 
@@ -47,19 +47,19 @@ def normal_form(N: ArrayLike) -> NormalForm:
     [-2.0, 2.0]
     """
     N = real_array("N", N, ("d", "d"))
-    # In units of the largest entry's power of two, so that no square over- or underflows.
+    # In units of the largest entry's power of two, to avoid overflow and underflow of squares.
     exponent = np.frexp(np.abs(N).max())[1]
     N = np.ldexp(N, -exponent)
     defect, size = np.linalg.norm(N @ N.T - N.T @ N), np.linalg.norm(N)
     if defect > 1e-10 * size**2:
         raise ValueError(
-            f"Argument `N` must be normal: N N^T = N^T N. Received: a matrix that misses it by {defect / size**2:.3g} "
-            f"of its squared norm. Use scipy.linalg.schur for a matrix that is not, its form is triangular."
+            f"Argument `N` must be normal, N N^T = N^T N. Received: a matrix with a relative defect of "
+            f"{defect / size**2:.3g}. Use scipy.linalg.schur for other matrices."
         )
     T, S = scipy.linalg.schur(N, output="real")
     lower = np.diag(T, -1)
     D = np.diag(np.diag(T))
-    # Where LAPACK leaves a subdiagonal entry there is a block; all else above the diagonal is rounding.
+    # A subdiagonal entry of LAPACK's result marks a block. All other entries above the diagonal are rounding.
     for i in np.flatnonzero(lower):
         b = (T[i + 1, i] - T[i, i + 1]) / 2
         a = (T[i, i] + T[i + 1, i + 1]) / 2
@@ -68,39 +68,39 @@ def normal_form(N: ArrayLike) -> NormalForm:
 
 
 class Rotation(NamedTuple):
-    """S D(angles) S^T. basis: S, (d, d). angles: (d // 2,), each from -pi to pi."""
+    """Rotation S D(angles) S^T. basis: S, (d, d). angles: from -pi to pi, (d // 2,)."""
 
     basis: Floats
     angles: Floats
 
 
 class SplitRotation(NamedTuple):
-    """rotation: a `Rotation`. half_turns: (d // 2,) angles, 0 or pi, in the same basis."""
+    """Rotation and half turns. rotation: a `Rotation`. half_turns: angles 0 or pi in the same basis, (d // 2,)."""
 
     rotation: Rotation
     half_turns: Floats
 
 
 def split_rotation(Q: ArrayLike) -> SplitRotation:
-    """A rotation as two commuting ones in one basis: the pairs of real eigenvalues -1, and all other angles.
+    """Split a rotation into two commuting rotations in one basis: pairs of real eigenvalues -1, and all other angles.
 
-    Hardt & Ma's construction treats them one after the other; added, they are the angles of the whole.
+    Hardt & Ma's construction treats them one after the other. The sums are the angles of Q.
 
     Args:
-        Q: (d, d), orthogonal with determinant 1.
+        Q: orthogonal matrix with determinant 1, (d, d).
 
     Returns:
-        `SplitRotation`; its half turns are not among the angles of its rotation.
+        `SplitRotation`, in which the angles of the rotation do not include the half turns.
     """
     S, D = normal_form(Q)
     starts = np.flatnonzero(np.diag(D, -1))
     in_block = np.zeros(len(D), dtype=bool)
     in_block[starts] = in_block[starts + 1] = True
     diagonal = np.diag(D)
-    # The determinant is 1, so the eigenvalues -1 come in pairs, and with odd d an eigenvalue 1 is left for the end.
+    # The determinant is 1. Eigenvalues -1 therefore form pairs, and for odd d an eigenvalue 1 remains for the end.
     minus = np.flatnonzero(~in_block & (diagonal < 0))
     plus = np.flatnonzero(~in_block & (diagonal > 0))
-    pairs = np.concatenate([np.column_stack([starts, starts + 1]), _paired(minus), _paired(plus)])
+    pairs = np.concatenate([np.column_stack([starts, starts + 1]), _pairs(minus), _pairs(plus)])
     order = np.concatenate([pairs[:, 0], pairs[:, 1], plus[len(plus) // 2 * 2 :]])
     angles, half_turns = np.zeros(len(D) // 2), np.zeros(len(D) // 2)
     angles[: len(starts)] = np.arctan2(D[starts + 1, starts], D[starts, starts])
@@ -108,8 +108,8 @@ def split_rotation(Q: ArrayLike) -> SplitRotation:
     return SplitRotation(Rotation(S[:, order], angles), half_turns)
 
 
-def rotation_of(Q: ArrayLike) -> Rotation:
-    """An orthogonal matrix of determinant 1 as a `Rotation`; a pair of eigenvalues -1 is a rotation by pi.
+def decompose_rotation(Q: ArrayLike) -> Rotation:
+    """Return an orthogonal matrix of determinant 1 as a `Rotation`; a pair of eigenvalues -1 is a rotation by pi.
 
     Args:
         Q: (d, d).
@@ -119,7 +119,7 @@ def rotation_of(Q: ArrayLike) -> Rotation:
 
 
 def rotate(X: Floats, angles: Floats) -> Floats:
-    """D(angles) X: the rows of X rotated, plane by plane.
+    """Return D(angles) X, the rows of X rotated plane by plane.
 
     Args:
         X: (d, columns).
@@ -131,7 +131,7 @@ def rotate(X: Floats, angles: Floats) -> Floats:
 
 
 def rotate_minus_identity(X: Floats, angles: Floats) -> Floats:
-    """(D(angles) - I) X, without the cancellation of cos - 1 at small angles.
+    """Return (D(angles) - I) X, without cancellation of cos - 1 at small angles.
 
     Args:
         X: (d, columns).
@@ -146,5 +146,5 @@ def _planes(X: Floats, angles: Floats) -> list[Floats]:
     return np.split(X, [len(angles), 2 * len(angles)])
 
 
-def _paired(indices: Integers) -> Integers:
+def _pairs(indices: Integers) -> Integers:
     return indices[: len(indices) // 2 * 2].reshape(-1, 2)

@@ -1,14 +1,14 @@
-"""Gradient descent whose end-to-end map is kept positive and whose layers are kept balanced.
+"""Gradient descent with projection of the end-to-end map to positive maps, and with balanced layers.
 
 Source: Bartlett, Helmbold & Long, *Gradient descent with identity initialization efficiently learns positive definite
-linear transformations by deep residual networks* (arXiv 1802.06093, ICML 2018), which analyses descent with two
-regularizers for targets with u^T R u > 0: one keeps u^T f u > 0 for all u, the other balances the layers so that they
-have the same singular values. Only the abstract was at hand: the projection and the factorization below are the exact
-ones, and the paper's constants are not used.
+linear transformations by deep residual networks* (arXiv 1802.06093, ICML 2018), which analyzes descent with two
+regularizers for targets with u^T R u > 0: one ensures u^T f u > 0 for all u, the other balances the layers to the same
+singular values. Only the abstract was available. The projection and the factorization here are exact, and the paper's
+constants are not used.
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
 
@@ -31,17 +31,17 @@ from idmatters_tf.linear.statistics import regression
 
 @within_float64
 def project_to_positive(M: ArrayLike, gamma: float) -> Floats:
-    """The nearest matrix in the Frobenius norm with u^T X u >= gamma for all unit vectors u.
+    """Return the nearest matrix in the Frobenius norm with u^T X u >= gamma for all unit vectors u.
 
-    Symmetric and antisymmetric matrices are orthogonal, and u^T X u is about the symmetric part alone: its eigenvalues
-    below gamma are raised to gamma, and the antisymmetric part stays.
+    Symmetric and antisymmetric matrices are orthogonal, and u^T X u depends only on the symmetric part. Its eigenvalues
+    below gamma are raised to gamma, and the antisymmetric part is unchanged.
 
     Args:
         M: (d, d).
-        gamma: the bound, any finite number.
+        gamma: bound, any finite number.
 
     Returns:
-        (d, d) float64; M itself, up to rounding, where it satisfies the bound.
+        (d, d) float64; M, up to rounding, if it satisfies the bound.
 
     Example:
 
@@ -51,26 +51,26 @@ def project_to_positive(M: ArrayLike, gamma: float) -> Floats:
     """
     M = real_array("M", M, ("d", "d"))
     gamma = finite_number("gamma", gamma)
-    # Halves cannot overflow where the result does not.
+    # Halves do not overflow unless the result does.
     values, vectors = np.linalg.eigh(M / 2 + M.T / 2)
     return np.asarray((vectors * np.maximum(values, gamma)) @ vectors.T + (M / 2 - M.T / 2))
 
 
 @within_float64
 def positivity(M: ArrayLike) -> float:
-    """The smallest u^T M u over unit vectors u: the smallest eigenvalue of the symmetric part."""
+    """Return the smallest u^T M u over unit vectors u, the smallest eigenvalue of the symmetric part."""
     M = real_array("M", M, ("d", "d"))
     return float(np.linalg.eigvalsh(M / 2 + M.T / 2)[0])
 
 
 @dataclasses.dataclass(frozen=True)
 class Projected:
-    """A trajectory of `projected_descent`.
+    """Trajectory of `projected_descent`.
 
     Attributes:
-        excess_risk: L - L_min after each number of updates, (steps + 1,); NaN from a divergence on.
-        projected: how far the projection moved the end-to-end map in each step, Frobenius, (steps,).
-        weights: the last layers, (layers, d, d); NaN after a divergence.
+        excess_risk: L - L_min after each number of updates, (steps + 1,); NaN after a divergence.
+        projected: Frobenius distance by which the projection moved the end-to-end map in each step, (steps,).
+        weights: final layers, (layers, d, d); NaN after a divergence.
     """
 
     excess_risk: Floats
@@ -87,44 +87,42 @@ def projected_descent(
     gamma: float | None = None,
     balance: bool = True,
 ) -> Projected:
-    """Gradient descent of a plain network; after each step the end-to-end map is projected, and factorized anew.
+    """Run gradient descent of a plain network with projection and new factors of the end-to-end map after each step.
 
-    With f the product of the layers after the step: f becomes `project_to_positive(f, gamma)`, and the layers become
-    the factors Q^(i/l) P^(1/l) Q^(-(i-1)/l) of f = Q P (`factorize`), which all have the same singular values and are
-    exactly balanced. For gamma > 0 no eigenvalue of f is negative or zero, so that the factors always exist: rotations
-    of more than 90 degrees are out of reach, and so is a singular f.
+    With f the product of the layers after the step, f becomes `project_to_positive(f, gamma)`. The layers become the
+    factors Q^(i/l) P^(1/l) Q^(-(i-1)/l) of f = Q P (`factorize`), which have equal singular values and are exactly
+    balanced. For gamma > 0, f has no negative or zero eigenvalues and the factors exist. Rotations of more than 90
+    degrees and singular maps cannot be reached.
 
     Args:
-        W: the starting point, (layers, d, d), applied in this order.
-        sxx, syx: (d, d).
-        learning_rate: of L = ||Y - f X||_F^2 / (2m).
-        steps: the number of updates.
-        gamma: the bound on u^T f u, above 0; None for no projection.
-        balance: whether the layers are factorized anew; required with gamma.
+        W: starting point, (layers, d, d), in the order of application.
+        sxx: (d, d).
+        syx: (d, d).
+        learning_rate: learning rate of L = ||Y - f X||_F^2 / (2m).
+        steps: number of updates.
+        gamma: positive bound on u^T f u; None for no projection.
+        balance: True replaces the layers by balanced factors. Required with gamma.
 
     Returns:
         `Projected`.
 
     Raises:
-        ValueError: for gamma of 0 or less or without balance, and where without gamma a product has no balanced
+        ValueError: if gamma is not positive or is used without balance, or, without gamma, if a product has no balanced
             factors.
     """
     W = real_array("W", W, ("layers", "d", "d")).copy()
     rate = non_negative("learning_rate", learning_rate)
     if gamma is not None and not balance:
         raise ValueError(
-            f"Argument `balance` must be True with `gamma`: a projected map needs new factors. Received: "
+            f"Argument `balance` must be True with `gamma`, because a projected map requires new factors. Received: "
             f"gamma={gamma!r}, balance={balance!r}"
         )
     if gamma is not None and not finite_number("gamma", gamma) > 0:
-        raise ValueError(
-            f"Argument `gamma` must be above 0: a map with u^T f u = 0 can be singular, without balanced factors. "
-            f"Received: gamma={gamma!r}. Pass None for no projection."
-        )
+        raise ValueError(f"Argument `gamma` must be positive. Received: gamma={gamma!r}. Pass None for no projection.")
     root, targets = regression(real_array("sxx", sxx, W.shape[1:]), real_array("syx", syx, W.shape[1:]))
     count = positive_integer("steps", steps)
     excess, moved = np.full(count + 1, np.nan), np.zeros(count)
-    # Overflow is how divergence is seen: no warning.
+    # Overflow indicates divergence and causes no warning.
     with np.errstate(over="ignore", invalid="ignore"):
         for step in range(count + 1):
             before, after, product = layer_jacobians(W[:, None], shortcut=False)

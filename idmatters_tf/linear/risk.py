@@ -1,11 +1,11 @@
-"""The population risk of linear residual networks, its gradient, and how the one bounds the other.
+"""Population risk of linear residual networks, its gradient, and gradient dominance.
 
-Source of all: Hardt & Ma, *Identity Matters in Deep Learning*, section 2. v1 is the ICLR submission, v2 and v3 the
-arXiv versions; they disagree, and each docstring says where.
+Source: Hardt & Ma, *Identity Matters in Deep Learning*, section 2. v1 is the ICLR submission, v2 and v3 are the arXiv
+versions. The docstrings note where they disagree.
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 import dataclasses
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from idmatters_tf.linear._arguments import Floats, covariance_matrix, non_negati
 from idmatters_tf.linear.network import compose, layer_norms
 from idmatters_tf.linear.statistics import coordinate_scales, scaled_root
 
-# Gradient and risk are rounded: at equality in (2.3) one may fall short of the other by this share.
+# Relative tolerance for rounding at equality in (2.3).
 ROUNDING = 1e-7
 
 
@@ -25,18 +25,18 @@ ROUNDING = 1e-7
 def population_risk(
     A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None = None, noise_variance: float = 1.0
 ) -> float:
-    """f(A) = E ||(I + A_l) ... (I + A_1) x - R x - xi||^2 = ||E S^(1/2)||_F^2 + C.
+    """Compute f(A) = E ||(I + A_l) ... (I + A_1) x - R x - xi||^2 = ||E S^(1/2)||_F^2 + C.
 
-    E = (I + A_l) ... (I + A_1) - R, S = E[x x^T], and C = E||xi||^2 = d * noise_variance is the minimum. Computed from
-    E, so that it keeps its relative accuracy above C near an optimum. The covariance is taken as exact: directions of
-    any variance count.
+    Here E = (I + A_l) ... (I + A_1) - R, S = E[x x^T], and the minimum is C = E||xi||^2 = d * noise_variance. The
+    computation from E keeps the relative accuracy of the excess above C near an optimum. The covariance is treated as
+    exact, and directions of any variance count.
     Source: Claim 2.3. v1 prints C = E[x x^T], which is a matrix.
 
     Args:
         A: (depth, d, d), A[0] is applied first.
-        R: the target map, (d, d).
-        covariance: S of the inputs, (d, d); the identity if None.
-        noise_variance: of each coordinate of xi.
+        R: target map, (d, d).
+        covariance: covariance S of the inputs, (d, d); the identity if None.
+        noise_variance: variance of each coordinate of xi.
 
     Returns:
         A float.
@@ -54,10 +54,10 @@ def population_risk(
 
 @within_float64
 def risk_gradient(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None = None) -> Floats:
-    """df/dA_i = 2 (I + A_(i+1))^T ... (I + A_l)^T E S (I + A_1)^T ... (I + A_(i-1))^T.
+    """Compute df/dA_i = 2 (I + A_(i+1))^T ... (I + A_l)^T E S (I + A_1)^T ... (I + A_(i-1))^T.
 
-    Source: Lemma 2.4 in v3. v1 and v2 print both outer products in the reverse order, which is the same for depth 1 and
-    2 and wrong from depth 3 on.
+    Source: Lemma 2.4 in v3. v1 and v2 print both outer products in reverse order, which is equal for depths 1 and 2 and
+    wrong from depth 3 on.
 
     Args:
         A: (depth, d, d).
@@ -84,16 +84,16 @@ def _gradient(A: Floats, ES: Floats) -> Floats:
 
 
 def _excess(E: Floats, ES: Floats) -> float:
-    # Rounding of a covariance can make it negative.
+    # Rounding errors of a covariance can make the product negative.
     return max(float(np.vdot(E, ES)), 0.0)
 
 
 def _product(E: Floats, S: Floats) -> Floats:
-    """Return E S as if computed with twice the digits: directions of small variance and large error do not cancel.
+    """Return E S computed with twice the precision, to keep directions of small variance and large error.
 
     Source: Ogita, Rump & Oishi, *Accurate Sum and Dot Product* (2005), Algorithm 5.3 (Dot2).
     """
-    # In units in which the variances are near 1, and no split overflows.
+    # In units in which the variances are near 1 and splits do not overflow.
     scales = coordinate_scales(S)
     E, S = E * scales, S / scales / scales[:, None]
     unit = 2.0**100 if np.abs(E).max() > 2.0**900 else 1.0
@@ -111,7 +111,7 @@ def _product(E: Floats, S: Floats) -> Floats:
 
 
 def _split(numbers: Floats) -> tuple[Floats, Floats]:
-    """Return the upper and lower halves of the digits (Dekker): products of halves are exact."""
+    """Return the upper and lower halves of the digits (Dekker), whose products are exact."""
     shifted = (2.0**27 + 1) * numbers
     upper = shifted - (shifted - numbers)
     return upper, numbers - upper
@@ -119,17 +119,17 @@ def _split(numbers: Floats) -> tuple[Floats, Floats]:
 
 @dataclasses.dataclass(frozen=True)
 class GradientDominance:
-    """Both sides of the inequality of gradient dominance (2.3) at a point; see `gradient_dominance`.
+    """Both sides of the gradient dominance inequality (2.3) at a point; see `gradient_dominance`.
 
     Attributes:
         gradient_norm_squared: ||grad f||_F^2.
-        lower_bound: 4 l (1 - tau)^(2l-2) sigma_min(S) (f - C); 0 outside the ball tau < 1, where there is no bound.
-        per_layer_bound: sum_i 4 prod_{j != i} (1 - ||A_j||)^2 sigma_min(S) (f - C), never below `lower_bound`; 0
-            outside the ball.
+        lower_bound: 4 l (1 - tau)^(2l-2) sigma_min(S) (f - C); 0 outside the ball tau < 1.
+        per_layer_bound: sum_i 4 prod_{j != i} (1 - ||A_j||)^2 sigma_min(S) (f - C), at least `lower_bound`; 0 outside
+            the ball.
         tau: |||A|||.
         excess_risk: f - C.
-        inside: whether tau < 1.
-        holds: whether both bounds hold, up to rounding.
+        inside: True if tau < 1.
+        holds: True if both bounds hold up to rounding.
     """
 
     gradient_norm_squared: float
@@ -143,18 +143,18 @@ class GradientDominance:
 
 @within_float64
 def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None = None) -> GradientDominance:
-    """The certificate (2.3): inside the ball |||A||| < 1 a small gradient means a small excess risk.
+    """Evaluate the certificate (2.3): inside the ball |||A||| < 1, a small gradient implies a small excess risk.
 
         ||grad f||_F^2 >= 4 l (1 - tau)^(2l-2) sigma_min(S) (f(A) - C)
 
-    It is tight: equality at A_i = -tau I, R = (1 - tau)^l I - u v^T with v the bottom eigenvector of S. With the norm
-    of each layer in the place of the largest it is sharper (`per_layer_bound`). tau = 1 is rightly excluded: A_i = -I
-    is critical and not optimal for l >= 2. For a singular S the smallest non-zero eigenvalue takes the place of
-    sigma_min(S): what the inputs do not span counts neither in the risk nor in the gradient. In the bounds, directions
-    whose variance is no more than rounding (see `statistics.scaled_root`) do not count either.
-    Source: Eq. 2.3 in v3. v2's sigma_min(S)^2 is true only for sigma_min(S) <= 1 (fails at d = l = 1, A = R = 0, S = 4:
-    64 < 256); v1's exponent l - 1 is false even for S = I (l = 3, A_i = -1/2, R = 2: 2.64 < 10.55), and so is its norm
-    that is not squared.
+    The bound is tight, with equality at A_i = -tau I, R = (1 - tau)^l I - u v^T, with v the bottom eigenvector of S.
+    The norm of each layer in place of the largest one makes it sharper (`per_layer_bound`). tau = 1 must be excluded:
+    A_i = -I is critical and not optimal for l >= 2. For a singular S, the smallest non-zero eigenvalue replaces
+    sigma_min(S), because directions outside the span of the inputs affect neither risk nor gradient. Directions with a
+    variance at rounding level (see `statistics.scaled_root`) do not count in the bounds.
+    Source: Eq. 2.3 in v3. The sigma_min(S)^2 of v2 is correct only for sigma_min(S) <= 1 (counterexample d = l = 1,
+    A = R = 0, S = 4: 64 < 256). The exponent l - 1 of v1 is wrong even for S = I (l = 3, A_i = -1/2, R = 2:
+    2.64 < 10.55), and so is its norm without the square.
 
     Args:
         A: (depth, d, d).
@@ -188,7 +188,7 @@ def gradient_dominance(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None 
 
 
 class DominanceFactors(NamedTuple):
-    """What multiplies sigma_min(S) (f - C) in the two bounds of `gradient_dominance`.
+    """Factors of sigma_min(S) (f - C) in the two bounds of `gradient_dominance`.
 
     uniform: 4 l (1 - max)^(2l-2). per_layer: 4 sum_i prod_{j != i} (1 - norm_j)^2.
     """
@@ -199,24 +199,24 @@ class DominanceFactors(NamedTuple):
 
 @within_float64
 def dominance_factors(norms: Floats) -> DominanceFactors:
-    """What multiplies sigma_min(S) (f - C) in the two bounds of `gradient_dominance`.
+    """Compute the factors of sigma_min(S) (f - C) in the two bounds of `gradient_dominance`.
 
     Args:
-        norms: the layers' spectral norms, (..., depth), from 0 to below 1.
+        norms: spectral norms of the layers in [0, 1), (..., depth).
 
     Returns:
         `DominanceFactors`, (uniform, per_layer), each of shape (...).
 
     Raises:
-        ValueError: `norms` is a scalar or empty, or has values outside of this range.
+        ValueError: if `norms` is a scalar or empty, or has values outside this range.
     """
     norms = real_array("norms", norms, None)
     if not norms.ndim or not norms.shape[-1]:
-        raise ValueError(f"Argument `norms` must have shape (..., depth), one norm a layer. Received: norms={norms}")
+        raise ValueError(f"Argument `norms` must have shape (..., depth), one norm per layer. Received: norms={norms}")
     if norms.size and not (norms.min() >= 0 and norms.max() < 1):
         raise ValueError(
-            f"Argument `norms` must be at least 0 and below 1: (2.3) holds inside this ball. Received: norms from "
-            f"{norms.min():.3g} to {norms.max():.3g}"
+            f"Argument `norms` must be in [0, 1), the ball of (2.3). Received: norms from {norms.min():.3g} to "
+            f"{norms.max():.3g}"
         )
     depth = norms.shape[-1]
     logarithms = 2 * np.log1p(-norms)

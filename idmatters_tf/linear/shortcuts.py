@@ -1,11 +1,11 @@
-"""n-shortcut linear networks: their loss, its gradient, and the products around each layer.
+"""Loss, gradient and layer Jacobians of n-shortcut linear networks.
 
 Source: Li et al., *Demystifying ResNet*, sections 3 and 4. Their loss ||Y - W X||_F^2 / (2m) depends on the data
-through S_XX, S_YX and tr S_YY alone. Hardt & Ma's excess risk is 2 (L - L_min) with S_XX = S and S_YX = R S.
+only through S_XX, S_YX and tr S_YY. Hardt & Ma's excess risk is 2 (L - L_min) with S_XX = S and S_YX = R S.
 """
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 from typing import NamedTuple
 
@@ -19,9 +19,10 @@ from idmatters_tf.linear.statistics import regression
 
 @within_float64
 def shortcut_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float, shortcut: bool = True) -> float:
-    """L(W) = ||Y - f(W) X||_F^2 / (2m) = tr(f S_XX f^T) / 2 - tr(f S_YX^T) + tr(S_YY) / 2, f the end-to-end map.
+    """Compute the loss L(W) = ||Y - f(W) X||_F^2 / (2m), with f the end-to-end map.
 
-    Near an optimum with a small loss this is a difference of large numbers: `excess_risk` is accurate there.
+    It is computed as tr(f S_XX f^T) / 2 - tr(f S_YX^T) + tr(S_YY) / 2. Near an optimum with a small loss, this is a
+    difference of large numbers; `excess_risk` is accurate there.
     Source: Li et al., Eq. 6.
 
     Args:
@@ -42,11 +43,11 @@ def shortcut_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float
 
 @within_float64
 def excess_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> float:
-    """L(W) - L_min = ||(f - W*) S_XX^(1/2)||_F^2 / 2, with its relative accuracy also near the optimum.
+    """Compute L(W) - L_min = ||(f - W*) S_XX^(1/2)||_F^2 / 2 with high relative accuracy, also near the optimum.
 
-    Directions whose variance is no more than rounding do not count: see `regression`.
+    Directions with a variance at rounding level are ignored, see `regression`.
 
-    Args and errors: as `shortcut_risk`; syx must vanish where sxx does.
+    Args and errors: as `shortcut_risk`. The rows of syx must be in the range of sxx.
 
     Returns:
         A float.
@@ -60,14 +61,15 @@ def excess_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = T
 def shortcut_gradient(
     W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float | None = None, shortcut: bool = True
 ) -> Floats:
-    """dL/dW_i = P_i^T G Q_i^T with G = f S_XX - S_YX and f = P_i W_i Q_i + const.
+    """Compute dL/dW_i = P_i^T G Q_i^T with G = f S_XX - S_YX and f = P_i W_i Q_i + const.
 
     Source: Li et al., Eq. 7, which is minus this times the learning rate.
 
     Args:
         W: (units, n, d, d).
-        sxx, syx: (d, d).
-        syy_trace: not used; taken so that `Statistics` can be unpacked here too.
+        sxx: (d, d).
+        syx: (d, d).
+        syy_trace: unused; allows unpacking `Statistics` as arguments.
         shortcut: False for a plain network.
 
     Returns:
@@ -81,7 +83,7 @@ def shortcut_gradient(
 
 
 class LayerJacobians(NamedTuple):
-    """The Jacobians before and after each layer: f = after[i] W_i before[i] + const, in the order of application.
+    """Jacobians before and after each layer: f = after[i] W_i before[i] + const, in the order of application.
 
     before: Q, (layers, d, d). after: P, (layers, d, d). end_to_end: f, (d, d).
     """
@@ -92,7 +94,7 @@ class LayerJacobians(NamedTuple):
 
 
 def layer_jacobians(W: Floats, shortcut: bool) -> LayerJacobians:
-    """The Jacobians around each layer of a network (units, n, d, d)."""
+    """Compute the Jacobians around each layer of a network (units, n, d, d)."""
     units, n, dim, _ = W.shape
     before, after = np.empty_like(W), np.empty_like(W)
     product = np.eye(dim)
@@ -113,7 +115,7 @@ def layer_jacobians(W: Floats, shortcut: bool) -> LayerJacobians:
 
 
 def problem(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """The three arguments of every function here, checked."""
+    """Check the three arguments that all functions have in common."""
     W = real_array("W", W, ("units", "n", "d", "d"))
     dim = W.shape[-1]
     return W, covariance_matrix("sxx", sxx, dim), real_array("syx", syx, (dim, dim))

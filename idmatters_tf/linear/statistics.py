@@ -1,7 +1,7 @@
-"""What a data set is to a linear network: its second moments, its least-squares optimum; whitening and PCA."""
+"""Second moments and least-squares optima of data sets, whitening, and principal components."""
 
 # pyright: reportConstantRedefinition=false
-# Matrices have capital letters, and an argument is checked under its own name.
+# Matrices have uppercase names, and checked arguments are reassigned.
 
 from typing import Literal, NamedTuple
 
@@ -12,7 +12,7 @@ from idmatters_tf.linear._arguments import Floats, covariance_matrix, positive_i
 
 
 class Statistics(NamedTuple):
-    """All that the loss ||Y - W X||_F^2 / (2m) depends on (Li et al., Eqs. 6, 8, 9).
+    """Sufficient statistics of the loss ||Y - W X||_F^2 / (2m) (Li et al., Eqs. 6, 8, 9).
 
     sxx: X X^T / m, (d, d). syx: Y X^T / m, (d, d). syy_trace: ||Y||_F^2 / m, a float.
     """
@@ -24,14 +24,14 @@ class Statistics(NamedTuple):
 
 @within_float64
 def sufficient_statistics(X: ArrayLike, Y: ArrayLike) -> Statistics:
-    """The second moments of a data set. Cost and memory of everything after do not depend on the number of samples.
+    """Compute the second moments of a data set, whose size does not depend on the number of samples.
 
     Args:
-        X: inputs, (d, m), a column for each sample.
+        X: inputs, (d, m), one column per sample.
         Y: outputs, (d, m).
 
     Returns:
-        `Statistics`, made to be unpacked: `shortcut_risk(W, *sufficient_statistics(X, Y))`.
+        `Statistics`, which can be unpacked: `shortcut_risk(W, *sufficient_statistics(X, Y))`.
     """
     X, Y = _pair(X, Y)
     samples = X.shape[1]
@@ -39,7 +39,7 @@ def sufficient_statistics(X: ArrayLike, Y: ArrayLike) -> Statistics:
 
 
 class Optimum(NamedTuple):
-    """The best linear map of a data set. W: (d, d). loss: ||Y - W X||_F^2 / (2m)."""
+    """Optimal linear map of a data set. W: (d, d). loss: ||Y - W X||_F^2 / (2m)."""
 
     W: Floats
     loss: float
@@ -47,11 +47,11 @@ class Optimum(NamedTuple):
 
 @within_float64
 def least_squares_optimum(X: ArrayLike, Y: ArrayLike) -> Optimum:
-    """The best end-to-end map and the minimum loss, ||Y - W* X||_F^2 / (2m) with W* = Y X^+.
+    """Compute the optimal end-to-end map W* = Y X^+ and the minimum loss ||Y - W* X||_F^2 / (2m).
 
-    By least squares on the data: the paper's trace formula on second moments squares the condition number, and its
-    loss is a difference of large numbers, which can even come out negative. With rank-deficient inputs W* is the
-    solution of the smallest norm.
+    The solution uses least squares on the data. The paper's trace formula on second moments squares the condition
+    number, and its loss is a difference of large numbers, which can be negative. For rank-deficient inputs W* is the
+    solution of smallest norm.
     Source: Li et al., *Demystifying ResNet*, Eqs. 15 and 16.
 
     Args:
@@ -67,7 +67,7 @@ def least_squares_optimum(X: ArrayLike, Y: ArrayLike) -> Optimum:
 
 
 class ScaledRoot(NamedTuple):
-    """A root of a covariance: F = scales[:, None] * root has F F^T = covariance.
+    """Root of a covariance: F = scales[:, None] * root with F F^T = covariance.
 
     scales: powers of two, (d,). root: (d, rank), with orthogonal columns.
     """
@@ -77,20 +77,20 @@ class ScaledRoot(NamedTuple):
 
 
 def scaled_root(covariance: Floats) -> ScaledRoot:
-    """Return a root of a covariance, without the directions whose variance is no more than rounding.
+    """Return a root of a covariance without the directions whose variance is at rounding level.
 
-    The coordinates are first divided by powers of two to variances near 1, which rounds nothing, so that small and
-    large coordinates count alike. In these units a direction is left out if its variance is at most d eps times the
-    largest: changes of the entries in their last digits, such as the rounding errors of X X^T / m, could make it zero
-    or negative. diag(1, 1e-30) loses no direction, [[1, 1], [1, 1 + 1e-16]] loses one.
+    The coordinates are first divided by powers of two to variances near 1, without rounding, to treat small and large
+    coordinates equally. In these units, a direction is dropped if its variance is at most d eps times the largest:
+    rounding errors of the entries, such as those of X X^T / m, could make it zero or negative. diag(1, 1e-30) loses no
+    direction, and [[1, 1], [1, 1 + 1e-16]] loses one.
 
     Args:
-        covariance: (d, d), symmetric positive semidefinite.
+        covariance: symmetric positive semidefinite matrix, (d, d).
     """
     scales = coordinate_scales(covariance)
     eigenvalues, vectors = np.linalg.eigh(covariance / scales / scales[:, None])
     if eigenvalues[0] < -1e-10 * eigenvalues[-1]:
-        # Semidefinite only up to rounding of its largest entries: one scale for all.
+        # Semidefinite only up to rounding of its largest entries, which requires a common scale.
         scales[:] = scales.max()
         eigenvalues, vectors = np.linalg.eigh(covariance / scales / scales[:, None])
     kept = eigenvalues > len(eigenvalues) * np.finfo(np.float64).eps * max(eigenvalues[-1], 0.0)
@@ -98,10 +98,10 @@ def scaled_root(covariance: Floats) -> ScaledRoot:
 
 
 def coordinate_scales(covariance: Floats) -> Floats:
-    """Return powers of two, (d,), near the standard deviations of the coordinates: dividing by them rounds nothing."""
+    """Return powers of two near the standard deviations of the coordinates, (d,), for division without rounding."""
     variances = np.diag(covariance)
     scales = np.ldexp(1.0, np.frexp(variances)[1] // 2)
-    # A coordinate without variance has no scale of its own.
+    # A coordinate without variance gets the largest scale.
     scales[variances <= 0] = scales[variances > 0].max(initial=np.finfo(np.float64).tiny)
     return scales
 
@@ -117,17 +117,18 @@ class Regression(NamedTuple):
 
 
 def regression(sxx: ArrayLike, syx: ArrayLike) -> Regression:
-    """The regression on at most d samples that has the same loss, up to its minimum, as the data had.
+    """Return the regression on at most d samples with the same loss as the data, up to its minimum.
 
-    Second moments of data are rounded: directions whose variance is at most d eps of the largest, in units in which
-    every coordinate has a variance near 1, are left out (`scaled_root`).
+    Second moments of data have rounding errors. Directions whose variance is at most d eps of the largest, in units in
+    which every coordinate has a variance near 1, are dropped (`scaled_root`).
 
     Args:
-        sxx: (d, d), symmetric positive semidefinite.
+        sxx: symmetric positive semidefinite matrix, (d, d).
         syx: (d, d).
 
     Raises:
-        ValueError: where syx is not of the form W sxx, which no data set gives, and where W exceeds float64.
+        ValueError: if syx is not of the form W sxx, which is impossible for second moments of data, or W exceeds
+            float64.
     """
     syx = real_array("syx", syx, ("d", "d"))
     scales, root = scaled_root(covariance_matrix("sxx", sxx, len(syx)))
@@ -136,20 +137,19 @@ def regression(sxx: ArrayLike, syx: ArrayLike) -> Regression:
     if not np.isfinite(scaled).all():
         raise ValueError(
             "Arguments `sxx` and `syx` must have an optimal map within float64. Received: moments whose quotient "
-            "overflows; scale the data."
+            "overflows. Scale the data."
         )
     targets = np.asarray(np.linalg.lstsq(root, scaled.T, rcond=None)[0].T, np.float64)
     if np.abs(targets @ root.T - scaled).max() > 1e-7 * max(np.abs(scaled).max(), np.finfo(np.float64).tiny):
         raise ValueError(
-            "Argument `syx` must vanish where `sxx` does: its rows must lie in the range of `sxx`. Received: rows "
-            "outside it, for which the loss has no minimum. Take both from the same data with "
-            "`sufficient_statistics`."
+            "Argument `syx` must have rows in the range of `sxx`. Received: rows outside it, for which the loss has no "
+            "minimum. Compute both from the same data with `sufficient_statistics`."
         )
     return Regression(scales[:, None] * root, targets)
 
 
 class PrincipalComponents(NamedTuple):
-    """Data in new coordinates, `coordinates = transform @ (X - mean)`.
+    """Data in coordinates of principal components, `coordinates = transform @ (X - mean)`.
 
     coordinates: (components, m). transform: (components, d). mean: (d, 1).
     """
@@ -163,15 +163,16 @@ class PrincipalComponents(NamedTuple):
 def whiten(
     X: ArrayLike, components: int | None = None, method: Literal["svd", "covariance"] = "svd"
 ) -> PrincipalComponents:
-    """Principal components of the data, scaled to unit variance, so that S_XX = I.
+    """Compute principal components of the data scaled to unit variance, with S_XX = I.
 
     Source: Li et al., appendix B ("whitened", "10 greatest principal components are kept").
 
     Args:
-        X: (d, m), a column for each sample.
-        components: how many to keep, the largest first; all those with a variance above rounding if None.
-        method: "svd" of the data, or the eigenvectors of their "covariance": a tenth of the time for many samples, but
-            directions whose standard deviation is below 1e-8 of the largest are lost in rounding. With n the larger
+        X: (d, m), one column per sample.
+        components: number of components to keep, the largest first; all components with a variance above rounding if
+            None.
+        method: "svd" of the data, or eigenvectors of the "covariance". The latter takes a tenth of the time for many
+            samples, but loses directions whose standard deviation is below 1e-8 of the largest. With n the larger
             of d and m and eps = 2.2e-16, "svd" counts singular values above n eps sqrt(d m) max |X| as components, and
             "covariance" variances above n eps d max |X|^2.
 
@@ -179,7 +180,7 @@ def whiten(
         `PrincipalComponents`, (whitened, transform, mean), with `whitened = transform @ (X - mean)`.
 
     Raises:
-        ValueError: where the data have fewer components than asked for.
+        ValueError: if the data have fewer than `components` components.
     """
     (coordinates, directions, mean), variances, exponent = _principal_components(X, components, method)
     scale = np.sqrt(variances)
@@ -190,12 +191,12 @@ def whiten(
 def principal_components(
     X: ArrayLike, components: int | None = None, method: Literal["svd", "covariance"] = "svd"
 ) -> PrincipalComponents:
-    """The data in the coordinates of their principal components, the largest variance first.
+    """Compute the data in the coordinates of their principal components, with the largest variance first.
 
     Args and errors: as `whiten`.
 
     Returns:
-        `PrincipalComponents`, (coordinates, directions, mean); the directions are orthonormal rows.
+        `PrincipalComponents`, (coordinates, directions, mean), with orthonormal rows as directions.
     """
     (coordinates, directions, mean), _, exponent = _principal_components(X, components, method)
     return PrincipalComponents(np.ldexp(coordinates, exponent), directions, np.ldexp(mean, exponent))
@@ -204,40 +205,40 @@ def principal_components(
 def _principal_components(X: ArrayLike, components: int | None, method: str) -> tuple[PrincipalComponents, Floats, int]:
     """Return the components of X / 2^exponent, their variances (components, 1), and the exponent.
 
-    In these units the largest entry is near 1, and no square over- or underflows.
+    In these units the largest entry is near 1, and squares neither overflow nor underflow.
     """
     X = real_array("X", X, ("d", "m"))
     exponent = int(np.frexp(np.abs(X).max())[1])
     X = np.ldexp(X, -exponent)
     mean = X.mean(axis=1, keepdims=True)
-    centred = X - mean
+    centered = X - mean
     eps, tiny = np.finfo(np.float64).eps, np.finfo(np.float64).tiny
     if method == "svd":
-        vectors, singular_values, _ = np.linalg.svd(centred, full_matrices=False)
+        vectors, singular_values, _ = np.linalg.svd(centered, full_matrices=False)
         scale = max(np.abs(X).max() * np.sqrt(X.size), tiny)
         available = int(np.count_nonzero(singular_values > max(X.shape) * eps * scale))
-        directions = vectors.T[: _checked_components(components, available)]
-        coordinates = directions @ centred
+        directions = vectors.T[: _check_components(components, available)]
+        coordinates = directions @ centered
         variances = np.mean(coordinates**2, axis=1, keepdims=True)
         return PrincipalComponents(coordinates, directions, mean), variances, exponent
     if method != "covariance":
         raise ValueError(f"Argument `method` must be 'svd' or 'covariance'. Received: method={method!r}")
-    values, vectors = np.linalg.eigh(centred @ centred.T / X.shape[1])
+    values, vectors = np.linalg.eigh(centered @ centered.T / X.shape[1])
     scale = max(float(np.abs(X).max()) ** 2 * len(X), tiny)
     available = int(np.count_nonzero(values > max(X.shape) * eps * scale))
-    kept = _checked_components(components, available)
+    kept = _check_components(components, available)
     columns = vectors[:, ::-1][:, :kept]
-    # Definite signs, so that the result does not depend on the LAPACK at hand.
+    # Fixed signs make the result independent of the LAPACK implementation.
     columns = columns * np.sign(columns[np.abs(columns).argmax(axis=0), np.arange(kept)])
-    return PrincipalComponents(columns.T @ centred, columns.T, mean), values[::-1][:kept, None], exponent
+    return PrincipalComponents(columns.T @ centered, columns.T, mean), values[::-1][:kept, None], exponent
 
 
-def _checked_components(components: int | None, available: int) -> int:
+def _check_components(components: int | None, available: int) -> int:
     components = available if components is None else positive_integer("components", components)
     if components > available or available == 0:
         raise ValueError(
-            f"Argument `components` must be at most the rank of the centred data, {available}. Received: "
-            f"components={components}. Ask for fewer, or pass more varied data."
+            f"Argument `components` must be at most the rank of the centered data, {available}. Received: "
+            f"components={components}"
         )
     return components
 
@@ -247,7 +248,7 @@ def _pair(X: ArrayLike, Y: ArrayLike) -> tuple[Floats, Floats]:
     Y = real_array("Y", Y, ("outputs", "m"))
     if X.shape[1] != Y.shape[1]:
         raise ValueError(
-            f"Arguments `X` and `Y` must have a column for each sample. Received: shapes {X.shape} and {Y.shape}. "
-            f"Transpose data with a row for each sample."
+            f"Arguments `X` and `Y` must have one column per sample. Received: shapes {X.shape} and {Y.shape}. "
+            f"Transpose data with one row per sample."
         )
     return X, Y

@@ -1,4 +1,4 @@
-"""The derivatives of `idmatters_tf.autodiff` on both backends, and what is particular to TensorFlow."""
+"""Derivatives of `idmatters_tf.autodiff` on both backends, and special cases of TensorFlow."""
 
 import importlib.util
 import os
@@ -30,7 +30,7 @@ def test_on_jax():
     assert done.stdout.splitlines() == [case.__name__ for case in cases.CASES]
 
 
-def test_other_backends_are_refused(monkeypatch):
+def test_other_backends_raise(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
     with pytest.raises(ValueError, match="TensorFlow or JAX backend. Received: 'torch'. Set KERAS_BACKEND"):
         gradient(ops.sum, np.ones(2))
@@ -51,7 +51,7 @@ def test_normalization_by_moments():
 
     expected = cases.differences(lambda x: gradient(function, x), x)
     cases.close(hessian(function, x), expected)
-    # A first derivative is corrected where it is differentiated again, also by other tapes.
+    # First derivatives are corrected if they are differentiated again, also by other tapes.
     cases.close(gradient(along, x), expected @ v[0])
     point = tf.constant(x)
     with tf.GradientTape() as tape:
@@ -60,7 +60,7 @@ def test_normalization_by_moments():
     cases.close(tape.gradient(product, point), expected @ v[0])
 
 
-def test_inside_of_graphs():
+def test_inside_graphs():
     x, v = np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, -1.0])
     product = tf.function(lambda vector: hvp(lambda x: ops.sum(x**4), x, vector))
     np.testing.assert_allclose(product(v), 12 * x**2 * v)
@@ -71,7 +71,7 @@ def test_inside_of_graphs():
         unknown(x)
 
 
-def test_what_tensorflow_cannot_differentiate_twice_is_refused():
+def test_missing_second_derivatives_raise():
     resizing = layers.Resizing(2, 2, "bicubic")
     images = np.ones((1, 3, 3, 1), "float32")
     assert gradient(lambda x: ops.sum(resizing(x)), images).shape == (1, 3, 3, 1)

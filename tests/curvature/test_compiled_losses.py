@@ -1,4 +1,4 @@
-"""Compiled losses against Keras: assignment by name, weights, ranks, `compute_loss`, and data that cannot be used."""
+"""Compiled losses compared with Keras: names, weights, ranks, `compute_loss`, and data that cannot be used."""
 
 import importlib.util
 import json
@@ -27,7 +27,7 @@ def rows(*shape, seed=0):
 
 
 def two_outputs():
-    """Two outputs of one shape, so that labels in another order fit as well."""
+    """Return a model with two outputs of equal shape, which accepts labels in either order."""
     keras.utils.set_random_seed(0)
     inputs = keras.Input((4,))
     hidden = keras.layers.Dense(3, activation="tanh")(inputs)
@@ -49,14 +49,14 @@ def wrong(results):
     return {name: found for name, found in results.items() if not found.startswith(("agrees", "raises", "refuses"))}
 
 
-def test_compiled_losses_are_those_of_evaluate(more_faults):
+def test_compiled_losses_equal_evaluate(more_faults):
     results = loss_cases.results(3, 1 if more_faults else 31)
     assert not wrong(results)
     assert sum(found == "agrees" for found in results.values()) > 0.3 * len(results)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
-def test_compiled_losses_on_jax_are_those_of_evaluate(tmp_path, more_faults):
+def test_compiled_losses_on_jax_equal_evaluate(tmp_path, more_faults):
     part = ["0", "1"] if more_faults else ["5", "41"]
     command = [sys.executable, "-m", "tests.support.loss_cases", str(tmp_path / "results.json"), *part]
     env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
@@ -126,7 +126,7 @@ def test_an_overridden_compute_loss_is_used(kind):
     with_weights = (x, y, np.linspace(0.5, 2, ROWS)) if kind is Penalised else (x, y)
     operator = HessianOperator(model, data=with_weights)
     assert operator.loss() == pytest.approx(evaluated(model, *with_weights), rel=1e-5)
-    # In batches: their mean by the number of examples, as `evaluate` computes it.
+    # In batches: the mean weighted by the number of examples, as in `evaluate`.
     x32, y32 = x.astype("float32"), y.astype("float32")
     parts = [float(model.compute_loss(x32[a:b], y32[a:b], model(x32[a:b]))) for a, b in ((0, 3), (3, 6), (6, 7))]
     before = [np.array(variable) for variable in model.metrics_variables]
@@ -134,7 +134,7 @@ def test_an_overridden_compute_loss_is_used(kind):
     for old, variable in zip(before, model.metrics_variables, strict=True):
         np.testing.assert_array_equal(old, np.array(variable))
     assert in_batches.loss() == pytest.approx(np.average(parts, weights=[3, 3, 1]), rel=1e-5)
-    # The check has compared H v with differences of the gradient.
+    # The check compares H v with differences of the gradient.
     assert in_batches.difference.status == "agrees"
     assert repr(operator).endswith(f"loss compute_loss of {model.name!r}>")
     assert HessianOperator(model, "mse", (x, y), check=False).loss() != pytest.approx(operator.loss(), rel=1e-2)
@@ -158,7 +158,7 @@ def test_the_check_compares_with_the_value_by_keras(monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_kink_at_the_weights_is_inconclusive(dtype):
     keras.config.set_dtype_policy(dtype)
-    # Without biases the pre-activations of inputs of zero are exactly at the kink.
+    # Without biases, the pre-activations of zero inputs are exactly at the kink.
     model = one_output(activation="relu")
     model.layers[1].kernel.assign(np.zeros((4, 3)))
     with pytest.warns(UserWarning, match="check of the Hessian is inconclusive: .*one-sided differences are"):
@@ -180,11 +180,11 @@ VECTORS = tf.data.Dataset.from_tensor_slices((X, Y))
     [
         ([X, Y], "`data` must be a tuple of arrays.*Received: a list of 2 arrays"),
         ([X, X], "Received: batches without labels. Pass arrays as a tuple"),
-        ((VECTORS.batch(3),), r"`data` must hold arrays where it is a tuple.*Received: \w*Dataset. Pass a data set"),
-        ((X, list(Y[:, 0])), "must hold arrays where it is a tuple.*np.asarray"),
+        ((VECTORS.batch(3),), r"`data`, if a tuple, must contain arrays.*Received: \w*Dataset. Pass a data set"),
+        ((X, list(Y[:, 0])), "if a tuple, must contain arrays.*np.asarray"),
         (VECTORS, "must contain batches. Received: single examples. Use data.batch"),
-        (tf.data.Dataset.from_tensor_slices((X, X)), "received: single examples"),
-        (tf.data.Dataset.from_tensor_slices((X, Y[:, 0])), "received: single examples"),
+        (tf.data.Dataset.from_tensor_slices((X, X)), "Received: single examples"),
+        (tf.data.Dataset.from_tensor_slices((X, Y[:, 0])), "Received: single examples"),
         ((SPARSE, Y), "must contain dense tensors. Received: a sparse tensor"),
         ((scipy.sparse.csr_matrix(X), Y), "must contain dense tensors. Received: a sparse tensor"),
         ([(SPARSE, Y)], "must contain dense tensors. Received: a sparse tensor"),

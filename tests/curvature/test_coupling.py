@@ -1,4 +1,4 @@
-"""The norms of blocks between layers, against the dense matrix."""
+"""Norms of blocks between layers, compared with the dense matrix."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The same operators under KERAS_BACKEND=jax: the same matrices as on TensorFlow."""
+"""Operators under KERAS_BACKEND=jax, compared with the matrices on TensorFlow."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""The loss as `fit` computes it: compiled, by output, weighted, masked; and what is said of losses that do not fit."""
+"""Losses compared with `fit`: compiled, by output, weighted and masked; warnings and errors for other losses."""
 
 import contextlib
 import re
@@ -18,7 +18,7 @@ def rows(n=7, d=4, seed=0):
 
 
 def whole_loss(model, x, y, weights=None):
-    """Keras' own number for one batch."""
+    """Return the value of Keras for one batch."""
     return float(model.compute_loss(x, y, model(x, training=False), weights))
 
 
@@ -31,7 +31,7 @@ def two_outputs():
 
 
 @pytest.mark.parametrize("form", ["list", "dict", "one for all"])
-def test_losses_by_output_are_those_of_fit(form):
+def test_losses_by_output_equal_fit(form):
     model, x = two_outputs(), rows()
     y = [rows(7, 2, 1), np.arange(7) % 3]
     labels = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -68,7 +68,7 @@ def test_a_dict_of_outputs_and_of_sample_weights():
         HessianOperator(two_outputs(), data=(x, y))
 
 
-def test_class_weights_are_those_of_fit():
+def test_class_weights_equal_fit():
     model, loss, (x, y) = cases.case("labels and L2")
     by_class = {0: 0.5, 2: 3.0}
     weights = np.array([by_class.get(int(label), 1.0) for label in y])
@@ -95,7 +95,7 @@ def masked():
         ]
     )
     x = np.random.default_rng(0).normal(size=(4, 3, 2))
-    # Sequences of other lengths in each row, so that batches have other shares of padding.
+    # Sequences of different lengths, so that batches differ in their fraction of padding.
     for row in range(4):
         x[row, 3 - row :] = 0
     return model, x, np.random.default_rng(1).normal(size=(4, 3, 2))
@@ -121,7 +121,7 @@ def test_masks_count_as_in_fit():
         kind(model, loss, fitted, batch_size=3, check=False) @ vector for kind in (HessianOperator, GaussNewtonOperator)
     ]
     np.testing.assert_allclose(*pair, atol=1e-12)
-    # The gradient is the mean of what the Fisher matrix takes for the examples' gradients.
+    # The gradient is the mean of the gradients of the examples in the Fisher matrix.
     one = [FisherOperator(model, loss, (x[i : i + 1], y[i : i + 1]), check=False) for i in (0, 2)]
     slopes = [HessianOperator(model, loss, (x[i : i + 1], y[i : i + 1]), check=False).gradient() for i in (0, 2)]
     for operator, slope in zip(one, slopes, strict=True):
@@ -132,7 +132,7 @@ def test_masks_count_as_in_fit():
 @pytest.mark.parametrize("from_logits", [True, False])
 def test_losses_of_half_precision_outputs_are_computed_in_float32(policy, from_logits):
     keras.utils.set_random_seed(0)
-    # Labels that bfloat16 would round, the last ones to a class that does not exist; and sums of rounded probabilities.
+    # Labels that bfloat16 would round, some to a class that does not exist, and sums of rounded probabilities.
     classes, activation = (1000, None) if from_logits else (10, "softmax")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(classes, activation, dtype=policy)])
     x, y = rows(200), np.arange(800, 1000) % classes
@@ -160,13 +160,13 @@ def test_ignored_labels_count_as_in_fit(reduction):
 
 
 @pytest.mark.parametrize("loss", [keras.losses.Circle(gamma=2.0, margin=0.2), keras.losses.Dice(), "tversky"])
-def test_losses_that_join_the_examples_of_a_batch_take_one(loss):
+def test_losses_that_couple_examples_require_a_single_batch(loss):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="sigmoid")])
     y = np.arange(7) % 3 if isinstance(loss, keras.losses.Circle) else np.eye(3)[np.arange(7) % 3]
     operator = HessianOperator(model, loss, (rows(), y))
     assert operator.loss() == pytest.approx(float(keras.ops.mean(keras.losses.get(loss)(y, model(rows())))), rel=1e-6)
-    # `Circle` leaves pairs out by their outputs.
+    # `Circle` ignores pairs depending on the outputs.
     model.layers[-1].kernel.assign(-3 * model.layers[-1].kernel)
     assert operator.loss() == pytest.approx(float(keras.ops.mean(keras.losses.get(loss)(y, model(rows())))), rel=1e-6)
     with pytest.raises(ValueError, match=r"couples the examples of a batch.*data in 3 batches.*batch_size=7"):
@@ -185,9 +185,9 @@ def test_weights_of_time_steps(shape):
 
 
 @pytest.mark.parametrize("rows", [4, 3])
-def test_weights_of_examples_are_not_taken_for_those_of_time_steps(rows):
+def test_weights_of_examples_do_not_apply_to_time_steps(rows):
     model, x, y = masked()
-    # With as many examples as steps Keras' product of shapes (3, 3) and (3,) would weigh the steps.
+    # With as many examples as steps, Keras' product of shapes (3, 3) and (3,) would weight the steps.
     data = x[:rows], y[:rows], np.ones(rows)
     with pytest.raises(ValueError, match=r"sample weights.*\(3,\)|sample weights \(4,\)"):
         HessianOperator(model, "mse", data, check=False)
@@ -196,13 +196,13 @@ def test_weights_of_examples_are_not_taken_for_those_of_time_steps(rows):
 @pytest.mark.parametrize(
     "loss", ["sparse_categorical_crossentropy", keras.losses.SparseCategoricalCrossentropy(), "binary_crossentropy"]
 )
-def test_outputs_that_are_no_probabilities_are_warned_of(loss):
+def test_outputs_that_are_not_probabilities_warn(loss):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(3)])
     labels = np.eye(3)[np.arange(7) % 3] if loss == "binary_crossentropy" else np.arange(7) % 3
     with pytest.warns(UserWarning, match=r"expects probabilities, but the outputs of .*from_logits"):
         HessianOperator(model, loss, (rows(), labels))
-    # Between 0 and 1, but they do not sum to 1.
+    # Values between 0 and 1 that do not sum to 1.
     model.layers[-1].activation = keras.activations.sigmoid
     with contextlib.nullcontext() if loss == "binary_crossentropy" else pytest.warns(UserWarning, match="sum to"):
         HessianOperator(model, loss, (rows(), labels))
@@ -223,7 +223,7 @@ def test_the_repr_shows_the_loss():
     )
 
 
-def test_an_infinite_data_set_is_refused():
+def test_infinite_data_set_raises():
     model, loss, (x, y) = cases.case("squares")
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
     with pytest.raises(ValueError, match=r"`data` must be finite.*infinite.*take\(batches\)"):

@@ -1,4 +1,4 @@
-"""The callback, the measurements, and several replicas."""
+"""CurvatureMonitor, measurements, stability thresholds, and several replicas."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def test_monitor_in_fit(tmp_path):
     # Stochastic gradient descent at Keras' default rate of 0.01.
     assert history.history["curvature_stability_threshold"] == [pytest.approx(200)]
     assert after.scalars()["sharpness_over_threshold"] == pytest.approx(after.largest[0] / 200)
-    # Kept for the start of the next search alone.
+    # Stored only for the start of the next search.
     assert (before.vectors.shape, after.vectors.shape) == ((27, 0), (27, 4))
     written = tags(tmp_path)
     assert written["curvature/largest_eigenvalue_2"] == written["curvature/density"] == [0, 2]
@@ -70,7 +70,7 @@ def test_monitor_takes_the_compiled_losses_and_positive_epochs():
     monitor = CurvatureMonitor((x, [y, y[:, :1]]), measure_options=few)
     history = model.fit(x, [y, y[:, :1]], epochs=1, verbose=0, callbacks=[monitor])
     assert history.history["curvature_loss"] == [pytest.approx(monitor.measurements[1].loss)]
-    # Adam preconditions: no threshold on the Hessian.
+    # Adam preconditions the gradient and has no threshold on the Hessian.
     assert monitor.measurements[1].threshold is None
     with pytest.raises(ValueError, match="`every` must be a positive"):
         CurvatureMonitor((x, y), every=0)
@@ -98,14 +98,14 @@ def test_the_stability_threshold_on_a_quadratic(optimizer, momentum, nesterov):
 
 @keras.saving.register_keras_serializable(package="tests")
 class Signs(keras.optimizers.SGD):
-    """A sub-class whose update is another one."""
+    """Subclass with a different update."""
 
     def update_step(self, gradient, variable, learning_rate):
         super().update_step(keras.ops.sign(gradient), variable, learning_rate)
 
 
-def test_the_threshold_is_that_of_the_current_rate_of_plain_descent_alone():
-    # A sub-class may take any step: Muon's rate is an angle.
+def test_threshold_of_the_current_rate_of_plain_descent():
+    # Subclasses may take any step; Muon's rate is an angle.
     for other in (Muon(0.1), Signs(0.1), keras.optimizers.Muon(0.1), keras.optimizers.Lion(0.1)):
         assert stability_threshold(other) is None
     several = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1)))
@@ -140,7 +140,7 @@ def test_weight_decay_lowers_the_threshold(optimizer, nesterov):
             descent.apply([curvature * weight.value], [weight])
         return abs(float(weight.value))
 
-    # Of w' = (1 - 0.1 * 3) w + step; without decay the first factor is 20.
+    # Threshold of w' = (1 - 0.1 * 3) w + step; without decay the first factor is 20.
     threshold = (20 - 3) * 1.5 / (2 if nesterov else 1)
     assert distance(0.97 * threshold) < 1 < distance(1.03 * threshold)
 

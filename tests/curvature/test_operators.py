@@ -1,4 +1,4 @@
-"""Hessian, Gauss-Newton and Fisher operators against differences, closed forms and matrices built naively."""
+"""Hessian, Gauss-Newton and Fisher operators compared with differences, closed forms and naive matrices."""
 
 import keras
 import numpy as np
@@ -48,7 +48,7 @@ def test_hessian_against_the_closed_form_of_linear_networks(seed, shortcut):
 
 
 def jacobian(model, x):
-    """(rows, outputs, P), by TensorFlow's own jacobian."""
+    """Return the Jacobian by TensorFlow, (rows, outputs, P)."""
     with tf.GradientTape() as tape:
         outputs = model(x, training=False)
     variables = [variable.value for variable in model.trainable_variables]
@@ -119,14 +119,14 @@ def test_a_callable_that_returns_the_mean_is_weighted_by_the_batch():
     np.testing.assert_allclose(by_mean, by_example, atol=1e-13)
 
 
-def of_sequences():
+def sequence_case():
     layers = keras.layers
     inputs = keras.Input((None, 4))
     hidden = layers.LayerNormalization()(layers.Conv1D(4, 3, padding="same", activation="tanh")(inputs))
     return keras.Model(inputs, layers.Dense(3)(layers.GlobalAveragePooling1D()(hidden)))
 
 
-def of_images():
+def image_case():
     layers = keras.layers
     # Keras' UpSampling2D fails on images of unknown size.
     return keras.Sequential(
@@ -142,13 +142,13 @@ def of_images():
 
 @pytest.mark.parametrize(
     ("make", "operator"),
-    [(of_sequences, HessianOperator), (of_sequences, FisherOperator), (of_images, HessianOperator)],
+    [(sequence_case, HessianOperator), (sequence_case, FisherOperator), (image_case, HessianOperator)],
 )
-def test_batches_of_sequences_and_images_of_other_sizes(make, operator):
+def test_batches_sequence_case_and_images_of_other_sizes(make, operator):
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(0)
     model, rng = make(), np.random.default_rng(0)
-    shapes = [(size, 4) if make is of_sequences else (size, size + 2, 3) for size in (5, 9, 5)]
+    shapes = [(size, 4) if make is sequence_case else (size, size + 2, 3) for size in (5, 9, 5)]
     counts = [8, 3, 8]
     data = [
         (rng.normal(size=(count, *shape)), np.arange(count) % 3) for count, shape in zip(counts, shapes, strict=True)
@@ -157,10 +157,10 @@ def test_batches_of_sequences_and_images_of_other_sizes(make, operator):
     of_all = operator(model, loss, data, check=False)
     vectors = rng.normal(size=(of_all.shape[0], 3))
     products = of_all @ vectors
-    # Those of one size, and the other one alone.
+    # Batches of one size, and one batch of another size.
     parts = [operator(model, loss, part, check=False) @ vectors for part in (data[::2], data[1:2])]
     # TensorFlow resizes images in float32.
-    atol = 1e-7 if make is of_images else 1e-12
+    atol = 1e-7 if make is image_case else 1e-12
     np.testing.assert_allclose(products, np.average(parts, axis=0, weights=[16, 3]), atol=atol)
     np.testing.assert_allclose(of_all @ vectors[:, 0], products[:, 0], atol=atol)
 
@@ -203,13 +203,13 @@ def test_the_model_is_left_as_it_was_and_followed():
         np.testing.assert_array_equal(old, np.array(new))
     model.trainable_variables[0].assign(before[0] * 1.5)
     assert not np.allclose(operator.to_dense(), first)
-    # So are the batches of a list.
+    # The operator also follows changes of the batches of a list.
     x, y = np.array(data[0]), data[1]
     operator = HessianOperator(model, loss, [(x, y)], check=False)
     first = operator.gradient()
     x[:] *= 2
     assert not np.allclose(operator.gradient(), first)
-    # In training mode the batch's own statistics count.
+    # In training mode the statistics of the batch are used.
     assert not np.allclose(operator.gradient(), HessianOperator(model, loss, data).gradient(), rtol=1e-3)
 
 
@@ -226,7 +226,7 @@ def test_float32():
 
 
 @pytest.mark.parametrize("operator", [HessianOperator, GaussNewtonOperator, FisherOperator])
-def test_mixed_precision_is_float32_but_for_rounding(operator):
+def test_mixed_precision_equals_float32_up_to_rounding(operator):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(20, 8, 8, 3)).astype("float32"), np.arange(20) % 4
     products = {}
@@ -254,7 +254,7 @@ def test_mixed_precision_is_float32_but_for_rounding(operator):
 
 
 def test_relu_networks_with_linear_last_layer_have_the_gauss_newton_diagonal():
-    """A network that is piecewise linear in each layer's weights: diag(Hessian) = diag(GGN)."""
+    """Check diag(Hessian) = diag(GGN) for a network that is piecewise linear in the weights of each layer."""
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5, activation="relu"), keras.layers.Dense(2)])

@@ -1,4 +1,4 @@
-"""Layers whose second derivatives TensorFlow gets wrong or cannot compute, and what the check says."""
+"""Layers with wrong or missing second derivatives in TensorFlow, and the results of the check."""
 
 import gc
 import warnings
@@ -24,7 +24,7 @@ def sequential(*layers, shape=(4,), dtype="float64"):
 
 
 def test_tensorflow_loses_the_mean_in_the_second_derivative_of_the_variance():
-    """True of TensorFlow 2.21; once it is skipped with the lowest version supported, the replacement can go."""
+    """Check the error of TensorFlow 2.21. Remove the replacement once the lowest supported version skips this."""
     x = tf.Variable([0.0, 1.0, 4.0], dtype=tf.float64)
 
     def hessian():
@@ -57,7 +57,7 @@ def test_tensorflow_loses_the_mean_in_the_second_derivative_of_the_variance():
     ],
     ids=["layer", "group", "batch"],
 )
-def test_normalisation(layer, training):
+def test_normalization(layer, training):
     model = sequential(keras.layers.Dense(4, activation="tanh"), layer())
     x, y = np.random.default_rng(0).normal(size=(2, 7, 4))
     y = y[:, :2]
@@ -68,7 +68,7 @@ def test_normalisation(layer, training):
         state = [variable.value for variable in model.trainable_variables]
         return cases.flat(tape.gradient(value, state, unconnected_gradients="zero"))
 
-    # In training mode the moving averages follow; the loss does not depend on them.
+    # In training mode the moving averages are updated; the loss does not depend on them.
     expected = cases.differences(model, gradient)
     operator = HessianOperator(model, "mse", (x, y), training=training, batch_size=7)
     np.testing.assert_allclose(operator.to_dense(), expected, atol=1e-7 * np.abs(expected).max())
@@ -77,7 +77,7 @@ def test_normalisation(layer, training):
 
 @pytest.mark.parametrize("kind", [HessianOperator, GaussNewtonOperator])
 def test_bilinear_resizing(kind):
-    """TensorFlow takes the derivative of its gradient for zero. The same map as a matrix is the oracle."""
+    """Compare with the same map as a matrix, because TensorFlow's gradient has a derivative of zero."""
     resizing = keras.layers.Resizing(3, 5)
     matrix = np.reshape(resizing(np.eye(16).reshape(16, 4, 4, 1)), (16, 15))
     as_matrix = keras.layers.Dense(15, use_bias=False, trainable=False)
@@ -109,7 +109,7 @@ def twice_in_a_loop():
 
 
 @pytest.mark.parametrize("make", [twice_bicubic, twice_in_a_loop])
-def test_what_tensorflow_cannot_differentiate_twice_is_refused(make):
+def test_missing_second_derivatives_raise(make):
     operator = HessianOperator(*make(), check=False)
     with pytest.raises(ValueError, match=r"cannot differentiate .* twice: .*KERAS_BACKEND=jax"):
         operator @ np.ones(operator.shape[0])
@@ -147,7 +147,7 @@ def test_recurrent_layers_that_are_not_unrolled(cell, capfd, more_faults):
         model = sequential(getattr(keras.layers, cell)(2, unroll=unroll), shape=(2, 2))
         operator = HessianOperator(model, "mse", (x, y), check=False, chunk=3)
         vectors = np.random.default_rng(2).normal(size=(operator.shape[0], 3))
-        # Always three vectors at once, which is traced once.
+        # Always three vectors at once, which share one trace.
         estimates = trace(operator, 9), diagonal(operator, 3)
         results.append((operator @ vectors, operator.to_dense(), *(one.value for one in estimates)))
     for looped, unrolled in zip(*results, strict=True):
@@ -181,7 +181,7 @@ def stopped(x):
     return x * keras.ops.stop_gradient(keras.ops.sigmoid(x))
 
 
-def test_the_check_finds_what_is_not_differentiated_twice():
+def test_check_finds_stopped_gradients():
     data = (np.random.default_rng(0).normal(size=(7, 4)), np.random.default_rng(1).normal(size=(7, 2)))
     smooth = sequential(keras.layers.Dense(3, activation="tanh"))
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Eigenvalues, densities, traces and diagonals on planted spectra, and the standard errors over many seeds."""
+"""Eigenvalues, densities, traces and diagonals of known spectra, and their standard errors over many seeds."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from idmatters_tf.curvature import Estimate, diagonal, spectral_density, summari
 
 
 def planted(eigenvalues, seed=0):
-    """A symmetric matrix with these eigenvalues and Haar-distributed eigenvectors."""
+    """Return a symmetric matrix with the given eigenvalues and Haar-distributed eigenvectors."""
     basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(len(eigenvalues),) * 2))
     return basis * np.asarray(eigenvalues) @ basis.T
 
@@ -39,8 +39,8 @@ def test_ends_of_the_spectrum(seed, which, k):
 
 
 @pytest.mark.parametrize("which", ["largest", "smallest", "both"])
-def test_repeated_eigenvalues_are_found_as_often_as_they_occur(which):
-    """At Li et al.'s zero point each eigenvalue comes R d times; one Lanczos vector sees each of them once."""
+def test_repeated_eigenvalues_are_found_with_multiplicity(which):
+    """Check multiplicities R d at Li et al.'s zero point, of which a single Lanczos vector finds one copy."""
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(2, 10, 40))
     statistics = linear.sufficient_statistics(X, Y)
@@ -62,7 +62,7 @@ def test_a_zero_operator_has_zero_eigenvalues():
     np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(4), atol=1e-12)
 
 
-def test_a_start_from_earlier_eigenvectors_saves_products_and_hides_nothing():
+def test_start_from_earlier_eigenvectors_saves_products():
     values = np.r_[np.linspace(-1, 1, 397), 1.1, 1.2, 1.3]
     matrix, change = planted(values), planted(np.random.default_rng(1).normal(size=400), 1)
     before = top_eigenpairs(matrix, 2, tolerance=1e-6)
@@ -73,7 +73,7 @@ def test_a_start_from_earlier_eigenvectors_saves_products_and_hides_nothing():
     both = top_eigenpairs(matrix, 1, "both", tolerance=1e-6)
     cold, warm = (top_eigenpairs(moved, 1, "both", 1e-3, start=start) for start in (None, both.vectors))
     assert warm.products < 0.75 * cold.products
-    # Exact eigenvectors of the second largest pair do not keep the largest from being found.
+    # The largest pair is found from exact eigenvectors of the second largest pair.
     exact = np.linalg.eigh(matrix)[1]
     for tolerance, error in ((None, 1e-8), (1e-2, 1e-3)):
         found = top_eigenpairs(matrix, 1, tolerance=tolerance, start=exact[:, -2:-1])
@@ -100,7 +100,7 @@ def test_summary_of_a_spectrum():
 
 @given(st.integers(0, 2**32 - 1))
 def test_lanczos_finds_a_spectrum_of_few_values(seed):
-    """With as many steps as there are distinct eigenvalues the nodes are these, and the weights add up to 1."""
+    """Check that the nodes are the distinct eigenvalues after as many steps, and that the weights sum to 1."""
     rng = np.random.default_rng(seed)
     distinct = np.sort(rng.choice(np.arange(-10, 11), 4, replace=False)).astype(float)
     values = rng.permutation(np.repeat(distinct, [5, 3, 7, 2]))
@@ -112,7 +112,7 @@ def test_lanczos_finds_a_spectrum_of_few_values(seed):
     assert scipy.integrate.trapezoid(density.density, density.grid) == pytest.approx(1, abs=1e-2)
 
 
-def test_full_reorthogonalisation_makes_no_copies_of_outliers():
+def test_full_reorthogonalization_avoids_copies_of_outliers():
     values = np.r_[1e4, np.linspace(-1, 1, 299)]
     density = spectral_density(planted(values), probes=2, steps=100)
     assert (density.nodes > 100).sum() == 2
@@ -123,7 +123,7 @@ def test_density_and_index_with_their_errors_over_many_seeds():
     matrix = planted(values)
     runs = [spectral_density(matrix, probes=8, steps=60, points=50, seed=seed) for seed in range(60)]
     indices, errors = np.array([(run.index().value, run.index().standard_error) for run in runs]).T
-    # The mean over seeds lies within four of its own standard errors, and the errors reported are the spread seen.
+    # The mean over seeds is within four standard errors, and the reported errors equal the observed spread.
     assert abs(indices.mean() - 0.3) < 4 * indices.std() / np.sqrt(len(runs))
     assert np.sqrt(np.mean(errors**2)) == pytest.approx(indices.std(), rel=0.3)
     means = np.array([run.mean(lambda nodes: nodes).value for run in runs])
@@ -143,7 +143,7 @@ def test_trace_with_its_error_over_many_seeds():
 
 
 @pytest.mark.parametrize("probes", [3, 8])
-def test_intervals_contain_the_truth_as_often_as_they_promise(probes):
+def test_coverage_of_intervals(probes):
     values = np.r_[np.full(60, -1.0), np.zeros(40), np.linspace(0.5, 3, 100)]
     matrix = planted(values)
     inside = []
@@ -166,7 +166,7 @@ def test_diagonal_with_its_error_over_many_seeds():
     np.testing.assert_allclose(np.sqrt(np.mean(errors**2, axis=0)), spread, rtol=0.35)
     off_diagonal = np.sum(matrix**2, axis=1) - np.diag(matrix) ** 2
     np.testing.assert_allclose(spread, np.sqrt(off_diagonal / 50), rtol=0.35)
-    # From two samples, too, the variance is without bias.
+    # The variance is also unbiased for two samples.
     pairs = np.array([diagonal(matrix, 2, seed).standard_error for seed in range(200)])
     assert np.mean(pairs**2) == pytest.approx(np.mean(off_diagonal) / 2, rel=0.1)
 
@@ -177,7 +177,7 @@ def test_with_enough_products_trace_and_diagonal_are_exact():
     assert trace(operator, 20) == Estimate(pytest.approx(20.0), 0.0, 20)
     assert trace(operator, 20).interval() == (pytest.approx(20.0), pytest.approx(20.0))
     np.testing.assert_allclose(diagonal(operator, 20).value, np.diag(matrix))
-    # A rank of at most a third of the products is found exactly, too.
+    # A rank of at most a third of the products is also exact.
     low = planted(np.r_[5.0, -2.0, np.zeros(48)])
     assert trace(low, 12).value == pytest.approx(3.0)
     assert trace(low, 12).standard_error < 1e-12

@@ -1,4 +1,4 @@
-"""Convergence theorems against descent itself: no guarantee is broken, and none is given without its assumptions."""
+"""Convergence theorems compared with descent: guarantees hold, and none is given without its assumptions."""
 
 import itertools
 import math
@@ -19,8 +19,8 @@ def descend(W, R, rate, steps, shortcut=False):
     return linear.gradient_descent(W[None], np.eye(len(R)), R, rate, steps, shortcut)
 
 
-def keeps_its_promise(certificate, excess):
-    """Each step of a run contracts by at least what was promised for it, down to rounding."""
+def satisfies_its_guarantee(certificate, excess):
+    """Return True if each step of a run contracts by at least the guarantee, up to rounding."""
     excess = excess[excess > max(1e-20 * excess[0], 1e-26)]
     promised = excess[:1] * (1 - certificate.contraction) ** np.arange(len(excess))
     return (excess <= promised * (1 + 1e-9)).all()
@@ -30,7 +30,7 @@ STEPS = ("jacobians", "dominance")
 
 
 def random_point(seed, depth, d):
-    """Moments of random data, and a point with shortcuts (W, sxx, syx, shortcut)."""
+    """Return moments of random data and a point with shortcuts, (W, sxx, syx, shortcut)."""
     rng = np.random.default_rng(seed)
     X, Y = random_data(rng, d)
     X *= np.exp(rng.normal(size=(d, 1)))
@@ -42,7 +42,7 @@ def random_point(seed, depth, d):
 
 @given(SEEDS, st.integers(1, 6), st.integers(1, 4))
 @settings(max_examples=150, deadline=None)
-def test_at_a_point_the_gradient_is_as_large_as_the_inequalities_say(seed, depth, d):
+def test_gradient_satisfies_the_inequalities_at_a_point(seed, depth, d):
     W, sxx, syx, shortcut = random_point(seed, depth, d)
     excess = linear.excess_risk(W, sxx, syx, shortcut)
     assume(excess > 1e-12)
@@ -63,9 +63,9 @@ def test_at_a_point_the_gradient_is_as_large_as_the_inequalities_say(seed, depth
 
 @given(SEEDS, st.integers(1, 6), st.integers(1, 4), st.floats(0.01, 3.0))
 @settings(max_examples=150, deadline=None)
-def test_no_step_takes_away_less_than_is_guaranteed_and_the_guarantees_compose(seed, depth, d, share):
+def test_steps_satisfy_their_guarantees_which_compose(seed, depth, d, share):
     W, sxx, syx, shortcut = random_point(seed, depth, d)
-    # A guess of the largest stable rate, and shares of it: from far below to beyond all guarantees.
+    # Multiples of an estimate of the largest stable rate, from far below to beyond all guarantees.
     rate = share / max(np.linalg.norm(linear.shortcut_hessian(W, sxx, syx, shortcut), 2), 1e-6)
     left = dict.fromkeys(STEPS, 1.0)
     start = linear.excess_risk(W, sxx, syx, shortcut)
@@ -115,8 +115,8 @@ def test_one_scalar_layer_is_exact():
         assert "the rate is 3, at most 2 is allowed" in found[name].reason
 
 
-def test_a_guarantee_for_one_step_does_not_answer_for_a_run():
-    # From the identity the risk falls from 2 towards 1/2 and stays there.
+def test_a_guarantee_of_one_step_does_not_extend_to_a_run():
+    # From the identity the risk decreases from 2 to 1/2 and remains there.
     A, R = np.zeros((3, 1, 1, 1)), [[-1.0]]
     path = linear.gradient_descent(A[None], [[1.0]], R, 0.01, 3000, record_every=3000).excess_risk[0]
     assert path[0] == 2
@@ -132,7 +132,7 @@ def test_a_guarantee_for_one_step_does_not_answer_for_a_run():
 
 @given(SEEDS, st.integers(1, 5), st.integers(1, 4))
 @settings(max_examples=25, deadline=None)
-def test_balanced_starts_converge_as_promised(seed, depth, d):
+def test_balanced_starts_converge_as_guaranteed(seed, depth, d):
     rng = np.random.default_rng(seed)
     R = random_matrix(rng, d, 3.0)
     # The twisted polar factors are exactly balanced: all have the same singular values.
@@ -148,13 +148,13 @@ def test_balanced_starts_converge_as_promised(seed, depth, d):
     assert certificate.applies
     assert first.largest_rate == pytest.approx(rate, rel=1e-6)
     assert certificate.contraction == pytest.approx(rate * margin ** (2 - 2 / depth), rel=1e-6)
-    assert keeps_its_promise(certificate, descend(W, R, rate, 300).excess_risk[0])
+    assert satisfies_its_guarantee(certificate, descend(W, R, rate, 300).excess_risk[0])
     assert not linear.certificates(W, np.eye(d), R, 1.01 * rate, shortcut=False)["balanced"].applies
 
 
 @given(SEEDS, st.integers(1, 8), st.integers(1, 4), st.floats(0.05, 8.0))
 @settings(max_examples=25, deadline=None)
-def test_the_zero_asymmetric_start_converges_as_promised(seed, depth, d, size):
+def test_the_zero_asymmetric_start_converges_as_guaranteed(seed, depth, d, size):
     rng = np.random.default_rng(seed)
     R = rng.normal(size=(d, d))
     R *= size / np.linalg.norm(R)
@@ -167,10 +167,10 @@ def test_the_zero_asymmetric_start_converges_as_promised(seed, depth, d, size):
     assert certificate.contraction == 1.5 * rate
     assert certificate.largest_rate == pytest.approx(rate)
     found = descend(W, R, rate, 300)
-    assert keeps_its_promise(certificate, found.excess_risk[0])
+    assert satisfies_its_guarantee(certificate, found.excess_risk[0])
     assert not linear.certificates(W, np.eye(d), R, 1.01 * rate, shortcut=False)["zero-asymmetric"].applies
-    # What the proof says on the way: successive layers stay nearly balanced, those below the last nearly isometric or
-    # larger, none too large, and the gradient is never small.
+    # Intermediate statements of the proof: successive layers stay nearly balanced, layers below the last are nearly
+    # isometric or larger, all layers are bounded, and the gradient is bounded below.
     layers, drift = found.weights[0, :, 0], rate * size**2
     for number, (lower, upper) in enumerate(itertools.pairwise(layers), 1):
         of_start = -np.eye(d) if number == depth - 1 else 0.0
@@ -196,10 +196,10 @@ def test_positive_definite_targets_are_scalar_recursions(seed, depth, low, high)
     certificate = linear.certificates(W, np.eye(d), R, rate, shortcut=False)["positive definite"]
     assert certificate.applies
     found = descend(W, R, rate, 200)
-    assert keeps_its_promise(certificate, found.excess_risk[0])
+    assert satisfies_its_guarantee(certificate, found.excess_risk[0])
     a = linear.scalar_recursions(eigenvalues, depth, rate, 200)
     np.testing.assert_allclose(found.weights[0, 0, 0], basis * a[-1] @ basis.T, atol=1e-13)
-    # Nothing passes its target.
+    # No value passes its target.
     root = eigenvalues ** (1 / depth)
     assert (np.diff(np.abs(a - root), axis=0) <= 1e-14).all()
 
@@ -207,8 +207,11 @@ def test_positive_definite_targets_are_scalar_recursions(seed, depth, low, high)
 @given(SEEDS, st.integers(2, 6), st.integers(1, 4))
 @settings(max_examples=25, deadline=None)
 def test_flow_from_the_zero_asymmetric_start_falls_at_least_as_exp_minus_2_sigma_t(seed, depth, d):
-    """By conservation the layers below the last keep singular values of 1 or more, so the last one's gradient is
-    never smaller than that of a single layer."""
+    """Check the flow bound that follows from conservation.
+
+    The layers below the last keep singular values of 1 or more, so that the gradient of the last layer is at least
+    that of a single layer.
+    """
     rng = np.random.default_rng(seed)
     X, Y = random_data(rng, d, 3 * d + 2)
     sxx, syx, _ = linear.sufficient_statistics(X, Y)
@@ -258,7 +261,7 @@ def test_steps_at_the_ends(contraction, start, goal, expected):
 
 
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf, None, "1", 1j])
-def test_steps_refuses_what_is_no_risk(bad):
+def test_steps_raises_for_invalid_risks(bad):
     certificate = linear.Certificate("balanced", True, "", "run", 0.5, 1.0)
     with pytest.raises(ValueError, match="`goal` must be a finite number of 0 or more"):
         certificate.steps(1.0, bad)
@@ -274,12 +277,12 @@ def test_steps_refuses_what_is_no_risk(bad):
 )
 @settings(max_examples=200, deadline=None)
 def test_scalar_steps_in_rational_arithmetic_at_any_scale(depth, exponent, weight_exponent, share):
-    """A guarantee, if there is one, holds for the step in rational arithmetic, whatever the scales."""
+    """Check guarantees of a step in rational arithmetic at any scale."""
     s, r, w = 10.0**exponent, 0.7 * 10.0 ** min(weight_exponent * depth, 300), 1.1 * 10.0**weight_exponent
     W = np.full((depth, 1, 1, 1), w)
     syx = r * s
     assume(0 < syx < np.inf)
-    # Beyond these bounds the map or its Jacobians exceed float64, see the test of this error.
+    # Beyond these bounds the map or its Jacobians exceed float64; another test covers this error.
     assume(abs(weight_exponent * depth) <= 300 and abs(weight_exponent * (depth - 1) + exponent / 2) <= 300)
     largest = linear.certificates(W, [[s]], [[syx]], 0.0, shortcut=False)["jacobians"].largest_rate
     rate = largest * share / 1.9
@@ -292,7 +295,7 @@ def test_scalar_steps_in_rational_arithmetic_at_any_scale(depth, exponent, weigh
     assert certificate.applies
 
 
-def test_scales_of_the_inputs_change_the_rates_alone():
+def test_scales_of_the_inputs_change_only_the_rates():
     W, sxx, syx, shortcut = random_point(5, 3, 3)
     reference = linear.certificates(W, sxx, syx, 1e-3, shortcut)
     for exponent in (-900, -300, 300, 900):
@@ -307,7 +310,7 @@ def test_scales_of_the_inputs_change_the_rates_alone():
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-100, 1e100, 1e300])
 @pytest.mark.parametrize("depth", [1, 2, 5])
-def test_large_and_small_targets_are_answered(scale, depth):
+def test_large_and_small_targets(scale, depth):
     for start in ("identity", "zero-asymmetric"):
         W = linear.initial_weights(start, depth, 1, 2)
         for certificate in linear.certificates(W, np.eye(2), scale * np.eye(2), 1e-5, shortcut=False).values():
@@ -329,7 +332,7 @@ def test_singular_products_and_zero_inputs_guarantee_nothing():
     assert not found["jacobians"].contraction
     found = linear.certificates(W, np.zeros((2, 2)), np.zeros((2, 2)), 0.1)
     assert all("inputs are all zero" in found[name].reason for name in STEPS)
-    # A small coordinate counts as every other one: the rate suits the large one, and the small one learns slowly.
+    # A small coordinate counts like any other: the rate is adapted to the large one, and the small one learns slowly.
     found = linear.certificates(W[:1], np.diag([1.0, 1e-20]), np.diag([2.0, 3e-20]), 1.0)
     assert found["jacobians"].contraction == pytest.approx(1e-20, rel=1e-3)
 

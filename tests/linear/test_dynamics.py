@@ -1,4 +1,4 @@
-"""Second moments, the optimum, and gradient descent of many networks against one network at a time."""
+"""Second moments, optima, and gradient descent of many networks compared with single networks."""
 
 import numpy as np
 import pytest
@@ -47,22 +47,22 @@ def test_whitening(seed):
     np.testing.assert_allclose(directions @ directions.T, np.eye(4), atol=1e-12)
 
 
-def test_whitening_refuses_more_than_there_is():
+def test_whitening_raises_for_too_many_components():
     X = np.outer([1.0, 2.0], np.arange(5.0))
     assert linear.whiten(X)[0].shape == (1, 5)
-    with pytest.raises(ValueError, match="at most the rank of the centred data, 1. Received: components=2"):
+    with pytest.raises(ValueError, match="at most the rank of the centered data, 1. Received: components=2"):
         linear.whiten(X, 2)
     with pytest.raises(ValueError, match="at most the rank"):
         linear.whiten(X, 2, method="covariance")
     with pytest.raises(ValueError, match="must be 'svd' or 'covariance'"):
         linear.whiten(X, 1, method="pca")
-    with pytest.raises(ValueError, match="at most the rank of the centred data, 0"):
+    with pytest.raises(ValueError, match="at most the rank of the centered data, 0"):
         linear.whiten(np.ones((2, 5)))
 
 
 @pytest.mark.parametrize("shortcut", [True, False])
 @pytest.mark.parametrize("samples", [2, 30])
-def test_many_networks_are_each_what_one_would_be(shortcut, samples):
+def test_many_networks_equal_single_networks(shortcut, samples):
     rng = np.random.default_rng(samples)
     X, Y = random_data(rng, 3, samples)
     sxx, syx, trace = linear.sufficient_statistics(X, Y)
@@ -91,7 +91,7 @@ def test_many_networks_are_each_what_one_would_be(shortcut, samples):
     assert (found.diverged_at == -1).all()
 
 
-def test_divergence_stays_with_the_network_that_diverges():
+def test_divergence_does_not_affect_other_networks():
     W = linear.initial_weights("small", 3, 2, 2, seed=1, networks=4)
     rates = np.array([0.05, 1e9, 0.05, 30.0])
     problem = np.eye(2), np.diag([2.0, 0.5])
@@ -114,7 +114,7 @@ def test_all_diverging_ends():
     assert (found.diverged_at >= 1).all()
 
 
-def test_residual_networks_learn_and_the_standard_parameterisation_stays_at_zero():
+def test_residual_networks_learn_and_the_standard_parameterization_stays_at_zero():
     R = np.array([[1.5, 0.5], [-0.5, 0.8]])
     zero = np.zeros((1, 6, 1, 2, 2))
     residual = linear.gradient_descent(zero, np.eye(2), R, 0.05, 2000)
@@ -126,7 +126,7 @@ def test_residual_networks_learn_and_the_standard_parameterisation_stays_at_zero
 
 
 @pytest.mark.parametrize("workers", [None, 2])
-def test_sweep_is_every_start_with_every_rate(workers):
+def test_sweep_combines_every_start_with_every_rate(workers):
     problem = np.eye(3), np.diag([2.0, 1.0, 0.5])
     starts = {
         ("2-shortcut", 4): (linear.initial_weights("small", 2, 2, 3, networks=3), True),
@@ -201,7 +201,7 @@ def test_starts():
         ({"steps": -1}, "`steps` must be"),
         ({"record_every": 0}, "`record_every` must be a positive integer"),
         ({"W": np.zeros((1, 1, 2, 2))}, r"`W` must have shape \(networks, units, n, d, d\)"),
-        ({"sxx": np.diag([1.0, 0.0])}, "`syx` must vanish where `sxx` does"),
+        ({"sxx": np.diag([1.0, 0.0])}, "`syx` must have rows in the range of `sxx`"),
     ],
 )
 def test_bad_arguments(changes, message):

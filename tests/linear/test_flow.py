@@ -1,4 +1,4 @@
-"""Gradient flow against closed forms and against descent with small rates; what it conserves; the edge of stability."""
+"""Gradient flow compared with closed forms and descent at small rates, conservation, and the edge of stability."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_flow_of_one_layer_is_the_matrix_exponential():
 
 
 def test_flow_of_two_scalar_layers_is_the_logistic_curve():
-    # Balanced: u = w^2 has du/dt = -2 u (u - r), the logistic equation.
+    # Balanced layers: u = w^2 has du/dt = -2 u (u - r), the logistic equation.
     r, start, times = 3.0, 0.2, np.linspace(0, 2, 7)
     W = np.full((2, 1, 1, 1), np.sqrt(start))
     flow = linear.gradient_flow(W, [[1.0]], [[r]], times, shortcut=False)

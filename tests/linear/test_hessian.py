@@ -1,4 +1,4 @@
-"""Loss, gradient and Hessian of n-shortcut and plain networks against the data, differences and the dense matrix."""
+"""Loss, gradient and Hessian of n-shortcut and plain networks compared with data, differences and dense matrices."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_gradient_and_hessian_against_central_differences(seed):
     def gradient(W):
         return linear.shortcut_gradient(W, *statistics, shortcut=shortcut)
 
-    # The loss has degree 2 in each entry, and the gradient, too: central differences are exact up to rounding.
+    # Loss and gradient have degree 2 in each entry, so that central differences are exact up to rounding.
     expected = central_differences(risk, W)
     np.testing.assert_allclose(gradient(W), expected, atol=1e-9 * (np.abs(expected).max() + risk(W)))
     expected = central_differences(gradient, W).reshape(W.size, W.size)

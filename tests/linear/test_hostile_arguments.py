@@ -1,4 +1,4 @@
-"""Every public function with arguments of any scale, type and shape: a right result, or a ValueError that names one."""
+"""Public functions with arguments of any scale, type and shape: a correct result, or a ValueError that names one."""
 
 import dataclasses
 import inspect
@@ -80,7 +80,7 @@ CASES = {
     "zero_hessian_spectrum": {"units": 2, "n": 1, "sxx": S, "syx": R, "slope": 1.0},
     "zero_stationary_order": {"shortcut_depth": 2, "sxx": S, "syx": R},
 }
-# NaN after a divergence, or numbers that can be infinite, as their docstrings say.
+# Results that are documented to be NaN after a divergence, or infinite.
 NOT_ALWAYS_FINITE = {
     "certificates",
     "descent_against_flow",
@@ -88,7 +88,7 @@ NOT_ALWAYS_FINITE = {
     "projected_descent",
     "scalar_recursions",
 }
-# None is a default.
+# Arguments with the default None.
 OPTIONAL = {"covariance", "sxx", "components", "networks", "gamma"}
 
 # Numbers of either sign.
@@ -141,7 +141,7 @@ def leaves(result):
 
 
 def outcome(name, arguments):
-    """None for a finite result, the message of a ValueError; all else fails."""
+    """Return None for a finite result, or the message of a ValueError, and fail otherwise."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
@@ -157,7 +157,7 @@ def outcome(name, arguments):
 
 def test_every_function_has_a_case():
     functions = {name for name in linear.__all__ if inspect.isfunction(getattr(linear, name))}
-    # Its arguments are those of gradient_descent, in dicts.
+    # The arguments are those of gradient_descent, in dicts.
     assert functions - {"sweep"} == set(CASES)
 
 
@@ -186,7 +186,7 @@ def test_numbers(name):
             if (wrong is None and argument in OPTIONAL) or (wrong in (-1, -0.5) and (name, argument) in SIGNED):
                 continue
             if isinstance(number, int) and isinstance(wrong, int) and wrong > 0:
-                # A size, a seed or a limit without end.
+                # An unlimited size, seed or limit.
                 continue
             message = outcome(name, {**CASES[name], argument: wrong})
             assert message is not None, (argument, wrong)
@@ -232,19 +232,19 @@ HOMOGENEOUS = {
 def test_scales(name, exponent):
     function, degree = HOMOGENEOUS[name]
     if name in ("identity_start_barrier", "balancedness", "gradient_dominance", "least_squares_optimum"):
-        # Squares of the scale.
+        # Results proportional to the square of the scale.
         exponent //= 2
     found = np.ldexp(function(2.0**exponent), -degree * exponent)
     np.testing.assert_allclose(found, function(1.0), rtol=1e-12, atol=1e-14)
 
 
-def test_a_flow_that_needs_more_gradients_says_so():
+def test_flow_raises_if_it_requires_more_gradients():
     arguments = {**MOMENTS, "times": np.array([1e100]), "max_evaluations": 500}
     with pytest.raises(
         ValueError, match="`max_evaluations` must be large enough.*max_evaluations=500, used up at time"
     ):
         linear.gradient_flow(**arguments)
-    # Exactly as many as it needs are enough.
+    # The exact number of evaluations is sufficient.
     needed = linear.gradient_flow(**MOMENTS, times=np.array([1.0])).evaluations
     linear.gradient_flow(**MOMENTS, times=np.array([1.0]), max_evaluations=needed)
     with pytest.raises(ValueError, match="max_evaluations"):
@@ -256,13 +256,13 @@ def test_times_may_repeat():
     twice = linear.gradient_flow(**MOMENTS, times=np.array([0.0, 0.0, 0.5, 0.5]))
     np.testing.assert_array_equal(twice.weights, once.weights[[0, 0, 1, 1]])
     assert (linear.descent_against_flow(**MOMENTS, learning_rate=0.0, steps=3).distance == 0).all()
-    # The start alone costs nothing, however fast the flow.
+    # The start takes no evaluations for any flow.
     start = linear.gradient_flow(W, S, 1e59 * R @ S, np.zeros(2))
     assert start.evaluations < 100
     np.testing.assert_array_equal(start.weights, [W, W])
 
 
 @pytest.mark.parametrize("gamma", [0.0, -0.1, np.nan, np.inf])
-def test_projected_descent_needs_a_positive_bound(gamma):
+def test_projected_descent_requires_a_positive_bound(gamma):
     with pytest.raises(ValueError, match="`gamma` must be"):
         linear.projected_descent(**{**CASES["projected_descent"], "gamma": gamma})

@@ -1,4 +1,4 @@
-"""Descent from the identity: its recursions, and the barrier of negative eigenvalues in exact arithmetic."""
+"""Descent from the identity: recursions, and the barrier of negative eigenvalues in exact arithmetic."""
 
 from fractions import Fraction
 
@@ -16,7 +16,7 @@ def exact_target(eigenvalues):
 
 
 def exact_descent(eigenvalues, depth, rate, steps):
-    """Twice the excess risks of gradient descent from the identity, in rational arithmetic, layer by layer."""
+    """Return twice the excess risks of gradient descent from the identity, in rational arithmetic, layer by layer."""
     identity = np.array([[Fraction(1), Fraction(0)], [Fraction(0), Fraction(1)]])
     layers, risks = [identity] * depth, []
     for _ in range(steps + 1):
@@ -58,7 +58,7 @@ def test_in_exact_arithmetic_the_barrier_is_never_crossed(depth, steps, rate):
 
 
 def test_the_condition_on_the_rate_is_sharp_for_odd_depths():
-    # The other eigenvalue is at its target from the start.
+    # The other eigenvalue starts at its target.
     eigenvalues, rate = (Fraction(1), Fraction(-4, 5)), Fraction(5, 9) + Fraction(1, 100)
     assert linear.identity_start_barrier(np.diag([1.0, -0.8]), 3, float(rate)) == 0
     assert exact_descent(eigenvalues, 3, rate, 1)[1] < eigenvalues[1] ** 2
@@ -72,7 +72,7 @@ def test_one_layer_has_no_barrier():
     assert risks[-1] < Fraction(4, 5) ** 2
 
 
-def test_only_eigenvalues_that_are_held_count():
+def test_only_blocked_eigenvalues_count():
     R = np.diag([2.0, -0.5, -3.0])
     assert linear.identity_start_barrier(R, 3, 0.1) == pytest.approx((0.25 + 9) / 2)
     assert linear.identity_start_barrier(R, 3, 0.3) == pytest.approx(0.25 / 2)

@@ -1,4 +1,4 @@
-"""Balanced and projected descent against plain loops, and the projection against a search."""
+"""Balanced and projected descent compared with plain loops, and the projection with a search."""
 
 import numpy as np
 import pytest
@@ -89,7 +89,7 @@ def test_steps_are_those_of_plain_loops(gamma, balance):
         assert linear.balancedness(found.weights[:, None], shortcut=False) < 1e-12
 
 
-def test_the_projection_helps_where_a_negative_eigenvalue_blocks_the_way():
+def test_projection_passes_the_barrier_of_a_negative_eigenvalue():
     R = np.diag([1.5, 0.6])
     W = linear.initial_weights("identity", 4, 1, 2)[:, 0]
     W[-1] *= -1

@@ -1,4 +1,4 @@
-"""Risk, gradient and gradient dominance of linear residual networks against samples, differences, counterexamples."""
+"""Risk, gradient and gradient dominance of linear residual networks: samples, differences, counterexamples."""
 
 import numpy as np
 import pytest
@@ -103,7 +103,7 @@ def test_counterexample_to_the_exponent_of_v1():
     assert certificate.holds
 
 
-def test_the_sphere_tau_1_and_the_standard_parameterisation_have_bad_critical_points():
+def test_the_sphere_tau_1_and_the_standard_parameterization_have_bad_critical_points():
     A = np.repeat(-np.eye(2)[None], 3, axis=0)
     certificate = linear.gradient_dominance(A, np.eye(2))
     assert certificate.gradient_norm_squared == 0
@@ -158,7 +158,7 @@ def test_a_small_variance_in_the_moments_counts():
 
 @given(SEEDS, st.integers(1, 4), st.floats(0, 17))
 def test_risk_in_rational_arithmetic(seed, d, digits):
-    """Covariances down to singular up to rounding, and errors along their smallest directions."""
+    """Check covariances that are singular up to rounding, and errors along their smallest directions."""
     rng = np.random.default_rng(seed)
     vectors = np.linalg.qr(rng.normal(size=(d, d)))[0]
     S = vectors * 10.0 ** -np.linspace(0, digits, d) @ vectors.T
@@ -174,7 +174,7 @@ def test_risk_in_rational_arithmetic(seed, d, digits):
 
 @given(SEEDS, st.integers(1, 4), st.floats(0, 250))
 def test_excess_risk_of_coordinates_of_any_size(seed, d, digits):
-    """Correlations of moderate condition, and units that differ by up to 250 orders of magnitude."""
+    """Check correlations of moderate condition in units that differ by up to 250 orders of magnitude."""
     rng = np.random.default_rng(seed)
     units = 10.0 ** rng.uniform(-digits / 2, digits / 2, d)
     factor = rng.normal(size=(d, 2 * d + 2))
@@ -188,8 +188,8 @@ def test_excess_risk_of_coordinates_of_any_size(seed, d, digits):
     assert linear.excess_risk(W, sxx, syx, shortcut=False) == pytest.approx(expected, rel=1e-6)
 
 
-def test_variances_that_rounding_made_are_left_out():
-    # Three samples in five dimensions: the covariance has two eigenvalues of rounding, of either sign.
+def test_variances_at_rounding_level_are_dropped():
+    # Three samples in five dimensions: two eigenvalues of the covariance are rounding errors of either sign.
     rng = np.random.default_rng(0)
     units = 10.0 ** np.arange(-6.0, 9.0, 3.0)[:, None]
     X, Y = rng.normal(size=(5, 3)) * units, rng.normal(size=(5, 3))
@@ -218,6 +218,6 @@ def test_bad_arguments(arguments, message):
 
 
 @pytest.mark.parametrize("norms", [0.5, np.float64(0.5), np.array(0.5)])
-def test_dominance_factors_need_a_norm_for_each_layer(norms):
+def test_dominance_factors_require_a_norm_per_layer(norms):
     with pytest.raises(ValueError, match=r"`norms` must have shape \(..., depth\)"):
         linear.dominance_factors(norms)
