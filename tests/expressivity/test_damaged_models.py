@@ -134,7 +134,7 @@ def test_other_activations_and_layers_are_not_taken_for_a_memoriser(sample, cons
         verify_exactly(model, *sample)
     model = memoriser(sample, construction)
     longer = keras.Model(model.inputs, keras.layers.Dense(CLASSES, name="more")(model.outputs[0]))
-    with pytest.raises(ValueError, match="must be made by `memorize`"):
+    with pytest.raises(ValueError, match="must be built by `memorize`"):
         verify_exactly(longer, *sample)
 
 

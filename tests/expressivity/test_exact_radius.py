@@ -141,7 +141,7 @@ def test_nothing_is_lost_on_larger_samples():
         ([[1.0, np.inf]], "`x` must be finite"),
         ([[1.0]], "`x` must have rows of length 2"),
         ([1.0, 2.0], r"`x` must have shape \(n, d\)"),
-        ([["a", "b"]], "`x` must hold real numbers"),
+        ([["a", "b"]], "`x` must contain real numbers"),
     ],
 )
 def test_bad_points(x, message):

@@ -179,7 +179,7 @@ def test_verify_finds_wrong_rows_in_batches_of_one_shape(batch_size, monkeypatch
 def test_a_network_that_is_wrong_is_not_returned(monkeypatch):
     construct = module.construct
     monkeypatch.setattr(module, "construct", lambda *a: dataclasses.replace(construct(*a), V=-construct(*a).V))
-    with pytest.raises(ValueError, match="rows come out wrong, among them"):
+    with pytest.raises(ValueError, match="The network is wrong on .* rows, the first is"):
         memorize(*sample(50, 4, 3), width=8)
 
 
@@ -197,9 +197,9 @@ def test_progress_is_reported():
         ({"x": np.ones((0, 3)), "labels": []}, "must have shape (n, d), not empty. Received: shape (0, 3)"),
         ({"x": np.ones((4, 2, 2))}, "Flatten each point: x.reshape(len(x), -1)"),
         ({"x": np.array([[1.0], [np.nan], [2], [3]])}, "Received: NaN or infinite entries in row 1"),
-        ({"x": np.array([["a"], ["b"], ["c"], ["d"]])}, "must hold real numbers. Received: dtype <U1"),
+        ({"x": np.array([["a"], ["b"], ["c"], ["d"]])}, "must contain real numbers. Received: dtype <U1"),
         ({"labels": [0, 1, 0]}, "must have shape (4,), one for each row of x. Received: shape (3,)"),
-        ({"labels": [0.0, 1.0, 0.0, 1.0]}, "must hold integers"),
+        ({"labels": [0.0, 1.0, 0.0, 1.0]}, "must contain integers"),
         ({"labels": [0, -1, 0, 1]}, "must not be negative. Received: -1"),
         ({"classes": 1}, "must be an integer above the largest label, 1. Received: classes=1"),
         ({"width": 0}, "Argument `width` must be a positive integer. Received: width=0"),
@@ -208,7 +208,7 @@ def test_progress_is_reported():
         ({"check": "float64"}, "Argument `check` must be a tuple"),
         ({"seed": -1}, "Argument `seed` must be a non-negative integer"),
         ({"x": np.array([[1.0], [2], [1], [3]]), "labels": [0, 1, 1, 0]}, "rows 0 and 2 are equal, but their labels"),
-        ({"x": np.array([[1.0], [2], [2 + 1e-15], [3]]), "labels": [0, 1, 1, 0]}, "cannot tell apart"),
+        ({"x": np.array([[1.0], [2], [2 + 1e-15], [3]]), "labels": [0, 1, 1, 0]}, "cannot be separated in float64"),
         ({"order": "paper"}, "order='paper' needs rows of norm 1"),
         (
             {"x": np.array([[1.0, 0], [0, 1], [0.8, 0.6], [-1, 0]]), "order": "paper"},

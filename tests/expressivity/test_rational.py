@@ -67,5 +67,5 @@ def test_the_residual_network_in_fractions_equals_plain_loops():
 
 def test_other_models_are_refused():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
-    with pytest.raises(ValueError, match="must be made by `memorize`"):
+    with pytest.raises(ValueError, match="must be built by `memorize`"):
         verify_exactly(model, np.eye(2), np.array([0, 1]))
