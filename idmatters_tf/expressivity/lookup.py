@@ -188,7 +188,7 @@ def construct_lookup(
     order = np.argsort(t, kind="stable")
     t, labels = t[order], labels[order].astype(np.int64)
     changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1
-    # The first chunk starts half the gap after the first label before the first point.
+    # The first chunk starts before the first point, by half the first gap between labels.
     room = float(t[changes[0]] - t[changes[0] - 1]) if len(changes) else 2.0
     before = np.concatenate([[t[0] - max(room, 2.0)], t[changes - 1]])
     behind = t[np.concatenate([[0], changes])]

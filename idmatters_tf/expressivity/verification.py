@@ -69,7 +69,7 @@ def verify(
         ahead = outputs < outputs[own][:, None]
         right = np.where(own, ~np.isnan(outputs), ahead).all(axis=1)
         wrong.extend(int(row) for row in rows[~right])
-        # NaN stays NaN.
+        # `np.maximum` propagates NaN.
         largest = float(np.maximum(largest, np.abs(outputs - own).max()))
         if progress is not None:
             progress(start + len(rows), len(x))
