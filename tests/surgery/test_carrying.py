@@ -84,6 +84,18 @@ def test_slots_of_new_variables_start_at_zero():
     assert not any(np.any(slot) for slot in slots)
 
 
+def test_first_steps_of_adam_for_new_variables():
+    optimizer, variable = keras.optimizers.Adam(1.0), keras.Variable(np.zeros(()))
+    optimizer.build([variable])
+    optimizer.iterations.assign(100_000)
+    values = [0.0]
+    for _ in range(40):
+        optimizer.apply([ops.ones(())])
+        values.append(float(variable))
+    lengths = -np.diff(values)
+    assert (round(lengths[0], 1), round(lengths.max(), 1), lengths.argmax() + 1) == (3.2, 6.6, 12)
+
+
 def test_averages_of_new_weights_start_at_the_weights():
     model = network()
     optimizer = OPTIMIZERS["averaged"]()
