@@ -1,20 +1,20 @@
-"""Universal finite-sample expressivity: Hardt & Ma's Theorem 3.2 made executable, at any width.
+"""Memorizing networks in closed form: Hardt & Ma's Theorem 3.2 for any width, and smaller constructions.
 
-memorize            a Keras model that maps each row of a sample to the one-hot vector of its label, in closed form
-verify              every row of a sample through a model, against its label
-verify_exactly      the same in rational arithmetic
-certified_radii     how far each point may move, in rational arithmetic and rounded down
-check_assumption    what the paper's own constants ask of a sample, and by how much they fail
+memorize            build a Keras model that maps each row of a sample to the one-hot vector of its label
+verify              compare the outputs of a model with the labels, on every row
+verify_exactly      the same comparison in rational arithmetic
+certified_radii     radii of balls around the points in which the answer does not change
+check_assumption    the conditions of the paper's proof, evaluated on a sample
 """
 
 # ruff: noqa: I001 - in the order of use, a table of contents
 
-# The network, its check and its report: in Keras.
+# Keras models, their verification and reports.
 from idmatters_tf.expressivity.memorizer import Report, memorize
 from idmatters_tf.expressivity.verification import Verification, verify
 from idmatters_tf.expressivity.models import ExactModel
 
-# The later, smaller constructions.
+# Smaller constructions.
 from idmatters_tf.expressivity.lookup_memorizer import LookupReport
 from idmatters_tf.expressivity.lookup import Lookup, construct_lookup, evaluate_exactly, lower_bound
 from idmatters_tf.expressivity.three_layers import (
@@ -24,16 +24,16 @@ from idmatters_tf.expressivity.three_layers import (
 )
 from idmatters_tf.expressivity.lookup_network import BitReader, ChunkIndicator, SlotLabel
 
-# Without any rounding.
+# Verification in rational arithmetic.
 from idmatters_tf.expressivity.rational import verify_exactly
 
-# How far a point may move.
+# Certified radii.
 from idmatters_tf.expressivity.radius import certified_radii, radii_of
 
-# The paper's assumption and constants.
+# Assumption and constants of the paper.
 from idmatters_tf.expressivity.assumption import AssumptionCheck, check_assumption
 
-# The weights alone: in NumPy float64.
+# Weights as NumPy float64 arrays.
 from idmatters_tf.expressivity.construction import Weights, construct
 
 __all__ = [

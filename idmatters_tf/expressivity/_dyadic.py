@@ -1,4 +1,4 @@
-"""Arrays of dyadic rationals, integers times one power of two: sums and products of floats without any rounding."""
+"""Arrays of dyadic rationals, integers times a power of two, for exact sums and products of floats."""
 
 import dataclasses
 import math
@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# Of integers that are rounded to floats.
+# Bits of integers that are rounded to floats.
 LARGEST_BITS = 1020
-# Products of so many pairs of integers are taken in slices of a few bits.
+# Number of pairs of integers from which products are computed in slices of a few bits.
 LARGE_PRODUCT = 2**12
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dyadic:
-    """An array with the values integers * 2^exponent.
+    """Array with the values integers * 2^exponent.
 
     Attributes:
         integers: Python integers, an object array of any shape.
@@ -35,10 +35,10 @@ class Dyadic:
 
     @classmethod
     def exactly(cls, values: ArrayLike) -> "Dyadic":
-        """Convert floats or whole numbers, without rounding.
+        """Convert floats or integers, without rounding.
 
         Raises:
-            ValueError: for NaN and infinite values.
+            ValueError: if a value is NaN or infinite.
         """
         array = np.asarray(values)
         if array.dtype.kind in "iub":
@@ -74,7 +74,7 @@ class Dyadic:
         exponent = self.exponent + other.exponent
         if self.integers.size * other.integers.size // self.integers.shape[-1] < LARGE_PRODUCT:
             return Dyadic(np.asarray(np.dot(self.integers, other.integers), object), exponent)
-        # Slices so short that float64 adds up their products without rounding.
+        # Slices are short enough for exact sums of their products in float64.
         width = (53 - self.integers.shape[-1].bit_length()) // 2
         total: NDArray[Any] | int = 0
         for first, left in enumerate(self._slices(width)):
@@ -84,7 +84,7 @@ class Dyadic:
 
     @property
     def T(self) -> "Dyadic":
-        """The transpose."""
+        """Transposed array."""
         return Dyadic(self.integers.T, self.exponent)
 
     def relu(self) -> "Dyadic":
@@ -101,8 +101,8 @@ class Dyadic:
         """Round to floats with a common scale.
 
         Returns:
-            (array, scale): the values are array * 2^scale, with relative errors of at most 2^-52 and, in entries that
-            far below the largest, absolute errors of at most 2^-1018; the largest entry lies between 1/2 and 1.
+            (array, scale): the values are array * 2^scale, with the largest entry between 1/2 and 1. Relative errors
+            are at most 2^-52. Entries far below the largest have absolute errors of at most 2^-1018.
         """
         bits = max((int(value).bit_length() for value in self.integers.flat), default=0)
         if not bits:
@@ -112,7 +112,7 @@ class Dyadic:
         return np.ldexp(rounded, cut - bits), self.exponent + bits
 
     def _slices(self, width: int) -> list[NDArray[np.float64]]:
-        """The integers' digits in base 2^width, the lowest first, with the integers' signs."""
+        """Return the signed digits of the integers in base 2^width, the lowest first."""
         if width not in self._sliced:
             signs = np.where(self.integers < 0, -1.0, 1.0)
             rest, self._sliced[width] = np.abs(self.integers), []
@@ -126,7 +126,7 @@ class Dyadic:
 
 
 def root_below(value: Fraction) -> float:
-    """Compute the largest float that is not above the square root of a rational number, 0 or more.
+    """Compute the largest float that is at most the square root of a non-negative rational number.
 
     Example:
 
@@ -139,7 +139,7 @@ def root_below(value: Fraction) -> float:
     shift = 2 * ((128 - above.bit_length() + below.bit_length()) // 2)
     quotient = (above << shift) // below if shift >= 0 else above // (below << -shift)
     root, exponent = math.isqrt(quotient), -shift // 2
-    # 53 bits, fewer among the smallest floats.
+    # Subnormal floats have fewer than 53 bits.
     cut = max(root.bit_length() - 53, -1074 - exponent)
     root, exponent = root >> cut, exponent + cut
     if exponent > 971:

@@ -1,7 +1,7 @@
-"""The residual blocks of a memoriser on one point, without any rounding.
+"""Exact evaluation of the residual blocks of a memorizer on one point.
 
-In floats a point passes thousands of units at once; the bound on their rounding tells which of them are certain not to
-fire. The few others are computed as integers times a power of two.
+Thousands of units are computed at once in floating point. A bound on rounding errors excludes the units that certainly
+do not fire. The few others are computed as integers times a power of two.
 """
 
 import dataclasses
@@ -15,12 +15,12 @@ from idmatters_tf.expressivity._dyadic import Dyadic
 Floats = NDArray[np.float64]
 
 EPS = float(np.finfo(np.float64).eps)
-# For what underflows in sums of products of numbers of at most 1.
+# Bound for underflow in sums of products of numbers of at most 1.
 UNDERFLOW = 1e-300
 
 
 def rounding(terms: int) -> float:
-    """Bound the relative error of a sum of so many products in any order, with some roundings before and behind.
+    """Bound the relative error of a sum of `terms` products in any order, with a few roundings before and after.
 
     Four times the bound of Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.1.
     """
@@ -28,12 +28,12 @@ def rounding(terms: int) -> float:
 
 
 class Units:
-    """Affine functions <u, h> + s: in floats with a bound on the error, and exactly.
+    """Affine functions <u, h> + s, in floating point with an error bound, and exactly.
 
     Attributes:
-        columns: (k, units), each u scaled by a power of two so that its largest entry lies between 1/2 and 1.
-        scales: (units,), the exponents of these powers.
-        norms: (units,), of the columns.
+        columns: (k, units), each u scaled by a power of two so that its largest entry is between 1/2 and 1.
+        scales: (units,), exponents of these powers.
+        norms: (units,), norms of the columns.
         constant: (units,), True where u is 0.
     """
 
@@ -47,11 +47,11 @@ class Units:
         self.constant: NDArray[np.bool_] = np.asarray(~columns.any(axis=0))
 
     def before(self, h: Floats, scale: int, units: slice) -> tuple[Floats, Floats]:
-        """Compute some units' values at h * 2^scale, over 2^scale, and bounds on their errors; NaN where it overflows.
+        """Compute values of units at h * 2^scale, divided by 2^scale, and error bounds. Overflow gives NaN.
 
         Args:
-            h: (k,), of at most 1, rounded.
-            scale: power of two.
+            h: (k,), rounded, with entries of at most 1.
+            scale: exponent of the power of two.
             units: the units.
         """
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
@@ -60,7 +60,7 @@ class Units:
             return h @ self.columns[:, units] + shifted, rounding(len(h)) * size + UNDERFLOW
 
     def column(self, units: NDArray[np.integer] | int) -> Dyadic:
-        """Return u of some units, exactly and not scaled: (k, units), or (k,) of one."""
+        """Return u of some units, exact and unscaled: (k, units), or (k,) for one unit."""
         return Dyadic.exactly(self._exact[0][:, units])
 
     def values(self, h: Dyadic, units: NDArray[np.integer]) -> Dyadic:
@@ -70,15 +70,15 @@ class Units:
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """Blocks that a point passes unmoved, and the one in which it is moved.
+    """Consecutive blocks of which only the last one moves a point.
 
     Attributes:
         units: all units of these blocks.
-        h: the point on its way into them, (k,).
-        before, errors: of `Units.before` at h.
-        scale: of `before`.
-        behind: the point on its way out of them.
-        fires: the units that fire, all in the last of these blocks, (f,).
+        h: input of the first of these blocks, (k,).
+        before, errors: results of `Units.before` at h.
+        scale: scale of `before`.
+        behind: output of the last of these blocks.
+        fires: units that fire, all in the last of these blocks, (f,).
     """
 
     units: slice
@@ -91,14 +91,16 @@ class Stretch:
 
 
 class ExactBlocks:
-    """The blocks h <- h + V relu(U h + s).
+    """Blocks h <- h + V relu(U h + s) in exact arithmetic.
 
     Args:
-        U, s, V: (blocks, k, width), (blocks, width), (blocks, width, k), finite.
+        U: (blocks, k, width), finite.
+        s: (blocks, width), finite.
+        V: (blocks, width, k), finite.
 
     Attributes:
         units: `Units` of all blocks.
-        V: (blocks * width, k), their rows.
+        V: (blocks * width, k), rows of all blocks.
     """
 
     def __init__(self, U: Floats, s: Floats, V: Floats):
@@ -107,7 +109,7 @@ class ExactBlocks:
         self.V = V.reshape(-1, dim)
 
     def stretches(self, h: Dyadic) -> Iterator[Stretch]:
-        """Yield the stretches of a point's way through the blocks."""
+        """Yield the stretches of blocks for a point."""
         start, end = 0, self.blocks * self.width
         while start < end:
             rounded, scale = h.floats()
@@ -118,13 +120,13 @@ class ExactBlocks:
             start, h = stop, behind
 
     def outputs(self, h: Dyadic) -> Dyadic:
-        """Return h behind the last block."""
+        """Return h after the last block."""
         for stretch in self.stretches(h):
             h = stretch.behind
         return h
 
     def _first_firing(self, h: Dyadic, start: int, possible: NDArray[np.bool_]) -> tuple[NDArray[np.integer], int]:
-        """Return the units that fire in the first block in which any does, and where this block ends."""
+        """Return the units that fire in the first block with firing units, and the end of this block."""
         candidates = start + np.flatnonzero(possible)
         while len(candidates):
             stop = (int(candidates[0]) // self.width + 1) * self.width

@@ -1,4 +1,4 @@
-"""Layers of the memorisers' Keras models in exact arithmetic: all weights, options and activations of each."""
+"""Exact evaluation of the layers of the memorizers' Keras models, with their weights, options and activations."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from idmatters_tf.layers import ResidualDenseStack
 
 ONE = Dyadic.exactly([1])
 
-# The layers of each construction's model, beside the input and slices.
+# Layers of each construction's model, except the input and slices.
 LAYERS = {
     "hardt-ma": {"projection", "blocks", "last_hidden", "last"},
     "yun": {"projection", "first", "second", "label", "last_hidden", "last"},
@@ -24,48 +24,48 @@ LAYERS = {
 }
 
 
-def names_of(model: keras.Model) -> list[str]:
-    """List the names of a model's layers but for the input."""
+def layer_names(model: keras.Model) -> list[str]:
+    """List the names of a model's layers, except the input."""
     return sorted(layer.name for layer in model.layers if not isinstance(layer, keras.layers.InputLayer))
 
 
-def construction_of(model: keras.Model) -> str:
-    """Recognise a model's construction by its layers.
+def find_construction(model: keras.Model) -> str:
+    """Return the construction of a model, from its layers.
 
     Raises:
-        ValueError: for a model with other layers, or with more.
+        ValueError: if the model has other layers.
     """
-    names = names_of(model)
+    names = layer_names(model)
     for construction, layers in LAYERS.items():
         if names == sorted(layers):
             return construction
-    raise ValueError(f"Argument `model` must be made by `memorize`. Received: layers {names}")
+    raise ValueError(f"Argument `model` must be built by `memorize`. Received: layers {names}")
 
 
 def residual_weights(model: keras.Model) -> Weights:
-    """Read the weights of a model of construction="hardt-ma"; its order and margins are empty.
+    """Read the weights of a model of construction="hardt-ma", with empty order and margins.
 
     Raises:
-        ValueError: where a layer is of another kind, has another activation, or weights that are not finite.
+        ValueError: if a layer has another type or activation, or weights that are not finite.
     """
     kinds = {"projection": "linear", "blocks": None, "last_hidden": "relu", "last": "linear"}
     for name, activation in kinds.items():
         layer = _layer(model, name, keras.layers.Dense if activation else ResidualDenseStack)
         if activation and layer.activation is not keras.activations.get(activation):
             raise _other_activation(layer)
-    projection, *bias = weights_of(model, "projection")
-    U, s, V = weights_of(model, "blocks")
-    last_U, last_s = weights_of(model, "last_hidden")
-    (last_V,) = weights_of(model, "last")
+    projection, *bias = read_weights(model, "projection")
+    U, s, V = read_weights(model, "blocks")
+    last_U, last_s = read_weights(model, "last_hidden")
+    (last_V,) = read_weights(model, "last")
     order, margins = np.empty(0, np.int64), np.empty(0)
     return Weights(projection, bias[0] if bias else None, U, s, V, last_U, last_s, last_V, order, margins)
 
 
-def weights_of(model: keras.Model, layer: str) -> list[NDArray[np.float64]]:
+def read_weights(model: keras.Model, layer: str) -> list[NDArray[np.float64]]:
     """Read the weights of a layer, in float64.
 
     Raises:
-        ValueError: for NaN and infinite weights, which are no rational numbers.
+        ValueError: if a weight is NaN or infinite.
     """
     arrays = [np.asarray(keras.ops.convert_to_numpy(one), np.float64) for one in model.get_layer(layer).weights]
     if not all(np.isfinite(array).all() for array in arrays):
@@ -76,13 +76,13 @@ def weights_of(model: keras.Model, layer: str) -> list[NDArray[np.float64]]:
 
 
 def dense(model: keras.Model, name: str) -> Callable[[Dyadic], Dyadic]:
-    """Make the exact function of a Dense layer, (inputs,) -> (units,).
+    """Return the exact function of a Dense layer, (inputs,) -> (units,).
 
     Raises:
-        ValueError: for another kind of layer or an activation that memorisers do not have.
+        ValueError: if the layer has another type, or an activation that memorizers do not use.
     """
     layer = _layer(model, name, keras.layers.Dense)
-    kernel, *bias = (Dyadic.exactly(array) for array in weights_of(model, name))
+    kernel, *bias = (Dyadic.exactly(array) for array in read_weights(model, name))
     activation = _activation(layer)
 
     def outputs(values: Dyadic) -> Dyadic:
@@ -93,9 +93,9 @@ def dense(model: keras.Model, name: str) -> Callable[[Dyadic], Dyadic]:
 
 
 def chunk_indicator(model: keras.Model, name: str) -> Callable[[Dyadic], Dyadic]:
-    """Make the exact function of a `ChunkIndicator`, (1,) -> (chunks,)."""
+    """Return the exact function of a `ChunkIndicator`, (1,) -> (chunks,)."""
     _layer(model, name, ChunkIndicator)
-    (boundaries,) = (Dyadic.exactly(array) for array in weights_of(model, name))
+    (boundaries,) = (Dyadic.exactly(array) for array in read_weights(model, name))
 
     def outputs(values: Dyadic) -> Dyadic:
         reached = _reached(boundaries, values)
@@ -105,7 +105,7 @@ def chunk_indicator(model: keras.Model, name: str) -> Callable[[Dyadic], Dyadic]
 
 
 def bit_reader(model: keras.Model, name: str) -> Callable[[Dyadic], tuple[Dyadic, Dyadic]]:
-    """Make the exact function of a `BitReader`, (words,) -> two of (words * per_word,)."""
+    """Return the exact function of a `BitReader`, (words,) -> two arrays (words * per_word,)."""
     layer = _layer(model, name, BitReader)
     total = layer.per_word * sum(layer.bits)
     half, full = Dyadic.exactly([2 ** (total - 1)]), Dyadic.exactly([2**total])
@@ -127,7 +127,7 @@ def bit_reader(model: keras.Model, name: str) -> Callable[[Dyadic], tuple[Dyadic
 
 
 def slot_label(model: keras.Model, name: str) -> Callable[[Dyadic, Dyadic, Dyadic], Dyadic]:
-    """Make the exact function of a `SlotLabel`, of an offset (1,), thresholds and labels (slots,), -> (1,)."""
+    """Return the exact function of a `SlotLabel`: offset (1,), thresholds and labels (slots,) -> (1,)."""
     classes = Dyadic.exactly([_layer(model, name, SlotLabel).classes])
 
     def outputs(offset: Dyadic, thresholds: Dyadic, labels: Dyadic) -> Dyadic:
@@ -143,7 +143,7 @@ def _layer(model: keras.Model, name: str, kind: type) -> Any:
     layer = model.get_layer(name)
     if not isinstance(layer, kind):
         raise ValueError(
-            f"Argument `model` must be made by `memorize`, with a {kind.__name__} as layer {name!r}. Received: a "
+            f"Argument `model` must be built by `memorize`, with a {kind.__name__} as layer {name!r}. Received: "
             f"{type(layer).__name__}."
         )
     return layer
@@ -162,23 +162,23 @@ def _activation(layer: Any) -> Callable[[Dyadic], Dyadic]:
 
 def _other_activation(layer: Any) -> ValueError:
     return ValueError(
-        f"Argument `model` must be made by `memorize`. Received: activation "
+        f"Argument `model` must be built by `memorize`. Received: activation "
         f"{keras.activations.serialize(layer.activation)!r} in layer {layer.name!r}."
     )
 
 
 def _reached(starts: Dyadic, value: Dyadic) -> Dyadic:
-    """relu(1 - 8 relu(starts - value)): 1 from each start on, 0 an eighth below it."""
+    """Compute relu(1 - 8 relu(starts - value)): 1 from each start on, 0 an eighth below it."""
     return (ONE - Dyadic.exactly([STEEP]) * (starts - value).relu()).relu()
 
 
 def _next(values: Dyadic) -> Dyadic:
-    """Each number's right neighbour; 0 for the last one."""
+    """Shift the numbers to the left, with 0 as the last one."""
     return Dyadic(np.append(values.integers[1:], 0), values.exponent)
 
 
 def _interleaved(fields: list[Dyadic]) -> Dyadic:
-    """One array of (words * per_word,) from one of (words,) for each slot of a word."""
+    """Interleave one array (words,) for each slot into one array (words * per_word,)."""
     lowest = min(field.exponent for field in fields)
     aligned = [(field + Dyadic(np.zeros(1, object), lowest)).integers for field in fields]
     return Dyadic(np.stack(aligned, axis=-1).ravel(), lowest)

@@ -1,4 +1,4 @@
-"""What `memorize` takes: points and labels, checked; equal rows counted once."""
+"""Validation, scaling and deduplication of points and labels."""
 
 import math
 from typing import Any, TypeAlias
@@ -10,23 +10,23 @@ Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.integer[Any]]
 
 CHUNK_ENTRIES = 2**24
-# Squares of numbers from 2^-400 to 2^400, and sums of them, are far from the ends of float64.
+# Squares of numbers from 2^-400 to 2^400 and their sums neither overflow nor underflow in float64.
 SAFE_EXPONENT = 400
 
 
-def checked(x: ArrayLike, labels: ArrayLike, classes: int | None = None) -> tuple[NDArray[Any], Integers, int]:
-    """Points and labels as arrays, checked; the points are not copied where they are an array of numbers.
+def check_sample(x: ArrayLike, labels: ArrayLike, classes: int | None = None) -> tuple[NDArray[Any], Integers, int]:
+    """Check points and labels and convert them to arrays, without a copy of numeric arrays.
 
     Args:
         x: (n, d) real and finite, of any dtype.
         labels: (n,) integers in [0, classes).
-        classes: None takes the largest label plus 1.
+        classes: r. The largest label plus 1 if None.
 
     Returns:
         (x, labels, classes).
 
     Raises:
-        ValueError: for anything else, naming the argument.
+        ValueError: if an argument is invalid.
     """
     try:
         x, labels = np.asarray(x), np.asarray(labels)
@@ -36,14 +36,14 @@ def checked(x: ArrayLike, labels: ArrayLike, classes: int | None = None) -> tupl
         remedy = " Flatten each point: x.reshape(len(x), -1)." if x.ndim > 2 else ""
         raise ValueError(f"Argument `x` must have shape (n, d), not empty. Received: shape {x.shape}.{remedy}")
     if x.dtype.kind not in "fiub":
-        raise ValueError(f"Argument `x` must hold real numbers. Received: dtype {x.dtype}")
+        raise ValueError(f"Argument `x` must contain real numbers. Received: dtype {x.dtype}")
     if labels.shape != x.shape[:1]:
         raise ValueError(
             f"Argument `labels` must have shape ({len(x)},), one for each row of x. Received: shape {labels.shape}"
         )
     if labels.dtype.kind not in "iu":
         raise ValueError(
-            f"Argument `labels` must hold integers, class numbers from 0 on. Received: dtype {labels.dtype}"
+            f"Argument `labels` must contain integers, class indices from 0 on. Received: dtype {labels.dtype}"
         )
     if labels.min() < 0:
         raise ValueError(f"Argument `labels` must not be negative. Received: {labels.min()}")
@@ -62,11 +62,11 @@ def checked(x: ArrayLike, labels: ArrayLike, classes: int | None = None) -> tupl
     return x, labels, int(classes)
 
 
-def scaled(x: NDArray[Any]) -> tuple[NDArray[Any], float]:
-    """The points times a power of two, so that squares of their entries neither over- nor underflow.
+def scale_points(x: NDArray[Any]) -> tuple[NDArray[Any], float]:
+    """Scale the points by a power of two so that squares of their entries neither overflow nor underflow.
 
     Returns:
-        (points, factor): `points = factor * x`, exact; x itself and 1 where that is not needed.
+        (points, factor) with `points = factor * x` exactly. x itself and 1 if no scaling is necessary.
     """
     largest = max(float(np.abs(x[rows]).max()) for rows in chunks(x))
     exponent = math.frexp(largest)[1]
@@ -76,11 +76,11 @@ def scaled(x: NDArray[Any]) -> tuple[NDArray[Any], float]:
     return x.astype(np.float64) * factor, factor
 
 
-def unscaled(projection: Floats, factor: float) -> Floats:
-    """Multiply a projection of `scaled` points by their factor, so that it takes the points themselves.
+def unscale_projection(projection: Floats, factor: float) -> Floats:
+    """Multiply a projection of scaled points by their factor, so that it applies to the original points.
 
     Raises:
-        ValueError: where the points are so small that their projection overflows.
+        ValueError: if the points are so small that the projection overflows.
     """
     with np.errstate(over="ignore"):
         product = projection * factor
@@ -92,21 +92,21 @@ def unscaled(projection: Floats, factor: float) -> Floats:
 
 
 def chunks(x: NDArray[Any]) -> list[slice]:
-    """Slices over the rows of x, of about 2^24 numbers each: no second copy of the whole in float64."""
+    """Return slices over the rows of x of about 2^24 numbers each, to avoid a full copy in float64."""
     step = max(1, CHUNK_ENTRIES // x.shape[1])
     return [slice(start, min(start + step, len(x))) for start in range(0, len(x), step)]
 
 
 def distinct_rows(x: NDArray[Any], labels: Integers) -> NDArray[np.int64]:
-    """The numbers of the rows that are not equal to an earlier one, ascending.
+    """Return the indices of the rows that differ from all earlier ones, ascending.
 
     Raises:
-        ValueError: where two equal rows have different labels; it names them.
+        ValueError: if two equal rows have different labels.
     """
     first_with: dict[int, list[int]] = {}
     kept: list[int] = []
     for rows in chunks(x):
-        # -0.0 equals 0.0 but has other bytes; adding 0 makes them the same.
+        # -0.0 and 0.0 are equal but differ in their bytes. Adding 0 maps both to 0.0.
         part = np.ascontiguousarray(x[rows] + 0 if x.dtype.kind == "f" else x[rows])
         for row, point in enumerate(part, rows.start):
             # Different points may share a hash, so each keeps a list.
@@ -117,7 +117,7 @@ def distinct_rows(x: NDArray[Any], labels: Integers) -> NDArray[np.int64]:
                 kept.append(row)
             elif labels[equal] != labels[row]:
                 raise ValueError(
-                    f"Arguments `x` and `labels` contradict each other: rows {equal} and {row} are equal, but their "
-                    f"labels are {labels[equal]} and {labels[row]}. No function fits both: remove one of them."
+                    f"Arguments `x` and `labels` are contradictory: rows {equal} and {row} are equal, but their labels "
+                    f"are {labels[equal]} and {labels[row]}. Remove one of them."
                 )
     return np.array(kept)

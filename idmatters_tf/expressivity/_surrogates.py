@@ -1,4 +1,4 @@
-"""Surrogate labels: a well separated vector for each class; and the last block, which makes them one-hot."""
+"""Surrogate labels, one well separated vector for each class, and the last block, which makes them one-hot."""
 
 import numpy as np
 
@@ -8,16 +8,17 @@ CANDIDATES_PER_CLASS = 8
 
 
 def surrogate_labels(classes: int, dim: int, norm: float, rng: np.random.Generator) -> Floats:
-    """Vectors of at most the given norm, far from one another.
+    """Choose vectors of at most the given norm that are far from one another.
 
-    The paper draws random unit vectors, whose inner products stay below 1/2 only from about dim = 16 ln(classes) on
-    (printed: 4 ln). Here each is chosen from many random directions as the one farthest from those chosen before; in
-    one dimension they are evenly spaced.
+    The paper draws random unit vectors, whose inner products are below 1/2 only from about dim = 16 ln(classes) on
+    (printed: 4 ln). Here each vector is the one farthest from the previous ones among many random directions. In one
+    dimension the vectors are evenly spaced.
 
     Args:
-        classes, dim: r and k.
-        norm: the largest norm.
-        rng: NumPy's generator.
+        classes: r.
+        dim: k.
+        norm: largest norm.
+        rng: NumPy generator.
 
     Returns:
         (classes, dim) float64.
@@ -34,22 +35,23 @@ def surrogate_labels(classes: int, dim: int, norm: float, rng: np.random.Generat
 
 
 def directions(rng: np.random.Generator, count: int, dim: int) -> Floats:
-    """Random unit vectors, (count, dim)."""
+    """Draw random unit vectors, (count, dim)."""
     normal = rng.standard_normal((count, dim))
     return normal / np.linalg.norm(normal, axis=1, keepdims=True)
 
 
 def last_block(surrogates: Floats) -> tuple[Floats, Floats, Floats]:
-    """The block without skip, V relu(U h + s), that maps each surrogate label to its one-hot vector.
+    """Compute the block without skip, V relu(U h + s), that maps each surrogate label to its one-hot vector.
 
-    Source: v3's shapes: U (r, k), V (r, r). Surrogates must be in non-increasing order of norm, and distinct.
+    The shapes are those of version 3: U (r, k), V (r, r). Surrogates must be distinct and in non-increasing order of
+    norm.
 
     Returns:
         Kernels for row vectors: U (k, r), s (r,), V (r, r), with relu(surrogates @ U + s) @ V = identity.
     """
     products = surrogates @ surrogates.T
     own = np.diag(products)
-    # A later one never fires an earlier one's unit; an earlier one may fire a later one's only where norms differ.
+    # A later surrogate never fires an earlier unit. An earlier one may fire a later unit only if the norms differ.
     others = np.where(np.tri(len(own), k=-1, dtype=bool).T, products, -np.inf).max(axis=1)
     others = np.maximum(others, 0)
     s = -(own + others) / 2

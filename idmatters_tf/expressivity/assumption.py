@@ -1,4 +1,4 @@
-"""The paper's Assumption 3.1, its width and its lemma's condition, held against a sample: by how much they fail."""
+"""Assumption 3.1, width and Lemma B.1 of the paper, evaluated on a sample."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf.expressivity._samples import checked, chunks, distinct_rows
+from idmatters_tf.expressivity._samples import check_sample, chunks, distinct_rows
 from idmatters_tf.expressivity._surrogates import directions
 from idmatters_tf.expressivity.construction import highest_products, project
 
@@ -18,21 +18,21 @@ PANEL = 256
 
 @dataclasses.dataclass(frozen=True)
 class AssumptionCheck:
-    """The paper's quantities for a sample, after each row has been divided by its norm.
+    """Quantities of the paper's proof for a sample with rows divided by their norms.
 
     Attributes:
-        rho: the smallest squared distance of two rows (Assumption 3.1).
-        width, paper_width: k as asked for, and the paper's 10 ln(n) / rho^2, rounded up; infinite for rho = 0.
-        norm_deviation: the largest | ||a||^2 - 1 | over the projected rows: the smallest rho' for condition a) of
+        rho: smallest squared distance of two rows (Assumption 3.1).
+        width, paper_width: the given k, and the paper's 10 ln(n) / rho^2, rounded up (infinite for rho = 0).
+        norm_deviation: largest | ||a||^2 - 1 | over the projected rows, which is the smallest rho' for condition a) of
             Lemma B.1. (The surrogate labels are unit vectors.)
-        smallest_distance: the smallest distance ||a_i - a_j|| over projected rows, and between them and surrogates.
-        printed_excess: 3 rho' - smallest_distance, at rho' = norm_deviation: positive where the printed condition b)
-            of Lemma B.1 fails. The printed condition does not suffice where it holds.
-        excess: 6 rho' - smallest_distance^2: positive where the right condition fails.
-        threshold: 1 - 2 rho', the one common threshold of the paper's proof.
-        smallest_own, largest_other: the smallest ||a_i||^2, and the largest <a_i, a_j> that must not fire a unit. A
-            common threshold, whichever, has to lie between the two.
-        surrogate_product: the largest inner product of two of the r surrogate labels; the paper wants it below 1/2.
+        smallest_distance: smallest distance ||a_i - a_j|| between projected rows, and between them and surrogates.
+        printed_excess: 3 rho' - smallest_distance, at rho' = norm_deviation. It is positive if the printed condition b)
+            of Lemma B.1 fails. The printed condition is not sufficient.
+        excess: 6 rho' - smallest_distance^2. It is positive if the corrected condition fails.
+        threshold: 1 - 2 rho', the common threshold of the paper's proof.
+        smallest_own, largest_other: smallest ||a_i||^2, and largest <a_i, a_j> that must not fire a unit. A common
+            threshold must be between the two.
+        surrogate_product: largest inner product of two of the r surrogate labels, below 1/2 in the paper.
     """
 
     rho: float
@@ -49,48 +49,49 @@ class AssumptionCheck:
 
     @property
     def lemma_holds_as_printed(self) -> bool:
-        """Whether Lemma B.1's conditions hold as they are printed."""
+        """True if the conditions of Lemma B.1 hold as printed."""
         return self.printed_excess <= 0
 
     @property
     def lemma_holds(self) -> bool:
-        """Whether they hold as they should read."""
+        """True if the corrected conditions of Lemma B.1 hold."""
         return self.excess <= 0
 
     @property
     def paper_threshold_works(self) -> bool:
-        """Whether the units with threshold 1 - 2 rho' do what the lemma says."""
+        """True if units with threshold 1 - 2 rho' have the property of the lemma."""
         return self.largest_other <= self.threshold < self.smallest_own
 
     @property
     def some_threshold_works(self) -> bool:
-        """Whether any common threshold does: what `memorize(order="paper")` needs."""
+        """True if some common threshold has this property, which `memorize(order="paper")` requires."""
         return self.largest_other < self.smallest_own
 
 
 def check_assumption(
     x: ArrayLike, labels: ArrayLike | None = None, classes: int | None = None, width: int = 32, seed: int = 0
 ) -> AssumptionCheck:
-    """What the paper's proof of Theorem 3.2 asks of a sample, and by how much it fails.
+    """Evaluate the conditions of the paper's proof of Theorem 3.2 on a sample.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Assumption 3.1, Lemma B.1, (B.1) and the choice of k in
-    appendix B (the same in v1, v2 and v3). (B.1) lacks the factor 1/2 before the squared distance; with it the lemma
-    needs ||a_i - a_j||^2 >= 6 rho', where 3 rho' >= ||a_i - a_j|| is printed, without the square.
+    appendix B (identical in v1, v2 and v3). (B.1) lacks the factor 1/2 before the squared distance. With this factor
+    the lemma requires ||a_i - a_j||^2 >= 6 rho' instead of the printed ||a_i - a_j|| >= 3 rho'.
 
     Args:
-        x: (n, d) rows, none of them zero; they are divided by their norms, as the paper assumes.
-        labels, classes: as in `memorize`; without labels one surrogate label is counted.
+        x: (n, d) nonzero rows, which are divided by their norms as the paper assumes.
+        labels: (n,) integers as in `memorize`. Without labels there is one surrogate label.
+        classes: r as in `memorize`.
         width: k.
-        seed: of A_0 and of the surrogate labels, the same as `memorize(order="paper")` draws for it.
+        seed: seed of A_0 and the surrogate labels, which are those of `memorize(order="paper")`.
 
     Returns:
         An `AssumptionCheck`.
 
     Raises:
-        ValueError: for bad arguments, zero rows, and equal rows with different labels.
+        ValueError: if an argument is invalid, a row is zero, or equal rows have different labels.
     """
     labels = np.zeros(len(cast(Sized, x)), int) if labels is None else labels
-    x, labels, classes = checked(x, labels, classes)
+    x, labels, classes = check_sample(x, labels, classes)
     width = positive_integer("width", width)
     unit = np.empty(x.shape)
     for rows in chunks(x):
@@ -98,8 +99,7 @@ def check_assumption(
         if not norms.all():
             row = rows.start + int(np.argmin(norms))
             raise ValueError(
-                f"Argument `x` must not have zero rows, which have no direction. Received: zeros in row {row}. Append "
-                f"a constant column."
+                f"Argument `x` must not have zero rows. Received: zeros in row {row}. Append a constant column."
             )
         unit[rows] = x[rows] / norms
     kept = distinct_rows(x, labels)
@@ -142,8 +142,8 @@ def _largest_product(Z, surrogates):
 
 
 def _smallest_squared_distance(Z, surrogates):
-    """Over pairs of rows of Z, and of a row and a surrogate label."""
-    # <z_i, z_j> - ||z_j||^2 / 2 is largest where the distance is smallest: one more coordinate in the same product.
+    """Return the smallest squared distance of two rows of Z, or of a row and a surrogate label."""
+    # The largest <z_i, z_j> - ||z_j||^2 / 2 gives the smallest distance, with one more coordinate in the product.
     squares = np.concatenate([np.einsum("nk,nk->n", A, A) for A in (Z, surrogates)])
     everything = np.column_stack([np.concatenate([Z, surrogates]), -squares / 2])
     smallest = np.inf

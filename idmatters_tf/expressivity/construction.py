@@ -1,11 +1,11 @@
-"""Theorem 3.2 made executable, in NumPy float64: every weight of a residual network that maps n points to their labels.
+"""Construction of Theorem 3.2 in NumPy float64: the weights of a residual network that maps n points to their labels.
 
-The network is h_0 = A_0 x (+ b), then h <- h + V_j relu(U_j h + s_j) for j = 1, ..., ceil(n/k), and at last
-V relu(U h + s) without skip. Each block moves k points from where A_0 put them to the surrogate label of their class,
-and leaves all others where they are. Hardt & Ma's proof gives every unit the same threshold, which asks for nearly
-equal norms and a width in the hundreds. The order of norms does without: if point i has the largest norm of those not
-yet moved, then by Cauchy-Schwarz <z_i, z_i> > <z_i, z> for each other one of them, whatever the width, and so each unit
-gets a threshold of its own between the two.
+The network is h_0 = A_0 x (+ b), then h <- h + V_j relu(U_j h + s_j) for j = 1, ..., ceil(n/k), and finally
+V relu(U h + s) without skip. Each block moves k points from their projections to the surrogate labels of their classes
+and leaves all other points in place. Hardt & Ma's proof uses one threshold for all units, which requires nearly equal
+norms and a width in the hundreds. Here the points are moved in descending order of their norms. If point i has the
+largest norm of the remaining points, Cauchy-Schwarz gives <z_i, z_i> > <z_i, z> for all others at any width, and each
+unit has its own threshold between the two.
 """
 
 import dataclasses
@@ -22,15 +22,15 @@ from idmatters_tf.expressivity._surrogates import directions, last_block, surrog
 
 Order: TypeAlias = Literal["norm", "ridge", "paper"]
 
-# Rows and columns of the tiles in which inner products are taken: a tile of products stays in the cache.
+# Rows and columns of the tiles of inner products, which fit into the cache.
 PANEL, TILE = 256, 4096
 # Relative margins below this are rounding errors.
 SMALLEST_MARGIN = 16 * np.finfo(float).eps
 # A relative margin a thousand times float32's rounding error.
 CLOSE = 1e-3
-# How far a direction leans: the point's own direction holds off the points that are no neighbours.
+# Weights of the direction away from the neighbors, relative to the point's own direction.
 TILTS = (0.03, 0.3, 3.0)
-# Below this share of the largest norm, surrogate labels of half the smallest norm drown in rounding errors.
+# Below this fraction of the largest norm, surrogate labels of half the smallest norm vanish in rounding errors.
 SMALLEST_NORM = 1e-6
 
 
@@ -39,10 +39,10 @@ class Weights:
     """Kernels for row vectors, float64: x @ projection + bias, and for each block relu(h @ U + s) @ V.
 
     Attributes:
-        projection, bias: (d, k) and (k,); the bias is None where none is needed.
-        U, s, V: (blocks, k, k), (blocks, k), (blocks, k, k); units without a point are zero.
+        projection, bias: (d, k), and (k,) or None.
+        U, s, V: (blocks, k, k), (blocks, k), (blocks, k, k). Units without a point are zero.
         last_U, last_s, last_V: (k, r), (r,), (r, r).
-        order: (n,), the row of x that each unit moves, in the order of application.
+        order: (n,), row of x that each unit moves, in order of application.
         margins: (n,), for each unit (<u, z_i> - the largest <u, z> that must not fire it) / (||u|| ||z_i||).
     """
 
@@ -73,30 +73,31 @@ def construct(
     seed: int,
     progress: Callable[[int, int], object] | None = None,
 ) -> Weights:
-    """The weights of a network of the given width that maps each row to the one-hot vector of its label.
+    """Compute the weights of a network of the given width that maps each row to the one-hot vector of its label.
 
-    Source: Hardt & Ma, *Identity Matters in Deep Learning*, section 3 and appendix B. A_0 has the factor 1/sqrt(k) that
-    all versions leave out, and is divided by the root mean square of the rows' norms.
+    Source: Hardt & Ma, *Identity Matters in Deep Learning*, section 3 and appendix B. A_0 has the factor 1/sqrt(k),
+    which all versions of the paper omit, and is divided by the root mean square norm of the rows.
 
     Args:
-        x: (n, d) real, finite, rows distinct.
+        x: (n, d) real, finite, distinct rows.
         labels: (n,) in [0, classes).
-        classes, width: r and k.
-        order: "norm", "ridge" or "paper"; see `memorize`.
-        seed: of A_0 and the surrogate labels.
-        progress: called with (points done, n) now and then.
+        classes: r.
+        width: k.
+        order: "norm", "ridge" or "paper", see `memorize`.
+        seed: seed of A_0 and the surrogate labels.
+        progress: callable that receives (points done, n).
 
     Returns:
         `Weights`.
 
     Raises:
-        TooClose: where float64 cannot tell two rows apart.
-        ValueError: where for the paper's order no common threshold exists.
+        TooClose: if two rows cannot be separated in float64.
+        ValueError: if no common threshold exists for order="paper".
     """
     rng = np.random.default_rng(seed)
     projection, bias, Z = project(x, width, rng)
     norms = np.linalg.norm(Z, axis=1)
-    # A stable sort: points of equal norm stay in the order of the rows.
+    # A stable sort keeps points of equal norm in the order of the rows.
     rows = np.arange(len(Z)) if order == "paper" else np.argsort(-norms, kind="stable")
     Z, norms = Z[rows], norms[rows]
     if order == "paper":
@@ -110,16 +111,16 @@ def construct(
             raise _too_close(rows, Z, norms, units, margins)
         thresholds = (np.einsum("nk,nk->n", units, Z) + highest) / 2
         last = last_block(surrogates)
-    U, s, V = blocks_of(units, thresholds, Z, surrogates[labels[rows]], width)
+    U, s, V = stack_units(units, thresholds, Z, surrogates[labels[rows]], width)
     return Weights(projection, bias, U, s, V, *last, rows, margins)
 
 
 def project(x: NDArray[Any], width: int, rng: np.random.Generator) -> tuple[Floats, Floats | None, Floats]:
-    """A_0 and the projected points.
+    """Draw A_0 and project the points.
 
     Returns:
-        (projection (d, k), bias (k,) or None, points (n, k)). There is a bias, the image of a constant coordinate
-        appended to x, where a point would fall on zero or nearly so.
+        (projection (d, k), bias (k,) or None, points (n, k)). The bias is the image of a constant coordinate appended
+        to x. It is added if a point would be projected to zero or nearly zero.
     """
     size = 0.0
     for rows in chunks(x):
@@ -132,19 +133,19 @@ def project(x: NDArray[Any], width: int, rng: np.random.Generator) -> tuple[Floa
     norms = np.linalg.norm(Z, axis=1)
     if norms.min() > SMALLEST_NORM * norms.max():
         return projection, None, Z
-    # Longer than every point, so that none comes near zero.
+    # A bias longer than every point keeps all of them away from zero.
     bias = 2 * (norms.max() or 1.0) * directions(rng, 1, width)[0]
     Z += bias
     return projection, bias, Z
 
 
 def highest_products(units: NDArray[Any], Z: NDArray[Any], own: Integers) -> NDArray[Any]:
-    """For each unit the largest <u, z> over the points after its own.
+    """Return the largest <u, z> over the points after the unit's own point, for each unit.
 
     Args:
-        units: (p, k), those of a few points, in order.
-        Z: (n, k), all points in order; of the dtype in which products are taken.
-        own: (p,), ascending, the numbers of the units' own points.
+        units: (p, k), units of a few points, in order.
+        Z: (n, k), all points in order, in the dtype of the products.
+        own: (p,), indices of the units' own points, ascending.
 
     Returns:
         (p,), -inf for the last point.
@@ -161,7 +162,7 @@ def highest_products(units: NDArray[Any], Z: NDArray[Any], own: Integers) -> NDA
 
 
 def _unit_by_unit(Z, norms, surrogates, order, progress):
-    """Directions (n, k), the largest product that must not fire each unit (n,), and relative margins (n,)."""
+    """Return directions (n, k), the largest product that must not fire each unit (n,), and relative margins (n,)."""
     n = len(Z)
     points = _Points(Z, norms, surrogates)
     units, highest = Z.copy(), np.empty(n)
@@ -176,17 +177,17 @@ def _unit_by_unit(Z, norms, surrogates, order, progress):
 
 
 class _Points:
-    """The points in the order in which they are moved, in both precisions, and the surrogate labels."""
+    """Points in the order of their moves, in both precisions, and surrogate labels."""
 
     def __init__(self, Z: Floats, norms: Floats, surrogates: Floats) -> None:
         self.Z, self.norms, self.surrogates = Z, norms, surrogates
         self._single = Z.astype(np.float32)
 
     def highest(self, units, panel):
-        """The largest product that must not fire each of a panel's units.
+        """Return the largest product that must not fire a unit, for each unit of a panel.
 
-        Found in float32, which is twice as fast and good enough to place a threshold in the middle of a margin; where
-        the margin turns out small, in float64 again.
+        It is computed in float32, which is twice as fast and accurate enough for a threshold in the middle of a margin.
+        Small margins are recomputed in float64.
         """
         own = np.arange(panel.start, panel.stop)
         beside = (units @ self.surrogates.T).max(axis=1)
@@ -197,13 +198,13 @@ class _Points:
         return found
 
     def margins(self, units, highest, panel):
-        """(<u, z> - highest) / (||u|| ||z||) of a panel."""
+        """Return (<u, z> - highest) / (||u|| ||z||) for a panel."""
         own = np.einsum("nk,nk->n", units, self.Z[panel])
         return (own - highest) / (np.linalg.norm(units, axis=1) * self.norms[panel])
 
 
 def _improve(units, highest, panel, points):
-    """Takes those directions, leaning away from the neighbours, which enlarge a unit's margin."""
+    """Replace directions by those that lean away from the neighbors, where this enlarges the margin."""
     outward = points.Z[panel] / points.norms[panel, None]
     for away, tilt in itertools.product(directions_away(points.Z, panel, points.surrogates), TILTS):
         candidates = outward + tilt * away
@@ -213,13 +214,13 @@ def _improve(units, highest, panel, points):
         highest[panel][better] = reached[better]
 
 
-def blocks_of(
+def stack_units(
     units: Floats, thresholds: Floats, Z: Floats, targets: Floats, width: int
 ) -> tuple[Floats, Floats, Floats]:
-    """Stacks the units into blocks and solves for V, so that each block moves its points to their targets.
+    """Stack the units into blocks and solve for V, so that each block moves its points to their targets.
 
-    Inside a block an earlier point may fire a later point's unit, never the reverse: the activations form a triangular
-    matrix with a positive diagonal, and V follows by back substitution, for all blocks at once.
+    Within a block an earlier point may fire a later point's unit, never the reverse. The activations form a triangular
+    matrix with a positive diagonal, and V is computed by back substitution, for all blocks at once.
 
     Returns:
         U (blocks, k, k), s (blocks, k), V (blocks, k, k), for row vectors.
@@ -235,7 +236,7 @@ def blocks_of(
     points, moves = stacked(Z), stacked(targets - Z)
     activations = points @ U
     activations += s[:, None, :]
-    # The diagonal of a unit without a point: any number but zero, its move is zero.
+    # A unit without a point needs a nonzero diagonal; its move is zero.
     diagonal = np.einsum("bpp->bp", activations)
     diagonal[diagonal == 0] = 1.0
     V = moves
@@ -246,7 +247,7 @@ def blocks_of(
 
 
 def _common_threshold(Z, surrogates, progress):
-    """The paper's units: all with the one threshold midway between the smallest <z, z> and all other products."""
+    """Return the paper's units, with one threshold midway between the smallest <z, z> and all other products."""
     n = len(Z)
     own = np.einsum("nk,nk->n", Z, Z)
     highest = np.empty(n)
@@ -258,10 +259,9 @@ def _common_threshold(Z, surrogates, progress):
             progress(panel.stop, n)
     if own.min() <= highest.max():
         raise ValueError(
-            f"order='paper' is impossible here: its one common threshold must lie below the smallest ||z||^2 = "
-            f"{own.min():.3g} and above every inner product with another point or surrogate label, whose largest "
-            f"is {highest.max():.3g}. `check_assumption` says more. Use order='norm', which works at any width, or a "
-            f"larger width than {Z.shape[1]}."
+            f"order='paper' is impossible here: the largest product with another point or surrogate label, "
+            f"{highest.max():.3g}, must be below the smallest ||z||^2, {own.min():.3g}. Use order='norm', or a larger "
+            f"width than {Z.shape[1]}."
         )
     thresholds = np.full(n, (own.min() + highest.max()) / 2)
     return Z, thresholds, (own.min() - highest.max()) / own
@@ -281,19 +281,23 @@ def _paper_last_block(surrogates):
 
 
 class TooClose(ValueError):
-    """Two points that float64 cannot tell apart after the projection."""
+    """Error for two points that cannot be separated in float64 after the projection."""
 
     def __init__(self, first: int, second: int, distance: float):
         super().__init__(first, second, distance)
         self.rows, self.distance = (first, second), distance
 
     def sentence(self, names: Sequence[int] | Integers) -> str:
-        """What to tell the user; names: the numbers of the rows in the user's own array."""
+        """Return the error message.
+
+        Args:
+            names: indices of the rows in the user's array.
+        """
         first, second = (names[row] for row in self.rows)
         return (
-            f"Argument `x` has rows that float64 cannot tell apart after the projection: {first} and {second} are "
-            f"{self.distance:.1e} of their norm apart, and a unit's margin is the square of that. Use order='ridge', "
-            f"subtract the mean of x, or remove one of the rows."
+            f"Argument `x` has rows that cannot be separated in float64: {first} and {second} have a relative "
+            f"distance of {self.distance:.1e} after the projection. Use order='ridge', subtract the mean of x, or "
+            f"remove one of the rows."
         )
 
 

@@ -1,15 +1,15 @@
-"""Memorisers with far fewer numbers than points: a line, chunks of the line, and tables packed into long numbers.
+"""Memorizers based on a projection to a line and tables of thresholds, with fewer numbers than points.
 
-The points are projected to a line, on which the label changes from point to point. The line is cut into chunks; a
-chunk's changes (thresholds counted from where it starts, and the label behind each) are a row of a table. A network of
-ReLUs finds the chunk of a point, selects its row and counts how many thresholds the point has passed.
+The points are projected to a line, on which the label changes from point to point. The line is cut into chunks. The
+changes in a chunk (thresholds relative to its start, and the label after each) are a row of a table. A network of ReLUs
+finds the chunk of a point, selects its row and counts the thresholds below the point.
 
-"lookup": the table as it is. Width and chunks of the order of sqrt(n), 2n numbers, as with Yun, Sra & Jadbabaie (see
-    `idmatters_tf.expressivity.three_layers`), who put thresholds and labels into slopes. Here they are integers, with a
-    few layers more, so that float64 computes all but the projection exactly.
-"bit-extraction": the row of a chunk packed into a few long numbers, whose bits the network reads one by one: Park,
-    Lee, Yun & Shin (arXiv 2010.13363) and Vardi, Yehudai & Shamir (arXiv 2110.03187). With numbers of
-    O(sqrt(n) log n) bits O(sqrt(n)) of them suffice; with the 53 bits of float64 a number holds two or three changes.
+"lookup": the table itself, with width and chunks of the order of sqrt(n) and 2n numbers, as for Yun, Sra & Jadbabaie
+    (see `idmatters_tf.expressivity.three_layers`), who store thresholds and labels in slopes. Here they are integers,
+    with a few more layers, and float64 computes everything except the projection exactly.
+"bit-extraction": the row of a chunk packed into a few long numbers, which the network reads bit by bit: Park, Lee, Yun
+    & Shin (arXiv 2010.13363) and Vardi, Yehudai & Shamir (arXiv 2110.03187). With O(sqrt(n) log n) bits each,
+    O(sqrt(n)) numbers suffice. The 53 bits of float64 store two or three changes.
 """
 
 import dataclasses
@@ -25,13 +25,13 @@ from idmatters_tf.expressivity._samples import chunks
 
 # Integers up to 2^53 are exact in float64.
 WORD_BITS = 53
-# Bits of a float64, with its sign and exponent.
+# Bits of a float64 with sign and exponent.
 FLOAT_BITS = 64
 EPS = float(np.finfo(np.float64).eps)
-# Directions of which the one with the widest smallest gap is taken.
+# Number of random directions. The one with the largest relative gap is used.
 DIRECTIONS = 16
-# The smallest gap between points of different labels, in cells: an integer threshold fits into every gap, a quarter of
-# a cell above the point before and an eighth below the point behind it, and an eighth is left for rounding.
+# Smallest gap between points of different labels, in cells. Every gap contains an integer threshold, a quarter of a
+# cell above the point before and an eighth below the point after it, with an eighth for rounding.
 GAP = 1.5
 BELOW, ABOVE, ROUNDING = 0.25, 0.125, 0.125
 # relu(1 - STEEP relu(threshold - offset)) is exactly 0 an eighth of a cell below the threshold.
@@ -41,17 +41,18 @@ WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64)
 
 @dataclasses.dataclass(frozen=True)
 class Lookup:
-    """The numbers of such a network.
+    """Numbers of a network of construction "lookup" or "bit-extraction".
 
     Attributes:
-        kernel, bias: of the projection, (d,) and a float; its unit of length is a cell.
-        boundaries: where the chunks start, (chunks,), ascending.
-        thresholds, labels: of each chunk, (chunks, slots) whole numbers, padded with repetitions of the last label.
-        threshold_bits, label_bits: of a packed field.
-        per_word: how many slots one number holds; 0 where they are not packed.
-        margin: distance in cells that the projection of a point may move before its label changes, (n,), in the order
-            of the rows; never too large, whatever was rounded.
-        rounding: the share of the rounding error that is allowed which the projection's may take.
+        kernel, bias: projection, (d,) and a float. Its unit of length is a cell.
+        boundaries: starts of the chunks, (chunks,), ascending.
+        thresholds, labels: integers of each chunk, (chunks, slots), padded with repetitions of the last label.
+        classes: r.
+        threshold_bits, label_bits: bits of the packed fields.
+        per_word: number of slots in one packed number, 0 if they are not packed.
+        margin: lower bound for the distance in cells that the projection of a point may move before its label changes,
+            (n,), in the order of the rows.
+        rounding: bound for the rounding error of the projection, as a fraction of the allowed error.
     """
 
     kernel: NDArray[np.float64]
@@ -79,9 +80,9 @@ class Lookup:
         return self.per_word * (self.threshold_bits + self.label_bits)
 
     def table(self) -> NDArray[Any]:
-        """The rows that are selected: where a chunk starts, and then its numbers, (chunks, 1 + numbers); objects.
+        """Return the table with the start and the numbers of each chunk, an object array (chunks, 1 + numbers).
 
-        Packed: `per_word` slots a number, the first in the highest bits, a threshold before its label.
+        A packed number contains `per_word` slots, the first in the highest bits, each a threshold and its label.
         """
         starts = self.boundaries.astype(object)[:, None]
         if not self.per_word:
@@ -95,13 +96,13 @@ class Lookup:
 
     @property
     def parameters(self) -> int:
-        """The numbers that are stored."""
+        """Number of stored numbers."""
         numbers = self.thresholds.shape[1] * 2 if not self.per_word else self.thresholds.shape[1] // self.per_word
         return stored(len(self.kernel), len(self.boundaries), numbers, self.classes)
 
     @property
     def unshared(self) -> int:
-        """The weights and biases of the same ReLU network drawn out, every copy of a shared one counted."""
+        """Number of weights and biases of the ReLU network, with every copy of a shared one counted."""
         per_word = self.per_word or 1
         numbers = self.thresholds.shape[1] // per_word
         return unshared(
@@ -110,16 +111,16 @@ class Lookup:
 
 
 def stored(dim: int, rows: int, numbers: int, classes: int) -> int:
-    """Projection, boundaries, table, and the last two layers, which turn a label's number into its one-hot vector."""
+    """Count the numbers of projection, boundaries, table, and the two layers that make labels one-hot."""
     return dim + 1 + rows * (numbers + 2) + 4 * classes + classes * (2 * classes + 1)
 
 
 def unshared(dim: int, rows: int, numbers: int, per_word: int, bits: int, classes: int, packed: bool) -> int:
-    """The weights of the network without sharing.
+    """Count the weights of the network without sharing.
 
-    A chunk: relu(B - t), relu(1 - 8 .), relu(. - the next one's), six. A bit: relu(half - y), relu(1 - .), 2 y -
-    full ., seven with the sum of the bits. A slot: relu(threshold - offset), relu(1 - 8 .), relu(. - next),
-    relu(label - L + L .) and the sum, ten.
+    A chunk has six: relu(B - t), relu(1 - 8 .), relu(. - next). A bit has seven: relu(half - y), relu(1 - .),
+    2 y - full ., and the sum of the bits. A slot has ten: relu(threshold - offset), relu(1 - 8 .), relu(. - next),
+    relu(label - L + L .) and the sum.
     """
     slots = numbers * per_word
     table = rows * (numbers + 1 if packed else 2 * numbers + 1)
@@ -146,14 +147,15 @@ def radii_below(margin: NDArray[np.float64], kernel: NDArray[np.float64]) -> NDA
 
 
 def lower_bound(rows: int, classes: int, bits: int = FLOAT_BITS) -> int:
-    """Count the numbers that any memoriser of arbitrary labels needs.
+    """Return a lower bound for the numbers that any memorizer of arbitrary labels stores.
 
-    There are classes^rows labellings, each a network of its own, and numbers of so many bits have 2^bits values each.
-    The layout of the network is the same for all labellings.
+    There are classes^rows labellings, which require different networks, and each number has 2^bits values. The
+    architecture is the same for all labellings.
 
     Args:
-        rows, classes: n and r.
-        bits: of a number; a float64 has 64 with its sign and exponent.
+        rows: n.
+        classes: r.
+        bits: bits of a number, 64 for a float64 with sign and exponent.
 
     Example: CIFAR-10 with random labels.
 
@@ -166,27 +168,27 @@ def lower_bound(rows: int, classes: int, bits: int = FLOAT_BITS) -> int:
 def construct_lookup(
     x: NDArray[Any], labels: NDArray[Any], classes: int, packed: bool, seed: int, word_bits: int = WORD_BITS
 ) -> Lookup:
-    """The numbers of a network that maps each row to its label.
+    """Compute the numbers of a network that maps each row to its label.
 
     Args:
-        x: (n, d) real, finite, rows distinct.
+        x: (n, d) real, finite, distinct rows.
         labels: (n,) in [0, classes).
         classes: r.
-        packed: whether a chunk's row is packed into long numbers ("bit-extraction"), or not ("lookup").
-        seed: of the directions.
-        word_bits: of the long numbers. Above 53 they are exact in `evaluate_exactly` alone.
+        packed: True to pack the row of a chunk into long numbers ("bit-extraction"), False for "lookup".
+        seed: seed of the directions.
+        word_bits: bits of the long numbers. Above 53 they are exact only in `evaluate_exactly`.
 
     Returns:
         `Lookup`.
 
     Raises:
-        ValueError: where rounding moves the projections by more than the gaps between them allow.
+        ValueError: if the rounding of the projections is too large for the gaps between them.
     """
     kernel, bias, t, error = line(x, labels, seed)
     order = np.argsort(t, kind="stable")
     t, labels = t[order], labels[order].astype(np.int64)
     changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1
-    # The first chunk starts as far in front of the first point as half the gap behind its label.
+    # The first chunk starts before the first point, by half the first gap between labels.
     room = float(t[changes[0]] - t[changes[0] - 1]) if len(changes) else 2.0
     before = np.concatenate([[t[0] - max(room, 2.0)], t[changes - 1]])
     behind = t[np.concatenate([[0], changes])]
@@ -197,7 +199,7 @@ def construct_lookup(
     )
     boundaries = (before[starts] + behind[starts]) / 2
     thresholds = np.full((len(starts), slots), (1 << threshold_bits) - 1, object)
-    names_of = np.empty((len(starts), slots), object)
+    padded_labels = np.empty((len(starts), slots), object)
     lowest = np.empty(len(names))
     for row, (first, last) in enumerate(zip(starts, [*starts[1:], len(names)], strict=True)):
         own = _thresholds(before[first:last] - boundaries[row], behind[first:last] - boundaries[row], threshold_bits)
@@ -205,9 +207,9 @@ def construct_lookup(
         lowest[first:last] = own + boundaries[row]
         lowest[first] = boundaries[row]
         thresholds[row, : last - first] = [int(value) for value in own]
-        names_of[row] = [int(name) for name in names[first:last]] + [int(names[last - 1])] * (slots - last + first)
+        padded_labels[row] = [int(name) for name in names[first:last]] + [int(names[last - 1])] * (slots - last + first)
     segment = np.searchsorted(changes, np.arange(len(t)), side="right")
-    # Up to an eighth of a cell below the next threshold a point still counts as not having passed it.
+    # A point is below the next threshold up to an eighth of a cell before it.
     upper = np.append(lowest[1:] - 1 / STEEP, np.inf)[segment]
     margin = np.empty(len(t))
     places = max(np.abs(t).max(), np.abs(lowest).max(), np.abs(boundaries).max())
@@ -217,7 +219,7 @@ def construct_lookup(
         bias,
         boundaries,
         thresholds,
-        names_of,
+        padded_labels,
         classes,
         threshold_bits,
         label_bits,
@@ -228,7 +230,7 @@ def construct_lookup(
 
 
 def _thresholds(before: NDArray[np.float64], behind: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
-    """For each gap the whole number nearest to its middle that leaves room at both ends and has so many bits."""
+    """Return the integer of at most `bits` bits nearest to the middle of each gap, with a margin at both ends."""
     low, high = np.ceil(before + BELOW), np.floor(behind - ABOVE)
     return np.minimum(np.clip(np.round((before + behind) / 2), low, np.maximum(low, high)), 2.0**bits - 1)
 
@@ -236,18 +238,20 @@ def _thresholds(before: NDArray[np.float64], behind: NDArray[np.float64], bits: 
 def line(
     x: NDArray[Any], labels: NDArray[Any], seed: int
 ) -> tuple[NDArray[np.float64], float, NDArray[np.float64], float]:
-    """The best of 16 random projections to a line, in cells: the smallest gap between different labels is 1.5 cells.
+    """Project the rows to a line by the best of 16 random directions.
+
+    The unit of length is a cell: the smallest gap between different labels is 1.5 cells.
 
     Args:
-        x: (n, d) real, finite, rows distinct.
-        labels: (n,); rows that need not be told apart have the same one.
-        seed: of the directions.
+        x: (n, d) real, finite, distinct rows.
+        labels: (n,). Rows with the same label need not be separated.
+        seed: seed of the directions.
 
     Returns:
-        (kernel (d,), bias, the projected rows (n,), by how much rounding may move one of them).
+        (kernel (d,), bias, projected rows (n,), bound for their rounding errors).
 
     Raises:
-        ValueError: where rounding moves the projections by more than the gaps between them allow.
+        ValueError: if the rounding of the projections is too large for the gaps between them.
     """
     directions = np.random.default_rng(seed).standard_normal((x.shape[1], DIRECTIONS))
     T, sizes = np.empty((len(x), DIRECTIONS)), np.zeros(DIRECTIONS)
@@ -259,22 +263,21 @@ def line(
     best = int(np.argmax(gaps / sizes))
     if not gaps[best] > 0:
         raise ValueError(
-            "The construction needs different projections for rows of different labels, but in each of "
-            f"{DIRECTIONS} directions float64 gives two of them the same. Subtract the mean of x, scale its columns to "
-            f"similar sizes, or use construction='hardt-ma'."
+            f"In each of {DIRECTIONS} directions, float64 projects two rows of different labels to the same number. "
+            f"Subtract the mean of x, scale its columns to similar sizes, or use construction='hardt-ma'."
         )
-    # A single label has no gaps; any scale does.
+    # A single label has no gaps, and any scale is valid.
     scale = GAP / gaps[best] if np.isfinite(gaps[best]) else 1.0 / (sizes[best] or 1.0)
     kernel = directions[:, best] * scale
     bias = 2.0 - float(T[:, best].min() * scale)
-    # The bound for sums in any order (Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.1).
+    # Bound for sums in any order (Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.1).
     error = (x.shape[1] + 2) * EPS * (float(sizes[best] * scale) + abs(bias))
-    # Twice: here and in the network.
+    # The projection is rounded twice, here and in the network.
     if 2 * error > ROUNDING:
         raise ValueError(
-            f"Rounding may move a projection by {error / GAP:.2g} of the smallest gap between two of them, and "
-            f"{ROUNDING / GAP / 2:.2g} is allowed: float64 is not enough for {len(x):,} rows on one line. Subtract the "
-            f"mean of x, memorise fewer rows, or use construction='hardt-ma'."
+            f"float64 is not enough for {len(x):,} rows on one line: rounding may reach {error / GAP:.2g} of the "
+            f"smallest gap, and {ROUNDING / GAP / 2:.2g} is allowed. Subtract the mean of x, memorize fewer rows, or "
+            f"use construction='hardt-ma'."
         )
     t = np.empty(len(x))
     for rows in chunks(x):
@@ -283,7 +286,7 @@ def line(
 
 
 def _smallest_gap(t: NDArray[np.float64], labels: NDArray[Any]) -> float:
-    """Between neighbours of different labels; infinite where there are none, 0 where labels differ at one place."""
+    """Return the smallest gap between neighbors of different labels, infinite if there are none."""
     order = np.argsort(t, kind="stable")
     t, labels = t[order], labels[order]
     gaps = np.diff(t)[labels[1:] != labels[:-1]]
@@ -299,14 +302,14 @@ def _layout(
     packed: bool,
     word_bits: int,
 ) -> tuple[NDArray[np.int64], int, int, int]:
-    """The changes with which chunks start, slots of a chunk, bits of a threshold, slots of a number (0: not packed)."""
+    """Return the first change of each chunk, slots of a chunk, bits of a threshold, and slots of a packed number."""
     count = len(before)
     if not packed:
         slots = max(1, math.isqrt(count))
         return _greedy(before, behind, slots, WORD_BITS - 2), slots, WORD_BITS - 2, 0
     best, cost = None, math.inf
     if word_bits > WORD_BITS:
-        # Long numbers: one for each chunk, of about sqrt(n) changes, and what bits they take.
+        # One long number for each chunk of about sqrt(n) changes, with as many bits as necessary.
         slots = math.isqrt(count - 1) + 1
         bits = math.ceil(behind[-1] - before[0]).bit_length()
         per_word = max(1, min(slots, word_bits // (bits + label_bits)))
@@ -327,7 +330,7 @@ def _layout(
 
 
 def _greedy(before: NDArray[np.float64], behind: NDArray[np.float64], slots: int, bits: int) -> NDArray[np.int64]:
-    """Chunks as long as they may be: at most so many changes, and thresholds of at most so many bits."""
+    """Return the longest possible chunks, with at most `slots` changes and thresholds of at most `bits` bits."""
     starts, first, reach = [], 0, 2.0**bits - 2
     while first < len(before):
         starts.append(first)
@@ -338,14 +341,17 @@ def _greedy(before: NDArray[np.float64], behind: NDArray[np.float64], slots: int
 
 
 def evaluate_exactly(lookup: Lookup, row: ArrayLike) -> tuple[int, Fraction]:
-    """The network in rational arithmetic: what it would compute without any rounding.
+    """Evaluate the network in rational arithmetic, without rounding.
 
     Args:
-        lookup: the numbers; those of a `float64` network are rational numbers too.
+        lookup: numbers of the network.
         row: (d,).
 
     Returns:
-        The label's number as the network computes it, and the offset in its chunk.
+        (label, offset in its chunk).
+
+    Raises:
+        ValueError: if the row is on an edge between two labels.
     """
 
     def relu(value: Fraction) -> Fraction:
@@ -381,5 +387,7 @@ def evaluate_exactly(lookup: Lookup, row: ArrayLike) -> tuple[int, Fraction]:
     here = [relu(one - other) for one, other in itertools.pairwise(passed)]
     name = sum((relu(label - lookup.classes * (1 - one)) for label, one in zip(labels, here, strict=True)), Fraction(0))
     if name.denominator != 1:
-        raise ValueError(f"The row lies on an edge between two labels: the network gives {float(name):.3g}.")
+        raise ValueError(
+            f"Argument `row` must not be on an edge between two labels. The network returns {float(name):.3g}."
+        )
     return int(name), offset

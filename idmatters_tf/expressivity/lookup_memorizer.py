@@ -1,4 +1,4 @@
-"""`memorize` for the constructions on a line: builds, checks every row, reports."""
+"""Construction, verification and report of the memorizers on a line."""
 
 import dataclasses
 import time
@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.expressivity._samples import distinct_rows, scaled, unscaled
+from idmatters_tf.expressivity._samples import distinct_rows, scale_points, unscale_projection
 from idmatters_tf.expressivity.lookup import WORD_BITS, construct_lookup, lower_bound
 from idmatters_tf.expressivity.lookup_network import lookup_network, three_layers_network
 from idmatters_tf.expressivity.three_layers import construct_three_layers
@@ -18,22 +18,22 @@ from idmatters_tf.expressivity.verification import Verification, verify
 
 @dataclasses.dataclass(frozen=True)
 class LookupReport:
-    """How such a memoriser came out; `model.report`.
+    """Report of a memorizer of construction "yun", "lookup" or "bit-extraction", stored as `model.report`.
 
     Attributes:
         construction: "yun", "lookup" or "bit-extraction".
-        rows, distinct_rows, dim, classes: of the sample.
-        chunks, slots: of the line, and changes of the label in a chunk at most; for "yun" p and q, groups and points
-            of each.
-        words, word_bits: numbers of a chunk's row in the table, and bits of each; for "yun" those of a group's weights.
-        parameters: numbers stored, those that build the network from them not counted twice.
-        unshared: weights and biases of the network drawn out, every copy of a shared one counted.
-        lower_bound: numbers of 64 bits that any memoriser of such labels needs.
-        smallest_radius, median_radius: certified, over the distinct rows: distance that a row may move in any
-            direction, in the norm of x, before the answer changes; never larger than that of the network as a function
-            of real numbers.
-        verified: a `Verification` by dtype.
-        build_seconds, verify_seconds: wall time.
+        rows, distinct_rows, dim, classes: sizes of the sample.
+        chunks, slots: number of chunks, and largest number of label changes in a chunk. For "yun" p and q, the numbers
+            of groups and of points in each.
+        words, word_bits: numbers in a chunk's row of the table, and bits of each. For "yun" those of a group's weights.
+        parameters: number of stored numbers, with shared ones counted once.
+        unshared: number of weights and biases of the network, with every copy of a shared one counted.
+        lower_bound: number of 64-bit numbers that any memorizer of such labels needs.
+        smallest_radius, median_radius: certified distances that a row may move in any direction, in the norm of x,
+            before the answer changes, over the distinct rows. They are never larger than those of the network as a
+            function of real numbers.
+        verified: dict from dtype to `Verification`.
+        build_seconds, verify_seconds: wall-clock times.
     """
 
     construction: str
@@ -67,29 +67,29 @@ def memorize_by_lookup(
     check: Sequence[str],
     progress: Callable[[str, int, int], object] | None,
 ) -> keras.Model:
-    """See `idmatters_tf.expressivity.memorize`; all arguments checked but for those that do not go together."""
+    """Build a memorizer on a line, see `idmatters_tf.expressivity.memorize`."""
     if (width, order) != (32, "norm"):
         raise ValueError(
             f"Arguments `width` and `order` are for construction='hardt-ma'. Received: construction={construction!r}, "
-            f"width={width}, order={order!r}. Leave them out."
+            f"width={width}, order={order!r}."
         )
     if dtype != "float64":
         raise ValueError(
             f"Argument `dtype` must be 'float64' for construction={construction!r}, whose numbers have up to "
-            f"{WORD_BITS} bits. Received: dtype={dtype!r}"
+            f"{WORD_BITS} bits. Received: dtype={dtype!r}."
         )
     start = time.perf_counter()
     kept = distinct_rows(x, labels)
-    points, factor = scaled(x if len(kept) == len(x) else x[kept])
+    points, factor = scale_points(x if len(kept) == len(x) else x[kept])
     if construction == "yun":
         found = construct_three_layers(points, labels[kept], classes, seed)
-        found = dataclasses.replace(found, kernel=unscaled(found.kernel, factor))
+        found = dataclasses.replace(found, kernel=unscale_projection(found.kernel, factor))
         model = three_layers_network(found)
         chunks, slots = found.groups, len(found.biases)
         words, word_bits = 2 * slots, WORD_BITS
     else:
         found = construct_lookup(points, labels[kept], classes, construction == "bit-extraction", seed)
-        found = dataclasses.replace(found, kernel=unscaled(found.kernel, factor))
+        found = dataclasses.replace(found, kernel=unscale_projection(found.kernel, factor))
         model = lookup_network(found)
         chunks, slots = found.thresholds.shape
         words, word_bits = found.table().shape[1] - 1, found.word_bits
@@ -101,8 +101,8 @@ def memorize_by_lookup(
         verified["float64"] = verify(model, x, labels, progress=shown)
         if verified["float64"].correct < len(x):
             raise ValueError(
-                f"The network is wrong on {len(x) - verified['float64'].correct} rows, among them "
-                f"{verified['float64'].wrong_rows[0]}: this machine's products are less accurate than float64's. Use "
+                f"The network is wrong on {len(x) - verified['float64'].correct} rows, the first is "
+                f"{verified['float64'].wrong_rows[0]}: products on this machine are less accurate than float64. Use "
                 f"construction='hardt-ma'."
             )
     model.report = LookupReport(

@@ -1,6 +1,6 @@
-"""The networks of `idmatters_tf.expressivity.lookup` and `three_layers` as Keras models.
+"""Keras layers and models of the constructions in `idmatters_tf.expressivity.lookup` and `three_layers`.
 
-The first are exact in float64 behind the projection.
+Models of `lookup` are exact in float64 after the projection.
 """
 
 from typing import Any
@@ -16,13 +16,13 @@ from idmatters_tf.expressivity.three_layers import ThreeLayers
 
 @keras.saving.register_keras_serializable("idmatters_tf")
 class ChunkIndicator(keras.layers.Layer):
-    """One-hot vectors of the chunk of the line in which a number lies.
+    """One-hot vector of the chunk of the line that contains a number t.
 
-    reached = relu(1 - 8 relu(boundaries - t)), and relu(reached - the next one's): exactly 0 and 1 for numbers that are
-    an eighth or more below the next boundary.
+    With reached = relu(1 - 8 relu(boundaries - t)) the output is relu(reached - next reached). It is exactly 0 or 1 for
+    numbers that are at least an eighth below the next boundary.
 
     Args:
-        chunks: how many.
+        chunks: number of chunks.
 
     Input shape:
         (batch, 1).
@@ -49,19 +49,19 @@ class ChunkIndicator(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("idmatters_tf")
 class BitReader(keras.layers.Layer):
-    """Reads the fields that are packed into whole numbers, bit by bit from the highest.
+    """Reader of packed integers, bit by bit from the highest.
 
-    With numbers y below 2^b, a bit is relu(1 - relu(2^(b-1) - y)), and y becomes 2 y - 2^b bit.
+    For a number y below 2^b, the bit is relu(1 - relu(2^(b-1) - y)), and y becomes 2 y - 2^b bit.
 
     Args:
-        per_word: slots of a number.
-        bits: of the two fields of a slot.
+        per_word: number of slots in a packed number.
+        bits: bits of the two fields of a slot.
 
     Input shape:
         (batch, words).
 
     Output shape:
-        Two of (batch, words * per_word).
+        Two tensors (batch, words * per_word).
     """
 
     def __init__(self, per_word: int, bits: tuple[int, int], **kwargs: Any):
@@ -91,13 +91,13 @@ class BitReader(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("idmatters_tf")
 class SlotLabel(keras.layers.Layer):
-    """The label behind the last threshold that an offset has passed, as a number.
+    """Label after the last threshold below an offset, as a number.
 
     Args:
-        classes: labels are below it.
+        classes: number of classes.
 
     Input shape:
-        Offsets (batch, 1), thresholds and labels (batch, slots); thresholds not descending, the first one 0.
+        Offsets (batch, 1), thresholds and labels (batch, slots). Thresholds are non-decreasing and start with 0.
 
     Output shape:
         (batch, 1).
@@ -121,7 +121,7 @@ class SlotLabel(keras.layers.Layer):
 
 
 def lookup_network(lookup: Lookup) -> keras.Model:
-    """The Keras model with these numbers, (batch, d) -> (batch, classes), in float64."""
+    """Build the Keras model (batch, d) -> (batch, classes) with the numbers of a `Lookup`, in float64."""
     table = lookup.table()
     chunks, columns = table.shape
     same: dict[str, Any] = {"dtype": "float64"}
@@ -150,10 +150,10 @@ def lookup_network(lookup: Lookup) -> keras.Model:
 
 
 def three_layers_network(network: ThreeLayers) -> keras.Model:
-    """The Keras model with these numbers, (batch, d) -> (batch, classes), in float64.
+    """Build the Keras model (batch, d) -> (batch, classes) with the numbers of a `ThreeLayers`, in float64.
 
-    Its layers are `projection`, which belongs to the first layer of the theorem and has a single unit, `first`,
-    `second`, and `label`, the third.
+    The layers are `projection`, a single unit that is part of the first layer of the theorem, `first`, `second`, and
+    `label`, the third layer.
     """
     m, q = network.weights.shape
     same: dict[str, Any] = {"dtype": "float64", "kernel_initializer": "zeros"}
@@ -176,7 +176,7 @@ def three_layers_network(network: ThreeLayers) -> keras.Model:
 
 
 def _with_one_hot(inputs: Any, name: Any, classes: int, weights: dict[str, Any]) -> keras.Model:
-    """The model from the points to relu(1 - |label - c|) for each class c, with these weights by layer."""
+    """Append relu(1 - |label - c|) for each class c, and set the weights by layer name."""
     same: dict[str, Any] = {"dtype": "float64", "kernel_initializer": "zeros"}
     distances = keras.layers.Dense(2 * classes, "relu", name="last_hidden", **same)(name)
     outputs = keras.layers.Dense(classes, "relu", name="last", **same)(distances)
@@ -196,5 +196,5 @@ def _relu(values: Any) -> Any:
 
 
 def _next(values: Any) -> Any:
-    """Each column's right neighbour; 0 for the last one."""
+    """Shift the columns to the left, with 0 in the last one."""
     return ops.concatenate([values[:, 1:], ops.zeros_like(values[:, :1])], axis=1)

@@ -1,4 +1,4 @@
-"""Memorisers as Keras models: built from the constructed weights, checked on every row, with a report."""
+"""Memorizers as Keras models: construction, verification on every row, and report."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import one_of, positive_integer, seed_number
-from idmatters_tf.expressivity._samples import checked, chunks, distinct_rows, scaled, unscaled
+from idmatters_tf.expressivity._samples import check_sample, chunks, distinct_rows, scale_points, unscale_projection
 from idmatters_tf.expressivity.construction import Order, TooClose, Weights, construct
 from idmatters_tf.expressivity.lookup_memorizer import memorize_by_lookup
 from idmatters_tf.expressivity.models import ExactModel
@@ -26,25 +26,26 @@ Construction: TypeAlias = Literal["hardt-ma", "yun", "lookup", "bit-extraction"]
 ORDERS: tuple[Order, ...] = ("norm", "ridge", "paper")
 CONSTRUCTIONS: tuple[Construction, ...] = ("hardt-ma", "yun", "lookup", "bit-extraction")
 DTYPES: tuple[Dtype, ...] = ("float64", "float32")
-# Below this relative margin float32's rounding (6e-8, times what inner products add up) can move a unit across zero.
+# Smallest relative margin that is safe from float32's rounding (6e-8 times the length of inner products).
 SAFE_FLOAT32_MARGIN = 1e-4
-# Units of the blocks that are computed in one product; wider is no faster, and the outputs do not depend on it.
+# Units of blocks computed in one product. More are not faster. The outputs do not depend on it.
 LOOKAHEAD_UNITS = 512
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """How a memoriser came out; `model.report`. It is not saved with the model: `verify` checks a loaded one.
+    """Report of a memorizer, stored as `model.report` and not saved with the model.
 
     Attributes:
-        rows, distinct_rows, dim, classes: of the sample: n with and without repetitions, d, r.
-        width, blocks: k and ceil(n / k), n the distinct rows.
-        parameters: of the model, k (d + r) + r + r^2 + blocks k (2 k + 1), and k more where there is a bias.
+        rows, distinct_rows, dim, classes: sizes of the sample: n with and without repetitions, d, r.
+        width, blocks: k and ceil(n / k) for n distinct rows.
+        parameters: number of parameters, k (d + r) + r + r^2 + blocks k (2 k + 1), and k more with a bias.
         constant: parameters / (n ln n + r^2), the constant in the theorem's O(n log n + r^2).
-        order, dtype: as built; the dtype may differ from the one asked for.
-        smallest_margin, median_margin: of the units, relative: (<u, z_i> - what must not fire) / (||u|| ||z_i||).
-        verified: a `Verification` for each dtype in which all rows were run through the network.
-        build_seconds, verify_seconds: wall time.
+        order, dtype: order and dtype of the network. The dtype may differ from the argument.
+        smallest_margin, median_margin: relative margins of the units, (<u, z_i> - largest product that must not fire) /
+            (||u|| ||z_i||).
+        verified: dict from each checked dtype to `Verification`.
+        build_seconds, verify_seconds: wall-clock times.
     """
 
     rows: int
@@ -76,48 +77,49 @@ def memorize(
     progress: Callable[[str, int, int], object] | None = None,
     construction: Construction = "hardt-ma",
 ) -> keras.Model:
-    """A network of ReLUs that maps every row of x to the one-hot vector of its label, in closed form.
+    """Build a network of ReLUs that maps every row of x to the one-hot vector of its label, in closed form.
+
+    The network is an `ExactModel`, a functional model whose `fit`, `predict` and `evaluate` keep float64 arrays. Its
+    layers are `projection` (Dense), `blocks` (`ResidualDenseStack`, where `.block(j)` is a `ResidualDense`),
+    `last_hidden` and `last` (Dense).
+
+    Other constructions store far fewer numbers. They are not residual networks near the identity, their margins are
+    tiny, and they require float64:
+
+    - "yun": three layers of O(sqrt(n)) hard-tanh units with 2 n weights (Yun, Sra & Jadbabaie, 2019, see
+      `idmatters_tf.expressivity.three_layers`);
+    - "lookup": as many numbers in tables of integers, which float64 reads without rounding;
+    - "bit-extraction": the same tables packed into the 53 bits of float64 (Park et al., 2021; Vardi, Yehudai & Shamir,
+      2022, see `idmatters_tf.expressivity.lookup`).
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 3.2: ceil(n/k) blocks h + V relu(U h + s) after a
-    random projection, then a block without skip; O(n log n + r^2) parameters for k = O(log n). The paper's thresholds
-    work for widths in the hundreds at best; the default order works for any distinct rows and any width. All versions
-    of the paper have wrong constants, see `check_assumption` and docs/explanation/expressivity.md.
-
-    The network is an ordinary functional model with the layers `projection` (Dense), `blocks` (`ResidualDenseStack`;
-    `.block(j)` is a `ResidualDense`), `last_hidden` and `last` (Dense).
-
-    The model is an `ExactModel`: its `fit`, `predict` and `evaluate` leave float64 arrays as they are, where Keras' own
-    round them to float32.
-
-    The later constructions take far fewer numbers: "yun", three layers of O(sqrt(n)) hard-tanh units with 2 n weights
-    (Yun, Sra & Jadbabaie, 2019, see `idmatters_tf.expressivity.three_layers`); "lookup" as many in tables of whole
-    numbers, which float64 reads without rounding; "bit-extraction" the same tables packed into the 53 bits of float64
-    numbers (Park et al., 2021; Vardi, Yehudai & Shamir, 2022, see `idmatters_tf.expressivity.lookup`): 30,000 for
-    CIFAR-10 with random labels, where "hardt-ma" takes 3.3 million. They are not residual networks near the identity,
-    their margins are tiny, and they need float64.
+    random projection, then a block without skip; O(n log n + r^2) parameters for k = O(log n). The default order works
+    for any distinct rows and any width. The paper's thresholds require widths in the hundreds, and several of its
+    constants are wrong, see `check_assumption` and docs/explanation/expressivity.md.
 
     Args:
-        x: (n, d) real and finite. Equal rows with equal labels count once.
+        x: (n, d) real and finite. Equal rows with equal labels count once. Very large and very small points, from
+            1e-300 to 1e300, are scaled by a power of two.
         labels: (n,) integers in [0, classes).
-        classes: r; by default the largest label plus 1.
-        width: k >= 1, the width of the residual blocks.
-        order: "norm" moves the points in the order of their norms, each with its own threshold; "ridge" also tries
-            directions away from each point's neighbours, with a larger margin on clustered data, in ten times the time
-            or more; "paper" takes the rows as they come with one threshold for all units, for rows of norm 1.
-        seed: of the random projection and the surrogate labels.
-        dtype: "float64" or "float32". Where the smallest margin is below 1e-4, float32 is not enough: the model is
-            float64 then, and a warning says so.
-        check: the dtypes in which every row is run through the network and compared; () for none.
-        progress: called with ("building", points done, n) and ("checking in DTYPE", rows done, n).
-        construction: "hardt-ma", "yun", "lookup" or "bit-extraction"; `width` and `order` are for the first alone.
+        classes: r. By default the largest label plus 1.
+        width: k >= 1, width of the residual blocks.
+        order: "norm" moves the points in descending order of their norms, each with its own threshold. "ridge" also
+            tries directions away from each point's neighbors, for a larger margin on clustered data, in ten times the
+            time or more. "paper" keeps the order of the rows, with one threshold for all units, for rows of norm 1.
+        seed: seed of the random projection and the surrogate labels.
+        dtype: "float64" or "float32". If the smallest margin is below 1e-4, the model is float64 and a warning is
+            raised.
+        check: dtypes in which every row is verified. () for none.
+        progress: callable that receives ("building", points done, n) and ("checking in DTYPE", rows done, n).
+        construction: "hardt-ma", "yun", "lookup" or "bit-extraction". `width` and `order` are for "hardt-ma" only.
 
     Returns:
-        A `keras.Model`, (batch, d) -> (batch, classes), with the `Report` (the `LookupReport` of the later
-        constructions) as its attribute `report`.
+        A `keras.Model`, (batch, d) -> (batch, classes), with a `Report` (a `LookupReport` for the other constructions)
+        as its attribute `report`.
 
     Raises:
-        ValueError: for bad arguments; where equal rows have different labels or two rows are too close to be told apart
-            in float64 (both are named); where the paper's order is impossible; where a check finds a wrong row.
+        ValueError: if an argument is invalid, if equal rows have different labels, if two rows cannot be separated in
+            float64, if the paper's order is impossible, or if verification finds a wrong row.
 
     Example:
 
@@ -127,7 +129,7 @@ def memorize(
     >>> bool((np.argmax(model(x), axis=1) == labels).all()), model.report.blocks
     (True, 7)
     """
-    x, labels, classes = checked(x, labels, classes)
+    x, labels, classes = check_sample(x, labels, classes)
     _check_options(width, order, dtype, check, seed)
     one_of("construction", construction, CONSTRUCTIONS)
     if construction != "hardt-ma":
@@ -136,14 +138,14 @@ def memorize(
         _check_unit_norms(x)
     start = time.perf_counter()
     kept = distinct_rows(x, labels)
-    points, factor = scaled(x if len(kept) == len(x) else x[kept])
+    points, factor = scale_points(x if len(kept) == len(x) else x[kept])
     their_labels = labels[kept]
     building = None if progress is None else lambda done, total: progress("building", done, total)
     try:
         weights = construct(points, their_labels, classes, width, order, seed, building)
     except TooClose as error:
         raise ValueError(error.sentence(kept)) from None
-    weights = dataclasses.replace(weights, projection=unscaled(weights.projection, factor))
+    weights = dataclasses.replace(weights, projection=unscale_projection(weights.projection, factor))
     smallest = float(weights.margins.min())
     if dtype == "float32" and smallest < SAFE_FLOAT32_MARGIN:
         warnings.warn(
@@ -156,14 +158,14 @@ def memorize(
     verified = {}
     for checked_dtype in dict.fromkeys(check):
         same = model if checked_dtype == dtype else network(weights, checked_dtype)
-        showing = None if progress is None else _titled(progress, f"checking in {checked_dtype}")
+        showing = None if progress is None else _with_title(progress, f"checking in {checked_dtype}")
         verified[checked_dtype] = verify(same, x, labels, progress=showing)
     if dtype in verified and verified[dtype].correct < len(x):
         wrong = verified[dtype]
         raise ValueError(
-            f"The rounding errors of {dtype} are too large for this sample (smallest relative margin {smallest:.1e}): "
-            f"{wrong.rows - wrong.correct} rows come out wrong, among them {wrong.wrong_rows[0]}. Use a larger width "
-            f"than {width}, order='ridge', or subtract the mean of x."
+            f"The network is wrong on {wrong.rows - wrong.correct} rows, the first is {wrong.wrong_rows[0]}: the "
+            f"smallest relative margin, {smallest:.1e}, is too small for {dtype}. Use a larger width than {width}, "
+            f"order='ridge', or subtract the mean of x."
         )
     distinct, parameters = len(kept), model.count_params()
     model.report = Report(
@@ -187,7 +189,7 @@ def memorize(
 
 
 def network(weights: Weights, dtype: str) -> keras.Model:
-    """The Keras model with these `Weights`."""
+    """Build the Keras model with these `Weights`."""
     d, k = weights.projection.shape
     blocks, classes = len(weights.U), len(weights.last_s)
     has_bias = weights.bias is not None
@@ -213,7 +215,7 @@ def network(weights: Weights, dtype: str) -> keras.Model:
     return ExactModel(inputs, outputs, name="memorizer")
 
 
-def _titled(progress, title):
+def _with_title(progress, title):
     return lambda done, total: progress(title, done, total)
 
 
@@ -235,6 +237,6 @@ def _check_unit_norms(x):
             row = rows.start + int(np.argmax(np.abs(norms - 1)))
             raise ValueError(
                 f"order='paper' needs rows of norm 1 in argument `x`. Received: norm {norms[row - rows.start]:.6g} in "
-                f"row {row}. Divide each row by its norm; where rows are zero or multiples of each other, append a "
-                f"constant column before."
+                f"row {row}. Divide each row by its norm, after appending a constant column if rows are parallel or "
+                f"zero."
             )

@@ -1,4 +1,4 @@
-"""Keras models that are given float64 arrays as they are."""
+"""Keras model that keeps float64 inputs."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,29 +9,29 @@ import keras
 
 @keras.saving.register_keras_serializable("idmatters_tf")
 class ExactModel(keras.Model):
-    """A functional model whose `predict`, `evaluate` and `fit` leave float64 arrays as they are.
+    """Functional model whose `predict`, `evaluate` and `fit` keep float64 arrays.
 
-    Keras rounds arrays of floats to `keras.config.floatx()` before a model sees them, whatever the model's own dtype.
+    Keras rounds floating-point arrays to `keras.config.floatx()` before it passes them to a model of any dtype.
     """
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.predict`."""
-        with _floatx_of(self):
+        """Call `keras.Model.predict` with the dtype of the model."""
+        with _use_floatx(self):
             return super().predict(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.evaluate`."""
-        with _floatx_of(self):
+        """Call `keras.Model.evaluate` with the dtype of the model."""
+        with _use_floatx(self):
             return super().evaluate(*args, **kwargs)
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.fit`."""
-        with _floatx_of(self):
+        """Call `keras.Model.fit` with the dtype of the model."""
+        with _use_floatx(self):
             return super().fit(*args, **kwargs)
 
 
 @contextlib.contextmanager
-def _floatx_of(model: keras.Model) -> Iterator[None]:
+def _use_floatx(model: keras.Model) -> Iterator[None]:
     before = keras.config.floatx()
     keras.config.set_floatx(keras.backend.standardize_dtype(model.inputs[0].dtype))
     try:

@@ -1,4 +1,4 @@
-"""Robust memorising: how far a point may move in any direction before the network could answer differently."""
+"""Certified radii: distances that a point may move in any direction before the answer of a memorizer changes."""
 
 import math
 from collections.abc import Callable
@@ -11,42 +11,42 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf.expressivity._dyadic import Dyadic, root_below
 from idmatters_tf.expressivity._exact_blocks import EPS, UNDERFLOW, ExactBlocks, Stretch, Units, rounding
-from idmatters_tf.expressivity._exact_layers import construction_of, names_of, residual_weights
-from idmatters_tf.expressivity._samples import checked
+from idmatters_tf.expressivity._exact_layers import find_construction, layer_names, residual_weights
+from idmatters_tf.expressivity._samples import check_sample
 from idmatters_tf.expressivity.construction import Weights
 
 Floats = NDArray[np.float64]
 
 
 def certified_radii(model: keras.Model, x: ArrayLike, progress: Callable[[int, int], object] | None = None) -> Floats:
-    """Compute for each row the radius of a ball in which a network of construction="hardt-ma" answers the same.
+    """Compute, for each row, the radius of a ball in which the answer of a "hardt-ma" network is constant.
 
-    The smallest distance to a hyperplane on which a unit's activation would begin or end, |pre-activation| / ||its
-    gradient||, over all units. In the ball of that radius no activation changes, so that the network is affine there,
-    and within the distance at which another class's output would draw level the answer stays.
+    It is the smaller of two distances: to the nearest hyperplane on which an activation changes, |pre-activation| /
+    ||gradient|| over all units, and to the point at which another class has an equal output. Inside the ball the
+    network is affine.
 
-    The radius is that of the network as a function of real numbers, computed in rational arithmetic and rounded down:
-    it is never larger than the exact one, and smaller by one float at most. Float64 only selects the units among which
-    the nearest hyperplane is searched. What a machine's rounding adds to the outputs inside the ball is not included.
+    The radius describes the network as a function of real numbers. It is computed in rational arithmetic and rounded
+    down: it is never larger than the exact radius, and smaller by at most one float. Float64 only selects candidates
+    for the nearest hyperplane. Rounding errors of a machine's outputs are not included. Time grows with rows times
+    units times width, and with the square of the number of blocks in which a row fires.
 
-    The other constructions' radii are distances on a line, `LookupReport.smallest_radius`.
+    The radii of the other constructions are distances on a line, see `LookupReport.smallest_radius`.
 
     Args:
-        model: from `memorize`, or loaded from a file.
-        x: (n, d), finite; of any rows, those of the sample or others. Rounded to float64.
-        progress: called with (rows done, n).
+        model: model of `memorize`, possibly loaded from a file.
+        x: (n, d) finite rows, from the sample or not, rounded to float64.
+        progress: callable that receives (rows done, n).
 
     Returns:
-        (n,) float64, in the norm of x; 0 where two outputs are equal, inf where no input would change the answer. The
-        work grows with rows times units times width, and with the square of the number of blocks in which a row fires.
+        (n,) float64, in the norm of x. 0 if the two largest outputs are equal, inf if no input changes the answer.
 
     Raises:
-        ValueError: for a model of another construction, NaN or infinite weights, and bad x.
+        ValueError: if the model has another construction or weights that are not finite, or if `x` is invalid.
     """
-    if construction_of(model) != "hardt-ma":
+    if find_construction(model) != "hardt-ma":
         raise ValueError(
-            f"Argument `model` must be of construction='hardt-ma'. Received: layers {names_of(model)}. The report of "
-            f"the other constructions has their radii."
+            f"Argument `model` must be of construction='hardt-ma'. Received: layers {layer_names(model)}. For other "
+            f"constructions use `model.report.smallest_radius`."
         )
     return radii_of(residual_weights(model), x, progress)
 
@@ -55,19 +55,16 @@ def radii_of(weights: Weights, x: ArrayLike, progress: Callable[[int, int], obje
     """Compute `certified_radii` of the network with these weights.
 
     Args:
-        weights: of the network.
+        weights: weights of the network.
         x: (n, d).
-        progress: called with (rows done, n).
+        progress: callable that receives (rows done, n).
 
     Returns:
         (n,) float64, in the norm of x.
     """
-    x, *_ = checked(x, np.zeros(len(np.asarray(x)), int))
+    x, *_ = check_sample(x, np.zeros(len(np.asarray(x)), int))
     if x.shape[1] != len(weights.projection):
-        raise ValueError(
-            f"Argument `x` must have rows of length {len(weights.projection)}, as the model's inputs. Received: shape "
-            f"{x.shape}"
-        )
+        raise ValueError(f"Argument `x` must have rows of length {len(weights.projection)}. Received: shape {x.shape}")
     network = _Network(weights)
     radii = np.empty(len(x))
     for row, point in enumerate(x):
@@ -78,7 +75,7 @@ def radii_of(weights: Weights, x: ArrayLike, progress: Callable[[int, int], obje
 
 
 class _Network:
-    """The weights in the forms that are used for every row."""
+    """Weights of a network in the forms that are shared by all rows."""
 
     def __init__(self, weights: Weights):
         self.projection = Dyadic.exactly(weights.projection)
@@ -88,7 +85,7 @@ class _Network:
         self.last_V = weights.last_V
         self.lengths = _Lengths(self.projection)
         self.start = Dyadic.exactly(np.eye(weights.projection.shape[1], dtype=int))
-        # All rows enter the first block with the same gradients.
+        # All rows have the same gradients at the first block.
         self.first = _Gradients(self.lengths, Dyadic.exactly(np.eye(weights.projection.shape[1], dtype=int)))
         self.first_bounds = self.first.bounds(self.blocks.units.columns, self.blocks.units.norms)
 
@@ -128,7 +125,7 @@ class _Network:
 
 
 class _Lengths:
-    """Lengths ||projection w||, exactly and, of k numbers instead of d, in floats."""
+    """Lengths ||projection w||, exactly and in floating point from k instead of d numbers."""
 
     def __init__(self, projection: Dyadic):
         floats, self.scale = projection.floats()
@@ -136,7 +133,7 @@ class _Lengths:
         self.root, self.slack = floats, 0.0
         size = float(np.linalg.norm(floats))
         if floats.shape[0] > floats.shape[1]:
-            # | ||root w||^2 - ||floats w||^2 | <= slack ||w||^2, whatever the accuracy of the factorisation.
+            # | ||root w||^2 - ||floats w||^2 | <= slack ||w||^2 for any accuracy of the factorization.
             self.root = np.asarray(np.linalg.qr(floats, mode="r"))
             residual = floats.T @ floats - self.root.T @ self.root
             both = size**2 + float(np.linalg.norm(self.root)) ** 2
@@ -145,7 +142,7 @@ class _Lengths:
 
 
 class _Gradients:
-    """Gradients with respect to the input, projection jacobian u, of functions <u, h>; h changes by dx jacobian."""
+    """Gradients of functions <u, h> with respect to the input: projection jacobian u."""
 
     def __init__(self, lengths: _Lengths, jacobian: Dyadic):
         self.lengths, self._jacobian = lengths, jacobian
@@ -158,11 +155,11 @@ class _Gradients:
         self._slack = lengths.slack * size**2
 
     def behind(self, U: Dyadic, V: Dyadic) -> "_Gradients":
-        """Return the gradients behind a block in which units with these columns (k, f) and rows (f, k) fire."""
+        """Return the gradients after a block in which units with these columns (k, f) and rows (f, k) fire."""
         return _Gradients(self.lengths, self._jacobian + (self._jacobian @ U) @ V)
 
     def growth(self, fires: NDArray[np.integer], units: Units, V: Floats) -> Floats:
-        """Bound by how much all units' gradients grow, over 2^lengths.scale, where some fire."""
+        """Bound the growth of all units' gradients, over 2^lengths.scale, when some units fire."""
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             along = self.bounds(units.columns[:, fires], units.norms[fires])[1]
             along = np.ldexp(along, self.scale - self.lengths.scale - units.scales[fires])
@@ -171,7 +168,7 @@ class _Gradients:
             return (1 + rounding(len(fires))) * (along @ moved)
 
     def bounds(self, columns: Floats, norms: Floats) -> tuple[Floats, Floats]:
-        """Bound the lengths of the gradients over 2^scale, of columns u with these norms, from both sides."""
+        """Return lower and upper bounds for the lengths of gradients, over 2^scale, of columns u with these norms."""
         lengths = np.linalg.norm(self._root @ columns, axis=0)
         errors, slack = self._rounding * lengths + self._error * norms, self._slack * norms**2
         lower = np.sqrt(np.maximum(np.maximum(lengths - errors, 0) ** 2 - slack, 0))
@@ -185,10 +182,10 @@ class _Gradients:
 
 
 class _Search:
-    """The squared distance to the nearest zero of affine functions.
+    """Search for the nearest zero of affine functions.
 
     Attributes:
-        squared: the smallest so far; None where no function has had a gradient.
+        squared: smallest squared distance so far, None if all gradients were zero.
     """
 
     squared: Fraction | None = None
@@ -201,17 +198,18 @@ class _Search:
         largest: Floats,
         bounds: tuple[Floats, Floats] | None = None,
     ) -> None:
-        """Take in the units of a stretch.
+        """Include the units of a stretch in the search.
 
         Args:
-            stretch, units: the stretch, and the units of all stretches.
-            gradients: those in the stretch.
-            largest: (units of the stretch,), of the gradients, over 2^lengths.scale: more than they are.
-            bounds: of the gradients of all units, if known.
+            stretch: the stretch.
+            units: units of all stretches.
+            gradients: gradients in the stretch.
+            largest: (units of the stretch,), upper bounds for the gradients, over 2^lengths.scale.
+            bounds: bounds for the gradients of all units, if known.
         """
         here = stretch.units
         with np.errstate(invalid="ignore"):
-            # More than the roundings of sums of millions of terms.
+            # 1e-9 exceeds the rounding of sums of millions of terms.
             reachable = (1 + 1e-9) * self._limit(stretch.scale - gradients.lengths.scale) * largest + UNDERFLOW
             near = ~(np.abs(stretch.before) - stretch.errors > reachable) & ~units.constant[here]
         numbers = here.start + np.flatnonzero(near)
@@ -228,7 +226,7 @@ class _Search:
         self._take(stretch.before[near], stretch.errors[near], lower, upper, scale, gradients, exactly)
 
     def among(self, values: Dyadic, columns: Dyadic, gradients: _Gradients) -> None:
-        """Take in functions with these values at the point, and these columns u (k, functions)."""
+        """Include functions with these values at the point, and these columns u (k, functions)."""
         floats, scale = columns.floats()
         shifts = -np.frexp(np.abs(floats).max(axis=0))[1]
         floats = np.ldexp(floats, shifts)
@@ -252,7 +250,7 @@ class _Search:
         gradients: _Gradients,
         exactly: Callable[[int], tuple[Fraction, Dyadic]],
     ) -> None:
-        """Look at those functions exactly which may be the nearest."""
+        """Compute the candidates for the nearest zero exactly."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             nearest = np.maximum(np.abs(values) - errors, 0) / upper * (1 - 4 * EPS)
             farthest = (np.abs(values) + errors) / lower * (1 + 4 * EPS)
@@ -268,7 +266,7 @@ class _Search:
                 self.squared = squared if self.squared is None else min(self.squared, squared)
 
     def _limit(self, scale: int) -> float:
-        """The smallest distance so far, over 2^scale, rounded up."""
+        """Return the smallest distance so far, over 2^scale, rounded up."""
         if self.squared is None:
             return math.inf
         return math.nextafter(root_below(self.squared * Fraction(4) ** -scale), math.inf)

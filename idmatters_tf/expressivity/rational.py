@@ -1,4 +1,4 @@
-"""Memorisers in rational arithmetic: the outputs of a network without any rounding, from the Keras model itself."""
+"""Verification of memorizers in rational arithmetic, from the weights of the Keras model."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -12,12 +12,12 @@ from idmatters_tf.expressivity._exact_blocks import ExactBlocks
 from idmatters_tf.expressivity._exact_layers import (
     bit_reader,
     chunk_indicator,
-    construction_of,
     dense,
+    find_construction,
     residual_weights,
     slot_label,
 )
-from idmatters_tf.expressivity._samples import checked
+from idmatters_tf.expressivity._samples import check_sample
 from idmatters_tf.expressivity.verification import Verification
 
 Outputs = Callable[[Dyadic], Dyadic]
@@ -29,26 +29,27 @@ def verify_exactly(
     labels: ArrayLike,
     progress: Callable[[int, int], object] | None = None,
 ) -> Verification:
-    """Run every row through the model's weights in rational arithmetic, and compare with the one-hot vectors.
+    """Compare the outputs of a model with one-hot vectors on every row, in rational arithmetic.
 
-    A float is a rational number, and so are all numbers that a network of ReLUs computes from floats. The network is
-    verified as a function, whatever the order in which a machine adds; `verify` is about the machine. Every layer's
-    weights and activation are read from the model. For samples of some hundreds or thousands of rows.
+    Floats are rational numbers, and so are all values that a network of ReLUs computes from them. The result is
+    independent of a machine's rounding, unlike that of `verify`. Weights and activations of every layer are read from
+    the model. The function is intended for hundreds or thousands of rows.
 
     Args:
-        model: from `memorize`, or loaded from a file; float64 or float32.
-        x, labels: as `memorize` takes them.
-        progress: called with (rows done, n).
+        model: float64 or float32 model of `memorize`, possibly loaded from a file.
+        x: (n, d) rows.
+        labels: (n,) integers.
+        progress: callable that receives (rows done, n).
 
     Returns:
-        A `Verification`; a row is correct where its label's output is larger than all others, and a row without any
-        error contributes an exact 0 to `largest_error`.
+        A `Verification`. A row is correct if its label's output is larger than all others. `largest_error` is exactly 0
+        if all outputs are exact.
 
     Raises:
-        ValueError: for a model that `memorize` does not make, NaN or infinite weights, and rows that are infinite in
-            the model's dtype.
+        ValueError: if the model is not built by `memorize`, a weight is not finite, or a row is infinite in the model's
+            dtype.
     """
-    x, labels, _ = checked(x, labels, model.output_shape[-1])
+    x, labels, _ = check_sample(x, labels, model.output_shape[-1])
     with np.errstate(over="ignore"):
         x = x.astype(model.inputs[0].dtype)
     if not np.isfinite(x).all():
@@ -71,7 +72,7 @@ def verify_exactly(
 
 
 def _outputs(model: keras.Model) -> Outputs:
-    construction = construction_of(model)
+    construction = find_construction(model)
     if construction == "hardt-ma":
         return _residual(model)
     layers = ["projection", "first", "second", "label"] if construction == "yun" else []
@@ -92,7 +93,7 @@ def _chain(model: keras.Model, names: list[str]) -> Outputs:
 
 
 def _looked_up(model: keras.Model, packed: bool) -> Outputs:
-    """The number of the label, as `lookup_network` computes it."""
+    """Return the exact function from a point to its label, as in `lookup_network`."""
     line, chunk, table = dense(model, "projection"), chunk_indicator(model, "chunk"), dense(model, "table")
     read, label = bit_reader(model, "bits") if packed else _halves, slot_label(model, "label")
 

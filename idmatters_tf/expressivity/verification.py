@@ -1,4 +1,4 @@
-"""Every row of a sample through a network, against its label."""
+"""Verification of a network on every row of a sample."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,18 +8,18 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmatters_tf.expressivity._samples import checked, chunks
+from idmatters_tf.expressivity._samples import check_sample, chunks
 
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """What a network does on a sample.
+    """Result of a verification.
 
     Attributes:
-        rows, correct: numbers of all rows, and of those on which the label's output is larger than all others. Equal
-            outputs and NaN are not correct.
-        largest_error: over all rows and classes, of |output - one-hot|; NaN where an output is.
-        wrong_rows: the first ten rows that are not correct.
+        rows: number of rows.
+        correct: number of rows for which the label's output is larger than all others. Ties and NaN are not correct.
+        largest_error: largest |output - one-hot| over all rows and classes, or NaN if an output is NaN.
+        wrong_rows: first ten rows that are not correct.
     """
 
     rows: int
@@ -29,6 +29,7 @@ class Verification:
 
     @property
     def accuracy(self) -> float:
+        """Fraction of correct rows."""
         return self.correct / self.rows
 
 
@@ -39,36 +40,36 @@ def verify(
     batch_size: int = 4096,
     progress: Callable[[int, int], object] | None = None,
 ) -> Verification:
-    """Run every row through the model, in batches of the model's own dtype, and compare with the one-hot vectors.
+    """Compare the outputs of a model with one-hot vectors on every row, in the model's dtype.
 
     Args:
-        model: from `memorize`, or loaded from a file.
-        x, labels: as `memorize` takes them.
-        batch_size: rows at a time, at most.
-        progress: called with (rows done, n).
+        model: model of `memorize`, possibly loaded from a file.
+        x: (n, d) rows.
+        labels: (n,) integers.
+        batch_size: largest batch size.
+        progress: callable that receives (rows done, n).
 
     Returns:
         A `Verification`.
     """
-    x, labels, _ = checked(x, labels, model.output_shape[-1])
+    x, labels, _ = check_sample(x, labels, model.output_shape[-1])
     dtype = model.inputs[0].dtype
     largest, wrong = 0.0, []
     order = _by_norm(model, x)
-    # Compiled, unless there is a single batch, for which that would take longer than running it. `predict` would round
-    # float64 to float32.
+    # Compilation takes longer than a single batch. `predict` of other models rounds float64 to float32.
     run = model if len(x) <= batch_size else model.predict_on_batch
-    # All batches have one shape, the last one filled up: another shape would be compiled anew.
+    # All batches have one shape, because a different last batch would be compiled again.
     size = -(-len(x) // -(-len(x) // batch_size))
     for start in range(0, len(x), size):
         rows = order[start : start + size]
         filled = np.pad(rows, (0, size - len(rows)), mode="edge")
         outputs: NDArray[Any] = np.array(keras.ops.convert_to_numpy(run(x[filled].astype(dtype))))[: len(rows)]
-        # Not the largest of the outputs, which would be class 0 where all are equal or NaN.
+        # `argmax` would return class 0 for ties and NaN.
         own = np.arange(outputs.shape[1]) == labels[rows, None]
         ahead = outputs < outputs[own][:, None]
         right = np.where(own, ~np.isnan(outputs), ahead).all(axis=1)
         wrong.extend(int(row) for row in rows[~right])
-        # NaN stays NaN.
+        # `np.maximum` propagates NaN.
         largest = float(np.maximum(largest, np.abs(outputs - own).max()))
         if progress is not None:
             progress(start + len(rows), len(x))
@@ -76,8 +77,9 @@ def verify(
 
 
 def _by_norm(model, x):
-    """The rows in the order of their projections' norms, so that the rows of a batch fire in the same few blocks and
-    the layer's look-ahead passes over the others; in the rows' own order for a model of another kind.
+    """Sort the rows by the norms of their projections, or keep their order for other models.
+
+    The rows of a batch then fire in the same few blocks, and the layer skips the others.
     """
     try:
         projection = model.get_layer("projection").weights

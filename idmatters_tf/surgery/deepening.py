@@ -28,7 +28,8 @@ def deepen(
     A block x + f(x) whose branch f ends in a kernel of zeros is the identity. Gradient descent moves this kernel from
     the first step on, and all other kernels from the second. Outputs and gradients are checked before the model is
     returned. With the default `tolerance`, `model(x)` in float32 on a CPU is equal bit for bit. In `predict` and `fit`
-    the compiler may fuse operations around a block differently and change the rounding.
+    the compiler may fuse operations around a block differently and change the rounding. A call costs two forward passes
+    and one backward pass on a small batch, and the memory of a second model.
 
     The model itself does not change: weights and seeds are copied. Shared layers are followed by the same blocks at
     each call. Several inputs and outputs, masks, `keras.ops`, preprocessing layers and `training=False` are preserved.

@@ -1,4 +1,4 @@
-"""The memorisers in plain rational arithmetic, number by number: an oracle that shares no code with the package."""
+"""Memorizers in plain rational arithmetic, an oracle that shares no code with the package."""
 
 import itertools
 from fractions import Fraction
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def rational(array):
-    """Nested lists of fractions."""
+    """Convert an array to nested lists of fractions."""
     array = np.asarray(array)
     if not array.ndim:
         return Fraction(int(array)) if array.dtype.kind in "iu" else Fraction(float(array))
@@ -31,18 +31,18 @@ def affine(values, kernel, bias=None):
 
 
 def steps(starts, value):
-    """relu(1 - 8 relu(start - value)), and the differences of neighbours."""
+    """Compute relu(1 - 8 relu(start - value)) and differences of neighbors."""
     reached = [*relu([1 - 8 * max(start - value, 0) for start in starts]), Fraction(0)]
     return relu([one - other for one, other in itertools.pairwise(reached)])
 
 
 def weights_of(model):
-    """All weights by layer, as nested lists of fractions."""
+    """Return all weights by layer, as nested lists of fractions."""
     return {layer.name: [rational(weight) for weight in layer.get_weights()] for layer in model.layers if layer.weights}
 
 
 def outputs(model, row):
-    """The exact outputs of a memoriser of any construction on a row."""
+    """Return the exact outputs of a memorizer of any construction on a row."""
     weights = weights_of(model)
     h = affine(rational(row), *weights["projection"])
     if "blocks" in weights:
@@ -78,7 +78,7 @@ def read_bits(words, reader):
 
 
 def squared_radius(weights, row):
-    """The squared distance to the nearest point where an activation or the answer changes, by forward differentiation.
+    """Compute the squared distance to the nearest change of an activation or the answer, by forward differentiation.
 
     Each number is carried with its gradient with respect to the row; None where nothing ever changes.
     """

@@ -1,4 +1,4 @@
-"""The construction of Theorem 3.2 in NumPy: against a plain forward pass, its theorem's bounds, and brute force."""
+"""Tests of the construction of Theorem 3.2 against a plain forward pass, the theorem's bounds and brute force."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -12,7 +12,7 @@ from idmatters_tf.expressivity.construction import TooClose, highest_products
 
 
 def outputs_of(weights, x):
-    """The network as the paper writes it, one block after the other."""
+    """Evaluate the network as in the paper, one block after the other."""
     h = x @ weights.projection + (0 if weights.bias is None else weights.bias)
     for U, s, V in zip(weights.U, weights.s, weights.V, strict=True):
         h = h + np.maximum(h @ U + s, 0) @ V
@@ -48,14 +48,14 @@ def sample(kind, n, dim, classes, seed):
 def test_any_sample_at_any_width(kind, n, dim, classes, width, order, seed):
     x, labels = sample(kind, n, dim, classes, seed)
     weights = construct(x, labels, classes, width, order, seed=seed)
-    # Rounding grows with the inverse of the margin, and with that of the surrogates in one and two dimensions.
+    # Rounding grows with the inverse margins of the points, and of the surrogates in one and two dimensions.
     tolerance = 1e-6 if width > 2 else 1e-4
     if weights.margins.min() > 1e-9:
         np.testing.assert_allclose(outputs_of(weights, x), np.eye(classes)[labels], atol=tolerance)
 
 
 @pytest.mark.parametrize("order", ["norm", "ridge"])
-def test_each_unit_fires_for_its_own_point_and_for_none_that_comes_later(order):
+def test_each_unit_fires_for_its_own_point_and_no_later_one(order):
     x, labels = sample("clusters", 70, 12, 5, seed=1)
     weights = construct(x, labels, 5, 8, order, seed=0)
     h = x @ weights.projection
@@ -63,7 +63,7 @@ def test_each_unit_fires_for_its_own_point_and_for_none_that_comes_later(order):
     fires = units @ h[weights.order].T + s[:, None] > 0
     assert fires.diagonal().all()
     assert not np.triu(fires, 1).any()
-    # Cauchy-Schwarz: half the squared distance to the nearest later point, or surrogate label, is in the margin.
+    # Cauchy-Schwarz bounds the margin by half the squared distance to the nearest later point or surrogate label.
     norms = np.linalg.norm(h, axis=1)[weights.order]
     assert (np.diff(norms) <= 0).all()
     distances = np.linalg.norm(h[weights.order][:, None] - h[weights.order][None], axis=2)
@@ -153,7 +153,7 @@ def test_the_papers_quantities_against_brute_force():
     assert found.paper_width == np.ceil(10 * np.log(60) / found.rho**2)
 
 
-def test_the_papers_width_fails_ten_times_of_ten():
+def test_paper_width_fails_in_ten_of_ten_draws():
     for seed in range(10):
         x = on_the_sphere(1000, 3072, seed)
         rho = check_assumption(x, width=1).rho
@@ -162,9 +162,9 @@ def test_the_papers_width_fails_ten_times_of_ten():
         assert not found.some_threshold_works
 
 
-def test_the_printed_condition_does_not_suffice_and_the_right_one_does():
-    # Two vectors with ||a||^2 = 1 + rho' at distance 3 rho' (printed) fire each other at rho' = 0.1; so they do where
-    # the printed number is taken for the square. At ||a - b||^2 = 6 rho' they do not.
+def test_printed_condition_is_insufficient_and_corrected_one_sufficient():
+    # Two vectors with ||a||^2 = 1 + rho' at distance 3 rho' (printed) fire each other at rho' = 0.1, and so they do
+    # with 3 rho' as the squared distance. At ||a - b||^2 = 6 rho' they do not.
     rho = 0.1
     for squared, works in (((3 * rho) ** 2, False), (3 * rho, False), (6 * rho, True)):
         own = 1 + rho

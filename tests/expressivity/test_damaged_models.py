@@ -1,4 +1,4 @@
-"""Every weight array of every construction damaged in turn: `verify_exactly` and `verify` against plain fractions."""
+"""Tests of `verify_exactly` and `verify` on damaged weight arrays, against plain fractions."""
 
 import keras
 import numpy as np
@@ -17,13 +17,13 @@ def sample():
     return rng.standard_normal((24, 2)), rng.integers(0, CLASSES, 24)
 
 
-def memoriser(sample, construction):
+def build_memorizer(sample, construction):
     width = {"width": 5} if construction == "hardt-ma" else {}
     return memorize(*sample, CLASSES, construction=construction, check=(), **width)
 
 
 def by_hand(model, x, labels):
-    """By how much each label's exact output is ahead of all others, and the largest error."""
+    """Return the lead of each label's exact output over all others, and the largest error."""
     leads, largest = [], 0
     for row, label in zip(x, labels, strict=True):
         found = exact_networks.outputs(model, row)
@@ -40,7 +40,7 @@ def arrays_of(model):
 @pytest.mark.parametrize("damage", ["none", "zero", "negated", "random", "one entry"])
 def test_every_weight_array(sample, construction, damage):
     x, labels = sample
-    model, rng = memoriser(sample, construction), np.random.default_rng(1)
+    model, rng = build_memorizer(sample, construction), np.random.default_rng(1)
     noticed = {}
     for layer, number in arrays_of(model):
         before = layer.get_weights()
@@ -76,7 +76,7 @@ def test_every_weight_array(sample, construction, damage):
 
 @pytest.mark.parametrize("construction", CONSTRUCTIONS)
 def test_outputs_of_zero_and_nan_are_wrong(sample, construction):
-    model = memoriser(sample, construction)
+    model = build_memorizer(sample, construction)
     last = model.get_layer("last")
     before = last.get_weights()
     last.set_weights([0 * weight for weight in before])
@@ -107,7 +107,7 @@ def test_outputs_of_zero_and_nan_are_wrong(sample, construction):
         ([np.inf, np.inf, 0.0], False),
     ],
 )
-def test_one_output_must_be_ahead_of_all_others(outputs, correct):
+def test_label_output_must_exceed_all_others(outputs, correct):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(3, kernel_initializer="zeros")])
     model.layers[0].set_weights([np.zeros((1, 3)), np.array(outputs)])
     found = verify(model, np.arange(5.0)[:, None], np.zeros(5, int))
@@ -121,32 +121,32 @@ def test_a_single_class_of_nan():
     assert verify(model, np.ones((2, 1)), np.zeros(2, int)).correct == 0
 
 
-def test_the_first_wrong_rows_are_named_in_the_order_of_rows(sample):
-    model, (x, labels) = memoriser(sample, "hardt-ma"), sample
+def test_first_wrong_rows_in_order(sample):
+    model, (x, labels) = build_memorizer(sample, "hardt-ma"), sample
     assert verify(model, x, (labels + 1) % CLASSES, batch_size=5).wrong_rows == tuple(range(10))
 
 
 @pytest.mark.parametrize("construction", CONSTRUCTIONS)
-def test_other_activations_and_layers_are_not_taken_for_a_memoriser(sample, construction):
-    model = memoriser(sample, construction)
+def test_other_activations_and_layers_raise(sample, construction):
+    model = build_memorizer(sample, construction)
     model.get_layer("last_hidden").activation = keras.activations.softplus
     with pytest.raises(ValueError, match="activation 'softplus' in layer 'last_hidden'"):
         verify_exactly(model, *sample)
-    model = memoriser(sample, construction)
+    model = build_memorizer(sample, construction)
     longer = keras.Model(model.inputs, keras.layers.Dense(CLASSES, name="more")(model.outputs[0]))
-    with pytest.raises(ValueError, match="must be made by `memorize`"):
+    with pytest.raises(ValueError, match="must be built by `memorize`"):
         verify_exactly(longer, *sample)
 
 
 def test_another_activation_of_the_last_layer_is_applied(sample):
-    model = memoriser(sample, "lookup")
+    model = build_memorizer(sample, "lookup")
     last = model.get_layer("last")
     last.activation = keras.activations.linear
     # Without ReLU the outputs of distant classes are negative.
     assert verify_exactly(model, *sample).largest_error == verify(model, *sample).largest_error == CLASSES - 2
 
 
-def test_rows_that_the_models_dtype_cannot_hold(sample):
+def test_rows_outside_the_range_of_the_dtype_raise(sample):
     x, labels = sample
     model = memorize(x, labels, CLASSES, width=5, dtype="float32", check=())
     with pytest.raises(ValueError, match="must be finite in float32"):

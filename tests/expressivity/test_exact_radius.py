@@ -1,4 +1,4 @@
-"""Certified radii against rational arithmetic: never too large, and at most one float too small."""
+"""Tests of certified radii against rational arithmetic: never too large, and at most one float too small."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ LARGEST = float(np.finfo(np.float64).max)
 
 
 def below_by_one_float(radius, squared):
-    """The largest float that is not above the root of `squared`."""
+    """Return the largest float that is at most the root of `squared`."""
     if squared is None:
         return radius == math.inf
     above = math.nextafter(radius, math.inf)
@@ -38,7 +38,7 @@ def test_points_of_any_size(exponent):
     weights = residual_weights(model)
     for row, radius in zip(x, radii, strict=True):
         assert below_by_one_float(radius, squared_radius(weights, row))
-    # Powers of two change nothing else.
+    # Scaling by powers of two is exact.
     if exponent == 0:
         for power in (-900, 900):
             same = memorize(x * 2.0**power, labels, 3, width=4, check=())
@@ -46,13 +46,13 @@ def test_points_of_any_size(exponent):
 
 
 @pytest.mark.parametrize("construction", ["hardt-ma", "yun", "lookup", "bit-extraction"])
-def test_points_so_small_that_the_weights_overflow(construction):
+def test_overflow_of_weights_for_small_points_raises(construction):
     x, labels = sample(12, 3, 3)
     with pytest.raises(ValueError, match="`x` is too small"):
         memorize(x * 1e-315, labels, 3, construction=construction)
 
 
-# Seeds; rows, inputs, classes, width; the order; an offset; by how much pairs of rows differ; whether float32.
+# Seed; rows, inputs, classes, width; order; offset; distance of pairs of rows; True for float32.
 CASES = st.tuples(
     st.integers(0, 2**32 - 1),
     st.integers(1, 9),
@@ -88,14 +88,14 @@ def test_generated_samples_rows_and_dtypes(case):
         found = {name: getattr(weights, name) for name in names}
         narrow = {k: v.astype(np.float32).astype(np.float64) for k, v in found.items() if v is not None}
         weights = dataclasses.replace(weights, **narrow)
-    # Rows of the sample, and others near, far, and at zero, where many units fire.
+    # Rows of the sample, and others near them, far away, and at zero, where many units fire.
     rows = np.concatenate([x, 3 * x[:2], x[:1] + rng.standard_normal((1, d)) * 2.0**power, 0 * x[:1]])
     for row, radius in zip(rows, radii_of(weights, rows), strict=True):
         assert below_by_one_float(radius, squared_radius(weights, row))
 
 
 @pytest.mark.parametrize("damage", ["zero", "huge", "tiny", "mixed", "random", "equal"])
-def test_other_weights_than_a_memorisers(damage):
+def test_arbitrary_weights(damage):
     x, labels = sample(9, 2, 3)
     weights, rng = construct(x, labels, 3, 3, "norm", 0), np.random.default_rng(4)
     for name in ("projection", "U", "s", "V", "last_U", "last_s", "last_V"):
@@ -113,8 +113,8 @@ def test_other_weights_than_a_memorisers(damage):
             assert below_by_one_float(radius, squared_radius(broken, row)), name
 
 
-def test_nothing_is_lost_on_larger_samples():
-    """The float64 search does not miss the nearest unit: against all units' distances in float64."""
+def test_search_on_larger_samples():
+    """The search finds the nearest unit, compared with all distances in float64."""
     x, labels = sample(300, 6, 5, seed=3)
     weights = construct(x, labels, 5, 8, "norm", 0)
     radii = radii_of(weights, x[:40])
@@ -141,16 +141,16 @@ def test_nothing_is_lost_on_larger_samples():
         ([[1.0, np.inf]], "`x` must be finite"),
         ([[1.0]], "`x` must have rows of length 2"),
         ([1.0, 2.0], r"`x` must have shape \(n, d\)"),
-        ([["a", "b"]], "`x` must hold real numbers"),
+        ([["a", "b"]], "`x` must contain real numbers"),
     ],
 )
-def test_bad_points(x, message):
+def test_invalid_points_raise(x, message):
     weights = construct(*sample(5, 2, 2), 2, 2, "norm", 0)
     with pytest.raises(ValueError, match=message):
         radii_of(weights, x)
 
 
-def test_weights_that_are_not_finite():
+def test_nonfinite_weights_raise():
     x, labels = sample(5, 2, 2)
     model = memorize(x, labels, 2, width=2, check=())
     U, s, V = model.get_layer("blocks").get_weights()

@@ -1,4 +1,4 @@
-"""Radii of the constructions on a line against rational arithmetic, and their sizes at any scale of the points."""
+"""Tests of the radii of constructions on a line against rational arithmetic and at any scale of the points."""
 
 import math
 from fractions import Fraction
@@ -25,11 +25,11 @@ def constructed(construction, x, labels, classes):
 
 
 def answers(model, places, monkeypatch):
-    """The class with the largest exact output at places on the line; None where two are equal."""
+    """Return the class with the largest exact output at positions on the line, None for ties."""
     weights = exact_networks.weights_of(model)
     for place in places:
         with monkeypatch.context() as patched:
-            # The projection of the row 1 is the place.
+            # The projection of the row 1 is the position.
             patched.setattr(
                 exact_networks,
                 "weights_of",
@@ -74,7 +74,7 @@ def test_inside_the_radius_the_answer_stays(seed, n, d, classes, construction, o
 
 
 @pytest.mark.parametrize("construction", CONSTRUCTIONS)
-def test_little_is_lost_on_well_conditioned_points(construction):
+def test_radii_are_tight_on_well_conditioned_points(construction):
     rng = np.random.default_rng(1)
     x, labels = rng.standard_normal((40, 3)), rng.integers(0, 4, 40)
     found, model = constructed(construction, x, labels, 4)
@@ -83,7 +83,7 @@ def test_little_is_lost_on_well_conditioned_points(construction):
     with pytest.MonkeyPatch.context() as monkeypatch:
         for row, label, radius in zip(x, labels, found.radii, strict=True):
             t = float(row @ found.kernel + found.bias)
-            # A little further on one of the two sides the answer changes; the tables' thresholds are an eighth wide.
+            # Slightly beyond the radius the answer changes on one side. Thresholds of tables are an eighth wide.
             beyond = radius * norm * (1 + 1e-9) + (0 if construction == "yun" else 0.13)
             places = [Fraction(t + sign * beyond) for sign in (-1, 1)]
             lost += list(answers(model, places, monkeypatch)) == [label] * 2
@@ -106,7 +106,7 @@ def test_lower_bound_counts_labellings_and_patterns():
         for rows in (1, 7, 50, 333):
             for bits in (4, 53, 64):
                 numbers = lower_bound(rows, classes, bits)
-                # As many patterns as labellings, and not with a number less.
+                # There are enough patterns for all labellings, but not with one number less.
                 assert 2 ** (bits * numbers) >= classes**rows
                 assert numbers == 0 or 2 ** (bits * (numbers - 1)) < classes**rows
 
@@ -114,9 +114,9 @@ def test_lower_bound_counts_labellings_and_patterns():
 def test_the_bound_for_cifar_counts_all_patterns_of_a_float64():
     patterns = 2 ** (8 * np.float64().nbytes)
     assert patterns**2596 >= 10**50_000 > patterns**2595
-    # Without NaN and infinity, whose exponent is all ones, as many are needed.
+    # The bound is the same without NaN and infinity, whose exponents are all ones.
     assert (patterns - 2**53) ** 2596 >= 10**50_000 > (patterns - 2**53) ** 2595
-    # Every value of the mantissa with both signs and several exponents is a number of its own: 53 bits are too few.
+    # Mantissas with both signs and several exponents are distinct numbers, more than 53 bits represent.
     assert len({sign * 2.0**e * (1 + m / 4) for sign in (-1, 1) for e in range(-3, 5) for m in range(4)}) == 2**6
     assert lower_bound(50_000, 10) == 2596
 

@@ -1,4 +1,4 @@
-"""The smaller memorisers: every row, in float64 and in rational arithmetic, parameters counted, radii certified."""
+"""Tests of "lookup" and "bit-extraction": accuracy, rational arithmetic, parameter counts and radii."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ def test_every_row_through_the_saved_model(construction, tmp_path):
     assert report.parameters > report.lower_bound
 
 
-def test_parameters_fall_below_one_a_row_where_the_tables_take_two():
+def test_bit_extraction_stores_less_than_one_number_a_row():
     x, labels = sample(8000, 3, 10)
     packed, plain = (construct_lookup(x, labels, 10, packed, seed=0) for packed in (True, False))
     assert packed.parameters < packed.unshared
@@ -46,7 +46,7 @@ def test_parameters_fall_below_one_a_row_where_the_tables_take_two():
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("word_bits", [53, 2000])
-def test_in_rational_arithmetic_nothing_is_rounded(packed, word_bits):
+def test_rational_arithmetic_is_exact(packed, word_bits):
     x, labels = sample(150, 3, 10, seed=1)
     lookup = construct_lookup(x, labels, 10, packed, seed=0, word_bits=word_bits)
     for row, label in zip(x, labels, strict=True):
@@ -55,7 +55,7 @@ def test_in_rational_arithmetic_nothing_is_rounded(packed, word_bits):
         assert offset > 0
 
 
-def test_long_numbers_make_parameters_grow_as_the_square_root():
+def test_parameters_grow_as_the_square_root_with_long_numbers():
     counts = []
     for n in (400, 1600, 6400):
         x, labels = sample(n, 2, 10)
@@ -84,7 +84,7 @@ def test_any_sample(seed, n, d, classes, construction, exponent):
 
 
 @pytest.mark.parametrize("construction", CONSTRUCTIONS)
-def test_the_radius_is_certified_and_not_far_from_true(construction):
+def test_radius_is_certified_and_tight(construction):
     x, labels = sample(60, 4, 5, seed=3)
     lookup = construct_lookup(x, labels, 5, construction == "bit-extraction", seed=0)
     direction = lookup.kernel / np.linalg.norm(lookup.kernel)
@@ -93,7 +93,7 @@ def test_the_radius_is_certified_and_not_far_from_true(construction):
         for row, label, radius in zip(x, labels, radii, strict=True):
             if np.isfinite(radius):
                 assert evaluate_exactly(lookup, row + 0.999 * sign * radius * direction)[0] == label
-    # One of the two ways a little more than a cell further leads over the edge.
+    # Slightly more than a cell beyond the radius, the answer changes in one of the two directions.
     beyond = 0
     for row, label, radius in zip(x, labels, radii, strict=True):
         for sign in (-1, 1):
@@ -105,13 +105,13 @@ def test_the_radius_is_certified_and_not_far_from_true(construction):
     assert beyond >= len(x) - 2
 
 
-def test_thresholds_lie_in_the_middle_of_the_gaps():
+def test_thresholds_are_in_the_middle_of_the_gaps():
     x, labels = sample(400, 4, 5, seed=6)
     lookup = construct_lookup(x, labels, 5, packed=False, seed=0)
     t = x @ lookup.kernel
     order = np.argsort(t)
     t, names, margin = t[order], labels[order], lookup.margin[order]
-    # The points in front of and behind a change of the label, beside one that a neighbouring gap limits.
+    # Points before and after a change of the label, and neighboring gaps that limit them.
     changes = np.flatnonzero(names[1:] != names[:-1])
     gaps = t[changes + 1] - t[changes]
     reached = np.minimum(margin[changes], margin[changes + 1])
@@ -127,15 +127,15 @@ def test_thresholds_lie_in_the_middle_of_the_gaps():
         ({"construction": "best"}, "`construction` must be one of 'hardt-ma', 'yun', 'lookup', 'bit-extraction'"),
     ],
 )
-def test_bad_arguments(arguments, message):
+def test_invalid_arguments_raise(arguments, message):
     x, labels = sample(10, 2, 3)
     with pytest.raises(ValueError, match=message):
         memorize(x, labels, **{"construction": "lookup", **arguments})
 
 
-def test_rounding_is_noticed():
+def test_excessive_rounding_raises():
     x, labels = sample(2000, 2, 10)
-    with pytest.raises(ValueError, match=r"float64 is not enough for 2,000 rows|gives two of them the same"):
+    with pytest.raises(ValueError, match=r"float64 is not enough for 2,000 rows|to the same number"):
         memorize(x + 1e10, labels, construction="bit-extraction")
 
 

@@ -1,4 +1,4 @@
-"""Memorisers as Keras models: exact, saved, exported, trained on, taken apart; and `ResidualDenseStack`."""
+"""Tests of memorizers as Keras models and of `ResidualDenseStack`."""
 
 import dataclasses
 import re
@@ -50,7 +50,7 @@ def test_float32_is_close_to_float64(n, width, seed):
     assert error < 1e-5 / wide.report.smallest_margin
 
 
-def test_float64_is_chosen_where_the_margin_asks_for_it():
+def test_small_margins_select_float64():
     x, labels = sample(40, 6, 3)
     x[21] = x[2] * (1 + 1e-5)
     with pytest.warns(UserWarning, match="the model is float64"):
@@ -71,7 +71,7 @@ def test_saved_exported_and_read_by_predict(tmp_path):
     model.export(tmp_path / "saved", verbose=False)
     served = tf.saved_model.load(tmp_path / "saved")
     np.testing.assert_allclose(served.serve(tf.constant(x)), np.eye(4)[labels], atol=1e-6)
-    # Keras' own predict rounds float64 arrays to float32 on the way in.
+    # Keras' `predict` rounds float64 inputs to float32.
     rounded = keras.Model(model.inputs, model.outputs).predict(x, verbose=0)
     assert np.abs(rounded - np.eye(4)[labels]).max() > 1e-9
     np.testing.assert_allclose(model.predict(x, verbose=0), np.eye(4)[labels], atol=1e-9)
@@ -99,7 +99,7 @@ def test_it_is_differentiable_and_trainable():
     assert history[-1] < history[0]
 
 
-def test_one_block_taken_out():
+def test_single_blocks():
     x, labels = sample(60, 7, 3)
     model = memorize(x, labels, width=8)
     h = model.get_layer("projection")(x)
@@ -119,12 +119,12 @@ def test_one_block_taken_out():
 
 @pytest.mark.parametrize("lookahead", [1, 3, 7, 20])
 @pytest.mark.parametrize("shape", [(5, 6), (2, 3, 6)])
-def test_the_stack_is_a_chain_of_blocks_however_far_it_looks_ahead(lookahead, shape):
+def test_stack_is_a_chain_of_blocks_for_any_lookahead(lookahead, shape):
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal(shape).astype("float32")
     stack = ResidualDenseStack(7, 4, lookahead)
     stack.build(inputs.shape)
-    # Some blocks are silent and some fire.
+    # Some blocks fire and some do not.
     for weight, shift in ((stack.U, 0), (stack.V, 0), (stack.s, -1)):
         weight.assign(
             0.5 * rng.standard_normal(weight.shape) + shift * rng.integers(0, 9, (7, *[1] * (weight.ndim - 1)))
@@ -144,7 +144,7 @@ def test_the_stack_as_a_layer():
             ResidualDenseStack(**{"blocks": 2, "units": 2, argument: 0})
 
 
-def test_equal_rows_count_once_and_integer_points_are_taken_as_they_are():
+def test_equal_rows_count_once_and_integer_points_are_accepted():
     x = np.random.default_rng(0).integers(0, 256, (40, 9)).astype(np.uint8)
     labels = np.arange(40) % 5
     model = memorize(np.concatenate([x, x[:7]]), np.concatenate([labels, labels[:7]]), width=8)
@@ -171,15 +171,15 @@ def test_verify_finds_wrong_rows_in_batches_of_one_shape(batch_size, monkeypatch
     found = verify(model, x, labels, batch_size, lambda rows, total: done.append((rows, total)))
     assert (found.rows, found.correct, found.wrong_rows) == (50, 48, (3, 17))
     assert found.largest_error == pytest.approx(1)
-    # One shape, which is compiled once; a single batch is not compiled at all.
+    # All batches have one shape, compiled once. A single batch is not compiled.
     assert len(shapes) == (batch_size < 50)
     assert done[-1] == (50, 50)
 
 
-def test_a_network_that_is_wrong_is_not_returned(monkeypatch):
+def test_wrong_network_raises(monkeypatch):
     construct = module.construct
     monkeypatch.setattr(module, "construct", lambda *a: dataclasses.replace(construct(*a), V=-construct(*a).V))
-    with pytest.raises(ValueError, match="rows come out wrong, among them"):
+    with pytest.raises(ValueError, match="The network is wrong on .* rows, the first is"):
         memorize(*sample(50, 4, 3), width=8)
 
 
@@ -197,9 +197,9 @@ def test_progress_is_reported():
         ({"x": np.ones((0, 3)), "labels": []}, "must have shape (n, d), not empty. Received: shape (0, 3)"),
         ({"x": np.ones((4, 2, 2))}, "Flatten each point: x.reshape(len(x), -1)"),
         ({"x": np.array([[1.0], [np.nan], [2], [3]])}, "Received: NaN or infinite entries in row 1"),
-        ({"x": np.array([["a"], ["b"], ["c"], ["d"]])}, "must hold real numbers. Received: dtype <U1"),
+        ({"x": np.array([["a"], ["b"], ["c"], ["d"]])}, "must contain real numbers. Received: dtype <U1"),
         ({"labels": [0, 1, 0]}, "must have shape (4,), one for each row of x. Received: shape (3,)"),
-        ({"labels": [0.0, 1.0, 0.0, 1.0]}, "must hold integers"),
+        ({"labels": [0.0, 1.0, 0.0, 1.0]}, "must contain integers"),
         ({"labels": [0, -1, 0, 1]}, "must not be negative. Received: -1"),
         ({"classes": 1}, "must be an integer above the largest label, 1. Received: classes=1"),
         ({"width": 0}, "Argument `width` must be a positive integer. Received: width=0"),
@@ -208,7 +208,7 @@ def test_progress_is_reported():
         ({"check": "float64"}, "Argument `check` must be a tuple"),
         ({"seed": -1}, "Argument `seed` must be a non-negative integer"),
         ({"x": np.array([[1.0], [2], [1], [3]]), "labels": [0, 1, 1, 0]}, "rows 0 and 2 are equal, but their labels"),
-        ({"x": np.array([[1.0], [2], [2 + 1e-15], [3]]), "labels": [0, 1, 1, 0]}, "cannot tell apart"),
+        ({"x": np.array([[1.0], [2], [2 + 1e-15], [3]]), "labels": [0, 1, 1, 0]}, "cannot be separated in float64"),
         ({"order": "paper"}, "order='paper' needs rows of norm 1"),
         (
             {"x": np.array([[1.0, 0], [0, 1], [0.8, 0.6], [-1, 0]]), "order": "paper"},
@@ -216,7 +216,7 @@ def test_progress_is_reported():
         ),
     ],
 )
-def test_bad_input_is_one_clear_sentence(changes, message):
+def test_invalid_input_raises(changes, message):
     arguments = {"x": np.arange(1.0, 9).reshape(4, 2), "labels": [0, 1, 0, 1], "width": 2, **changes}
     with pytest.raises(ValueError, match=re.escape(message)):
         memorize(**arguments)

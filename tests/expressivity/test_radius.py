@@ -1,4 +1,4 @@
-"""Certified radii: inside the ball the network is affine and answers the same; the certificate is not idle."""
+"""Tests of certified radii: the network is affine in the ball, and the radius is tight."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_the_radius_is_where_the_first_activation_changes_or_the_answer_does():
         outputs = model(points)
     jacobians, outputs = tape.batch_jacobian(outputs, points).numpy(), outputs.numpy()
     run = tf.function(model)
-    # Somewhere on a larger sphere the network is no longer the affine function that it is at the centre.
+    # On a larger sphere the network differs somewhere from its affine function at the center.
     changed, rng = np.zeros(len(x), bool), np.random.default_rng(2)
     for _ in range(300):
         step = rng.standard_normal(x.shape)
@@ -50,7 +50,7 @@ def test_the_radius_is_where_the_first_activation_changes_or_the_answer_does():
     assert changed.mean() > 0.9
 
 
-def test_other_constructions_are_refused():
+def test_other_constructions_raise():
     x, labels = sample(20, 3, 3)
     with pytest.raises(ValueError, match="must be of construction='hardt-ma'"):
         certified_radii(memorize(x, labels, construction="yun"), x)

@@ -1,4 +1,4 @@
-"""Rational arithmetic through the saved model: every construction, and a model whose weights were damaged."""
+"""Tests of rational arithmetic on saved models of every construction, and on a model with damaged weights."""
 
 from fractions import Fraction
 
@@ -33,7 +33,7 @@ def test_every_row_of_the_saved_model(construction, tmp_path):
 
 def test_the_residual_network_in_fractions_equals_plain_loops():
     x, labels = sample(9, 2, 3)
-    # Far from the others, so that a bias is needed; and one point that is not of the sample.
+    # A distant point, which requires a bias, and one outside the sample.
     x[0] = 0
     model = memorize(x, labels, 3, width=4)
     (A, *b), (U, s, V) = ([np.asarray(w) for w in model.get_layer(name).weights] for name in ("projection", "blocks"))
@@ -65,7 +65,7 @@ def test_the_residual_network_in_fractions_equals_plain_loops():
     assert verify_exactly(model, x, labels).largest_error == float(largest)
 
 
-def test_other_models_are_refused():
+def test_other_models_raise():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
-    with pytest.raises(ValueError, match="must be made by `memorize`"):
+    with pytest.raises(ValueError, match="must be built by `memorize`"):
         verify_exactly(model, np.eye(2), np.array([0, 1]))

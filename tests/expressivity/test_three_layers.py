@@ -1,4 +1,4 @@
-"""Yun, Sra & Jadbabaie's three layers: every point, the widths of the theorem, rounding, radii."""
+"""Tests of the three layers of Yun, Sra & Jadbabaie: accuracy, widths, rounding and radii."""
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ def sample(n, d, classes, seed=0):
 
 
 def in_plain_loops(network, row):
-    """The network as a student would write it: unit by unit, each hard-tanh as two ReLUs."""
+    """Evaluate the network unit by unit, with each hard-tanh as two ReLUs."""
 
     def hard_tanh(z):
         return max(z + 1, 0.0) - max(z - 1, 0.0) - 1
@@ -45,7 +45,7 @@ def test_the_sum_of_the_second_layer_is_the_label(n, classes):
         assert float(evaluate_three_layers_exactly(network, row)) == pytest.approx(label, abs=1e-10)
 
 
-def test_widths_and_parameters_are_the_theorems(tmp_path):
+def test_widths_and_parameters_of_the_theorem(tmp_path):
     x, labels = sample(4000, 8, 10)
     model = memorize(x, labels, construction="yun")
     widths = [model.get_layer(name).units for name in ("first", "second")]
@@ -79,7 +79,7 @@ def test_points_of_any_size():
         assert verify(memorize(size * x, labels, 4, construction="yun"), size * x, labels).correct == 30
 
 
-def test_the_radius_is_certified_and_not_far_from_true():
+def test_radius_is_certified_and_tight():
     x, labels = sample(40, 4, 5, seed=3)
     network = construct_three_layers(x, labels, 5, seed=0)
     norm = np.linalg.norm(network.kernel)
@@ -89,15 +89,15 @@ def test_the_radius_is_certified_and_not_far_from_true():
             step = sign * radius * network.kernel / norm
             assert round(in_plain_loops(network, row + 0.999 * step)) == label
             beyond.append(round(in_plain_loops(network, row + 1.01 * step)) != label)
-        # The highest and the lowest label saturate on one side.
+        # The highest and lowest labels saturate on one side.
         assert any(beyond)
 
 
-def test_rounding_is_noticed():
+def test_excessive_rounding_raises():
     x, labels = sample(300, 2, 10)
     network = construct_three_layers(x, labels, 10, seed=0)
     assert 0 < network.rounding < 1e-3
-    with pytest.raises(ValueError, match="Rounding may move a value by"):
+    with pytest.raises(ValueError, match="float64 is not enough for .* in two layers"):
         construct_three_layers(x, labels, 10**16, seed=0)
-    with pytest.raises(ValueError, match=r"Rounding may move|gives two of them the same"):
+    with pytest.raises(ValueError, match=r"float64 is not enough|to the same number"):
         memorize(x + 1e11, labels, construction="yun")

@@ -1,4 +1,4 @@
-"""Which blocks are found, what can be named, and what is refused."""
+"""Tests of the detection and naming of blocks."""
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ def names(model, blocks=None):
 
 
 def residual():
-    """x + f(x) in its three spellings, one layer called twice, and a head."""
+    """Build a model with x + f(x) in three notations, a shared layer, and a head."""
     inputs = keras.Input((4,), name="vectors")
     hidden = inputs + keras.layers.Dense(4, "tanh", name="branch")(inputs)
     hidden = keras.layers.Add(name="sum")([keras.layers.Dense(4, name="second")(hidden), hidden])
@@ -31,7 +31,7 @@ def test_blocks_are_found():
     assert names(model) == [model.layers[0].name, "unit"]
     assert names(preresnet((8, 8, 3), depth=8)) == [f"stage{stage}_block1" for stage in (1, 2, 3)]
     assert names(layers_of_a_transformer()) == ["attended", "transformed"]
-    # The branch of the second sum goes around the first: no block of its own.
+    # The branch of the second sum bypasses the first, so the second sum is not a block.
     inputs = keras.Input((4,))
     first = keras.layers.Add(name="first")([inputs, keras.layers.Dense(4)(inputs)])
     second = keras.layers.Add(name="second")(
@@ -42,8 +42,8 @@ def test_blocks_are_found():
 
 def layers_of_a_transformer():
     inputs = keras.Input((5, 4))
-    normalised = keras.layers.LayerNormalization()(inputs)
-    hidden = keras.layers.Add(name="attended")([inputs, keras.layers.MultiHeadAttention(2, 2)(normalised, normalised)])
+    normalized = keras.layers.LayerNormalization()(inputs)
+    hidden = keras.layers.Add(name="attended")([inputs, keras.layers.MultiHeadAttention(2, 2)(normalized, normalized)])
     branch = keras.layers.Dense(4)(keras.layers.Dense(8, "gelu")(keras.layers.LayerNormalization()(hidden)))
     return keras.Model(inputs, keras.layers.Add(name="transformed")([hidden, branch]))
 
@@ -84,7 +84,7 @@ def test_blocks_are_named():
         ([3], r"layer names or pairs of names \(from, to\). Received: 3"),
     ],
 )
-def test_blocks_that_are_none(blocks, message):
+def test_invalid_blocks_raise(blocks, message):
     with pytest.raises(ValueError, match=message):
         find_blocks(residual(), blocks)
 
@@ -96,7 +96,7 @@ def body():
     return keras.Model(inputs, hidden, name="body")
 
 
-def test_blocks_inside_of_nested_models():
+def test_blocks_in_nested_models():
     keras.utils.set_random_seed(0)
     inner = body()
     inputs = keras.Input((4, 4, 2), name="images")
@@ -107,7 +107,7 @@ def test_blocks_inside_of_nested_models():
     found, alone = block_distances(model, images), block_distances(inner, 2 * images)
     np.testing.assert_allclose(found["outer/body/one"], alone["one"], rtol=1e-5)
     np.testing.assert_allclose(found["outer/body/two"], alone["two"], rtol=1e-5)
-    # By whole names and by those that no other layer has; nested models, too.
+    # By full names and by unique short names, including nested models.
     assert names(model, ["one", "outer/body/one", "conv", "body", "outer"]) == [
         *("one", "outer/body/one", "conv", "body", "outer")
     ]
@@ -117,7 +117,7 @@ def test_blocks_inside_of_nested_models():
     assert names(model, [("two", "flat")]) == ["two to flat"]
 
 
-def test_nested_models_that_stay_closed():
+def test_nested_models_that_are_not_searched():
     tower, x = body(), keras.Input((4, 4, 2))
     twice = keras.Model(x, layers.ResidualConv2D(2, name="last")(tower(tower(x))))
     assert names(twice) == ["last"]
@@ -141,7 +141,7 @@ class Subclassed(keras.Model):
         return self.dense(inputs)
 
 
-def test_models_that_have_no_blocks():
+def test_models_without_blocks_raise():
     plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="only")])
     with pytest.raises(ValueError, match="no residual layers of this package and no sums.*Its layers: only"):
         find_blocks(plain)
@@ -151,19 +151,19 @@ def test_models_that_have_no_blocks():
     model(np.ones((1, 4)))
     with pytest.raises(ValueError, match="must be a built functional or Sequential"):
         find_blocks(model)
-    # The whole of it can be differentiated all the same.
+    # The whole model can still be differentiated.
     matrix = jacobian(model, np.ones((1, 4), "float32")) @ np.eye(4)
     np.testing.assert_allclose(matrix, np.transpose(model.dense.kernel), atol=1e-6)
 
 
-def test_inputs_that_cannot_be_differentiated():
+def test_integer_and_several_inputs_raise():
     pixels = keras.Input((4, 4, 3), dtype="uint8", name="pixels")
-    hidden = layers.PerImageStandardization(name="standardised")(pixels)
+    hidden = layers.PerImageStandardization(name="standardized")(pixels)
     model = keras.Model(pixels, layers.ResidualConv2D(3, name="block")(hidden))
     images = np.random.default_rng(0).integers(0, 255, (1, 4, 4, 3)).astype("uint8")
     with pytest.raises(ValueError, match=r"of a floating-point dtype. Received: uint8. Name a block that starts after"):
         jacobian(model, images)
-    # Blocks behind the pixels are measured; what there is not is left out.
+    # Blocks after the pixels are measured, without an end-to-end Jacobian.
     assert measure(model, images).end_to_end is None
     assert block_distances(model, images)["block"][0] < 0.1
     two = [keras.Input((2,)), keras.Input((2,))]

@@ -1,4 +1,4 @@
-"""Convolutions as linear maps, against Keras' own convolution and dense matrices; kernels that are isometries."""
+"""Tests of convolutions as linear maps against Keras and dense matrices, and of isometric kernels."""
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ def random_kernel(*shape, seed=0):
 
 
 def circular(kernel, size, strides):
-    """The matrix of a strided circular convolution, entry by entry."""
+    """Return the matrix of a strided circular convolution, entry by entry."""
     (rows, cols), (down, right) = size, strides
     inputs, outputs = kernel.shape[2:]
     matrix = np.zeros((rows // down, cols // right, outputs, rows, cols, inputs))
@@ -41,19 +41,19 @@ def circular(kernel, size, strides):
 
 @settings(max_examples=40)
 @given(SIDES, SIDES, st.tuples(st.integers(1, 3), st.integers(1, 3)), STRIDES, st.integers(0, 99))
-def test_periodic_singular_values_are_those_of_the_circular_matrix(rows, cols, blocks, strides, seed):
+def test_periodic_singular_values_against_the_circular_matrix(rows, cols, blocks, strides, seed):
     size = blocks[0] * strides[0], blocks[1] * strides[1]
     kernel = random_kernel(rows, cols, 2, 3, seed=seed)
     operator = ConvolutionOperator(kernel, size, strides, "periodic")
     expected = np.linalg.svd(circular(kernel, size, strides), compute_uv=False)
     np.testing.assert_allclose(singular_values(operator), expected, atol=1e-10)
-    # Shifts of the image, which the operator centres and the matrix does not, change no singular value.
+    # The operator centers the kernel and the matrix does not. Shifts do not change singular values.
     np.testing.assert_allclose(np.linalg.svd(operator.to_dense(), compute_uv=False), expected, atol=1e-10)
 
 
 @settings(max_examples=20)
 @given(SIDES, SIDES, SIZES, st.integers(1, 3), st.sampled_from(["same", "valid"]))
-def test_zero_padding_is_that_of_keras(rows, cols, size, stride, padding):
+def test_zero_padding_agrees_with_keras(rows, cols, size, stride, padding):
     if padding == "valid" and (rows > size[0] or cols > size[1]):
         return
     kernel = random_kernel(rows, cols, 2, 3)
@@ -66,7 +66,7 @@ def test_zero_padding_is_that_of_keras(rows, cols, size, stride, padding):
     np.testing.assert_allclose(singular_values(operator), np.linalg.svd(dense, compute_uv=False), atol=1e-10)
 
 
-def test_what_cannot_be_computed_is_refused():
+def test_invalid_arguments_raise():
     kernel = random_kernel(3, 3, 2, 2)
     for arguments, message in (
         ((kernel[0], (4, 4)), r"`kernel` must have shape \(rows, cols, input channels"),
@@ -81,7 +81,7 @@ def test_what_cannot_be_computed_is_refused():
         singular_values(ConvolutionOperator(kernel, (64, 64)))
 
 
-def test_a_large_convolution_by_products_alone():
+def test_large_convolution_from_products():
     kernel = random_kernel(3, 3, 4, 4)
     periodic = ConvolutionOperator(kernel, (16, 16), padding="periodic")
     exact = singular_values(periodic)
@@ -94,7 +94,7 @@ def test_a_large_convolution_by_products_alone():
     assert abs(mean.value - np.mean(exact**2)) < 5 * mean.standard_error
     step = density.grid[1] - density.grid[0]
     assert density.density.sum() * step == pytest.approx(1, abs=1e-3)
-    # Every singular value of a wide map counts, but not the zeros of the directions left over.
+    # The min(rows, columns) singular values of a wide map count, not the zeros of the remaining directions.
     wide = np.diag([3.0, 2.0, 1.0]) @ np.eye(3, 5)
     np.testing.assert_allclose(extreme_singular_values(wide, 2).smallest, [1, 2])
     with pytest.raises(ValueError, match="`k` must be between 1 and 3"):

@@ -1,4 +1,4 @@
-"""Jacobians of blocks and models against dense ones by automatic differentiation, and against closed forms."""
+"""Tests of Jacobians of blocks and models against dense automatic differentiation and closed forms."""
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ rng = np.random.default_rng(0)
 
 
 def dense_by_tape(function, point):
-    """(output entries, input entries), by TensorFlow's own Jacobian."""
+    """Return the matrix (output entries, input entries) from TensorFlow's Jacobian."""
     point = tf.constant(point)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(point)
@@ -28,7 +28,7 @@ def dense_by_tape(function, point):
 
 @pytest.fixture(scope="module")
 def network():
-    """A small network whose blocks change the shape, with branches as large as after training; and two images."""
+    """Build a small network whose blocks change the shape, with large branches, and two images."""
     model = identity_resnet((6, 6, 3), blocks=1, widths=(3, 5), stem=3)
     draw = np.random.default_rng(1)
     for variable in model.trainable_variables:
@@ -37,7 +37,7 @@ def network():
 
 
 def features(model, name, images):
-    """What a layer returns."""
+    """Call a layer."""
     return np.array(keras.Model(model.inputs[0], model.get_layer(name).output)(images))
 
 
@@ -72,8 +72,8 @@ def test_blocks_against_dense_jacobians(network):
 
 
 @pytest.mark.parametrize(("side", "strides"), [(12, 1), (24, 2)])
-def test_the_large_ones_by_lanczos(side, strides):
-    # At least 12 x 12 x 2 = 288 entries on both sides: more than are decomposed as a whole.
+def test_large_blocks_by_lanczos(side, strides):
+    # At least 12 x 12 x 2 = 288 entries on both sides, too many for a dense decomposition.
     inputs = keras.Input((side, side, 2))
     layer = ResidualConv2D(2, strides=strides, kernel_initializer="he_normal", name="block")
     model = keras.Model(inputs, layer(inputs))
@@ -86,7 +86,7 @@ def test_the_large_ones_by_lanczos(side, strides):
     difference = matrix - identity
     assert block.distance[0] == pytest.approx(np.linalg.norm(difference, 2), rel=1e-3)
     assert block.largest[0] == pytest.approx(values[0], rel=1e-3)
-    # What the tolerance bounds is the error of the squares, next to the largest of them.
+    # The tolerance bounds the error of the squares, relative to the largest one.
     assert abs(block.smallest[0] ** 2 - values[-1] ** 2) < 1e-4 * values[0] ** 2
     relative = np.linalg.norm(difference) / np.linalg.norm(identity)
     assert block.relative[0] == pytest.approx(relative, rel=0.05)
@@ -99,7 +99,7 @@ def test_products_from_both_sides(network):
     matrix = operator @ np.eye(216, dtype="float32")
     np.testing.assert_allclose(operator.rmatmat(np.eye(90, dtype="float32")), matrix.T, atol=1e-6)
     np.testing.assert_allclose(operator @ np.ones(216), matrix.sum(axis=1), atol=1e-5)
-    # Examples do not meet.
+    # Examples are independent.
     assert np.abs(matrix[:45, 108:]).max() == 0
     point = features(model, "stem", images[:1])
     blocks = [model.get_layer(name) for name in ("stage1_block1", "stage2_block1")]
@@ -136,20 +136,20 @@ def test_delta_orthogonal_networks_are_isometries():
         assert block.largest[0] == pytest.approx(1, abs=1e-5)
         assert block.smallest[0] == pytest.approx(1, abs=1e-5)
     np.testing.assert_allclose(measured.end_to_end, 1, atol=1e-5)
-    # Not so the usual orthogonal matrices on the reshaped kernels.
+    # Orthogonal matrices on reshaped kernels are not isometries.
     model.get_layer("conv0").kernel.assign(keras.initializers.Orthogonal(seed=0)((3, 3, 3, 3)))
     assert (
         measure(model, np.zeros((1, 5, 6, 3)), ["conv0"], end_to_end=False).summary()["smallest_singular_value"] < 0.9
     )
 
 
-def test_fixups_blocks_start_as_the_identity():
+def test_fixup_blocks_start_as_the_identity():
     model = identity_resnet((32, 32, 3), blocks=1, widths=(4, 6), stem=4, initializer="fixup")
     distances = block_distances(model, rng.normal(size=(1, 32, 32, 3)))
     assert [float(each[0]) for each in distances.values()] == [0, 0]
 
 
-def test_batch_normalisation_with_the_statistics_of_the_batch():
+def test_batch_normalization_in_training_mode():
     inputs = keras.Input((3, 3, 2))
     model = keras.Model(inputs, ResidualConv2D(2, norm="batch", kernel_initializer="he_normal", name="block")(inputs))
     images = (1 + 5 * rng.normal(size=(4, 3, 3, 2))).astype("float32")
@@ -161,14 +161,14 @@ def test_batch_normalisation_with_the_statistics_of_the_batch():
     assert measured.blocks["block"].distance.shape == (1,)
     assert measured.blocks["block"].distance[0] == pytest.approx(np.linalg.norm(matrix - np.eye(72), 2), rel=1e-3)
     assert measured.end_to_end.shape == (1, 72)
-    # Nothing of the model has changed, and examples meet: the matrix is not that of inference.
+    # The model has not changed, and examples are coupled, unlike in inference.
     measure(model, images, training=True)
     for variable, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(variable, value)
     assert abs(measure(model, images).blocks["block"].distance[0] - measured.blocks["block"].distance[0]) > 0.1
 
 
-def test_shapes_without_an_identity_are_not_a_number():
+def test_shapes_without_an_identity_give_nan():
     model = plain(4, 1)
     wide = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="wide")])
     block = measure(wide, np.ones((1, 4)), ["wide"]).blocks["wide"]
@@ -176,7 +176,7 @@ def test_shapes_without_an_identity_are_not_a_number():
     assert block.largest[0] == pytest.approx(np.linalg.norm(wide.get_layer("wide").kernel, 2), rel=1e-5)
     assert "mean_distance" not in measure(wide, np.ones((1, 4)), ["wide"]).summary()
     assert np.isfinite(block_distances(model, np.ones((1, 4)), ["unit1"])["unit1"]).all()
-    # Any block that halves images: pooling and zero channels stand for the identity.
+    # For a block that halves images the identity is pooling and zero channels.
     pool = keras.Sequential([keras.Input((4, 4, 2)), PadShortcut2D(4, 2, name="pool")])
     assert block_distances(pool, np.ones((1, 4, 4, 2)), ["pool"])["pool"] == [0]
     own = keras.Input((4, 4, 2))

@@ -1,4 +1,4 @@
-"""The same distances, singular values and callbacks under KERAS_BACKEND=jax."""
+"""Tests of distances, singular values and callbacks with KERAS_BACKEND=jax."""
 
 import importlib.util
 import json
@@ -14,7 +14,7 @@ from tests.support import isometry_cases
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
-def test_jax_gives_what_tensorflow_gives():
+def test_jax_agrees_with_tensorflow():
     ours = isometry_cases.numbers()
     env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "tests.support.isometry_cases"]

@@ -1,4 +1,4 @@
-"""Blocks with Keras masks against finite differences of the whole model, in which Keras hands the masks on."""
+"""Tests of blocks with Keras masks against finite differences of the whole model."""
 
 import importlib.util
 import os
@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.support import mask_cases
 
-# Cases that run on JAX; all with --more-faults.
+# Cases that run on JAX. With --more-faults all of them do.
 SOME = ["masked SimpleRNN by name", "attention with two attached masks"]
 
 

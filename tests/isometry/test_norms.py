@@ -18,7 +18,7 @@ rng = np.random.default_rng(2)
 
 
 def dense_matrix(kernel, size, strides):
-    """The matrix of a convolution, column by column from unit images."""
+    """Return the matrix of a convolution, column by column from unit images."""
     channels = kernel.shape[2]
     units = np.eye(size[0] * size[1] * channels).reshape(-1, *size, channels).astype("float32")
     outputs = keras.ops.conv(units, kernel, strides=strides, padding="same", data_format="channels_last")
@@ -27,7 +27,7 @@ def dense_matrix(kernel, size, strides):
 
 @settings(max_examples=12)
 @given(st.integers(1, 5), st.integers(2, 5), st.integers(1, 3), st.sampled_from([1, 2, 3]))
-def test_spectral_norm_is_the_largest_singular_value_of_the_map(rows, cols, strides, k):
+def test_spectral_norm_is_the_largest_singular_value(rows, cols, strides, k):
     kernel = rng.normal(size=(k, k, 2, 3)).astype("float32")
     exact = np.linalg.norm(dense_matrix(kernel, (rows, cols), strides), 2)
     assert spectral_norm(ConvolutionOperator(kernel, (rows, cols), strides)) == pytest.approx(exact, rel=1e-3)
@@ -36,13 +36,13 @@ def test_spectral_norm_is_the_largest_singular_value_of_the_map(rows, cols, stri
 @pytest.mark.parametrize("padding", ["valid", "periodic"])
 def test_spectral_norm_with_other_padding(padding):
     kernel = rng.normal(size=(2, 3, 2, 3))
-    # With stride (2, 3) and "valid" the last row and column meet no window.
+    # With stride (2, 3) and "valid" no window covers the last row and column.
     convolution = ConvolutionOperator(kernel, (6, 9) if padding == "periodic" else (7, 8), (2, 3), padding)
     exact = np.linalg.norm(convolution.to_dense(), 2)
     assert spectral_norm(convolution, tolerance=1e-6) == pytest.approx(exact, rel=1e-5)
 
 
-def test_the_tolerance_is_kept_where_singular_values_are_close():
+def test_tolerance_with_close_singular_values():
     # Twenty steps of the power method are up to 4 % low on such kernels.
     for seed in range(4):
         kernel = np.random.default_rng(seed).normal(size=(3, 3, 8, 8)).astype("float32")
@@ -74,7 +74,7 @@ def test_block_norms_of_a_model():
     assert norms["one"]["spectral"] == pytest.approx(exact, rel=1e-3)
 
 
-def test_a_convolution_needs_a_size():
+def test_convolution_without_size_raises():
     with pytest.raises(ValueError, match=r"shape \(3, 3, 2, 2\). Pass .* as ConvolutionOperator\(kernel, size\)"):
         spectral_norm(np.ones((3, 3, 2, 2)))
 
@@ -88,7 +88,7 @@ class OfItsOwn(keras.Model):
         return self.block(inputs)
 
 
-def test_blocks_of_nested_models_and_of_images_of_unknown_size():
+def test_nested_models_and_unknown_image_sizes():
     keras.utils.set_random_seed(0)
     body = keras.Sequential([keras.Input((6, 6, 2)), ResidualConv2D(4, strides=2, name="block")], name="body")
     model = keras.Sequential([keras.Input((6, 6, 2)), body, ResidualConv2D(4, name="block")])

@@ -30,7 +30,7 @@ def network():
 
 
 def steps(model, optimizer, first, count):
-    """Steps along gradients that depend on the variable's path and the step alone."""
+    """Apply gradients that depend only on the variable's path and the step."""
     for step in range(first, first + count):
         gradients = []
         for variable in model.trainable_variables:
@@ -44,7 +44,7 @@ def values(model):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_old_variables_go_on_as_if_nothing_had_happened(name):
+def test_old_variables_continue_unchanged(name):
     keras.utils.set_random_seed(0)
     model = network()
     optimizer = OPTIMIZERS[name]()
@@ -79,9 +79,21 @@ def test_slots_of_new_variables_start_at_zero():
     steps(model, model.optimizer, 0, 2)
     deeper = deepen(model, "hidden", optimizer=model.optimizer)
     slots = [variable for variable in deeper.optimizer.variables if "_deeper1_" in variable.path]
-    # Two for each of U, s and V.
+    # Two slots for each of U, s and V.
     assert len(slots) == 6
     assert not any(np.any(slot) for slot in slots)
+
+
+def test_first_steps_of_adam_for_new_variables():
+    optimizer, variable = keras.optimizers.Adam(1.0), keras.Variable(np.zeros(()))
+    optimizer.build([variable])
+    optimizer.iterations.assign(100_000)
+    values = [0.0]
+    for _ in range(40):
+        optimizer.apply([ops.ones(())])
+        values.append(float(variable))
+    lengths = -np.diff(values)
+    assert (round(lengths[0], 1), round(lengths.max(), 1), lengths.argmax() + 1) == (3.2, 6.6, 12)
 
 
 def test_averages_of_new_weights_start_at_the_weights():
@@ -96,7 +108,7 @@ def test_averages_of_new_weights_start_at_the_weights():
     np.testing.assert_array_equal(block.U, start)
 
 
-def test_weight_decay_spares_the_same_variables():
+def test_weight_decay_exclusions_are_kept():
     model = network()
     optimizer = keras.optimizers.SGD(0.1, weight_decay=0.1)
     optimizer.exclude_from_weight_decay([model.get_layer("head").kernel], ["bias"])
@@ -110,7 +122,7 @@ def test_weight_decay_spares_the_same_variables():
 
 
 def test_compiled_as_before():
-    """`fit` goes on with the loss, metrics and optimizer; what was frozen stays frozen and the block alone learns."""
+    """Loss, metrics and optimizer are kept, frozen layers stay frozen, and only the block is trained."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(16, 3)).astype("float32"), rng.integers(0, 2, 16)
 
@@ -133,13 +145,13 @@ def test_compiled_as_before():
     assert int(deeper.optimizer.iterations) == 7
     assert not np.array_equal(values(deeper)["hidden_deeper1/U"], before["hidden_deeper1/U"])
     assert model.evaluate(x, y, verbose=0) == expected
-    # A new optimizer of the same settings where none is carried.
+    # Without `optimizer` the copy has a new optimizer with the same settings.
     again = deepen(model, "hidden")
     assert type(again.optimizer) is type(model.optimizer)
     assert int(again.optimizer.iterations) == 0
 
 
-def test_an_optimizer_of_another_model_is_refused():
+def test_optimizer_of_another_model_raises():
     model, other = network(), network()
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
     optimizer.build(other.trainable_variables)
@@ -147,7 +159,7 @@ def test_an_optimizer_of_another_model_is_refused():
         deepen(model, "hidden", optimizer=optimizer)
 
 
-def test_state_of_an_unknown_kind_is_refused():
+def test_unknown_optimizer_state_raises():
     class Remembering(keras.optimizers.SGD):
         def build(self, variables):
             super().build(variables)
@@ -162,7 +174,7 @@ def test_state_of_an_unknown_kind_is_refused():
         deepen(model, "hidden", optimizer=optimizer)
 
 
-def test_several_optimizers_in_one_are_refused():
+def test_multi_optimizer_raises():
     model = network()
     choices = keras.optimizers.OptimizerMap(keras.optimizers.Adam(0.1), {".*bias": keras.optimizers.SGD(0.1)})
     optimizer = keras.optimizers.MultiOptimizer(choices)
@@ -171,7 +183,7 @@ def test_several_optimizers_in_one_are_refused():
         deepen(model, "hidden", optimizer=optimizer)
 
 
-def test_two_layers_that_share_a_variable_are_refused():
+def test_shared_variables_raise():
     class Tied(layers.Layer):
         def __init__(self, source=None, **kwargs):
             super().__init__(**kwargs)

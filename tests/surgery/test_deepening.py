@@ -18,12 +18,12 @@ def weights_by_path(model):
 
 
 def inserted(model):
-    """The blocks at any depth."""
+    """Return the inserted blocks at any depth."""
     return [layer for layer in model._flatten_layers() if "_deeper" in layer.name]
 
 
 def gradient_steps(model, x, steps=2, rate=1e-2):
-    """Plain gradient descent on the sum of the squared outputs, in this test's own code."""
+    """Run plain gradient descent on the sum of the squared outputs, independently of the package."""
     import tensorflow as tf
 
     for _ in range(steps):
@@ -37,7 +37,7 @@ def gradient_steps(model, x, steps=2, rate=1e-2):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_deeper_model_computes_the_same_and_learns(name):
+def test_outputs_are_equal_and_blocks_train(name):
     keras.utils.set_random_seed(0)
     model, after, block = CASES[name]()
     x, old = inputs_for(model), weights_by_path(model)
@@ -58,15 +58,15 @@ def test_the_deeper_model_computes_the_same_and_learns(name):
     start = [arrays(each.trainable_weights) for each in blocks]
     gradient_steps(deeper, x)
     for each, values in zip(blocks, start, strict=True):
-        # All weights of a block move within two steps: the zero kernels in the first one, the others in the second.
+        # The zero kernels change in the first step, all other weights of a block in the second.
         for weight, value in zip(each.trainable_weights, values, strict=True):
             if "bias" not in weight.path:
                 assert not np.array_equal(ops.convert_to_numpy(weight), value), weight.path
-    # And the model that it was made from does not.
+    # The original model does not change.
     assert all(np.array_equal(a, b) for a, b in zip(before, arrays(model(x)), strict=True))
 
 
-def test_blocks_are_where_they_were_asked_for():
+def test_positions_of_blocks():
     model, _, _ = sequential()
     deeper = deepen(model, "hidden", count=2)
     names = [layer.name for layer in deeper.layers]
@@ -103,7 +103,7 @@ def test_shared_layers_are_followed_by_one_block():
     assert len(deeper.trainable_weights) == len(model.trainable_weights) + 3
     for variable in deeper.trainable_variables:
         variable.assign(0.1 * np.random.default_rng(0).normal(size=variable.shape))
-    # The tower with its block, by hand: both inputs through the same function.
+    # Both inputs pass through the tower and its block.
     x = inputs_for(model)
     tower = deeper.get_layer("tower")
     features, block = tower.layers
@@ -113,7 +113,7 @@ def test_shared_layers_are_followed_by_one_block():
     np.testing.assert_allclose(deeper(x), expected, rtol=1e-5)
 
 
-def test_a_transformer_block_gets_zeros_where_llama_pro_puts_them():
+def test_transformer_block_is_zeroed_as_in_llama_pro():
     model, after, _ = CASES["transformer"]()
     deeper = deepen(model, after, TransformerBlock(heads=2, width=12))
     for block in inserted(deeper):
@@ -127,7 +127,7 @@ def test_a_transformer_block_gets_zeros_where_llama_pro_puts_them():
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_the_last_kernel_is_zeroed_whatever_the_order_of_the_weights(reverse):
+def test_last_kernel_is_zeroed_for_any_order_of_weights(reverse):
     deeper = deepen(sequential()[0], "hidden", TwoLayerBlock(reverse=reverse))
     block = deeper.get_layer("hidden_deeper1")
     assert [bool(np.any(weight)) for weight in (block.gain, block.first, block.second)] == [True, True, False]
@@ -148,12 +148,12 @@ def test_the_last_kernel_is_zeroed_whatever_the_order_of_the_weights(reverse):
         (lambda: 3, "must return a keras.layers.Layer. Received: 3"),
     ],
 )
-def test_blocks_that_cannot_learn_or_do_not_fit_are_refused(block, message):
+def test_blocks_that_cannot_be_trained_or_do_not_fit_raise(block, message):
     with pytest.raises(ValueError, match=message):
         deepen(sequential()[0], "hidden", block)
 
 
-def test_a_block_that_nothing_leads_from_is_refused():
+def test_block_without_a_differentiable_path_raises():
     inputs = keras.Input((4,))
     x = layers.Dense(4, name="dense")(inputs)
     model = keras.Model(inputs, layers.Dense(2)(ops.stop_gradient(x)))
@@ -161,7 +161,7 @@ def test_a_block_that_nothing_leads_from_is_refused():
         deepen(model, "dense")
 
 
-def test_saturated_outputs_are_looked_at_on_the_callers_data():
+def test_saturated_outputs_are_checked_on_given_data():
     model = keras.Sequential([keras.Input((4,)), layers.Dense(4, name="dense"), layers.Dense(1, "sigmoid")])
     for layer in model.layers:
         layer.kernel.assign(np.full(layer.kernel.shape, 1e4))
@@ -188,7 +188,7 @@ def test_wrong_arguments(arguments, message):
         deepen(sequential()[0], **arguments)
 
 
-def test_models_that_cannot_be_copied_are_refused():
+def test_models_that_cannot_be_copied_raise():
     class Subclassed(keras.Model):
         def call(self, inputs):
             return inputs
@@ -208,7 +208,7 @@ def test_models_that_cannot_be_copied_are_refused():
     assert deepen(keras.Model(fixed.input, fixed.output), "dense").count_params() > fixed.count_params()
 
 
-def test_a_name_that_several_nested_layers_have():
+def test_ambiguous_names_in_nested_models():
     def tower(name):
         return keras.Sequential([keras.Input((3,)), layers.Dense(3, name="a")], name=name)
 
@@ -218,7 +218,7 @@ def test_a_name_that_several_nested_layers_have():
     assert [layer.name for layer in deepen(model, "right/a").get_layer("right").layers] == ["a", "a_deeper1"]
 
 
-def test_layers_with_several_outputs_or_integers_are_refused():
+def test_several_or_integer_outputs_raise():
     inputs = keras.Input((6, 4))
     states = layers.LSTM(3, return_state=True, name="lstm")(inputs)
     with pytest.raises(ValueError, match="'lstm' must have a single output"):
@@ -229,13 +229,13 @@ def test_layers_with_several_outputs_or_integers_are_refused():
         deepen(model, "bytes")
 
 
-def test_a_block_that_drops_the_mask_is_refused():
+def test_block_that_drops_the_mask_raises():
     model, after, _ = CASES["masked_recurrent"]()
     with pytest.warns(UserWarning, match="mask"), pytest.raises(ValueError, match="`supports_masking = True`"):
         deepen(model, after, TwoLayerBlock())
 
 
-def test_a_layer_whose_configuration_is_not_all_of_it_is_refused():
+def test_incomplete_configuration_raises():
     class Scaled(layers.Layer):
         factor = 1.0
 
@@ -250,7 +250,7 @@ def test_a_layer_whose_configuration_is_not_all_of_it_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`")
-def test_a_lambda_that_keras_would_have_to_make_from_byte_code_is_refused():
+def test_lambda_activation_raises():
     inputs = [keras.Input((4,)), layers.Dense(4, activation=lambda t: t * t, name="squared")]
     with pytest.raises(
         ValueError, match=r"'squared' \(Dense\) cannot be copied: .*by a function with a name \(`def`\)"
@@ -258,7 +258,7 @@ def test_a_lambda_that_keras_would_have_to_make_from_byte_code_is_refused():
         deepen(keras.Sequential(inputs), "squared")
 
 
-def test_small_starts_are_kept_within_the_tolerance():
+def test_small_initial_weights_within_the_tolerance():
     keras.utils.set_random_seed(0)
     model, after, _ = CASES["identity_network"]()
     x = inputs_for(model)
@@ -311,7 +311,7 @@ def test_saved_and_loaded(tmp_path):
     assert [layer.name for layer in loaded.layers] == [layer.name for layer in deeper.layers]
 
 
-def test_muon_cannot_move_a_kernel_of_zeros():
+def test_muon_with_a_zero_kernel_raises():
     model, after, _ = CASES["convolutional"]()
     model.compile(Muon(0.1), "mse")
     with pytest.raises(ValueError, match="Muon preserves the norm of each kernel"):

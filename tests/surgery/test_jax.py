@@ -1,4 +1,4 @@
-"""The same surgery under KERAS_BACKEND=jax, in a process of its own."""
+"""Tests of insertion and removal with KERAS_BACKEND=jax, in a separate process."""
 
 import importlib.util
 import os
@@ -33,7 +33,7 @@ slots = {v.path.partition("/")[2]: np.array(v) for v in deeper.optimizer.variabl
 for v in model.optimizer.variables:
     np.testing.assert_array_equal(slots[v.path.partition("/")[2]], v)
 
-# Nothing is shared, though on JAX `fit` gives the buffers of its model away.
+# The copy shares no buffers, although `fit` on JAX donates those of its model.
 start = np.array(model(x))
 held = deepen(model, ["conv", "dense"], optimizer=model.optimizer)
 for each in (model, deeper):

@@ -9,14 +9,14 @@ from tests.support.surgery_cases import CASES, inputs_for
 
 
 def distance(outputs, inputs):
-    """Relative, in this test's own words."""
+    """Compute the relative distance, independently of the package."""
     outputs, inputs = (np.asarray(part, np.float64) for part in (outputs, inputs))
     return np.sqrt(((outputs - inputs) ** 2).sum() / (inputs**2).sum())
 
 
 @pytest.fixture(scope="module")
 def stack():
-    """A compiled network of three blocks whose branches have very different sizes, and data in two batches."""
+    """Build a compiled network of three blocks with very different branches, and data in two batches."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((6,)), *(ResidualDense(5, name=f"block{i}") for i in range(3))])
     model.add(layers.Dense(3, name="head"))
@@ -28,7 +28,7 @@ def stack():
     return model, rng.normal(size=(20, 6)).astype("float32"), rng.integers(0, 3, 20)
 
 
-def test_distances_are_those_of_the_blocks_on_the_data(stack):
+def test_distances_of_blocks_on_data(stack):
     model, x, y = stack
     result = remove_identities(model, 0.0, (x, y), batch_size=16)
     inputs, expected = x, {}
@@ -43,7 +43,7 @@ def test_distances_are_those_of_the_blocks_on_the_data(stack):
     assert result.before == result.after
 
 
-def test_near_blocks_go_and_the_loss_is_told(stack):
+def test_near_blocks_are_removed_and_the_loss_is_reported(stack):
     model, x, y = stack
     first, last = (remove_identities(model, 0.0, (x, y)).distances[name] for name in ("block0", "block2"))
     assert first < last < 0.1
@@ -57,11 +57,11 @@ def test_near_blocks_go_and_the_loss_is_told(stack):
     assert result.after["accuracy"] == pytest.approx(float(np.mean(np.argmax(by_hand, 1) == y)))
     assert result.before["loss"] == pytest.approx(model.evaluate(x, y, verbose=0)[0], rel=1e-6)
     assert result.before["loss"] != result.after["loss"]
-    # The network itself is as it was.
+    # The original network does not change.
     assert len(model.layers) == 4
 
 
-def test_data_without_targets_gives_no_loss(stack):
+def test_data_without_targets_has_no_loss(stack):
     model, x, _ = stack
     result = remove_identities(model, 0.5, x)
     assert result.before == result.after == {}
@@ -69,14 +69,14 @@ def test_data_without_targets_gives_no_loss(stack):
 
 
 def residual_graph(blocks):
-    """Residual blocks as He et al. draw them: sums in a graph, the second one by `+`."""
+    """Build a model with residual blocks as sums in the graph, the second one by `+`."""
     inputs = keras.Input((8, 8, 3))
     x = layers.Conv2D(4, 3, padding="same", name="stem")(inputs)
     for number in blocks:
         branch = layers.Conv2D(4, 3, padding="same", activation="relu", name=f"conv{number}a")(x)
         branch = layers.Conv2D(4, 3, padding="same", name=f"conv{number}b")(branch)
         x = layers.Add(name="sum1")([x, branch]) if number == 1 else branch + x
-    # No residual block: neither of the two is computed from the other.
+    # Not a residual block, because neither term is computed from the other.
     left, right = layers.Conv2D(4, 1, name="left")(x), layers.Conv2D(4, 1, name="right")(x)
     return keras.Model(inputs, layers.GlobalAveragePooling2D()(layers.Add(name="merge")([left, right])))
 
@@ -104,7 +104,7 @@ def test_blocks_that_are_sums_in_the_graph():
 
 
 @pytest.mark.parametrize("name", ["transformer", "nested", "shared", "several"])
-def test_what_deepen_inserted_can_go_again(name):
+def test_inserted_blocks_are_removed(name):
     keras.utils.set_random_seed(0)
     model, after, block = CASES[name]()
     x = inputs_for(model)
@@ -118,8 +118,8 @@ def test_what_deepen_inserted_can_go_again(name):
         np.testing.assert_array_equal(before, now)
 
 
-def test_a_shared_block_goes_where_it_is_near_in_all_its_places():
-    """The distance is over all calls: small on large inputs, but not on small ones."""
+def test_shared_block_is_measured_over_all_calls():
+    """The block is near the identity on large inputs, but not on small ones."""
     block = ResidualConv2D(2, 1, name="block", use_bias=True)
     inputs = keras.Input((4, 4, 2))
     model = keras.Model(inputs, block(layers.Rescaling(1e-3)(block(inputs))))
