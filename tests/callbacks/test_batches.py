@@ -63,7 +63,7 @@ def test_the_packages_own_batches():
     [
         (lambda: ArrayBatches(X, Y[:9]), r"arrays of lengths \[9, 10\]"),
         (lambda: ArrayBatches(X[:0]), r"at least one.*lengths \[0\]"),
-        (lambda: ArrayBatches(X, sample_weight=Y), "`sample_weight` needs targets"),
+        (lambda: ArrayBatches(X, sample_weight=Y), "`sample_weight` requires targets"),
         (lambda: ArrayBatches(X, batch_size=0), "`batch_size`"),
         (lambda: ArrayBatches(X, seed=-1), "`seed` must be a non-negative integer. Received: seed=-1"),
         (lambda: FunctionBatches(X, 3), "`function` must be a function of the step"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, _training_state
-from idmatters_tf.callbacks._configuration import configuration, first_difference
+from idmatters_tf.callbacks._configuration import describe_configuration, find_difference
 from idmatters_tf.callbacks._model_parts import find_generators, find_optimizers
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -103,7 +103,9 @@ def compiled(model=sequential, optimizer=sgd, loss="mse", **options):
 @pytest.mark.parametrize("finished", [True, False])
 def test_another_configuration_is_refused(tmp_path, before, after, message, finished):
     fit(tmp_path, compiled(**before))
-    with pytest.raises(ValueError, match=f"step-00000008 is of another (run|model): .*{message}.*another folder"):
+    with pytest.raises(
+        ValueError, match=f"step-00000008 is a checkpoint of another (run|model): .*{message}.*another folder"
+    ):
         fit(tmp_path, compiled(**{**before, **after}), epochs=2 if finished else 3)
     # The folder is as it was.
     fit(tmp_path, compiled(**before), epochs=3)
@@ -126,12 +128,13 @@ def test_nothing_was_trained(tmp_path):
     for _ in range(2):
         # Each time, not once in a process.
         model, batches = compiled(), ArrayBatches(X, Y, batch_size=2, seed=0)
-        with pytest.warns(UserWarning, match="nothing was trained") as seen:
+        with pytest.warns(UserWarning, match="was not trained further") as seen:
             again = model.fit(batches, epochs=2, callbacks=[ExactResume(tmp_path, every=3)], verbose=0)
         (message,) = [str(each.message) for each in seen]
         assert message == (
-            f"{tmp_path} is finished: nothing was trained, for its checkpoint is of epoch 2, and `fit` was called with "
-            f"epochs=2. Call `fit` with more epochs to go on, or give ExactResume another folder."
+            f"The run in {tmp_path} is finished and was not trained further: its checkpoint is that of epoch 2, and "
+            f"`fit` was called with epochs=2. Call `fit` with more epochs to continue, or pass another folder to "
+            f"ExactResume."
         )
         assert again.history == first.history
     # No warning where training goes on.
@@ -141,7 +144,7 @@ def test_nothing_was_trained(tmp_path):
 def test_stopped_by_a_callback(tmp_path):
     stops = functools.partial(keras.callbacks.EarlyStopping, "loss", min_delta=100, patience=1)
     fit(tmp_path, compiled(), stops(), epochs=9)
-    with pytest.raises(UserWarning, match="nothing was trained, for a callback stopped it in epoch 2. Give"):
+    with pytest.raises(UserWarning, match="was not trained further: a callback stopped it in epoch 2. Pass"):
         fit(tmp_path, compiled(), stops(), epochs=9)
 
 
@@ -189,11 +192,11 @@ def test_an_exception_leaves_any_rate(tmp_path):
 
 
 def test_names_and_seeds_do_not_count():
-    first, second = configuration(compiled(functional)), configuration(compiled(functional))
+    first, second = describe_configuration(compiled(functional)), describe_configuration(compiled(functional))
     assert first == second
-    assert first_difference(first, first, second) is None
+    assert find_difference(first, first, second) is None
     layers = [keras.layers.Dropout(0.5, seed=seed) for seed in (1, 2)]
-    one, other = (configuration(keras.Sequential([keras.Input((3,)), layer])) for layer in layers)
+    one, other = (describe_configuration(keras.Sequential([keras.Input((3,)), layer])) for layer in layers)
     assert one == other
 
 
@@ -236,7 +239,7 @@ def test_all_random_generators_are_found():
     assert found["rng"] is made[0]
     values = _training_state.read(model)["variables"]
     np.testing.assert_array_equal(values["generator rng"], [made[0].state.numpy()])
-    described = (_training_state.description(each) for each in (model, noisy("threefry")[0]))
-    difference = _training_state.difference(*described)
+    described = (_training_state.describe_variables(each) for each in (model, noisy("threefry")[0]))
+    difference = _training_state.find_difference(*described)
     assert difference is not None
     assert "philox of the generator rng has become state (2,) int64 of the algorithm threefry" in difference

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf._keras_internals.fit import RunningFit
-from idmatters_tf.callbacks._sources import source_of
+from idmatters_tf.callbacks._sources import make_source
 
 tf = pytest.importorskip("tensorflow")
 Dataset = tf.data.Dataset
@@ -100,7 +100,7 @@ class Taken:
     """Batches that a `fit` takes from a source, with the state behind each."""
 
     def __init__(self, fit, state=None, start=(0, 0)):
-        self.source = source_of(fit, seed=0)
+        self.source = make_source(fit, seed=0)
         self.source.attach(fit)
         if state is not None:
             self.source.restore(state, *start)
@@ -169,20 +169,24 @@ def with_function(function, **options):
 generator = tf.random.Generator.from_seed(1)
 
 REFUSED = {
-    "EagerPyFunc has state.*tf.py_function": with_function(lambda x: tf.py_function(lambda y: y, [x], tf.int64)),
-    "PyFunc has state.*tf.numpy_function": with_function(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64)),
-    "PyFunc has state.*from_generator.*PyDataset": lambda: generated().apply(
+    "EagerPyFunc has internal state.*tf.py_function": with_function(
+        lambda x: tf.py_function(lambda y: y, [x], tf.int64)
+    ),
+    "PyFunc has internal state.*tf.numpy_function": with_function(
+        lambda x: tf.numpy_function(lambda y: y, [x], tf.int64)
+    ),
+    "PyFunc has internal state.*from_generator.*PyDataset": lambda: generated().apply(
         tf.data.experimental.assert_cardinality(3)
     ),
-    "RandomUniform has state.*stateless": with_function(lambda x: tf.random.uniform([])),
-    "RngReadAndSkip has state.*stateless": with_function(lambda x: generator.uniform([])),
-    "DummySeedGenerator has state.*out of functions": lambda: (
+    "RandomUniform has internal state.*stateless": with_function(lambda x: tf.random.uniform([])),
+    "RngReadAndSkip has internal state.*stateless": with_function(lambda x: generator.uniform([])),
+    "DummySeedGenerator has internal state.*from functions": lambda: (
         Dataset.range(2)
         .interleave(lambda x: Dataset.range(3).shuffle(3, seed=1))
         .batch(2)
         .apply(tf.data.experimental.assert_cardinality(3))
     ),
-    "Shuffle has no seed. Give it a `seed`": lambda: Dataset.range(6).shuffle(6).batch(2),
+    "Shuffle has no seed. Pass a `seed`": lambda: Dataset.range(6).shuffle(6).batch(2),
     "ParallelMap has `deterministic=False`": with_function(lambda x: x, num_parallel_calls=2, deterministic=False),
     "`options.deterministic` is False": unordered,
     "caches the order of a `shuffle`": lambda: Dataset.range(6).shuffle(6, seed=1).cache().batch(2),
@@ -196,7 +200,7 @@ def test_refused(message):
     tf.random.set_seed(None)
     try:
         with pytest.raises(ValueError, match=message):
-            source_of(running(REFUSED[message]()), seed=0)
+            make_source(running(REFUSED[message]()), seed=0)
     finally:
         keras.utils.set_random_seed(0)
 
@@ -210,8 +214,8 @@ def test_same_dataset_in_the_same_process():
 
 def test_data_of_another_kind():
     """A checkpoint without a state of the data cannot be resumed with an iterator."""
-    source = source_of(running(FINITE["shuffle"]()), seed=0)
-    with pytest.raises(ValueError, match="checkpoint is of training data without an iterator"):
+    source = make_source(running(FINITE["shuffle"]()), seed=0)
+    with pytest.raises(ValueError, match="checkpoint is that of training data without an iterator"):
         source.restore(None, 0, 1)
 
 
@@ -220,4 +224,4 @@ def test_torch_loader_without_state():
     fit = running(FINITE["shuffle"]())
     fit.kind, fit.data = "a torch DataLoader", torch.utils.data.DataLoader(range(4), batch_size=2)
     with pytest.raises(ValueError, match="`StatefulDataLoader`, which takes the same arguments"):
-        source_of(fit, seed=0)
+        make_source(fit, seed=0)

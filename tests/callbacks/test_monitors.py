@@ -163,7 +163,7 @@ def test_refused():
             make(every="3 batches")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="BlockNorms needs a model with ResidualConv2D"):
+    with pytest.raises(ValueError, match="BlockNorms requires a model with layers ResidualConv2D"):
         model.fit(np.zeros((2, 4)), np.zeros(2), verbose=0, callbacks=[BlockNorms()])
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = callbacks.nothing
