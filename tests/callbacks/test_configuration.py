@@ -1,4 +1,4 @@
-"""A finished `fit` says that nothing was trained; one of another configuration is refused."""
+"""Warnings of a finished `fit`, and errors for another configuration."""
 
 import functools
 import warnings
@@ -51,14 +51,14 @@ def scaled(rate=0.01):
 
 
 class Slower(keras.callbacks.Callback):
-    """Changes the rate and the network, as schedules and gradual unfreezing do."""
+    """Callback that changes the learning rate and frozen layers, as schedules and gradual unfreezing do."""
 
     def on_epoch_begin(self, epoch, logs=None):
         rate = self.model.optimizer.learning_rate
         rate.assign(0.5 * keras.ops.convert_to_tensor(rate))
 
     def on_epoch_end(self, epoch, logs=None):
-        # On JAX Keras keeps the lists of variables that it began with.
+        # On JAX Keras keeps the lists of variables from the beginning.
         self.model.layers[0].trainable = keras.backend.backend() == "jax"
 
 
@@ -107,11 +107,11 @@ def test_another_configuration_is_refused(tmp_path, before, after, message, fini
         ValueError, match=f"step-00000008 is a checkpoint of another (run|model): .*{message}.*another folder"
     ):
         fit(tmp_path, compiled(**{**before, **after}), epochs=2 if finished else 3)
-    # The folder is as it was.
+    # The folder is unchanged.
     fit(tmp_path, compiled(**before), epochs=3)
 
 
-def test_compiled_anew(tmp_path):
+def test_compiled_again(tmp_path):
     model = compiled()
     fit(tmp_path, model)
     model.compile(sgd(0.2), "mse")
@@ -126,7 +126,7 @@ def test_compiled_anew(tmp_path):
 def test_nothing_was_trained(tmp_path):
     first = fit(tmp_path, compiled())
     for _ in range(2):
-        # Each time, not once in a process.
+        # The warning is shown each time, not once per process.
         model, batches = compiled(), ArrayBatches(X, Y, batch_size=2, seed=0)
         with pytest.warns(UserWarning, match="was not trained further") as seen:
             again = model.fit(batches, epochs=2, callbacks=[ExactResume(tmp_path, every=3)], verbose=0)
@@ -137,7 +137,7 @@ def test_nothing_was_trained(tmp_path):
             f"ExactResume."
         )
         assert again.history == first.history
-    # No warning where training goes on.
+    # No warning if training continues.
     assert len(fit(tmp_path, compiled(), epochs=4).epoch) == 4
 
 
@@ -149,7 +149,7 @@ def test_stopped_by_a_callback(tmp_path):
 
 
 @pytest.mark.parametrize("model", [sequential, functional, lambda: Own("relu"), lambda: sequential(lambda x: x**2)])
-def test_more_epochs_of_what_callbacks_have_changed(tmp_path, model):
+def test_more_epochs_after_changes_by_callbacks(tmp_path, model):
     whole = fit(tmp_path / "whole", compiled(model), Slower(), epochs=4)
     started = compiled(model)
     fit(tmp_path / "parts", started, Slower(), epochs=2)
@@ -181,17 +181,17 @@ def test_an_exception_leaves_any_rate(tmp_path):
     model = compiled()
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path, model, Slower(), keras.callbacks.LambdaCallback(on_train_batch_end=breaks))
-    # The checkpoint is one of the first epoch, the optimizer's rate that of the second one.
+    # The checkpoint is that of the first epoch, the optimizer's rate that of the second one.
     fit(tmp_path, model, Slower())
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path / "anew", model, keras.callbacks.LambdaCallback(on_train_batch_end=interrupts))
-    # Another optimizer is compared all the same.
+    # A different optimizer is still compared.
     model.compile(sgd(0.2), "mse")
     with pytest.raises(ValueError, match="learning_rate was .*, now 0.2"):
         fit(tmp_path / "anew", model)
 
 
-def test_names_and_seeds_do_not_count():
+def test_names_and_seeds_are_not_compared():
     first, second = describe_configuration(compiled(functional)), describe_configuration(compiled(functional))
     assert first == second
     assert find_difference(first, first, second) is None

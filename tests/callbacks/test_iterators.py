@@ -1,6 +1,6 @@
-"""Every pipeline of `tf.data` that TensorFlow can save is restored exactly at every batch; others are refused.
+"""Exact restoration of `tf.data` pipelines at every batch, and errors for pipelines that TensorFlow cannot save.
 
-The batches are those of plain iterations over a new dataset. `test_sources` trains on some of these pipelines.
+The reference is a plain iteration over a new dataset. `test_sources` trains on some of these pipelines.
 """
 
 import types
@@ -18,7 +18,7 @@ EPOCHS = 3
 
 
 def files(count=3):
-    """Pairs of numbers, as if each ten of them were in a file."""
+    """Return pairs of numbers, as if each ten of them were in a file."""
     return (
         Dataset.range(count)
         .shuffle(count, seed=5)
@@ -71,7 +71,7 @@ ENDLESS = {
 
 
 def running(dataset, steps_per_epoch=None, class_weight=None):
-    """A running `fit`, as far as data are concerned."""
+    """Return a stand-in for a running `fit` with data only."""
     from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
     adapter = TFDatasetAdapter(dataset, class_weight)
@@ -97,7 +97,7 @@ def contents(batch):
 
 
 class Taken:
-    """Batches that a `fit` takes from a source, with the state behind each."""
+    """Batches that a `fit` reads from a source, with the state after each."""
 
     def __init__(self, fit, state=None, start=(0, 0)):
         self.source = make_source(fit, seed=0)
@@ -120,7 +120,7 @@ class Taken:
 
 
 def check_each_batch(make, steps_per_epoch=None):
-    """Check that each state is followed by the batches of the run that it belongs to. Returns these."""
+    """Check that each restored state is followed by the remaining batches of its run. Return all batches."""
     keras.utils.set_random_seed(0)
     whole = Taken(running(make(), steps_per_epoch))
     steps = whole.source.steps_per_epoch
@@ -206,7 +206,7 @@ def test_refused(message):
 
 
 def test_same_dataset_in_the_same_process():
-    """A dataset that was iterated by an earlier `fit` begins as it did there."""
+    """A dataset begins in the same way in every `fit` of a process."""
     data = FINITE["files"]()
     first = Taken(running(data))
     assert Taken(running(data)).batches == first.batches
