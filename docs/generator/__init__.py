@@ -1,4 +1,4 @@
-"""Generated pages of the site: the ledger, the gallery and the cases of curvature.
+"""Generated pages of the site: the ledger, the gallery, the command lines and the cases of curvature.
 
 `docs/conf.py` calls `write_pages` before Sphinx reads the sources. The pages are not committed.
 """
@@ -11,16 +11,16 @@ FOLDER = "generated"
 
 def pages() -> dict[str, str]:
     """Return the text of each generated page by its path below docs/generated/."""
-    from generator import cases, gallery, ledger
+    from generator import cases, commands, gallery, ledger
 
-    return {**ledger.pages(), **gallery.pages(), **cases.pages()}
+    return {**ledger.pages(), **gallery.pages(), **commands.pages(), **cases.pages()}
 
 
 def write_pages(folder: pathlib.Path = DOCS / FOLDER) -> None:
-    """Write the pages that have changed, so that Sphinx rebuilds only these, and remove outdated pages.
+    """Write the pages that have changed, so that Sphinx builds only these again, and remove other pages.
 
     Args:
-        folder: output folder. It contains generated pages only.
+        folder: the folder to write to; it contains nothing but generated pages.
     """
     written = pages()
     for path in folder.rglob("*.md"):

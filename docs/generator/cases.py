@@ -9,8 +9,9 @@ RESULTS = DOCS.parent / "benchmarks/results/curvature_sweep.csv"
 _INTRODUCTION = """# Accuracy of curvature products
 
 Relative errors of products with the Hessian (H v), the Gauss-Newton matrix (G v) and the Fisher matrix (F v), compared
-with central differences, for each loss, activation and layer of Keras. [Is it right for my
-model?](../explanation/curvature.md#is-it-right-for-my-model) describes how they are measured.
+with central differences, for each loss, activation and layer of Keras.
+[Curvature: cost and accuracy](../reference/results/curvature.md#keras-losses-activations-and-layers) describes the
+measurement.
 
 """
 

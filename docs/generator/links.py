@@ -13,6 +13,8 @@ _RULES = (
     (r"trainers/reproduce/rows", "ledger/index"),
     (r"examples/README\.md", "gallery/index"),
     (r"examples/(\w+)\.(?:py|ipynb)", r"gallery/\2"),
+    (r"trainers/(cifar|imagenet|launch|plan|report|sweep)\.py", r"commands/\2"),
+    (r"trainers/(card|expressivity|landscape|reproduce|shortcuts)/__main__\.py", r"commands/\2"),
     (r"benchmarks/results/curvature_sweep\.csv", "curvature-cases"),
 )
 
