@@ -83,8 +83,8 @@ class BlockNorms(Monitor[NormsMeasurement]):
         norms = kernel_norms(model, self._tolerance)
         if not norms:
             raise ValueError(
-                f"BlockNorms requires residual layers of idmatters_tf.layers, or sums x + f(x) of Conv2D or Dense layers "
-                f"in a functional model. Received: {model.name!r}, which has none."
+                f"BlockNorms requires residual layers of idmatters_tf.layers, or sums x + f(x) of Conv2D or Dense "
+                f"layers in a functional model. Received: {model.name!r}, which has none."
             )
         blocks = {name: summarize_norms(kernels) for name, kernels in norms.items()}
         return NormsMeasurement(blocks, branch_bounds(model, norms))

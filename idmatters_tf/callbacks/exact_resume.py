@@ -254,8 +254,8 @@ class _StateCallback(keras.callbacks.Callback):
         difference = _training_state.find_difference(self._variables, described, self._unbuilt)
         if difference is not None:
             raise ValueError(
-                f"{difference}: the first training step created it, so that a restarted process cannot restore it. Create "
-                f"all variables when the model is built."
+                f"{difference}: the first training step created it, so that a restarted process cannot restore it. "
+                f"Create all variables when the model is built."
             )
         waiting = {owner: each.described for owner, each in self._waiting.items() if not each.is_built}
         return {**described, **waiting}
