@@ -1,4 +1,4 @@
-"""Checks of arguments, and values in error messages. Neither Keras nor TensorFlow is imported here."""
+"""Validation of arguments and formatting of values in error messages. Neither Keras nor TensorFlow is imported."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -7,19 +7,19 @@ T = TypeVar("T")
 
 
 def positive_integer(argument: str, value: Any, owner: object | None = None) -> int:
-    """The value as an `int`, NumPy's integers included.
+    """Return the value of an argument as an `int`, including NumPy integers.
 
     Args:
-        argument: its name, for the message.
-        value: what was received.
-        owner: the layer or other object whose argument it is, named in the message.
+        argument: name of the argument for the message.
+        value: the received value.
+        owner: layer or other object with this argument, named in the message.
 
     Raises:
-        ValueError: where it is not an integer of at least 1; `True` does not count as 1.
+        ValueError: the value is not an integer of at least 1. Booleans are not accepted.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
         raise ValueError(
-            f"Argument `{argument}`{_of(owner)} must be a positive integer. Received: {argument}={value!r}"
+            f"Argument `{argument}`{_name_owner(owner)} must be a positive integer. Received: {argument}={value!r}"
         )
     return int(value)
 
@@ -28,38 +28,42 @@ def seed_number(value: Any, owner: object | None = None) -> int:
     """Return the argument `seed` as an `int`.
 
     Args:
-        value: the value received.
-        owner: the object whose argument it is, named in the message.
+        value: the received value.
+        owner: object with this argument, named in the message.
 
     Raises:
-        ValueError: it is not a non-negative integer.
+        ValueError: the value is not a non-negative integer.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
-        raise ValueError(f"Argument `seed`{_of(owner)} must be a non-negative integer. Received: seed={value!r}")
+        raise ValueError(
+            f"Argument `seed`{_name_owner(owner)} must be a non-negative integer. Received: seed={value!r}"
+        )
     return int(value)
 
 
 def one_of(argument: str, value: T, allowed: Sequence[T], owner: object | None = None) -> T:
-    """The value if it is among those allowed.
+    """Return the value of an argument if it is allowed.
 
     Raises:
-        ValueError: where it is not; the message lists those that are.
+        ValueError: the value is not allowed. The message lists the allowed values.
     """
     if value not in allowed:
         choices = ", ".join(repr(choice) for choice in allowed)
-        raise ValueError(f"Argument `{argument}`{_of(owner)} must be one of {choices}. Received: {argument}={value!r}")
+        raise ValueError(
+            f"Argument `{argument}`{_name_owner(owner)} must be one of {choices}. Received: {argument}={value!r}"
+        )
     return value
 
 
 def abbreviate(value: Any, most: int = 200) -> str:
-    """Return `repr(value)`, without its middle where that is long."""
+    """Return `repr(value)`, without the middle of a long text."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):
-        # Deeply nested, or a whole number of more than 4,300 digits.
+        # A deeply nested value, or an integer of more than 4,300 digits.
         return f"a very long {type(value).__name__}"
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 4 :]}"
 
 
-def _of(owner: object | None) -> str:
+def _name_owner(owner: object | None) -> str:
     return "" if owner is None else f" of {type(owner).__name__}"

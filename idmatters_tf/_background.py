@@ -1,7 +1,7 @@
-"""Writes in a thread, so that training does not wait for the disk.
+"""Background writes, so that training does not wait for the disk.
 
-The values to write are copied to host memory first, since the next training step changes the variables. At most one
-write is in flight, so that a process needs the memory of one copy more.
+The caller copies the values to host memory first, since the next training step changes the variables. At most one write
+is in progress, so that a process requires the memory of one additional copy.
 """
 
 import os
@@ -10,27 +10,27 @@ from collections.abc import Callable
 
 
 class BackgroundWriter:
-    """A thread that executes one write at a time.
+    """Executor of one write at a time in a thread.
 
-    The thread is not a daemon: the interpreter does not end before the write has ended. In a process that is forked
-    off no write is in flight.
+    The thread is not a daemon, so that the interpreter waits for the write before it exits. In a forked process no
+    write is in progress.
     """
 
     def __init__(self) -> None:
-        # Not `Thread.join`: interrupted by a signal, it takes a running thread for one that has ended (Python 3.11).
+        # Not `Thread.join`: after a signal, it treats a running thread as ended (Python 3.11).
         self._ended = threading.Event()
         self._ended.set()
         self._error: BaseException | None = None
         self._process = os.getpid()
 
     def submit(self, write: Callable[[], object]) -> None:
-        """Start a write in the thread, once the one before has ended.
+        """Start a write in the thread after the previous one has ended.
 
         Args:
-            write: called without arguments; it must not use anything that the training changes.
+            write: function without arguments. It must not use values that training changes.
 
         Raises:
-            BaseException: the error of the write before. `write` is not called.
+            BaseException: the error of the previous write. `write` is not called.
         """
         self.wait()
         thread = threading.Thread(target=self._run, args=(write,), name="checkpoint", daemon=False)
@@ -38,20 +38,20 @@ class BackgroundWriter:
             self._ended.clear()
             thread.start()
         except BaseException:
-            # An interrupt, or there are too many threads.
+            # An interrupt, or too many threads.
             if not thread.is_alive():
                 self._ended.set()
             raise
 
     def wait(self) -> None:
-        """Wait until no write is in flight.
+        """Wait until no write is in progress.
 
         Raises:
             BaseException: the error of the write, once. An exception that a signal raises in the meantime, such as
-                KeyboardInterrupt, is raised when the write has ended.
+                KeyboardInterrupt, is raised after the write has ended.
         """
         if self._process != os.getpid():
-            # This process was forked off: the thread is the parent's.
+            # After a fork the thread runs in the parent process.
             self.__init__()
         interrupt = None
         while not self._ended.is_set():

@@ -1,11 +1,11 @@
-"""Checkpoints that are there entirely or not at all, whenever the process is killed.
+"""Atomic checkpoints, which are complete or absent after a kill at any moment.
 
-A checkpoint is a folder `step-00001000` with any files in it and a manifest of their sizes and SHA-256 sums. It appears
-under its name only when it is complete, so that a kill at any moment leaves the earlier ones as they were. Later damage
-is detected by the sums, and the previous checkpoint is used.
+A checkpoint is a folder `step-00001000` with arbitrary files and a manifest of their sizes and SHA-256 sums. It
+receives its name when it is complete, so that a kill at any moment leaves the earlier checkpoints unchanged. Later
+damage is detected by the sums, and the previous checkpoint is used.
 
-What is in the files is the caller's: `trainers.training.checkpoints` writes TensorFlow's own checkpoints,
-`idmatters_tf.callbacks.ExactResume` arrays. Neither Keras nor TensorFlow is imported here.
+The caller determines the content of the files: `trainers.training.checkpoints` writes TensorFlow checkpoints,
+`idmatters_tf.callbacks.ExactResume` arrays. Neither Keras nor TensorFlow is imported.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from idmatters_tf._ownership import (
     MANIFEST,
     PathOccupied,
     check_replaceable,
+    find_mode,
     fingerprint,
-    mode_of,
     read_manifest,
     remove_own,
     write_manifest,
@@ -33,40 +33,41 @@ _CHECKPOINT = re.compile(CHECKPOINT_PREFIX + "([0-9]{8,18})")
 
 
 def checkpoint_name(step: int) -> str:
-    """The name of a step's checkpoint in the folder of checkpoints."""
+    """Return the name of the checkpoint of a step."""
     return f"{CHECKPOINT_PREFIX}{step:08d}"
 
 
 def checkpoint_path(folder: str | os.PathLike, step: int) -> pathlib.Path:
-    """The folder of a step's checkpoint in the folder of checkpoints."""
+    """Return the path of the checkpoint of a step in the folder of checkpoints."""
     return pathlib.Path(folder) / checkpoint_name(step)
 
 
 def saved_steps(folder: str | os.PathLike) -> list[int]:
-    """The steps of the checkpoints in a folder, oldest first, damaged ones included."""
+    """Return the steps of all checkpoints in a folder in ascending order, including damaged ones."""
     names = [path.name for path in pathlib.Path(folder).glob(f"{CHECKPOINT_PREFIX}*")]
     steps = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
     return sorted(step for step in steps if checkpoint_name(step) in names)
 
 
 def describe_newest(folder: str | os.PathLike) -> str:
-    """Return a sentence that names the newest checkpoint in a folder, for error messages."""
+    """Return a sentence about the newest checkpoint in a folder for error messages."""
     steps = saved_steps(folder)
     return f"The last good checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
 
 
 @contextlib.contextmanager
 def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
-    """Yields an empty folder for the files of a step's checkpoint, which is complete once the block has succeeded.
+    """Yield an empty folder for the files of a checkpoint, which receives its name after the block has succeeded.
 
     Args:
-        folder: of the checkpoints; made where there is none.
-        step: the number of updates made; a checkpoint of the same step is replaced, anything else of its name is put
-            aside.
+        folder: folder of the checkpoints, which is created if it does not exist.
+        step: number of completed training steps. A checkpoint of the same step is replaced. Another object of this
+            name is renamed.
 
     Raises:
-        FolderLost: the folder is in one whose lock this process has lost.
-        OSError: it could not be written; nothing half-written is left, and the earlier ones are as they were.
+        FolderLost: this process has lost the lock of the folder.
+        OSError: the checkpoint could not be written. Unfinished files are removed, and earlier checkpoints are
+            unchanged.
     """
     path = checkpoint_path(folder, step)
     check_held(path)
@@ -82,13 +83,13 @@ def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
 
 
 def remove_oldest(folder: str | os.PathLike, keep: int) -> None:
-    """Removes all but the `keep` newest checkpoints; one that holds other files as well is kept."""
+    """Remove all but the `keep` newest checkpoints. Checkpoints with foreign files are kept."""
     for old in saved_steps(folder)[:-keep]:
         remove(folder, old)
 
 
 def remove(folder: str | os.PathLike, step: int) -> None:
-    """Remove the checkpoint of a step, unless it holds other files as well."""
+    """Remove the checkpoint of a step, unless it contains foreign files."""
     path = checkpoint_path(folder, step)
     with contextlib.suppress(PathOccupied):
         check_replaceable(path, folder=True)
@@ -98,12 +99,12 @@ def remove(folder: str | os.PathLike, step: int) -> None:
 def newest_intact(
     folder: str | os.PathLike, required: str, on_damage: Callable[[pathlib.Path, str], object]
 ) -> int | None:
-    """The step of the newest checkpoint whose files are what was written, or None.
+    """Return the step of the newest intact checkpoint, or None.
 
     Args:
-        folder: of the checkpoints.
-        required: the name of a file without which it is no checkpoint.
-        on_damage: called with the path of each damaged one that is passed over, and what is wrong with it.
+        folder: folder of the checkpoints.
+        required: name of a file that every checkpoint contains.
+        on_damage: called with the path of each newer damaged checkpoint and a description of the damage.
     """
     for step in reversed(saved_steps(folder)):
         path = checkpoint_path(folder, step)
@@ -115,34 +116,34 @@ def newest_intact(
 
 
 def put_aside(path: pathlib.Path) -> None:
-    """Moves a damaged checkpoint out of the way, without losing it: its step will be reached and saved again."""
+    """Rename a damaged checkpoint, since the resumed run will save its step again."""
     number = os.getpid()
-    while mode_of(aside := path.with_name(f"damaged-{path.name}-{number}")) is not None:
+    while find_mode(aside := path.with_name(f"damaged-{path.name}-{number}")) is not None:
         number += 1
     os.rename(path, aside)
 
 
 def _damage(path, required):
-    """Return what is wrong with a checkpoint, or None."""
+    """Return a description of the damage of a checkpoint, or None."""
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             return "it is not a folder"
         for entry in os.scandir(path):
-            # TensorFlow would open it, and a named pipe would block it for ever.
+            # TensorFlow would open the file, and a named pipe would block forever.
             if not entry.is_file(follow_symlinks=False):
                 return f"{entry.name} is not a regular file"
         manifest = read_manifest(path)
         if path.name != checkpoint_name(manifest["step"]):
-            return f"it is that of step {manifest['step']}"
+            return f"it belongs to step {manifest['step']}"
         if required not in manifest["files"]:
             return f"{MANIFEST} is not readable"
         there = os.listdir(path)
         for name, expected in manifest["files"].items():
-            # Only names inside of the folder are opened.
+            # Only files inside of the folder are opened.
             if name not in there:
                 return f"{name} is missing"
             if fingerprint(path / name) != expected:
-                return f"{name} is not what was written"
+                return f"{name} has another checksum"
     except FileNotFoundError as error:
         return f"{pathlib.Path(error.filename).name} is missing"
     except (ValueError, KeyError, TypeError):

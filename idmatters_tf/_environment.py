@@ -1,7 +1,7 @@
-"""What the bits of a run depend on besides its settings: versions, threads, oneDNN, the processor.
+"""Environment of a run, which affects the rounding of its results: versions, threads, oneDNN, the processor.
 
-Sums are rounded in the order in which they are made, and that order depends on how many threads share an operation
-and on which instructions they use.
+Floating-point sums depend on the order of their terms. This order depends on the number of threads of an operation and
+on the instruction set.
 """
 
 import importlib.metadata
@@ -11,29 +11,29 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-# Pre-releases of Keras are another package, which TensorFlow's release candidates require.
+# Pre-releases of Keras are a separate package, which TensorFlow's release candidates require.
 PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "keras-nightly", "numpy", "tensorflow-datasets")
-# The instructions that TensorFlow, Eigen and oneDNN have kernels of their own for.
+# Instruction sets with separate kernels in TensorFlow, Eigen and oneDNN.
 _INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd", "sve")
 
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Of Python and of those packages that are installed."""
+    """Return the versions of Python and of the installed packages, and the machine type."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
     return found | {package: version for package in packages if (version := _installed(package)) is not None}
 
 
 def version_of(package: str) -> str | None:
-    """A package's version, also where its wheel without GPUs is installed in its place; None without either."""
+    """Return the version of a package or of its variant without GPU support, or None if neither is installed."""
     return _installed(package) or _installed(f"{package}-cpu")
 
 
 def numerics(backend: str = "tensorflow") -> dict[str, Any]:
-    """Return the threads, libraries and devices of this process as JSON values; imports the backend."""
+    """Return the threads, libraries and devices of this process as JSON values. Imports the backend."""
     if backend == "jax":
         import jax
 
-        # XLA on the CPU takes as many threads as there are cores.
+        # XLA on the CPU uses one thread per core.
         return {
             "cores": cores(),
             "XLA_FLAGS": os.environ.get("XLA_FLAGS", "default"),
@@ -53,7 +53,7 @@ def numerics(backend: str = "tensorflow") -> dict[str, Any]:
 
 
 def cores() -> int:
-    """How many the process may use."""
+    """Return the number of CPU cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -65,7 +65,7 @@ def _installed(distribution):
 
 
 def _default_threads():
-    """As TensorFlow chooses them where nobody has."""
+    """Return TensorFlow's default number of threads per operation."""
     asked = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
     if asked.isdecimal() and int(asked):
         return int(asked)

@@ -1,4 +1,4 @@
-"""One process at a time for a folder."""
+"""Locks that restrict a folder to one process at a time."""
 
 import contextlib
 import errno
@@ -12,7 +12,7 @@ import time
 from idmatters_tf._ownership import PathOccupied, open_regular
 
 FILE = ".lock"
-# A killed process with many threads and much memory takes a while to disappear.
+# A killed process with many threads and much memory takes a while to end.
 _ENDING_SECONDS = 10.0
 
 
@@ -25,7 +25,7 @@ class FolderInUse(RuntimeError):
     """
 
     def __init__(self, folder: pathlib.Path, holder: str):
-        super().__init__(f"{folder} is in use by {holder}. Wait until it has ended, or name another folder.")
+        super().__init__(f"{folder} is in use by {holder}. Wait until it has ended, or choose another folder.")
         self.folder, self.holder = folder, holder
 
 
@@ -34,29 +34,29 @@ class FolderLost(RuntimeError):
 
 
 class FolderLock:
-    """The lock of a folder, held from the construction on until `release`; the folder is made where there is none.
+    """Exclusive lock on a folder, held from construction until `release`. The folder is created if it does not exist.
 
-    The kernel releases the lock when the process ends, however it ends: a lock file that a killed process has left
-    means nothing. A process that is forked off does not hold it. Where the holder has been killed and is disappearing,
-    its end is waited for.
+    The kernel releases the lock when the process ends for any reason, so that the lock file of a killed process has no
+    effect. A forked process does not hold the lock. If the holder has been killed and is about to end, the constructor
+    waits for its end.
 
     Args:
-        folder: what only one process at a time may write to.
+        folder: folder to lock.
 
     Attributes:
-        absolute: the absolute path of the folder.
-        protects: False where the file system has no locks, so that a second process would not be noticed.
+        absolute: absolute path of the folder.
+        protects: False if the file system has no locks, so that a second process is not detected.
 
     Raises:
-        FolderInUse: another process holds it, or this one does by another `FolderLock`.
-        PathOccupied: the file of the lock is a link, or one that was not written here; it is not touched.
-        OSError: the folder cannot be written to.
+        FolderInUse: another process or another `FolderLock` of this process holds the lock.
+        PathOccupied: the lock file is a link or a foreign file, which is not changed.
+        OSError: the folder is not writable.
     """
 
     def __init__(self, folder: str | os.PathLike):
         self._folder = pathlib.Path(folder)
         self.absolute = pathlib.Path(os.path.abspath(folder))
-        self._made = [each for each in (self._folder, *self._folder.parents) if not each.exists()]
+        self._created = [each for each in (self._folder, *self._folder.parents) if not each.exists()]
         self._folder.mkdir(parents=True, exist_ok=True)
         self.protects = True
         self._descriptor = self._acquire()
@@ -64,11 +64,11 @@ class FolderLock:
 
     @property
     def held(self) -> bool:
-        """Whether this process still holds the lock, of a folder that is still there."""
-        return self in _held and self._is_the_file(self._descriptor)
+        """True if this process holds the lock and the folder exists."""
+        return self in _held and self._is_lock_file(self._descriptor)
 
     def check(self) -> None:
-        """Raise FolderLost unless this process still holds the lock, of a folder that is still there."""
+        """Raise FolderLost unless this process holds the lock and the folder exists."""
         if self.held:
             return
         lost = self._path if self._folder.is_dir() else self._folder
@@ -78,15 +78,15 @@ class FolderLock:
         )
 
     def release(self) -> None:
-        """Releases the lock and removes its file, and the folders made for it as far as they hold nothing else."""
+        """Release the lock and remove its file and the folders that were created for it, if they are empty."""
         if self not in _held:
             return
-        # While it is still held: whoever opened the file in the meantime finds that it is no longer there.
-        if self._is_the_file(self._descriptor):
+        # Before the release, so that a process that has opened the file detects its removal.
+        if self._is_lock_file(self._descriptor):
             with contextlib.suppress(OSError):
                 self._path.unlink()
         self.forget()
-        for each in self._made:
+        for each in self._created:
             with contextlib.suppress(OSError):
                 each.rmdir()
 
@@ -95,7 +95,7 @@ class FolderLock:
         return self._folder / FILE
 
     def forget(self) -> None:
-        """Close the file of the lock and leave it in place, as in a child process that was forked off."""
+        """Close the lock file without removing it, as in a forked process."""
         _held.discard(self)
         os.close(self._descriptor)
 
@@ -114,41 +114,41 @@ class FolderLock:
                     return descriptor
                 host, pid = _signature(descriptor)
                 os.close(descriptor)
-                if host == socket.gethostname() and _is_disappearing(pid) and time.monotonic() < deadline:
+                if host == socket.gethostname() and _is_ending(pid) and time.monotonic() < deadline:
                     time.sleep(0.02)
                     continue
                 holder = "another process" if pid is None else f"process {pid} on {host}"
                 raise FolderInUse(self._folder, holder) from None
-            # The holder before may have removed the file after it was opened here.
-            if self._is_the_file(descriptor):
+            # The previous holder may have removed the file after it was opened here.
+            if self._is_lock_file(descriptor):
                 _sign(descriptor)
                 return descriptor
             os.close(descriptor)
 
-    def _is_the_file(self, descriptor):
+    def _is_lock_file(self, descriptor):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return os.path.samestat(os.fstat(descriptor), os.stat(self._path))
         return False
 
 
 def check_held(path: str | os.PathLike) -> None:
-    """Raise FolderLost if a path is in a folder that this process has locked, and the lock is lost."""
+    """Raise FolderLost if a path is in a folder whose lock this process has lost."""
     absolute = pathlib.Path(os.path.abspath(path))
     for lock in [*_held]:
         if absolute.is_relative_to(lock.absolute):
             lock.check()
 
 
-# A child that is forked off shares the open file, and with it the lock: it would hold it beyond the end of its parent.
+# A forked process shares the open file and thus the lock, and would hold it after the end of its parent.
 _held: set[FolderLock] = set()
 
 
-def _forget():
+def _close_all():
     for lock in [*_held]:
         lock.forget()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_close_all)
 
 
 def _sign(descriptor):
@@ -157,13 +157,13 @@ def _sign(descriptor):
 
 
 def _is_lock(descriptor):
-    """Return True for a file that `_sign` has written, or is to write; a power cut may have left zeros."""
+    """Return True for a file that `_sign` has written or is about to write. A power cut may leave zeros."""
     content = os.pread(descriptor, 1000, 0).strip(b"\0")
     return (not content or content.startswith(b'{"host"')) and os.fstat(descriptor).st_nlink <= 1
 
 
 def _signature(descriptor):
-    """(host, process) of the holder; (None, None) where it has not signed."""
+    """Return host and process ID of the holder, or (None, None) if the file is not signed."""
     try:
         signature = json.loads(os.pread(descriptor, 1000, 0))
         return str(signature["host"]), int(signature["pid"])
@@ -171,11 +171,11 @@ def _signature(descriptor):
         return None, None
 
 
-def _is_disappearing(pid):
-    """Whether a process has ended, though not yet all of its threads, with which its open files go."""
+def _is_ending(pid):
+    """Return True if a process has ended but some of its threads still hold its open files."""
     try:
         state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        # Gone since, or a system without /proc.
+        # The process is gone, or the system has no /proc.
         return pathlib.Path("/proc/self/stat").exists()
     return state in "ZX"

@@ -1,8 +1,8 @@
-"""Checks of what stands at a path: what may be opened, and what may be replaced or removed.
+"""Checks of the object at a path before it is opened, replaced or removed.
 
-A file may replace a regular file only. A folder may be replaced or removed only if it has a `manifest.json` that was
-written by `write_manifest` and contains nothing but the files and folders listed there. Symbolic links, named pipes,
-sockets and devices are neither opened nor replaced.
+A file replaces only a regular file. A folder is replaced or removed only if it has a `manifest.json` written by
+`write_manifest` and contains only the files and folders listed there. Symbolic links, named pipes, sockets and devices
+are neither opened nor replaced.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 
 MANIFEST = "manifest.json"
 REPLACED = ".replaced-"
-# Far beyond the manifest of any folder that is written here.
+# Upper bound on the size of a manifest in bytes.
 _LARGEST_MANIFEST = 1 << 24
 _KINDS = {
     stat.S_IFREG: "a file",
@@ -28,59 +28,59 @@ _KINDS = {
 
 
 class PathOccupied(RuntimeError):
-    """A path holds something that must not be opened, replaced or removed.
+    """The object at a path must not be opened, replaced or removed.
 
     Attributes:
         path: the path.
-        reason: the end of a sentence that begins with the path.
+        reason: end of a sentence that begins with the path.
     """
 
     def __init__(self, path: str | os.PathLike, reason: str):
-        super().__init__(f"{path} {reason}. Move it away, or name another path.")
+        super().__init__(f"{path} {reason}. Move it away, or choose another path.")
         self.path, self.reason = pathlib.Path(path), reason
 
 
-def mode_of(path: str | os.PathLike) -> int | None:
-    """Return the mode of a path itself, without following a link; None if there is nothing."""
+def find_mode(path: str | os.PathLike) -> int | None:
+    """Return the mode of the object at a path without following links, or None if there is none."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return os.lstat(path).st_mode
     return None
 
 
 def check_replaceable(path: str | os.PathLike, *, folder: bool = False) -> None:
-    """Raise PathOccupied if a file, or a folder, must not take the place of what is at a path.
+    """Raise PathOccupied if the object at a path must not be replaced.
 
     Args:
-        path: may be free.
-        folder: True for the replacement by a folder, or the removal of one.
+        path: path, which need not exist.
+        folder: True for the replacement or removal of a folder, False for that of a file.
     """
     path = pathlib.Path(path)
-    mode = mode_of(path)
+    mode = find_mode(path)
     if not folder:
         if mode is not None and not stat.S_ISREG(mode):
             raise PathOccupied(path, f"is {_kind(mode)}, not a file")
         return
-    # The name that the old folder gets while it is replaced has to be free as well.
-    for each in (aside_of(path), path):
-        reason = None if mode_of(each) is None else _foreign(each)
+    # The temporary name of the old folder has to be free as well.
+    for each in (temporary_path(path), path):
+        reason = None if find_mode(each) is None else _foreign(each)
         if reason is not None:
             raise PathOccupied(each, reason)
 
 
-def aside_of(path: pathlib.Path) -> pathlib.Path:
-    """Return the path to which a folder is renamed while another one takes its place."""
+def temporary_path(path: pathlib.Path) -> pathlib.Path:
+    """Return the temporary path of a folder while it is replaced."""
     return path.with_name(f"{REPLACED}{path.name}")
 
 
 def check_folder(path: str | os.PathLike, *, links: bool = True) -> None:
-    """Raise PathOccupied if there is something other than a folder at a path.
+    """Raise PathOccupied if the object at a path is not a folder.
 
     Args:
-        path: may be free.
-        links: False raises as well if there is anything but files and folders inside.
+        path: path, which need not exist.
+        links: if False, also raise if the folder contains anything other than files and folders.
     """
     path = pathlib.Path(path)
-    mode = mode_of(path)
+    mode = find_mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
         raise PathOccupied(path, f"is {_kind(mode)}, not a folder")
     if mode is None or links:
@@ -91,17 +91,17 @@ def check_folder(path: str | os.PathLike, *, links: bool = True) -> None:
 
 
 def open_regular(path: str | os.PathLike, flags: int, mode: int = 0o666) -> int:
-    """Open a regular file, which `os.O_CREAT` among the flags may create; links are not followed.
+    """Open a regular file without following links. `os.O_CREAT` among the flags creates it.
 
     Returns:
-        The descriptor.
+        The file descriptor.
 
     Raises:
-        PathOccupied: there is something else, which is not opened: a named pipe would block.
+        PathOccupied: the object is not a regular file. It is not opened, since a named pipe would block.
         OSError: the file cannot be opened.
     """
     check_replaceable(path)
-    # In case it has become another one since.
+    # The flags guard against a replacement of the file after the check.
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     found = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(found):
@@ -111,16 +111,16 @@ def open_regular(path: str | os.PathLike, flags: int, mode: int = 0o666) -> int:
 
 
 def fingerprint(path: str | os.PathLike) -> dict[str, Any]:
-    """Return the size and the SHA-256 sum of a regular file; raises as `open_regular` does."""
+    """Return the size and the SHA-256 sum of a regular file. Raises the errors of `open_regular`."""
     with open(open_regular(path, os.O_RDONLY), "rb") as stream:
         digest = hashlib.file_digest(stream, "sha256")
         return {"bytes": os.fstat(stream.fileno()).st_size, "sha256": digest.hexdigest()}
 
 
 def write_manifest(folder: pathlib.Path, **values: Any) -> None:
-    """Write the manifest of a folder: other values, and all files with their fingerprints.
+    """Write the manifest of a folder with `values` and the fingerprints of all files.
 
-    The manifest of a folder that may be replaced or removed later is written last.
+    Write it last in a folder that may be replaced or removed later.
     """
     files, folders = {}, []
     for path, mode in _contents(folder):
@@ -139,8 +139,8 @@ def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
     """Return the manifest of a folder, whose "files" are fingerprints by name.
 
     Raises:
-        ValueError: it is damaged, or of another program.
-        OSError, PathOccupied: it cannot be read.
+        ValueError: the manifest is damaged or was written by another program.
+        OSError, PathOccupied: the manifest cannot be read.
     """
     with open(open_regular(folder / MANIFEST, os.O_RDONLY), "rb") as stream:
         content = stream.read(_LARGEST_MANIFEST)
@@ -160,7 +160,7 @@ def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def is_complete(folder: pathlib.Path) -> bool:
-    """Return True for a folder that holds everything that its manifest lists, and nothing else."""
+    """Return True for a folder that contains exactly the objects that its manifest lists."""
     if _foreign(folder) is not None:
         return False
     there = {path.relative_to(folder).as_posix() for path, _ in _contents(folder)}
@@ -168,11 +168,11 @@ def is_complete(folder: pathlib.Path) -> bool:
 
 
 def remove_own(folder: pathlib.Path) -> None:
-    """Remove what the manifest of a folder lists, and the folder itself unless something else is in it.
+    """Remove the objects that the manifest of a folder lists, and the folder itself if it is then empty.
 
-    The manifest goes last, so that a removal that was cut off can be repeated.
+    The manifest is removed last, so that an interrupted removal can be repeated.
     """
-    if not stat.S_ISDIR(mode_of(folder) or 0):
+    if not stat.S_ISDIR(find_mode(folder) or 0):
         return
     with contextlib.suppress(ValueError, OSError, PathOccupied):
         manifest = read_manifest(folder)
@@ -182,27 +182,27 @@ def remove_own(folder: pathlib.Path) -> None:
                     path.rmdir() if stat.S_ISDIR(mode) else path.unlink()
         if os.listdir(folder) == [MANIFEST]:
             (folder / MANIFEST).unlink()
-    # Fails where anything is left.
+    # Fails if the folder is not empty.
     with contextlib.suppress(OSError):
         folder.rmdir()
 
 
 def _foreign(folder):
-    """Return the reason why a folder must not be replaced or removed, or None."""
+    """Return the reason for not replacing or removing a folder, or None."""
     mode = os.lstat(folder).st_mode
     if not stat.S_ISDIR(mode):
         return f"is {_kind(mode)}, not a folder"
     if folder.name.startswith(REPLACED) and not os.listdir(folder):
-        # Its removal was cut off.
+        # Its removal was interrupted.
         return None
     try:
         manifest = read_manifest(folder)
     except (ValueError, OSError, PathOccupied):
-        return f"is a folder without a {MANIFEST} of this program, so that it may hold files of yours"
+        return f"is a folder without a {MANIFEST} of this program, so that it may contain your files"
     for path, mode in _contents(folder):
         name = path.relative_to(folder).as_posix()
         if name != MANIFEST and not _is_listed(name, mode, manifest):
-            return f"holds {name}, which is not listed in its {MANIFEST}"
+            return f"contains {name}, which is not listed in its {MANIFEST}"
     return None
 
 
@@ -213,7 +213,7 @@ def _is_listed(name, mode, manifest):
 
 
 def _contents(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, int]]:
-    """Yield (path, mode) of everything inside of a folder, a folder before its contents; links are not followed."""
+    """Yield (path, mode) of each object in a folder, a folder before its contents, without following links."""
 
     def fail(error):
         raise error

@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal or in a notebook, a line now and then in a log file."""
+"""Progress on standard error: a bar on a terminal or in a notebook, periodic lines in a log file."""
 
 import contextlib
 import sys
@@ -6,7 +6,7 @@ import time
 
 import tqdm
 
-# Between the lines of a log file.
+# Time between two lines of a log file.
 _LINE_SECONDS = 10.0
 
 
@@ -14,13 +14,13 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
     """Context manager that shows the progress of some work on standard error.
 
     Args:
-        total: number of units; None if it is not known in advance.
+        total: number of units, or None if unknown.
         title: name of the work.
-        progress: False shows nothing, as for all but one of several processes.
+        progress: if False, nothing is shown, as for all but one of several processes.
         unit: name of the units.
-        done: number of units that are done already.
+        done: number of units completed before.
         delay: seconds before the bar appears, so that short work shows none.
-        leave: whether the bar stays on the terminal when the work is done.
+        leave: if True, the bar remains on the terminal at the end.
 
     Raises:
         ValueError: `progress` is not a boolean.
@@ -51,11 +51,12 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
         self.close()
 
     def advance(self, units: int = 1, text: str | None = "") -> None:
-        """Count units that are done.
+        """Count completed units.
 
         Args:
             units: number of units.
-            text: measurements to show beside the bar or in the line due. None keeps the bar's, and prints no line.
+            text: measurements to show beside the bar or in the next line. If None, the bar keeps its text and no line
+                is printed.
         """
         self.done += units
         if self._bar is not None:

@@ -1,11 +1,11 @@
-"""Files and folders that are replaced entirely or not at all, whenever the process is killed.
+"""Atomic replacement of files and folders, also if the process is killed.
 
-Something new is written beside its target, flushed to disk and then renamed. Only what `idmatters_tf._ownership` allows
-is replaced: a regular file by a file, a folder with a manifest by a folder.
+The new content is written to a temporary path in the same folder, flushed to disk and renamed. Only objects that
+`idmatters_tf._ownership` allows are replaced: a regular file by a file, a folder with a manifest by a folder.
 
-No system call of POSIX replaces a folder that holds files, so that a folder is replaced in three steps: the old one is
-renamed to `.replaced-NAME`, the new one takes its name, and the old one is removed. `remove_unfinished` completes or
-reverts an exchange that was interrupted by a kill, and so does the next replacement of the same folder.
+POSIX has no system call that replaces a folder with contents. A folder is therefore replaced in three steps: the old
+one is renamed to `.replaced-NAME`, the new one receives its name, and the old one is removed. `remove_unfinished` and
+the next replacement of the same folder complete or revert an exchange that was interrupted by a kill.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ from idmatters_tf._locking import check_held
 from idmatters_tf._ownership import (
     MANIFEST,
     REPLACED,
-    aside_of,
     check_replaceable,
+    find_mode,
     is_complete,
-    mode_of,
     remove_own,
+    temporary_path,
     write_manifest,
 )
 
@@ -34,20 +34,20 @@ _UNFINISHED = re.compile(r"\.writing-[0-9]+-.+", re.DOTALL)
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike, *, folder: bool = False) -> Iterator[pathlib.Path]:
-    """Yield a temporary path beside `path`, which takes the place of `path` once the block has succeeded.
+    """Yield a temporary path in the same folder, which replaces `path` after the block has succeeded.
 
     The block creates a file there, or with `folder` a folder, which receives a manifest if the block has not written
-    one. The temporary name ends like that of `path`, for libraries that choose a format by the suffix. Readers see the
-    old content or the new one, and nothing is left behind when the block raises.
+    one. The temporary name has the suffix of `path`, for libraries that choose a format by the suffix. Readers see
+    either the old or the new content. If the block raises, the temporary path is removed.
 
     Args:
-        path: may exist.
+        path: path to replace, which need not exist.
         folder: True for a folder, False for a file.
 
     Raises:
-        PathOccupied: `path` holds something that must not be replaced; it is not touched.
+        PathOccupied: the object at `path` must not be replaced. It is not changed.
         FolderLost: `path` is in a folder whose lock this process has lost.
-        OSError: it could not be written.
+        OSError: the file or folder could not be written.
     """
     path = pathlib.Path(path)
     check_held(path)
@@ -61,7 +61,7 @@ def replacing(path: str | os.PathLike, *, folder: bool = False) -> Iterator[path
         if folder and not (beside / MANIFEST).exists():
             write_manifest(beside)
         _flush(beside)
-        # Minutes may have passed.
+        # The block may have taken minutes.
         check_held(path)
         check_replaceable(path, folder=folder)
         if folder:
@@ -74,24 +74,23 @@ def replacing(path: str | os.PathLike, *, folder: bool = False) -> Iterator[path
 
 
 def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
-    """Write a file of text (UTF-8) or bytes; see `replacing`."""
+    """Write a file of text (UTF-8) or bytes, see `replacing`."""
     with replacing(path) as beside:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
 def updating(folder: str | os.PathLike, names: Iterable[str] = ()) -> Iterator[pathlib.Path]:
-    """Yield an empty folder for files, which replace those of the same names in `folder` once the block has succeeded.
+    """Yield an empty folder for files, which replace those of the same names in `folder` after the block has succeeded.
 
-    Each file is replaced atomically, in the order of `names`, the others after them. All other files of `folder` are
-    kept.
+    Each file is replaced atomically, first those in `names` in this order. All other files of `folder` are kept.
 
     Args:
         folder: an existing folder.
-        names: of the files, as far as they are known before the block.
+        names: names of the files that are known before the block.
 
     Raises:
-        PathOccupied: one of the names holds something other than a file; nothing is touched.
+        PathOccupied: the object at one of the names is not a file. Nothing is changed.
         OSError: a file could not be written.
     """
     folder, names = pathlib.Path(folder), list(names)
@@ -117,9 +116,9 @@ def updating(folder: str | os.PathLike, names: Iterable[str] = ()) -> Iterator[p
 
 
 def remove_unfinished(folder: str | os.PathLike) -> None:
-    """Remove what killed processes have left in a folder, and complete or revert their replacements.
+    """Remove unfinished files of killed processes in a folder, and complete or revert their replacements.
 
-    To be called only by a process that alone writes there.
+    The caller must be the only process that writes to the folder.
     """
     folder = pathlib.Path(folder)
     for path in [*folder.glob(f"{_WRITING}*")]:
@@ -130,30 +129,30 @@ def remove_unfinished(folder: str | os.PathLike) -> None:
 
 
 def _exchange(new, path):
-    """Put a folder in the place of another one, or of nothing."""
-    if mode_of(path) is None:
+    """Replace a folder, which need not exist, by another one."""
+    if find_mode(path) is None:
         os.rename(new, path)
         _sync(path.parent)
         return
-    aside = aside_of(path)
+    aside = temporary_path(path)
     os.rename(path, aside)
     try:
         _sync(path.parent)
         os.rename(new, path)
         _sync(path.parent)
     except BaseException:
-        if mode_of(path) is None:
+        if find_mode(path) is None:
             os.rename(aside, path)
         raise
     remove_own(aside)
 
 
 def _finish_exchange(path):
-    """Put the old folder back if there is no new one, else remove it."""
-    aside = aside_of(path)
-    if mode_of(aside) is None:
+    """Restore the old folder if there is no new one, otherwise remove it."""
+    aside = temporary_path(path)
+    if find_mode(aside) is None:
         return
-    if mode_of(path) is None and is_complete(aside):
+    if find_mode(path) is None and is_complete(aside):
         os.rename(aside, path)
         _sync(path.parent)
     else:
@@ -161,7 +160,7 @@ def _finish_exchange(path):
 
 
 def _remove(path):
-    mode = mode_of(path)
+    mode = find_mode(path)
     if mode is not None and stat.S_ISDIR(mode):
         shutil.rmtree(path, ignore_errors=True)
     elif mode is not None:

@@ -1,9 +1,9 @@
 """Description of a run, shared by the training programs and `ExactResume`.
 
-identity      JSON values by name that determine the results: a checkpoint with other values is one of another run
-environment   versions of packages, threads and devices, see `_environment`: other values change the results by rounding
-position      the number of steps done: in the name of a checkpoint's folder, see `_checkpointing`
-records       the measurements so far: in each checkpoint, and a resumed run goes back to them
+identity      JSON values by name that determine the results. A checkpoint with other values belongs to another run
+environment   versions of packages, threads and devices, see `_environment`. Other values change the rounding
+position      number of completed steps, in the name of a checkpoint's folder, see `_checkpointing`
+records       measurements up to the step of a checkpoint. A resumed run restores them
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 from idmatters_tf._arguments import abbreviate
 
-# Other packages are recorded, but do not change what is computed.
+# Other packages are recorded but do not affect the results.
 _COMPUTING = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy")
 
 
@@ -20,8 +20,9 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterabl
     """Return "NAME was VALUE, now VALUE" for each name whose values differ.
 
     Args:
-        saved, now: values by name; a value that is missing counts as None.
-        names: the names to compare, those of `saved` if None.
+        saved: values by name. A missing value equals None.
+        now: other values by name.
+        names: names to compare. If None, those of `saved`.
     """
     return [
         f"{name} was {abbreviate(saved.get(name))}, now {abbreviate(now.get(name))}"
@@ -31,18 +32,18 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterabl
 
 
 def other_run(path: str | os.PathLike, saved: Mapping[str, Any], identity: Mapping[str, Any]) -> str | None:
-    """Return a sentence that names the differences if the identity in a checkpoint is that of another run, else None.
+    """Return an error message with the differences if a checkpoint belongs to another run, or None.
 
-    Values that an earlier version did not save are not compared.
+    Values that the checkpoint does not contain are not compared.
     """
     found = differences(saved, identity)
     return f"{path} is a checkpoint of another run: {'; '.join(found)}." if found else None
 
 
 def environment_warning(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return a sentence that names the differences of two environments, see `_environment`, else None.
+    """Return a warning with the differences of two environments, see `_environment`, or None.
 
-    A part that was not saved is not compared.
+    Parts that were not saved are not compared.
     """
     found = []
     for part, names in (("versions", _COMPUTING), ("numerics", now.get("numerics", ()))):

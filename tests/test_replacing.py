@@ -38,7 +38,7 @@ def test_a_file_replaces_nothing_but_a_file(places, occupy):
     path, elsewhere = places
     occupy(path, elsewhere)
     before = tree(path.parents[1])
-    with pytest.raises(PathOccupied, match="target is a .*, not a file. Move it away, or name another path"):
+    with pytest.raises(PathOccupied, match="target is a .*, not a file. Move it away, or choose another path"):
         write_atomically(path, "new")
     with pytest.raises(PathOccupied), updating(path.parent, ["other", path.name]) as beside:
         raise AssertionError(f"{beside} was yielded")
@@ -52,7 +52,7 @@ def test_a_folder_replaces_nothing_but_a_folder_of_its_own(places, occupy):
     path, elsewhere = places
     occupy(path, elsewhere)
     before = tree(path.parents[1])
-    with pytest.raises(PathOccupied, match="Move it away, or name another path"):
+    with pytest.raises(PathOccupied, match="Move it away, or choose another path"):
         write_folder(path)
     assert tree(path.parents[1]) == before
 
@@ -239,7 +239,7 @@ def test_a_manifest_that_leads_out_of_its_folder_removes_nothing_there(tmp_path)
     (tmp_path / "mine").write_text("mine")
     manifest = tmp_path / "x" / MANIFEST
     manifest.write_text(manifest.read_text().replace('"saved_model.pb"', '"../mine"'))
-    with pytest.raises(PathOccupied, match="holds saved_model.pb, which is not listed"):
+    with pytest.raises(PathOccupied, match="contains saved_model.pb, which is not listed"):
         write_folder(tmp_path / "x")
     (tmp_path / "x" / "saved_model.pb").unlink()
     write_folder(tmp_path / "x")

@@ -1,14 +1,14 @@
-"""Callbacks for `model.fit`: exact resume after a kill, and measurements every so many epochs.
+"""Callbacks for `model.fit`: exact resume after a kill, and periodic measurements.
 
-ExactResume        exact resume after a kill, with the same bits as an uninterrupted run
-ArrayBatches       training data: arrays, in an order that is a function of (seed, epoch)
-FunctionBatches    training data: any function of the step
+ExactResume        exact resume after a kill, bit for bit as an uninterrupted run
+ArrayBatches       training data in arrays, in an order that is a function of (seed, epoch)
+FunctionBatches    training data from a function of the step
 Batches            base class of both
-BlockNorms         Frobenius and spectral norms of the residual blocks, tau, and whether it is below 1
-CurvatureMonitor   the Hessian of the loss: eigenvalues, sharpness over the stability threshold, density
+BlockNorms         Frobenius and spectral norms of the residual blocks, and tau
+CurvatureMonitor   Hessian of the loss: eigenvalues, sharpness relative to the stability threshold, density
 IsometryMonitor    distances of the blocks from the identity at given inputs: ||J - I||, singular values
 
-Each is defined beside its subject and imported when it is first used.
+Each class is imported on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,8 @@
-"""What the other callbacks of a `fit` remember, and how it is saved.
+"""Serialization of the state of callbacks.
 
-Keras' own are known one by one. A callback of somebody else may have `get_state()` and `set_state(state)`; otherwise
-those of its attributes that have changed since training began are saved, as long as they are plain data.
+The state of Keras' callbacks is a fixed list of attributes for each class. Other callbacks may implement `get_state()`
+and `set_state(state)`. Otherwise the attributes that have changed since training began are saved, if they are plain
+data.
 """
 
 import hashlib
@@ -20,9 +21,9 @@ from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, fl
 from idmatters_tf.callbacks._encoding import Encoder, NotPlainData
 from idmatters_tf.callbacks._model_parts import find_optimizers
 
-# Of a `CSVLogger`: what stands in its file.
+# Content of the file of a `CSVLogger`.
 _TEXT = "text of the file"
-# Values that are settings: they hold nothing that training changes, or nothing that changes training.
+# Types of settings: training does not change their values, or their values do not affect training.
 _SETTINGS = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -38,16 +39,16 @@ _SETTINGS = (
 
 
 class CallbackState:
-    """Saves and restores what one callback remembers.
+    """State of one callback, which can be saved and restored.
 
-    To be made when training begins, behind the callback's own `on_train_begin`.
+    Create it when training begins, after the callback's `on_train_begin`.
 
     Args:
-        callback: one of a `fit`.
-        name: its name among those of the `fit`, see `named`.
+        callback: a callback of a `fit`.
+        name: its name, see `name_callbacks`.
 
     Raises:
-        ValueError: something that it keeps cannot be saved.
+        ValueError: the state cannot be saved.
     """
 
     def __init__(self, callback: keras.callbacks.Callback, name: str):
@@ -55,60 +56,59 @@ class CallbackState:
         conflicting = getattr(keras.callbacks, "BackupAndRestore", ())
         if conflicting and isinstance(callback, conflicting):
             raise ValueError(
-                "ExactResume and BackupAndRestore both decide where training goes on. Remove BackupAndRestore from the "
-                "callbacks."
+                "ExactResume and BackupAndRestore cannot be used together. Remove BackupAndRestore from the callbacks."
             )
         known = next((kind for kind in type(callback).__mro__ if kind in CALLBACK_STATES), None)
-        self._remembered = () if known is None else CALLBACK_STATES[known]
+        self._attributes = () if known is None else CALLBACK_STATES[known]
         self._is_keras_own = type(callback) is known
-        self._asks = all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
+        self._has_methods = all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
         self._before: dict[str, str] = {}
-        if not self._asks and not self._is_keras_own:
+        if not self._has_methods and not self._is_keras_own:
             self._before = self._fingerprints()
 
     def get(self) -> Any:
-        """What the callback remembers now; None where that is nothing.
+        """Return the current state of the callback, or None if it is empty.
 
         Raises:
-            ValueError: something that it keeps has become what cannot be saved.
+            ValueError: the state cannot be saved.
         """
         callback: Any = self.callback
-        if self._asks:
-            return self._checked(callback.get_state())
-        state = {name: getattr(callback, name) for name in self._remembered if hasattr(callback, name)}
+        if self._has_methods:
+            return self._check_plain(callback.get_state())
+        state = {name: getattr(callback, name) for name in self._attributes if hasattr(callback, name)}
         if isinstance(callback, keras.callbacks.CSVLogger):
-            state[_TEXT] = _text_of(callback)
+            state[_TEXT] = _read_file(callback)
         if isinstance(callback, keras.callbacks.TensorBoard):
-            # A restarted process does not write the points before the checkpoint again.
+            # A resumed process does not write the points before the checkpoint again.
             flush_events(callback)
         if not self._is_keras_own:
             now = self._fingerprints()
             state |= {name: getattr(callback, name) for name in now if now[name] != self._before.get(name)}
-        return self._checked(state) if state else None
+        return self._check_plain(state) if state else None
 
     def set(self, state: Any) -> None:
-        """Makes the callback remember what another one of its kind did."""
+        """Restore a state that `get` returned for a callback of the same class."""
         callback: Any = self.callback
-        if self._asks:
+        if self._has_methods:
             callback.set_state(state)
             return
         for name, value in state.items():
             if name == _TEXT:
-                _write_again(callback, value)
+                _restore_file(callback, value)
             else:
                 setattr(callback, name, value)
 
-    def _checked(self, state):
+    def _check_plain(self, state):
         try:
             Encoder().encode(state)
         except NotPlainData as error:
-            raise ValueError(f"The state of the callback {self.name} holds {error}. {_REMEDY}") from error
+            raise ValueError(f"The state of the callback {self.name} contains {error}. {_REMEDY}") from error
         return state
 
     def _fingerprints(self):
-        """A checksum of each attribute that is plain data."""
+        """Return a checksum of each attribute that is not a setting."""
         found = {}
-        known = {*CALLBACK_SETTINGS, *self._remembered}
+        known = {*CALLBACK_SETTINGS, *self._attributes}
         for name, value in vars(self.callback).items():
             if name in known or self._is_setting(value):
                 continue
@@ -117,7 +117,7 @@ class CallbackState:
                 text = json.dumps(encoder.encode(value))
             except NotPlainData as error:
                 raise ValueError(
-                    f"The callback {self.name} cannot be restored: it keeps {error} in `{name}`. {_REMEDY}"
+                    f"The callback {self.name} cannot be restored: its attribute `{name}` contains {error}. {_REMEDY}"
                 ) from error
             checksum = hashlib.sha256(text.encode())
             for array in encoder.arrays.values():
@@ -138,11 +138,11 @@ class CallbackState:
         return isinstance(value, _SETTINGS)
 
 
-_REMEDY = "Give it methods `get_state()`, which returns plain data and arrays, and `set_state(state)`."
+_REMEDY = "Add methods `get_state()`, which returns plain data and arrays, and `set_state(state)`."
 
 
-def named(callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, keras.callbacks.Callback]:
-    """The callbacks by their class and, from the second of a class on, a number."""
+def name_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, keras.callbacks.Callback]:
+    """Return callbacks by name: the class, with a number from the second instance on."""
     found: dict[str, keras.callbacks.Callback] = {}
     for callback in callbacks:
         name = type(callback).__qualname__
@@ -151,17 +151,17 @@ def named(callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, keras.call
     return found
 
 
-def _text_of(logger):
-    """What a `CSVLogger` has written so far."""
+def _read_file(logger):
+    """Return the content of the file of a `CSVLogger`, or None if it is not open."""
     if logger.csv_file is None or logger.csv_file.closed:
         return None
     logger.csv_file.flush()
-    # As bytes, since its lines end with \r\n.
+    # Reading bytes preserves the line ends \r\n.
     return pathlib.Path(logger.filename).read_bytes().decode()
 
 
-def _write_again(logger, text):
-    """Has a `CSVLogger` go on behind what it had written: its `on_train_begin` may have begun a new file."""
+def _restore_file(logger, text):
+    """Restore the file of a `CSVLogger` for appending. Its `on_train_begin` may have created a new one."""
     if text is None:
         return
     logger.csv_file.close()

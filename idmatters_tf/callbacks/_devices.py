@@ -1,8 +1,8 @@
-"""Training on several devices of one machine: values of variables on each device, and their number and kind.
+"""Training on several devices of one machine: values of variables on each device, and descriptions of the devices.
 
 Under `tf.distribute.MirroredStrategy` a variable has a part on each device. The parts of weights and slots are equal.
-Those of metrics, and of batch normalization's moving averages, differ: they are saved and restored one by one. On JAX a
-variable is one array, which `keras.distribution` places on the devices.
+The parts of metrics and of the moving averages of batch normalization differ and are saved and restored individually.
+On JAX a variable is one array, which `keras.distribution` places on the devices.
 """
 
 import contextlib
@@ -17,18 +17,18 @@ ONE = "one device"
 
 
 def read(variable: Any) -> Any:
-    """Return the value of a variable as an array; a list with that of each device where they differ.
+    """Return the value of a variable as an array, or a list of the values on each device if they differ.
 
     Args:
         variable: a `keras.Variable` or `tf.Variable`.
     """
     values: list[Any] = [keras.ops.convert_to_numpy(part) for part in _parts(variable)]
-    # Not ==, which takes NaN for different from itself.
+    # Bytes, since NaN is not equal to itself.
     return values[0] if all(each.tobytes() == values[0].tobytes() for each in values) else values
 
 
 def assign(variable: Any, value: Any) -> None:
-    """Assign what `read` returned, to each device its own value."""
+    """Assign a value that `read` returned to a variable on each device."""
     parts = _parts(variable)
     values = value if isinstance(value, list) else [value] * len(parts)
     for part, each in zip(parts, values, strict=True):
@@ -36,49 +36,49 @@ def assign(variable: Any, value: Any) -> None:
 
 
 def identities(variable: Any) -> set[int]:
-    """Return the identities of the objects that a traced function of TensorFlow may hold for a variable."""
+    """Return the `id`s of the objects that a traced function of TensorFlow may contain for a variable."""
     value = variable.value if isinstance(variable, keras.Variable) else variable
     return {id(value), *map(id, _parts(variable))}
 
 
 def scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which variables are created on the devices that the model is trained on."""
+    """Return a context in which variables are created on the training devices of a model."""
     return _strategy(model).scope() if _replicas(model) > 1 else contextlib.nullcontext()
 
 
 def check_devices(model: keras.Model) -> None:
-    """Raise ValueError if a model is distributed otherwise than over the devices of one machine."""
+    """Raise ValueError unless a model is trained on one device or on the devices of one machine."""
     kind = type(_strategy(model)).__name__
     if _replicas(model) > 1 and kind != "MirroredStrategy":
         raise ValueError(
-            f"ExactResume resumes under `tf.distribute.MirroredStrategy`. Received: {kind}, under which the training "
-            f"programs of this package resume (docs/howto/clusters.md)."
+            f"ExactResume supports one strategy, `tf.distribute.MirroredStrategy`. Received: {kind}. Use the training "
+            f"programs of this package (docs/howto/clusters.md)."
         )
     distribution = keras.distribution.distribution()
     processes = getattr(distribution, "num_processes", 1)
     if processes > 1:
         raise ValueError(
-            f"ExactResume resumes on the devices of one process. Received: {type(distribution).__name__} over "
-            f"{processes} processes."
+            f"ExactResume supports the devices of one process. Received: {type(distribution).__name__} over "
+            f"{processes} processes"
         )
 
 
 def describe_devices(model: keras.Model) -> str:
-    """Return the number and kind of the devices of a training run, and the way in which they share it."""
+    """Return the number and kind of the devices of a training run, and the distribution over them."""
     distribution = keras.distribution.distribution()
     if _replicas(model) > 1:
         devices = [device.rpartition("device:")[2] for device in _strategy(model).extended.worker_devices]
-        return f"{_counted(devices)} ({type(_strategy(model)).__name__})"
+        return f"{_count_devices(devices)} ({type(_strategy(model)).__name__})"
     if distribution is None or distribution.device_mesh.devices.size == 1:
         return ONE
     mesh = distribution.device_mesh
     axes = [f"{name} {size}" for name, size in zip(mesh.axis_names, mesh.shape, strict=True)]
     layouts = [f"{path} {axes}" for path, axes in distribution_layouts(distribution).items()]
     shared = ", ".join([type(distribution).__name__, *axes, *layouts])
-    return f"{_counted(map(str, mesh.devices.flatten()))} ({shared})"
+    return f"{_count_devices(map(str, mesh.devices.flatten()))} ({shared})"
 
 
-def _counted(devices: Any) -> str:
+def _count_devices(devices: Any) -> str:
     kinds: Sequence[str] = [device.partition(":")[0].upper() for device in devices]
     return " and ".join(f"{kinds.count(kind)} {kind}s" for kind in sorted(set(kinds)))
 

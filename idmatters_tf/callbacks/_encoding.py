@@ -1,4 +1,4 @@
-"""Plain data as JSON and NumPy's arrays, so that nothing has to be unpickled."""
+"""Serialization of plain data as JSON and NumPy arrays, without pickle."""
 
 import dataclasses
 import importlib
@@ -12,37 +12,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 ARRAYS, STATE = "arrays.npz", "state.json"
-# What NumPy's files hold themselves; other types, such as bfloat16, are kept as their bytes.
+# Kinds of NumPy types that its files support. Other types, such as bfloat16, are saved as bytes.
 _OWN_KINDS = "biufc"
 
 
-# Whose dataclasses may be read back: no file may name a class of anybody else's.
+# Package of the dataclasses that may be restored. A file must not instantiate other classes.
 _PACKAGE = __name__.partition(".")[0]
 
 
 class NotPlainData(TypeError):
-    """A value that is neither a number, string, array nor a list, tuple, set or dict of such."""
+    """A value is not a number, string or array, nor a list, tuple, set or dict of these."""
 
 
 class Encoder:
-    """Turns values into what `json` writes, and collects their arrays.
+    """Encoder of values as JSON with separate arrays.
 
     Attributes:
-        arrays: those of the values so far, by the name they have in the JSON.
+        arrays: arrays of the encoded values, by their names in the JSON.
     """
 
     def __init__(self) -> None:
         self.arrays: dict[str, NDArray[Any]] = {}
 
     def encode(self, value: Any) -> Any:
-        """The JSON for a value.
+        """Return a value in the form that `json` accepts.
 
         Args:
-            value: None, a number, string, array, a tensor of the backend, or a list, tuple, set or dict of such; also
-                a dataclass of this package.
+            value: None, a number, string, array, tensor of the backend or dataclass of this package, or a list, tuple,
+                set or dict of these.
 
         Raises:
-            NotPlainData: it is, or holds, something else.
+            NotPlainData: the value is or contains something else.
         """
         if value is None or type(value) in (bool, int, float, str):
             return value
@@ -76,7 +76,7 @@ class Encoder:
 
 
 def decode(encoded: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """The value that `Encoder.encode` was given."""
+    """Return the value that `Encoder.encode` has encoded."""
     if isinstance(encoded, list):
         return [decode(each, arrays) for each in encoded]
     if not isinstance(encoded, dict):
@@ -98,9 +98,9 @@ def decode(encoded: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 
 
 class Snapshot:
-    """A copy of a value in host memory, which does not change when the value does.
+    """A copy of a value in host memory, which is independent of later changes.
 
-    Arrays that own their data and are read-only cannot change. They are not copied again.
+    Arrays that own their data and are read-only are not copied.
 
     Args:
         value: see `Encoder.encode`.
@@ -115,7 +115,7 @@ class Snapshot:
         self._arrays = {name: _copy(array) for name, array in encoder.arrays.items()}
 
     def write(self, folder: str | os.PathLike) -> None:
-        """Write the copy as two files, `state.json` and `arrays.npz`, into a folder. Raises OSError."""
+        """Write the copy to the files `state.json` and `arrays.npz` in a folder. Raises OSError."""
         folder = pathlib.Path(folder)
         np.savez(folder / ARRAYS, allow_pickle=False, **self._arrays)
         (folder / STATE).write_text(self._text, encoding="utf-8")
@@ -126,7 +126,7 @@ def _copy(array):
 
 
 def read(folder: str | os.PathLike) -> Any:
-    """The value that `Snapshot.write` has written into a folder."""
+    """Return the value that `Snapshot.write` has written to a folder."""
     folder = pathlib.Path(folder)
     with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
         return decode(json.loads((folder / STATE).read_text(encoding="utf-8")), {name: arrays[name] for name in arrays})

@@ -1,4 +1,4 @@
-"""Locks on the folders of running `fit`s, and the writes in flight there."""
+"""Locks on the folders of running `fit`s, and their background writes."""
 
 import atexit
 import contextlib
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from idmatters_tf import _locking
 from idmatters_tf._background import BackgroundWriter
 
-# By folder. Keras tells no callback that `fit` has ended with an exception: a further `fit` of this process takes over.
+# By folder. Keras does not notify callbacks when `fit` raises. The next `fit` of this process then takes over the lock.
 _locks: dict[pathlib.Path, tuple[_locking.FolderLock, BackgroundWriter]] = {}
 
 
 def lock(folder: pathlib.Path) -> BackgroundWriter:
-    """Lock the folder of a `fit` for this process, and return the writer of its checkpoints.
+    """Lock the folder of a `fit` for this process and return the writer of its checkpoints.
 
-    No write is in flight: one of an earlier `fit` that ended with an exception is waited for.
+    A write of an earlier `fit` that ended with an exception is completed first.
 
     Raises:
         FolderInUse: another process holds the lock.
@@ -25,17 +25,17 @@ def lock(folder: pathlib.Path) -> BackgroundWriter:
     if held is not None and held.held:
         _end(writer)
         return writer
-    # The folder may have been removed since.
+    # The folder may have been removed.
     unlock(folder)
     held = _locking.FolderLock(folder)
     _locks[folder.resolve()] = held, writer
     if not held.protects:
-        warnings.warn(f"{folder} is on a file system without locks: let no other process use it.", stacklevel=2)
+        warnings.warn(f"{folder} is on a file system without locks. Use it with one process at a time.", stacklevel=2)
     return writer
 
 
 def unlock(folder: pathlib.Path) -> None:
-    """Release the lock on a folder, once no write is in flight; nothing happens without one."""
+    """Complete the write in progress and release the lock on a folder, if this process holds it."""
     held, writer = _locks.pop(folder.resolve(), (None, None))
     if held is not None and writer is not None:
         try:
@@ -45,7 +45,7 @@ def unlock(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def unlocking_on_error(folder: pathlib.Path) -> Iterator[None]:
+def unlock_on_error(folder: pathlib.Path) -> Iterator[None]:
     """Release the lock on a folder if the block raises."""
     try:
         yield
@@ -55,7 +55,7 @@ def unlocking_on_error(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _end(writer):
-    """Wait for a write whose `fit` has ended with an exception; its own error is a warning."""
+    """Wait for a write whose `fit` has ended with an exception, and turn its error into a warning."""
     try:
         writer.wait()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Optimizers and random generators of a model, those of custom training steps and layers included."""
+"""Optimizers and random generators of a model, including custom training steps and layers."""
 
 import types
 from collections.abc import Iterator, Mapping
@@ -11,31 +11,31 @@ from idmatters_tf._keras_internals import outside_of_graphs
 from idmatters_tf._tensorflow_internals.training import is_random_generator
 from idmatters_tf.callbacks import _devices
 
-# Packages whose objects hold neither, other than Keras' layers, optimizers and maps of optimizers.
+# Objects of these packages are not searched, except for Keras' layers, optimizers and maps of optimizers.
 _OTHERS = ("jax", "keras", "numpy", "tensorflow")
 _NO_OWNERS = (str, bytes, np.ndarray, types.ModuleType, types.FunctionType, types.MethodType, type, keras.Variable)
 
 
 def find_optimizers(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
-    """Return all optimizers found on a model, by the path of attributes to them.
+    """Return all optimizers found on a model, by attribute path.
 
-    Attributes are searched in the model, its layers and nested models, in lists, tuples and dicts, in optimizers
-    that wrap others, and in the user's own objects. The compiled optimizer comes first and is called "optimizer".
+    The search covers attributes of the model, its layers and nested models, lists, tuples and dicts, optimizers that
+    wrap others, and objects of the user. The compiled optimizer comes first, under the name "optimizer".
     """
     return {path: part for path, part in _find(model).items() if isinstance(part, keras.optimizers.Optimizer)}
 
 
 def find_generators(model: keras.Model) -> dict[str, Any]:
-    """Return all `tf.random.Generator`s found on a model, in the same places, by the path of attributes to them."""
+    """Return all `tf.random.Generator`s found on a model like optimizers, by attribute path."""
     return {path: part for path, part in _find(model).items() if is_random_generator(part)}
 
 
 def _find(model: keras.Model) -> dict[str, Any]:
-    """Return the layers, optimizers, generators, containers and objects on a model that may hold others."""
+    """Return the layers, optimizers, generators, containers and objects found on a model, by attribute path."""
     compiled: Any = getattr(model, "optimizer", None)
     found: dict[str, Any] = {} if compiled is None else {"optimizer": compiled}
     seen, queue = {id(model), id(compiled)}, [("", model), ("optimizer", compiled)]
-    # Breadth first: the shortest path is the name.
+    # Breadth first, so that the shortest path is the name.
     for path, owner in queue:
         for name, value in _parts(owner):
             if id(value) in seen or not _may_own(value):
@@ -53,7 +53,7 @@ def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(owner, (list, tuple)):
         yield from ((f"[{place}]", value) for place, value in enumerate(owner))
     elif owner is not None:
-        # TensorFlow's own list of dependencies repeats the attributes.
+        # TensorFlow's list of dependencies repeats the attributes.
         own = [(name, value) for name, value in vars(owner).items() if not name.startswith("_self_")]
         yield from ((f".{name}", value) for name, value in sorted(own, key=lambda each: each[0].startswith("_")))
 
@@ -74,11 +74,11 @@ class WaitingOptimizer:
     """Values for the variables of an optimizer that its first step builds.
 
     Args:
-        optimizer: not built.
+        optimizer: an optimizer that is not built.
         name: its path on the model.
-        variables: a function that returns the optimizer's variables.
-        values: for all of them, once it is built. Those that exist are assigned at once.
-        described: what `training_state.description` returned for them.
+        variables: function that returns the optimizer's variables.
+        values: values of all variables of the built optimizer. Existing variables are assigned immediately.
+        described: their descriptions by `_training_state.describe_variables`.
     """
 
     def __init__(self, optimizer: Any, name: str, variables: Any, values: list[Any], described: list[list[Any]]):
@@ -89,19 +89,19 @@ class WaitingOptimizer:
         optimizer.build = self._build
 
     def drop(self) -> None:
-        """Leave the optimizer as it is."""
+        """Restore the `build` method of the optimizer."""
         vars(self._optimizer).pop("build", None)
 
     def _build(self, *args: Any, **kwargs: Any) -> None:
         self.drop()
-        # Variables made inside of a graph get their values when it first runs.
+        # Variables created inside of a graph receive their values when it first runs.
         with outside_of_graphs():
             self._optimizer.build(*args, **kwargs)
             variables = self._variables()
             if [list(each.shape) for each in variables] != [shape for _, shape, _ in self.described]:
                 raise ValueError(
-                    f"The optimizer {self._name} has been built for other variables than before. Start the same script "
-                    f"as before, or give ExactResume another folder."
+                    f"The optimizer {self._name} was built for other variables than those of the checkpoint. Start the "
+                    f"same script as before, or pass another folder to ExactResume."
                 )
             for variable, value in zip(variables, self.values, strict=True):
                 _devices.assign(variable, value)

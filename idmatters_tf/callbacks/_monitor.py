@@ -1,4 +1,4 @@
-"""Base class of the monitors: the times of the measurements and the destinations of the numbers."""
+"""Base class of callbacks that measure a model: schedule of the measurements and output of the numbers."""
 
 import contextlib
 import re
@@ -15,19 +15,19 @@ Measured = TypeVar("Measured")
 
 
 class Monitor(keras.callbacks.Callback, Generic[Measured]):
-    """Measures the model every so many epochs or steps of `fit`, and before the first one.
+    """Periodic measurement of the model in `fit`, and before the first epoch or step.
 
     A training loop without `fit` calls `set_model(model)` and `on_train_begin()` once, and then `record(number)`.
 
     Args:
         every: epochs between measurements, or steps, as in "100 steps".
-        log_dir: of TensorBoard's files (written by TensorFlow); none are written if None.
+        log_dir: folder of TensorBoard's files (written by TensorFlow). If None, none are written.
 
     Attributes:
-        measurements: by the number of epochs or steps done.
+        measurements: measurements by the number of completed epochs or steps.
     """
 
-    # Of the names in `logs`, and by default of TensorBoard's tags.
+    # Prefix of the names in `logs`, and by default of TensorBoard's tags.
     prefix: ClassVar[str]
 
     def __init__(self, every: int | str = 1, log_dir: Any = None):
@@ -35,7 +35,7 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
         steps = re.fullmatch("([0-9]+) steps?", every) if isinstance(every, str) else None
         self.unit = "epoch" if steps is None else "step"
         self._every = positive_integer("every", every if steps is None else int(steps[1]))
-        # Keras then calls `on_train_batch_end` in a thread of its own, in which nothing may be measured.
+        # If True, Keras calls `on_train_batch_end` in another thread, in which measurements are not possible.
         self.async_safe = steps is None
         self._writer: Any = None
         if log_dir is not None:
@@ -43,29 +43,29 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
 
             self._writer = tf.summary.create_file_writer(str(log_dir))
         self._begins, self._steps_per_execution = False, 1
-        # Steps in an epoch, and those before the current one.
+        # Number of steps in an epoch, and before the current epoch.
         self._steps = self._before = 0
         # Numbers for the `logs` of this epoch.
         self._numbers: dict[str, float] = {}
         self.measurements: dict[int, Measured] = {}
 
     def prepare(self) -> None:
-        """Called once at the beginning of `fit`, inside the scope of the model's distribution strategy."""
+        """Prepare the measurements at the beginning of `fit`, inside the scope of the distribution strategy."""
 
     def measure(self) -> Measured:
-        """Measures the model as it is now."""
+        """Measure the current model."""
         raise NotImplementedError
 
     def logged(self, measured: Measured) -> Mapping[str, float]:
-        """The numbers that go into `logs`, and so into the history and to other callbacks, without the prefix."""
+        """Return the numbers for `logs`, and thus for the history and other callbacks, without the prefix."""
         raise NotImplementedError
 
     def scalars(self, measured: Measured) -> dict[str, float]:
-        """TensorBoard's scalars by tag; those of `logged` unless a sub-class has more."""
+        """Return TensorBoard's scalars by tag, by default the numbers of `logged`."""
         return {f"{self.prefix}/{name}": value for name, value in self.logged(measured).items()}
 
     def images(self, measured: Measured, number: int) -> dict[str, NDArray[np.uint8]]:
-        """TensorBoard's images by tag, (rows, columns, 4) each; none unless a sub-class has some."""
+        """Return TensorBoard's images by tag, each of shape (rows, columns, 4), by default none."""
         del measured, number
         return {}
 
@@ -79,8 +79,8 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
         self._steps = (self.params or {}).get("steps") or 0
         self._before = epoch * self._steps
         if self.unit == "step" and not self._steps:
-            raise ValueError("`every` in steps needs data of known length. Pass `steps_per_epoch` to `fit`.")
-        # Not when training begins: only an epoch knows `initial_epoch`.
+            raise ValueError("`every` in steps requires data of known length. Pass `steps_per_epoch` to `fit`.")
+        # Not in `on_train_begin`, which does not receive `initial_epoch`.
         if self._begins:
             self._begins = False
             self.record(epoch if self.unit == "epoch" else self._before)
@@ -89,7 +89,7 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.unit == "epoch":
             return
-        # The last execution may reach beyond the epoch.
+        # The last execution may extend beyond the epoch.
         done, last = self._before + min(batch + 1, self._steps), self._before + batch + 1 - self._steps_per_execution
         if done // self._every > last // self._every:
             self.record(done)
@@ -102,23 +102,23 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
         self._numbers = {}
 
     def get_state(self) -> dict[str, Any]:
-        """What `ExactResume` saves."""
+        """Return the state that `ExactResume` saves."""
         return {"measurements": self.measurements, "begins": self._begins, "numbers": self._numbers}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on behind the measurements of another process: what it measured is not measured again."""
+        """Restore the measurements of an interrupted process."""
         self.measurements, self._begins = state["measurements"], state["begins"]
-        # Earlier versions saved no numbers.
+        # Checkpoints of early versions contain no numbers.
         self._numbers = state.get("numbers", {})
 
     def record(self, number: int) -> Measured:
-        """Measure the model, keep the result in `measurements` and write it to TensorBoard's files.
+        """Measure the model, store the result in `measurements` and write it to TensorBoard's files.
 
         Args:
-            number: epochs or steps done.
+            number: number of completed epochs or steps.
         """
         measured = self.measure()
-        # The newest one is the last.
+        # The newest measurement is the last entry.
         self.measurements.pop(number, None)
         self.measurements[number] = measured
         self._numbers = dict(self.logged(measured))
@@ -130,7 +130,7 @@ class Monitor(keras.callbacks.Callback, Generic[Measured]):
 def write_summary(
     writer: Any, step: int, scalars: Mapping[str, float], images: Mapping[str, NDArray[np.uint8]] | None = None
 ) -> None:
-    """Write scalars and images, uint8 (rows, columns, channels), by their tags with a writer of `tf.summary`."""
+    """Write scalars and images, uint8 of shape (rows, columns, channels), by tag with a writer of `tf.summary`."""
     import tensorflow as tf
 
     with writer.as_default(step=step):

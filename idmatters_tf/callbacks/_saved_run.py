@@ -1,4 +1,4 @@
-"""Checkpoints of a `fit`: writing, reading, and the comparison of their run with the current one."""
+"""Checkpoints of a `fit`: writing, reading, and comparison with the current run."""
 
 import pathlib
 import warnings
@@ -13,7 +13,7 @@ from idmatters_tf._run_description import environment_warning, other_run
 from idmatters_tf.callbacks import _devices, _encoding
 
 FORMAT = 1
-REMEDY = "Start the same script as before, or give ExactResume another folder."
+REMEDY = "Start the same script as before, or pass another folder to ExactResume."
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy", "idmatters-tf")
 
 
@@ -22,11 +22,11 @@ def save(folder: pathlib.Path, step: int, state: Mapping[str, Any], keep: int, w
 
     Args:
         folder: folder of the checkpoints.
-        step: number of batches trained on.
-        state: plain data and arrays, to which the format and the environment are added.
+        step: number of completed training batches.
+        state: plain data and arrays. The format and the environment are added.
         keep: number of checkpoints to keep.
-        writer: executes the write. Its errors are raised by its next `submit` or `wait`: OSError if the checkpoint
-            cannot be written and the earlier ones are unchanged, FolderLost if the folder or its lock was removed.
+        writer: writer that executes the write. Its next `submit` or `wait` raises the errors: OSError if the
+            checkpoint cannot be written (earlier ones are unchanged), FolderLost if the folder or its lock was removed.
     """
     snapshot = _encoding.Snapshot({"format": FORMAT, "environment": _describe_environment(), **state})
     writer.submit(lambda: _write(folder, step, snapshot, keep))
@@ -44,14 +44,14 @@ def _write(folder, step, snapshot, keep):
     _checkpointing.remove_oldest(folder, keep)
 
 
-def newest(folder: pathlib.Path) -> tuple[pathlib.Path, Any]:
-    """Return the path and the state of the newest intact checkpoint; the folder and None without one."""
+def load_newest(folder: pathlib.Path) -> tuple[pathlib.Path, Any]:
+    """Return the path and the state of the newest intact checkpoint, or the folder and None if there is none."""
     _replacing.remove_unfinished(folder)
 
-    def on_damage(path, what):
+    def on_damage(path, damage):
         if (path / "checkpoint.index").exists():
-            raise ValueError(f"{path} was written by another program. Give ExactResume a folder of its own.")
-        warnings.warn(f"Checkpoint {path} is damaged ({what}): going back to the one before.", stacklevel=2)
+            raise ValueError(f"{path} was written by another program. Pass a separate folder to ExactResume.")
+        warnings.warn(f"Checkpoint {path} is damaged ({damage}). Falling back to the previous one.", stacklevel=2)
         _checkpointing.put_aside(path)
 
     step = _checkpointing.newest_intact(folder, _encoding.STATE, on_damage)
@@ -62,17 +62,17 @@ def newest(folder: pathlib.Path) -> tuple[pathlib.Path, Any]:
 
 
 def check_identity(path: pathlib.Path, saved: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Raise ValueError if a checkpoint has another format or is one of another run."""
+    """Raise ValueError if a checkpoint has another format or belongs to another run."""
     if saved["format"] != FORMAT:
         raise ValueError(f"{path} has format {saved['format']}, this version reads {FORMAT}. {REMEDY}")
-    # Earlier versions trained on one device alone.
+    # Early versions supported one device only.
     error = other_run(path, {"the set of devices": _devices.ONE, **saved["identity"]}, identity)
     if error is not None:
         raise ValueError(f"{error} {REMEDY}")
 
 
 def warn_of_environment(saved: Mapping[str, Any]) -> None:
-    """Warn if results will differ from those of an uninterrupted run, because packages, threads or devices do."""
+    """Warn if packages, threads or devices differ, so that results will differ from those of an uninterrupted run."""
     warning = environment_warning(saved["environment"], _describe_environment())
     if warning is not None:
         warnings.warn(warning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""The numbers that `fit` changes: variables of the model, its optimizer and its metrics, and random generators."""
+"""State that `fit` changes: variables of the model, its optimizers and its metrics, and random generators."""
 
 import random
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from idmatters_tf._tensorflow_internals.training import traced_training_steps
 from idmatters_tf.callbacks import _devices
 from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_generators, find_optimizers
 
-# TensorFlow's random operations whose state lives inside the operation, where nobody can read it.
+# Random operations of TensorFlow with internal state, which cannot be read.
 _STATEFUL_RANDOM = {
     "Multinomial",
     "ParameterizedTruncatedNormal",
@@ -30,8 +30,8 @@ _STATEFUL_RANDOM = {
 def variables(model: keras.Model) -> dict[str, list[Any]]:
     """Return the variables that a training step may change, by owner: weights, seed states, slots, metrics.
 
-    The owner "optimizer" is the compiled one with all that it wraps; any other one is "optimizer PATH". The state of a
-    `tf.random.Generator` is a `tf.Variable` of the owner "generator PATH".
+    The owner "optimizer" is the compiled optimizer with the optimizers that it wraps. Other optimizers are
+    "optimizer PATH". The state of a `tf.random.Generator` is a `tf.Variable` of the owner "generator PATH".
     """
     optimizers: Any = find_optimizers(model)
     compiled = optimizers.pop("optimizer", None)
@@ -39,7 +39,7 @@ def variables(model: keras.Model) -> dict[str, list[Any]]:
         ("model", model.variables),
         ("optimizer", [] if compiled is None else compiled.variables),
         ("metrics", model.metrics_variables),
-        # Those that are wrapped first: the one around them then has its own variables alone.
+        # Inner optimizers come first, so that the optimizer around them is listed with its own variables only.
         *((f"optimizer {path}", each.variables) for path, each in reversed(optimizers.items())),
         *((f"generator {path}", [each.state]) for path, each in find_generators(model).items()),
     ]
@@ -53,20 +53,20 @@ def variables(model: keras.Model) -> dict[str, list[Any]]:
     return found
 
 
-def unbuilt(model: keras.Model) -> dict[str, Any]:
-    """The optimizers that have no slots yet, by owner."""
+def find_unbuilt_optimizers(model: keras.Model) -> dict[str, Any]:
+    """Return the optimizers that are not built, by owner."""
     optimizers: Any = find_optimizers(model)
     owners = {path: "optimizer" if path == "optimizer" else f"optimizer {path}" for path in optimizers}
     return {owners[path]: each for path, each in optimizers.items() if not each.built}
 
 
-def description(model: keras.Model) -> dict[str, list[list[Any]]]:
-    """Return [path, shape, dtype] of each variable, by owner; for a random generator its algorithm as well."""
+def describe_variables(model: keras.Model) -> dict[str, list[list[Any]]]:
+    """Return [path, shape, dtype] of each variable, by owner, with the algorithm of random generators."""
     generators = {f"generator {path}": each for path, each in find_generators(model).items()}
 
     def describe(owner, variable):
         if owner in generators:
-            # Philox and ThreeFry have states of their own.
+            # The states of Philox and ThreeFry are not interchangeable.
             return ["state", list(variable.shape), f"int64 of the algorithm {_algorithm(generators[owner])}"]
         return [variable.path, list(variable.shape), str(variable.dtype)]
 
@@ -74,12 +74,12 @@ def description(model: keras.Model) -> dict[str, list[list[Any]]]:
 
 
 def read(model: keras.Model) -> dict[str, Any]:
-    """The values of the variables and of the global generators of Python, NumPy and Keras, as plain data.
+    """Return the values of the variables and of the global generators of Python, NumPy and Keras as plain data.
 
     The values of the variables are read-only copies, which `Snapshot` does not copy again.
     """
     global_seed = global_seed_state()
-    name, keys, *rest = np.random.get_state()  # noqa: NPY002 - the one that others draw from
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002 - the global generator
     version, internal, gauss = random.getstate()
     return {
         "variables": {
@@ -96,17 +96,17 @@ def read(model: keras.Model) -> dict[str, Any]:
 def assign(
     model: keras.Model, state: dict[str, Any], described: dict[str, list[list[Any]]]
 ) -> dict[str, WaitingOptimizer]:
-    """Assigns what `read` has returned.
+    """Assign the values that `read` returned.
 
     Args:
-        model: it was read from one like this.
-        state: what was returned.
-        described: the `description` of then.
+        model: a model with the same variables.
+        state: result of `read`.
+        described: result of `describe_variables` at the same time.
 
     Returns:
-        By owner, the optimizers that are assigned their values when they are built.
+        The optimizers that receive their values when they are built, by owner.
     """
-    waiting, not_built = {}, unbuilt(model)
+    waiting, not_built = {}, find_unbuilt_optimizers(model)
     for owner, several in variables(model).items():
         values = state["variables"][owner]
         if owner in not_built and len(values) > len(several):
@@ -127,33 +127,34 @@ def assign(
     return waiting
 
 
-def difference(
+def find_difference(
     saved: dict[str, list[list[Any]]], now: dict[str, list[list[Any]]], growing: Iterable[str] = ()
 ) -> str | None:
-    """How two descriptions differ, in words; None where shapes and types are the same, in the same order.
+    """Return a text that names the first difference of two descriptions, or None if shapes and types are equal.
 
     Args:
-        saved, now: what `description` returned.
-        growing: owners of which one description may have more than the other, since they are built by a step.
+        saved: result of `describe_variables`.
+        now: another result.
+        growing: owners that are built by a training step, so that one description may have more variables.
     """
     for owner in dict.fromkeys([*saved, *now]):
         before, after = saved.get(owner, []), now.get(owner, [])
         for old, new in zip(before, after, strict=False):
             if old[1:] != new[1:]:
-                return f"{_shown(old)} of the {owner} has become {_shown(new)}"
+                return f"{_format(old)} of the {owner} has become {_format(new)}"
         if len(before) != len(after) and owner not in growing:
             longer, word = (before, "is missing") if len(before) > len(after) else (after, "is new")
-            return f"{_shown(longer[min(len(before), len(after))])} of the {owner} {word}"
+            return f"{_format(longer[min(len(before), len(after))])} of the {owner} {word}"
     return None
 
 
 def check_complete(model: keras.Model) -> None:
-    """Checks that the training step that TensorFlow has traced keeps its state in the variables above.
+    """Check that the training step traced by TensorFlow has no state other than the variables of `variables`.
 
-    On JAX a training step is a function of these variables to begin with. Steps that run eagerly are not checked.
+    On JAX a training step is always a function of these variables. Eager training steps are not checked.
 
     Raises:
-        ValueError: it has state elsewhere, which is named.
+        ValueError: the step has other state, which the message names.
     """
     if keras.backend.backend() != "tensorflow":
         return
@@ -166,9 +167,9 @@ def check_complete(model: keras.Model) -> None:
         for variable in step.variables:
             if id(variable) not in known:
                 raise ValueError(
-                    f"The training step uses the variable {variable.name}, which belongs neither to the model nor to "
-                    f"its optimizers or metrics, so that ExactResume cannot restore it. Make it a weight of a layer "
-                    f"(`add_weight`), a metric, or a `keras.random.SeedGenerator` or `tf.random.Generator` of a layer."
+                    f"The training step uses the variable {variable.name}, which does not belong to the model, its "
+                    f"optimizers or metrics and cannot be restored. Make it a weight of a layer (`add_weight`), a "
+                    f"metric, or a `keras.random.SeedGenerator` or `tf.random.Generator` of a layer."
                 )
         graph = step.graph.as_graph_def()
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
@@ -177,9 +178,8 @@ def check_complete(model: keras.Model) -> None:
             node = next(node for node in nodes if node.op == stateful[0])
             raise ValueError(
                 f"The training step draws random numbers from TensorFlow's operation {node.op} ({node.name}), whose "
-                f"state cannot be read, so that ExactResume cannot restore it. Use `keras.random` with a "
-                f"`keras.random.SeedGenerator` of the layer, a `tf.random.Generator` of the layer, or "
-                f"`tf.random.stateless_*`."
+                f"state cannot be restored. Use `keras.random` with a `keras.random.SeedGenerator` of the layer, a "
+                f"`tf.random.Generator` of the layer, or `tf.random.stateless_*`."
             )
 
 
@@ -190,12 +190,12 @@ def _algorithm(generator):
 
 
 def _read_only(value):
-    # Keras returns copies. A view, which changes with its variable, does not own its data: `Snapshot` copies it.
+    # Keras returns copies. `Snapshot` copies views, which do not own their data and change with the variable.
     for array in value if isinstance(value, list) else [value]:
         array.flags.writeable = False
     return value
 
 
-def _shown(described):
+def _format(described):
     path, shape, dtype = described
     return f"{path} {tuple(shape)} {dtype}"

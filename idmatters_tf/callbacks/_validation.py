@@ -1,4 +1,4 @@
-"""Whether validation data give the same batches again."""
+"""Checks of validation data for a repeatable order."""
 
 import inspect
 from typing import Any
@@ -7,22 +7,22 @@ from idmatters_tf._tensorflow_internals.pipelines import is_reshuffled
 
 
 def check_repeatable(data: Any) -> None:
-    """Checks that the order of the validation data does not depend on how often they were gone through.
+    """Check that each pass over the validation data has the same order.
 
     Args:
-        data: as given to `fit`; None: there are none.
+        data: the `validation_data` of `fit`, or None.
 
     Raises:
-        ValueError: they are a generator, or a `tf.data.Dataset` that shuffles anew each time.
+        ValueError: the data are a generator, or a `tf.data.Dataset` that is reshuffled in each pass.
     """
     x = data[0] if isinstance(data, (tuple, list)) and len(data) else data
     if inspect.isgenerator(x):
         raise ValueError(
-            "The validation data are a generator, whose position ExactResume cannot restore. Give arrays, a "
+            "The validation data are a generator, whose position ExactResume cannot restore. Pass arrays, a "
             "tf.data.Dataset or a PyDataset."
         )
     if is_reshuffled(x):
         raise ValueError(
             "The validation data are a tf.data.Dataset that shuffles, in an order that ExactResume cannot restore. "
-            "Leave `shuffle` out, or give it `reshuffle_each_iteration=False` and a seed."
+            "Remove `shuffle`, or set a seed and `reshuffle_each_iteration=False`."
         )

@@ -1,4 +1,4 @@
-"""The norms that the theorems are about, during `model.fit`."""
+"""Callback that measures the norms of residual blocks during `model.fit`."""
 
 import dataclasses
 from typing import Any
@@ -11,11 +11,11 @@ from idmatters_tf.isometry.norms import branch_bounds, kernel_norms, summarize_n
 
 @dataclasses.dataclass(frozen=True)
 class NormsMeasurement:
-    """The norms of a model's residual blocks at one moment.
+    """Norms of the residual blocks of a model.
 
     Attributes:
-        blocks: by name, see `idmatters_tf.isometry.block_norms`.
-        bounds: by name, see `idmatters_tf.isometry.branch_bounds`.
+        blocks: norms by block name, see `idmatters_tf.isometry.block_norms`.
+        bounds: bounds by block name, see `idmatters_tf.isometry.branch_bounds`.
     """
 
     blocks: dict[str, dict[str, float]]
@@ -23,17 +23,17 @@ class NormsMeasurement:
 
     @property
     def tau(self) -> float:
-        """The largest bound of a branch: |||A||| of linear residual layers; NaN where no block has one."""
+        """Largest bound of a branch: |||A||| of linear residual layers. NaN if no block has a finite bound."""
         known = [bound for bound in self.bounds.values() if np.isfinite(bound)]
         return max(known, default=float("nan"))
 
     @property
     def inside(self) -> bool:
-        """Whether tau is below 1 and known of every block."""
+        """True if every block has a finite bound and tau is below 1."""
         return bool(np.isfinite(list(self.bounds.values())).all() and self.tau < 1)
 
     def summary(self) -> dict[str, float]:
-        """Mean Frobenius norm, largest spectral norm and, where it is known, tau and whether it is below 1."""
+        """Return the mean Frobenius norm, the largest spectral norm and, if tau is finite, tau and `inside`."""
         numbers = {
             "mean_frobenius": float(np.mean([norms["frobenius"] for norms in self.blocks.values()])),
             "largest_spectral": max(norms["spectral"] for norms in self.blocks.values()),
@@ -44,27 +44,27 @@ class NormsMeasurement:
 
 
 class BlockNorms(Monitor[NormsMeasurement]):
-    """Measures the norms of the kernels of each residual block every so many epochs or steps, and before the first.
+    """Callback that periodically measures the norms of the kernels of each residual block.
 
-    tau = |||A||| is the largest spectral norm of linear residual layers h + A h. While it is below 1, Hardt & Ma's
-    gradient dominance (2.3, version 3) certifies that a small gradient means a small excess risk, see
-    `idmatters_tf.linear.gradient_dominance`; once it has reached 1 nothing is certified. For blocks with activations
-    tau is a bound on the branches' Lipschitz constants instead: below 1 every block is invertible, which is not what
-    the theorem is about.
+    tau = |||A||| is the largest spectral norm of linear residual layers h + A h. If tau is below 1, the gradient
+    dominance of Hardt & Ma (2.3, version 3) bounds the excess risk by the gradient, see
+    `idmatters_tf.linear.gradient_dominance`. For tau of 1 and above there is no bound. For blocks with activations tau
+    is a bound on the Lipschitz constants of the branches. Below 1 every block is then invertible, but the theorem does
+    not apply.
 
     TensorBoard shows `norms/mean_frobenius`, `norms/largest_spectral`, `norms/tau`, `norms/inside_ball`, and for each
     block `norms_frobenius/BLOCK`, `norms_spectral/BLOCK` and `norms_bound/BLOCK`.
 
     Args:
         every: epochs between measurements, or steps, as in "100 steps".
-        log_dir: of TensorBoard's files (written by TensorFlow); none are written if None.
-        tolerance: of the spectral norms of convolutions.
+        log_dir: folder of TensorBoard's files (written by TensorFlow). If None, none are written.
+        tolerance: relative tolerance of the spectral norms of convolutions.
 
     Attributes:
-        measurements: by the number of epochs or steps done, `NormsMeasurement`.
+        measurements: `NormsMeasurement` by the number of completed epochs or steps.
 
     Raises:
-        ValueError: when `fit` begins, for a model without residual blocks.
+        ValueError: the model has no residual blocks. Raised when `fit` begins.
     """
 
     prefix = "norms"
@@ -75,7 +75,7 @@ class BlockNorms(Monitor[NormsMeasurement]):
 
     @property
     def left_ball(self) -> int | None:
-        """Number of epochs or steps after which tau was first seen at 1 or above; None if never."""
+        """Number of epochs or steps at the first measurement with tau of at least 1, or None."""
         return next((number for number, measured in sorted(self.measurements.items()) if measured.tau >= 1), None)
 
     def measure(self) -> NormsMeasurement:
@@ -83,8 +83,8 @@ class BlockNorms(Monitor[NormsMeasurement]):
         norms = kernel_norms(model, self._tolerance)
         if not norms:
             raise ValueError(
-                f"BlockNorms needs residual layers of idmatters_tf.layers, or sums x + f(x) of Conv2D or Dense layers "
-                f"in a functional model. Received: {model.name!r}, which has none."
+                f"BlockNorms requires residual layers of idmatters_tf.layers, or sums x + f(x) of Conv2D or Dense "
+                f"layers in a functional model. Received: {model.name!r}, which has none."
             )
         blocks = {name: summarize_norms(kernels) for name, kernels in norms.items()}
         return NormsMeasurement(blocks, branch_bounds(model, norms))

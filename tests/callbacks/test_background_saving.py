@@ -1,4 +1,4 @@
-"""Checkpoints of a `fit` are written while it trains on; the backend is the one that KERAS_BACKEND names."""
+"""Background writes of the checkpoints of a `fit`, on the backend of KERAS_BACKEND."""
 
 import signal
 import subprocess
@@ -14,13 +14,13 @@ from idmatters_tf._checkpointing import newest_intact, saved_steps
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, _encoding
 from tests.conftest import ROOT
 
-# Batches in an epoch.
+# Number of batches in an epoch.
 STEPS = 6
 PATIENCE = 60
 
 
 class InPlace(keras.callbacks.Callback):
-    """Changes an array of its own in place, and keeps the values of the variables after each batch."""
+    """Callback that changes an array in place and records the values of the variables after each batch."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +39,7 @@ class InPlace(keras.callbacks.Callback):
 
 
 def values(model):
-    # Lists of Python numbers: these are copies on every backend.
+    # Lists of Python numbers are copies on every backend.
     return [keras.ops.convert_to_numpy(each).tolist() for each in [*model.variables, *model.optimizer.variables]]
 
 
@@ -55,7 +55,7 @@ def train(folder, *callbacks, epochs=1, **options):
 
 
 def calls(monkeypatch, function):
-    """Have `function(number)` called by each write of a checkpoint, with its number, before anything is written."""
+    """Call `function(number)` at the beginning of each write of a checkpoint."""
     write, written = _encoding.Snapshot.write, []
 
     def called(snapshot, folder):
@@ -67,7 +67,7 @@ def calls(monkeypatch, function):
 
 
 @pytest.mark.parametrize("options", [{"run_eagerly": True}, {}, {"jit_compile": True}], ids=["eager", "graph", "jit"])
-def test_training_goes_on_during_a_write_and_the_values_are_those_of_its_step(tmp_path, monkeypatch, options):
+def test_training_continues_during_a_write_of_the_values_of_a_step(tmp_path, monkeypatch, options):
     release, kept = threading.Event(), InPlace()
 
     def wait_for_batch_4(number):
@@ -99,7 +99,7 @@ def test_an_error_is_raised_when_the_next_checkpoint_is_due(tmp_path, monkeypatc
     assert "could not save the checkpoint of step 4" in note
     assert "newest checkpoint is that of step 2." in note
     assert len(kept.seen) == 6
-    # The lock is released, and nothing half-written is left.
+    # The lock is released, and no unfinished file is left.
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
 
 
@@ -115,7 +115,7 @@ def test_an_error_of_the_last_write_is_raised_at_the_end(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_next_fit_waits_for_a_write_of_one_that_was_interrupted(tmp_path, monkeypatch, fails):
+def test_the_next_fit_waits_for_the_write_of_an_interrupted_one(tmp_path, monkeypatch, fails):
     class Interrupt(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if batch == 4:
@@ -160,7 +160,7 @@ train(pathlib.Path(sys.argv[1]), "`ArrayBatches`")
 
 
 def test_sigkill_during_a_write_leaves_the_checkpoint_before(tmp_path):
-    """What a run that is started again makes of this is among the kills of `tests.support.killed_fit`."""
+    """`tests.support.killed_fit` tests the resumed run after such a kill."""
     command = [sys.executable, "-c", _KILLED, tmp_path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr

@@ -12,13 +12,13 @@ def epoch(batches, number):
     return np.concatenate([batches.arrays(step)[1] for step in range(4 * number, 4 * number + 4)])
 
 
-def test_each_epoch_has_an_order_of_its_own_that_is_a_function_of_the_seed():
+def test_the_order_of_an_epoch_is_a_function_of_seed_and_epoch():
     one, same, other = (ArrayBatches(X, Y, batch_size=3, seed=seed) for seed in (5, 5, 6))
     orders = [epoch(one, number) for number in (0, 1, 2)]
     for order in orders:
         assert sorted(order) == list(range(10))
     assert len({tuple(order) for order in [*orders, epoch(other, 0)]}) == 4
-    # Entered anywhere, in any order.
+    # Steps in any order.
     np.testing.assert_array_equal(epoch(same, 2), orders[2])
     np.testing.assert_array_equal(same.arrays(4)[1], orders[1][:3])
     same.seek(2, 1)
@@ -26,7 +26,7 @@ def test_each_epoch_has_an_order_of_its_own_that_is_a_function_of_the_seed():
     np.testing.assert_array_equal(np.concatenate([same[i][1] for i in range(3)]), orders[2][3:])
 
 
-def test_arrays_stay_together_and_become_what_fit_makes_of_them():
+def test_rows_of_arrays_match_and_are_converted_as_in_fit():
     batches = ArrayBatches({"a": X, "b": [X, Y]}, Y, X[:, 0], batch_size=4)
     x, y, weight = batches.arrays(2)
     assert len(y) == 2
@@ -41,14 +41,14 @@ def test_without_shuffling():
     np.testing.assert_array_equal(epoch(ArrayBatches(X, Y, batch_size=3, shuffle=False), 1), Y)
 
 
-def test_the_checksum_tells_batches_apart():
+def test_the_checksum_distinguishes_batches():
     digests = [FunctionBatches(lambda step, y=y: (X[step], y), 5).digest(2) for y in (Y, Y, Y + 1, Y.astype("int32"))]
     digests.append(FunctionBatches(lambda step: (X[step], Y), 5).digest(3))
     assert digests[0] == digests[1]
     assert len(set(digests)) == 4
 
 
-def test_the_packages_own_batches():
+def test_batches_of_this_package():
     batches = pytest.importorskip("idmatters_tf.data.batches")
     images = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
     source = batches.TrainBatches(images, np.arange(20) % 3, 4, seed=2)
@@ -63,7 +63,7 @@ def test_the_packages_own_batches():
     [
         (lambda: ArrayBatches(X, Y[:9]), r"arrays of lengths \[9, 10\]"),
         (lambda: ArrayBatches(X[:0]), r"at least one.*lengths \[0\]"),
-        (lambda: ArrayBatches(X, sample_weight=Y), "`sample_weight` needs targets"),
+        (lambda: ArrayBatches(X, sample_weight=Y), "`sample_weight` requires targets"),
         (lambda: ArrayBatches(X, batch_size=0), "`batch_size`"),
         (lambda: ArrayBatches(X, seed=-1), "`seed` must be a non-negative integer. Received: seed=-1"),
         (lambda: FunctionBatches(X, 3), "`function` must be a function of the step"),

@@ -1,4 +1,4 @@
-"""A finished `fit` says that nothing was trained; one of another configuration is refused."""
+"""Warnings of a finished `fit`, and errors for another configuration."""
 
 import functools
 import warnings
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, _training_state
-from idmatters_tf.callbacks._configuration import configuration, first_difference
+from idmatters_tf.callbacks._configuration import describe_configuration, find_difference
 from idmatters_tf.callbacks._model_parts import find_generators, find_optimizers
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -51,14 +51,14 @@ def scaled(rate=0.01):
 
 
 class Slower(keras.callbacks.Callback):
-    """Changes the rate and the network, as schedules and gradual unfreezing do."""
+    """Callback that changes the learning rate and frozen layers, as schedules and gradual unfreezing do."""
 
     def on_epoch_begin(self, epoch, logs=None):
         rate = self.model.optimizer.learning_rate
         rate.assign(0.5 * keras.ops.convert_to_tensor(rate))
 
     def on_epoch_end(self, epoch, logs=None):
-        # On JAX Keras keeps the lists of variables that it began with.
+        # On JAX Keras keeps the lists of variables from the beginning.
         self.model.layers[0].trainable = keras.backend.backend() == "jax"
 
 
@@ -103,13 +103,15 @@ def compiled(model=sequential, optimizer=sgd, loss="mse", **options):
 @pytest.mark.parametrize("finished", [True, False])
 def test_another_configuration_is_refused(tmp_path, before, after, message, finished):
     fit(tmp_path, compiled(**before))
-    with pytest.raises(ValueError, match=f"step-00000008 is of another (run|model): .*{message}.*another folder"):
+    with pytest.raises(
+        ValueError, match=f"step-00000008 is a checkpoint of another (run|model): .*{message}.*another folder"
+    ):
         fit(tmp_path, compiled(**{**before, **after}), epochs=2 if finished else 3)
-    # The folder is as it was.
+    # The folder is unchanged.
     fit(tmp_path, compiled(**before), epochs=3)
 
 
-def test_compiled_anew(tmp_path):
+def test_compiled_again(tmp_path):
     model = compiled()
     fit(tmp_path, model)
     model.compile(sgd(0.2), "mse")
@@ -124,29 +126,30 @@ def test_compiled_anew(tmp_path):
 def test_nothing_was_trained(tmp_path):
     first = fit(tmp_path, compiled())
     for _ in range(2):
-        # Each time, not once in a process.
+        # The warning is shown each time, not once per process.
         model, batches = compiled(), ArrayBatches(X, Y, batch_size=2, seed=0)
-        with pytest.warns(UserWarning, match="nothing was trained") as seen:
+        with pytest.warns(UserWarning, match="was not trained further") as seen:
             again = model.fit(batches, epochs=2, callbacks=[ExactResume(tmp_path, every=3)], verbose=0)
         (message,) = [str(each.message) for each in seen]
         assert message == (
-            f"{tmp_path} is finished: nothing was trained, for its checkpoint is of epoch 2, and `fit` was called with "
-            f"epochs=2. Call `fit` with more epochs to go on, or give ExactResume another folder."
+            f"The run in {tmp_path} is finished and was not trained further: its checkpoint is that of epoch 2, and "
+            f"`fit` was called with epochs=2. Call `fit` with more epochs to continue, or pass another folder to "
+            f"ExactResume."
         )
         assert again.history == first.history
-    # No warning where training goes on.
+    # No warning if training continues.
     assert len(fit(tmp_path, compiled(), epochs=4).epoch) == 4
 
 
 def test_stopped_by_a_callback(tmp_path):
     stops = functools.partial(keras.callbacks.EarlyStopping, "loss", min_delta=100, patience=1)
     fit(tmp_path, compiled(), stops(), epochs=9)
-    with pytest.raises(UserWarning, match="nothing was trained, for a callback stopped it in epoch 2. Give"):
+    with pytest.raises(UserWarning, match="was not trained further: a callback stopped it in epoch 2. Pass"):
         fit(tmp_path, compiled(), stops(), epochs=9)
 
 
 @pytest.mark.parametrize("model", [sequential, functional, lambda: Own("relu"), lambda: sequential(lambda x: x**2)])
-def test_more_epochs_of_what_callbacks_have_changed(tmp_path, model):
+def test_more_epochs_after_changes_by_callbacks(tmp_path, model):
     whole = fit(tmp_path / "whole", compiled(model), Slower(), epochs=4)
     started = compiled(model)
     fit(tmp_path / "parts", started, Slower(), epochs=2)
@@ -178,22 +181,22 @@ def test_an_exception_leaves_any_rate(tmp_path):
     model = compiled()
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path, model, Slower(), keras.callbacks.LambdaCallback(on_train_batch_end=breaks))
-    # The checkpoint is one of the first epoch, the optimizer's rate that of the second one.
+    # The checkpoint is that of the first epoch, the optimizer's rate that of the second one.
     fit(tmp_path, model, Slower())
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path / "anew", model, keras.callbacks.LambdaCallback(on_train_batch_end=interrupts))
-    # Another optimizer is compared all the same.
+    # A different optimizer is still compared.
     model.compile(sgd(0.2), "mse")
     with pytest.raises(ValueError, match="learning_rate was .*, now 0.2"):
         fit(tmp_path / "anew", model)
 
 
-def test_names_and_seeds_do_not_count():
-    first, second = configuration(compiled(functional)), configuration(compiled(functional))
+def test_names_and_seeds_are_not_compared():
+    first, second = describe_configuration(compiled(functional)), describe_configuration(compiled(functional))
     assert first == second
-    assert first_difference(first, first, second) is None
+    assert find_difference(first, first, second) is None
     layers = [keras.layers.Dropout(0.5, seed=seed) for seed in (1, 2)]
-    one, other = (configuration(keras.Sequential([keras.Input((3,)), layer])) for layer in layers)
+    one, other = (describe_configuration(keras.Sequential([keras.Input((3,)), layer])) for layer in layers)
     assert one == other
 
 
@@ -236,7 +239,7 @@ def test_all_random_generators_are_found():
     assert found["rng"] is made[0]
     values = _training_state.read(model)["variables"]
     np.testing.assert_array_equal(values["generator rng"], [made[0].state.numpy()])
-    described = (_training_state.description(each) for each in (model, noisy("threefry")[0]))
-    difference = _training_state.difference(*described)
+    described = (_training_state.describe_variables(each) for each in (model, noisy("threefry")[0]))
+    difference = _training_state.find_difference(*described)
     assert difference is not None
     assert "philox of the generator rng has become state (2,) int64 of the algorithm threefry" in difference

@@ -1,6 +1,6 @@
-"""A `fit` on two devices that is stopped and started anew ends with the bits of an uninterrupted one, on each device.
+"""Exact resume of a `fit` on two devices, compared with an uninterrupted one on each device.
 
-Devices are made before a backend starts: `test_on_two_devices` runs the other tests in a process for each backend.
+Devices are created before a backend starts: `test_on_two_devices` runs the other tests in one process per backend.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX's distrib
 
 
 class Killed(Exception):
-    """Takes the place of SIGKILL."""
+    """Exception in place of SIGKILL."""
 
 
 class Called(Adversarial):
-    """Keras builds its compiled optimizer, which is not used, with its weights."""
+    """Model with two optimizers. Keras builds the compiled one, which is not used."""
 
     def call(self, x):
         return self.critic(x)
@@ -52,7 +52,7 @@ def classifier(scaled=False, **options):
 
 
 def small():
-    """A network that is traced quickly."""
+    """Return a network that is traced quickly."""
     model = keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dropout(0.3)])
     model.add(keras.layers.Dense(2, "softmax"))
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy")
@@ -129,7 +129,7 @@ def assert_same(one, other):
 
 
 def stopped(folder, *moments, **options):
-    """Return what `train` does, stopped at each of the moments, (epoch, batch), and started anew."""
+    """Return the result of `train`, stopped at each moment (epoch, batch) and started again."""
     for moment in moments:
         with pytest.raises(Killed):
             train(folder, kill=moment, **options)
@@ -137,11 +137,11 @@ def stopped(folder, *moments, **options):
 
 
 @inside
-def test_stopped_and_started_anew(tmp_path):
+def test_stopped_and_started_again(tmp_path):
     whole = train(tmp_path / "whole")
     assert all(len(parts) == 2 for parts in whole[0])
     differing = [parts for parts in whole[0] if (parts[0] != parts[1]).any()]
-    # On TensorFlow moving averages and metrics; on JAX each device holds the same.
+    # On TensorFlow moving averages and metrics differ. On JAX all devices have the same values.
     assert bool(differing) == (keras.backend.backend() == "tensorflow")
     assert_same(stopped(tmp_path / "stopped", (1, 4)), whole)
     several = {"tensorflow": r"2 CPUs \(MirroredStrategy\)", "jax": r"2 CPUs \(DataParallel, batch 2\)"}
@@ -151,17 +151,17 @@ def test_stopped_and_started_anew(tmp_path):
 
 @inside
 def test_data_with_an_iterator(tmp_path):
-    # The others are killed in `make faults`.
+    # `make faults` tests the other kinds.
     data = pipeline if keras.backend.backend() == "tensorflow" else grain_iterator
     whole = train(tmp_path / "whole", small, data=data)
-    # The checkpoint is in front of the last batch of an epoch, which is a smaller one.
+    # The checkpoint is that before the last batch of an epoch, which is smaller.
     assert_same(stopped(tmp_path / "stopped", (1, 6), make=small, data=data), whole)
 
 
 @inside
 @tensorflow
 def test_arrays_of_a_dataset_are_unchanged(tmp_path):
-    """TensorFlow computes in place with aligned arrays that it takes from a generator without copying them."""
+    """TensorFlow computes in place with aligned arrays of a generator, without copying them."""
     buffer = np.zeros(64 + 64 * 16 * 4, np.uint8)
     start = -buffer.ctypes.data % 64
     x = buffer[start : start + 64 * 16 * 4].view(np.float32).reshape(64, 16)
@@ -185,7 +185,7 @@ def test_arrays_of_a_dataset_are_unchanged(tmp_path):
 @inside
 @tensorflow
 def test_parts_of_replicas():
-    """Two replicas get the parts that `tf.distribute` gives them, and of a smaller last batch as many."""
+    """Two replicas receive the same parts of a batch as in `tf.distribute`, also of a smaller last batch."""
     import tensorflow as tf
 
     from idmatters_tf._keras_internals.fit import _split_among_replicas

@@ -22,7 +22,7 @@ def nested(inner):
 
 
 def same(one, other):
-    """Equal in type and bits, at any depth."""
+    """Return True if two values are equal in type and bits, at any depth."""
     assert type(one) is type(other)
     if isinstance(one, (list, tuple)):
         assert len(one) == len(other)
@@ -38,20 +38,20 @@ def same(one, other):
 
 @hypothesis.settings(max_examples=20, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @hypothesis.given(st.recursive(LEAVES, nested, max_leaves=8))
-def test_plain_data_comes_back(tmp_path, value):
+def test_plain_data_is_restored(tmp_path, value):
     write(tmp_path, value)
     same(value, read(tmp_path))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", ml_dtypes.bfloat16, "int8", "uint64", "bool", "complex128"])
-def test_arrays_come_back(tmp_path, dtype):
+def test_arrays_are_restored(tmp_path, dtype):
     array = np.arange(6).reshape(2, 3).astype(dtype)
     value = {"arrays": [array, array[:0], array.T[1], np.array(1, dtype)], "number": array[1, 2]}
     write(tmp_path, value)
     same(value, read(tmp_path))
 
 
-def test_tensors_come_back(tmp_path):
+def test_tensors_are_restored(tmp_path):
     write(tmp_path, keras.ops.ones((2,)))
     found = read(tmp_path)
     assert keras.ops.is_tensor(found)
@@ -69,7 +69,7 @@ def test_anything_else_is_refused(tmp_path, value):
         write(tmp_path, value)
 
 
-def test_no_file_may_name_a_class_of_somebody_else(tmp_path):
+def test_files_cannot_instantiate_foreign_classes(tmp_path):
     write(tmp_path, None)
     (tmp_path / "state.json").write_text('{"dataclass": ["tests.callbacks.test_encoding", "Foreign"], "fields": null}')
     with pytest.raises(ValueError, match="not a dataclass of idmatters_tf"):

@@ -1,6 +1,6 @@
-"""A `fit` that is stopped anywhere and started anew ends with the same bits as one that is not.
+"""Exact resume of a `fit` that is stopped at any point, compared with an uninterrupted one.
 
-These run on the backend that KERAS_BACKEND names; `test_on_jax` runs them all on JAX.
+The tests run on the backend of KERAS_BACKEND. `test_on_jax` runs all of them on JAX.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ STEPS = 8  # in an epoch, the last one of 2 examples
 
 
 class Killed(Exception):
-    """Takes the place of SIGKILL, where a process of its own would cost too much."""
+    """Exception in place of SIGKILL, which would require a separate process."""
 
 
 def data():
@@ -37,7 +37,7 @@ def data():
 
 @dataclasses.dataclass
 class Case:
-    """A `fit` to be stopped: everything in it is made anew for each part of the run."""
+    """A `fit` to be stopped, whose objects are created again for each part of the run."""
 
     layers: Callable[[], list[Any]]
     compile: Callable[[], dict[str, Any]]
@@ -48,7 +48,7 @@ class Case:
     epochs: int = 4
     every: int = 3
     model: Any = keras.Sequential
-    # What is under way when the parts of the run end: event, epoch, batch.
+    # End of each part of the run: event, epoch, batch.
     moments: tuple[tuple[str, int, int | None], ...] = (("batch", 2, 5),)
 
 
@@ -70,7 +70,7 @@ def with_loss(optimizer, **more):
 
 
 class Counter(keras.callbacks.Callback):
-    """Keeps plain data, and changes the training by it."""
+    """Callback with plain data that affect the training."""
 
     def __init__(self):
         super().__init__()
@@ -86,7 +86,7 @@ class Counter(keras.callbacks.Callback):
 
 
 class Noise(keras.callbacks.Callback):
-    """Has a generator of its own, and says how to save it; draws from NumPy's global one as well."""
+    """Callback with `get_state` for its generator, which also draws from NumPy's global generator."""
 
     def __init__(self):
         super().__init__()
@@ -104,7 +104,7 @@ class Noise(keras.callbacks.Callback):
 
 
 class OwnStep(keras.Sequential):
-    """A model with a metric of its own, and a loss that is computed otherwise."""
+    """A model with a custom metric and loss."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -124,7 +124,7 @@ def two_optimizers(**options):
 
 
 class SlowsDown(keras.callbacks.Callback):
-    """Has a schedule for an optimizer that Keras' own callbacks do not know."""
+    """Callback with a schedule for an optimizer that is not compiled."""
 
     def on_epoch_begin(self, epoch, logs=None):
         rate = self.model.critic_optimizer.learning_rate
@@ -132,7 +132,7 @@ class SlowsDown(keras.callbacks.Callback):
 
 
 class Called(Adversarial):
-    """Keras builds its compiled optimizer, which is not used, with its weights."""
+    """Model with two optimizers. Keras builds the compiled one, which is not used."""
 
     def call(self, x):
         return self.critic(x)
@@ -158,7 +158,7 @@ def random_batch(step):
 
 
 def batch_that_breaks(step):
-    """Infinite in the middle of the second epoch."""
+    """Return a batch whose loss is infinite in the middle of the second epoch."""
     x, y, weight = random_batch(step)
     return (np.inf * x if step == STEPS + 5 else x), y, weight
 
@@ -173,7 +173,7 @@ CASES = {
         noisy,
         lambda: with_loss(keras.optimizers.Adam(0.05), metrics=["accuracy"], weighted_metrics=["accuracy"]),
         lambda folder: [
-            # Nothing improves by 5: it waits in the second epoch, and ends the run after the third one.
+            # No improvement reaches 5: the callback waits in the second epoch and ends the run after the third one.
             keras.callbacks.EarlyStopping("val_loss", min_delta=5, patience=2, restore_best_weights=True),
             keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=0.2),
             keras.callbacks.ModelCheckpoint(folder / "best.weights.h5", save_best_only=True, save_weights_only=True),
@@ -216,7 +216,7 @@ CASES = {
         ],
         batches=lambda: FunctionBatches(random_batch, STEPS),
         fit={"validation_data": data()},
-        # From the end of an epoch, where the averages are in the model, and then from the middle of one.
+        # From the end of an epoch, when the model contains the averages, and then from the middle of an epoch.
         moments=(("batch", 3, 1), ("batch", 3, 4)),
     ),
     "bfloat16 weights, compiled, a callback with methods for its state": Case(
@@ -248,7 +248,7 @@ CASES = {
 
 
 def run(case, folder, kill=lambda event, epoch, batch: False, epochs=None):
-    """One process' part of a run. Returns the model and its history."""
+    """Execute the part of a run in one process. Return the model and its history."""
     keras.utils.set_random_seed(1)
     keras.config.set_dtype_policy(case.policy)
     model = case.model([keras.Input((6, 6, 1)), *case.layers()])
@@ -285,13 +285,13 @@ def assert_same(one, other):
         for ours, theirs in zip(found, values(other_model)[name], strict=True):
             assert ours.dtype == theirs.dtype
             np.testing.assert_array_equal(ours.tobytes(), theirs.tobytes(), err_msg=name)
-    # Unlike ==, this takes NaN for NaN.
+    # Unlike ==, this treats NaN as equal to NaN.
     np.testing.assert_equal(history.history, other_history.history)
     assert history.epoch == other_history.epoch
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_stopped_and_started_anew(name, tmp_path, more_faults):
+def test_stopped_and_started_again(name, tmp_path, more_faults):
     if name == "two optimizers, compiled" and not more_faults:
         pytest.skip("with --more-faults only: XLA takes long, and the graph is the same without it")
     case = CASES[name]
@@ -314,12 +314,12 @@ def test_stopped_and_started_anew(name, tmp_path, more_faults):
         assert shown_scalars(tmp_path / "stopped" / "events") == shown
     if "NaN" in name:
         assert len(last[1].epoch) == 2
-        # It has ended: started once more, it ends at once.
+        # A finished run ends at once when it is started again.
         assert_same(whole, run(case, tmp_path / "stopped"))
 
 
 def test_points_before_a_checkpoint_are_on_disk(tmp_path):
-    """A kill before the next batch begins, which writes them otherwise, would lose them."""
+    """Without the flush, a kill before the next batch would lose them."""
     board = keras.callbacks.TensorBoard(tmp_path, write_graph=False, update_freq=1)
     board.set_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
     state = CallbackState(board, "TensorBoard")
@@ -332,7 +332,7 @@ def test_points_before_a_checkpoint_are_on_disk(tmp_path):
 
 
 def test_nothing_else_changes(tmp_path):
-    """The history is that of a `fit` without the callback, to which the same batches are given by hand."""
+    """The history equals that of a `fit` without the callback on the same batches."""
     batches = ArrayBatches(*data(), batch_size=BATCH, seed=3)
     histories = []
     for resumes in (True, False):
@@ -354,7 +354,7 @@ def test_nothing_else_changes(tmp_path):
 
 
 def test_the_progress_bar_of_a_resumed_epoch(tmp_path):
-    """It goes on where the epoch was left, and its time per step is that of this process."""
+    """The bar continues at the batch of the checkpoint, with the time per step of the current process."""
 
     def shown(kill=None):
         logger, found = keras.callbacks.ProgbarLogger(), []
@@ -380,7 +380,7 @@ def test_the_progress_bar_of_a_resumed_epoch(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_two_optimizers_survive_sigkill(tmp_path):
-    """The classifier's kills are among `tests.faults`."""
+    """`tests.faults` kills a classifier with one optimizer."""
     command = [sys.executable, "-m", "tests.support.killed_fit", tmp_path, "2", "two optimizers"]
     command += ["--network", "adversarial", "--sources", "`ArrayBatches`"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
@@ -394,7 +394,7 @@ def test_on_jax(more_faults):
     others = [ROOT / "tests" / "callbacks" / f"test_{name}.py" for name in ("background_saving", "sources")]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, *others]
     if not more_faults:
-        command += ["-k", "several or eagerly or (goes_on and graph) or of_the_data"]
+        command += ["-k", "several or eagerly or (continues and graph) or of_the_data"]
     env = {**os.environ, "KERAS_BACKEND": "jax"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout

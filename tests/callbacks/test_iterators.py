@@ -1,6 +1,6 @@
-"""Every pipeline of `tf.data` that TensorFlow can save is restored exactly at every batch; others are refused.
+"""Exact restoration of `tf.data` pipelines at every batch, and errors for pipelines that TensorFlow cannot save.
 
-The batches are those of plain iterations over a new dataset. `test_sources` trains on some of these pipelines.
+The reference is a plain iteration over a new dataset. `test_sources` trains on some of these pipelines.
 """
 
 import types
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from idmatters_tf._keras_internals.fit import RunningFit
-from idmatters_tf.callbacks._sources import source_of
+from idmatters_tf.callbacks._sources import make_source
 
 tf = pytest.importorskip("tensorflow")
 Dataset = tf.data.Dataset
@@ -18,7 +18,7 @@ EPOCHS = 3
 
 
 def files(count=3):
-    """Pairs of numbers, as if each ten of them were in a file."""
+    """Return pairs of numbers, as if each ten of them were in a file."""
     return (
         Dataset.range(count)
         .shuffle(count, seed=5)
@@ -71,7 +71,7 @@ ENDLESS = {
 
 
 def running(dataset, steps_per_epoch=None, class_weight=None):
-    """A running `fit`, as far as data are concerned."""
+    """Return a stand-in for a running `fit` with data only."""
     from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
     adapter = TFDatasetAdapter(dataset, class_weight)
@@ -97,10 +97,10 @@ def contents(batch):
 
 
 class Taken:
-    """Batches that a `fit` takes from a source, with the state behind each."""
+    """Batches that a `fit` reads from a source, with the state after each."""
 
     def __init__(self, fit, state=None, start=(0, 0)):
-        self.source = source_of(fit, seed=0)
+        self.source = make_source(fit, seed=0)
         self.source.attach(fit)
         if state is not None:
             self.source.restore(state, *start)
@@ -120,7 +120,7 @@ class Taken:
 
 
 def check_each_batch(make, steps_per_epoch=None):
-    """Check that each state is followed by the batches of the run that it belongs to. Returns these."""
+    """Check that each restored state is followed by the remaining batches of its run. Return all batches."""
     keras.utils.set_random_seed(0)
     whole = Taken(running(make(), steps_per_epoch))
     steps = whole.source.steps_per_epoch
@@ -169,20 +169,24 @@ def with_function(function, **options):
 generator = tf.random.Generator.from_seed(1)
 
 REFUSED = {
-    "EagerPyFunc has state.*tf.py_function": with_function(lambda x: tf.py_function(lambda y: y, [x], tf.int64)),
-    "PyFunc has state.*tf.numpy_function": with_function(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64)),
-    "PyFunc has state.*from_generator.*PyDataset": lambda: generated().apply(
+    "EagerPyFunc has internal state.*tf.py_function": with_function(
+        lambda x: tf.py_function(lambda y: y, [x], tf.int64)
+    ),
+    "PyFunc has internal state.*tf.numpy_function": with_function(
+        lambda x: tf.numpy_function(lambda y: y, [x], tf.int64)
+    ),
+    "PyFunc has internal state.*from_generator.*PyDataset": lambda: generated().apply(
         tf.data.experimental.assert_cardinality(3)
     ),
-    "RandomUniform has state.*stateless": with_function(lambda x: tf.random.uniform([])),
-    "RngReadAndSkip has state.*stateless": with_function(lambda x: generator.uniform([])),
-    "DummySeedGenerator has state.*out of functions": lambda: (
+    "RandomUniform has internal state.*stateless": with_function(lambda x: tf.random.uniform([])),
+    "RngReadAndSkip has internal state.*stateless": with_function(lambda x: generator.uniform([])),
+    "DummySeedGenerator has internal state.*from functions": lambda: (
         Dataset.range(2)
         .interleave(lambda x: Dataset.range(3).shuffle(3, seed=1))
         .batch(2)
         .apply(tf.data.experimental.assert_cardinality(3))
     ),
-    "Shuffle has no seed. Give it a `seed`": lambda: Dataset.range(6).shuffle(6).batch(2),
+    "Shuffle has no seed. Pass a `seed`": lambda: Dataset.range(6).shuffle(6).batch(2),
     "ParallelMap has `deterministic=False`": with_function(lambda x: x, num_parallel_calls=2, deterministic=False),
     "`options.deterministic` is False": unordered,
     "caches the order of a `shuffle`": lambda: Dataset.range(6).shuffle(6, seed=1).cache().batch(2),
@@ -196,13 +200,13 @@ def test_refused(message):
     tf.random.set_seed(None)
     try:
         with pytest.raises(ValueError, match=message):
-            source_of(running(REFUSED[message]()), seed=0)
+            make_source(running(REFUSED[message]()), seed=0)
     finally:
         keras.utils.set_random_seed(0)
 
 
 def test_same_dataset_in_the_same_process():
-    """A dataset that was iterated by an earlier `fit` begins as it did there."""
+    """A dataset begins in the same way in every `fit` of a process."""
     data = FINITE["files"]()
     first = Taken(running(data))
     assert Taken(running(data)).batches == first.batches
@@ -210,8 +214,8 @@ def test_same_dataset_in_the_same_process():
 
 def test_data_of_another_kind():
     """A checkpoint without a state of the data cannot be resumed with an iterator."""
-    source = source_of(running(FINITE["shuffle"]()), seed=0)
-    with pytest.raises(ValueError, match="checkpoint is of training data without an iterator"):
+    source = make_source(running(FINITE["shuffle"]()), seed=0)
+    with pytest.raises(ValueError, match="checkpoint is that of training data without an iterator"):
         source.restore(None, 0, 1)
 
 
@@ -220,4 +224,4 @@ def test_torch_loader_without_state():
     fit = running(FINITE["shuffle"]())
     fit.kind, fit.data = "a torch DataLoader", torch.utils.data.DataLoader(range(4), batch_size=2)
     with pytest.raises(ValueError, match="`StatefulDataLoader`, which takes the same arguments"):
-        source_of(fit, seed=0)
+        make_source(fit, seed=0)

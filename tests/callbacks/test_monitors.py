@@ -1,4 +1,4 @@
-"""The family of callbacks that measure every so many epochs: what they write, and what the numbers are."""
+"""Callbacks with periodic measurements: schedule, output and values."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ def linear_network(size=0.3, depth=3):
     return model
 
 
-def test_all_of_them_in_one_fit(tmp_path):
+def test_all_monitors_in_one_fit(tmp_path):
     model = linear_network()
     x = rng.normal(size=(20, 4)).astype("float32")
     model.compile(keras.optimizers.SGD(0.01), "mse")
@@ -37,7 +37,7 @@ def test_all_of_them_in_one_fit(tmp_path):
     ]
     history = model.fit(x, -x, initial_epoch=1, epochs=4, verbose=0, callbacks=monitors)
     norms, isometry, curvature = (monitor.measurements for monitor in monitors)
-    # The first one where training begins, then after every second epoch.
+    # The first measurement at the beginning of training, then after every second epoch.
     assert list(norms) == list(isometry) == list(curvature) == [1, 2, 4]
     A = weights_of(model)[:, 0]
     assert norms[4].tau == pytest.approx(linear.tensor_norm(A), rel=1e-5)
@@ -50,7 +50,7 @@ def test_all_of_them_in_one_fit(tmp_path):
     for tag in ("norms/tau", "norms_spectral/unit2", "isometry/mean_distance", "isometry_smallest/unit3"):
         assert written[tag] == [1, 2, 4]
     assert written["isometry/distances"] == written["curvature/density"] == [1, 2, 4]
-    # What `ExactResume` saves of them comes back.
+    # The state that `ExactResume` saves is restored.
     for monitor in monitors:
         _encoding.Snapshot(monitor.get_state()).write(tmp_path)
         before, measured = monitor.measurements, _encoding.read(tmp_path)
@@ -61,7 +61,7 @@ def test_all_of_them_in_one_fit(tmp_path):
 
 
 @pytest.mark.parametrize(("together", "seen"), [(1, [0, 3, 6]), (2, [0, 4, 6])])
-def test_measurements_every_so_many_steps(tmp_path, together, seen):
+def test_measurements_by_steps(tmp_path, together, seen):
     x = rng.normal(size=(20, 4)).astype("float32")
     model, twin = linear_network(), linear_network()
     twin.set_weights(model.get_weights())
@@ -71,13 +71,13 @@ def test_measurements_every_so_many_steps(tmp_path, together, seen):
     given = {"batch_size": 5, "shuffle": False, "verbose": 0}
     history = model.fit(x, -x, epochs=2, callbacks=[monitor], **given).history
     assert list(monitor.measurements) == tags(tmp_path)["norms/tau"] == seen
-    # The newest one of each epoch of four steps.
+    # The newest measurement of each epoch of four steps.
     assert history["norms_tau"] == [monitor.measurements[number].tau for number in seen[1:]]
     twin.fit(x[: 5 * seen[1]], -x[: 5 * seen[1]], **given)
     assert monitor.measurements[seen[1]].tau == pytest.approx(linear.tensor_norm(weights_of(twin)[:, 0]), rel=1e-5)
 
 
-def test_leaving_the_ball_is_seen():
+def test_leaving_the_ball_is_detected():
     model = linear_network(0.9, 1)
     x = np.eye(4, dtype="float32")
     # Towards -3 I, for which A = -4 I: outside.
@@ -106,7 +106,7 @@ def test_bounds_of_branches():
     assert bounds["unit"] == pytest.approx(np.prod([np.linalg.norm(kernel, 2) for kernel in kernels]), rel=1e-5)
     assert norms["unit"][1].frobenius == pytest.approx(np.linalg.norm(kernels[1]))
     assert np.isnan(bounds["plain"])
-    # Of the branch V relu(U h + s), along any step.
+    # Lipschitz quotient of the branch V relu(U h + s) along any step.
     h, step = rng.normal(size=(2, 100, 5)).astype("float32")
     layer = dense.get_layer("dense")
     moved = np.linalg.norm(np.array(layer(h + step) - layer(h)) - step, axis=1)
@@ -142,7 +142,7 @@ def test_gains_are_part_of_the_norms(standardize):
     assert measured.bounds["block"] == pytest.approx(np.prod(spectral), rel=1e-5)
 
 
-def test_what_is_unknown_of_batch_normalisation_is_left_out(tmp_path):
+def test_unknown_bounds_of_batch_normalization_are_omitted(tmp_path):
     model = resnet((8, 8, 3), depth=8)
     model.compile("sgd", "mse")
     monitor = BlockNorms(log_dir=tmp_path)
@@ -178,7 +178,7 @@ def test_refused():
             make(every="3 batches")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="BlockNorms needs residual layers of idmatters_tf.layers, or sums"):
+    with pytest.raises(ValueError, match="BlockNorms requires residual layers of idmatters_tf.layers, or sums"):
         model.fit(np.zeros((2, 4)), np.zeros(2), verbose=0, callbacks=[BlockNorms()])
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = callbacks.nothing

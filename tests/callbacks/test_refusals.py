@@ -1,4 +1,4 @@
-"""What cannot be restored is refused with a sentence that names it."""
+"""Errors of `ExactResume` for state that cannot be restored, and for checkpoints of another run."""
 
 import os
 import pathlib
@@ -33,7 +33,7 @@ def fit(folder, *callbacks, data=None, layer=None, units=1, optimizer="sgd", **o
 
 
 class Keeper(keras.callbacks.Callback):
-    """Keeps something."""
+    """Callback with one attribute."""
 
     def __init__(self, kept, later=None):
         super().__init__()
@@ -55,7 +55,7 @@ def noise(step):
 
 
 class Changing(keras.utils.PyDataset):
-    """Draws a number at the end of each epoch but the one that Keras ends before training."""
+    """Dataset that draws a number in each `on_epoch_end` except the one before training."""
 
     num_batches: int | None = 4
 
@@ -90,23 +90,27 @@ SHARED = arrays()
 @pytest.mark.parametrize(
     ("callbacks", "options", "message"),
     [
-        ([], {"data": generator(), "steps_per_epoch": 2}, "position of a generator. Give `fit` `FunctionBatches"),
-        ([], {"data": X, "y": Y, "shuffle": "batch"}, "shuffle=True or shuffle=False in `fit`. Received: .*'batch'"),
+        ([], {"data": generator(), "steps_per_epoch": 2}, "position of a generator. Use `FunctionBatches"),
+        ([], {"data": X, "y": Y, "shuffle": "batch"}, "a boolean `shuffle` in `fit`. Received: .*'batch'"),
         ([], {"data": scipy.sparse.csr_matrix(X), "y": Y}, "takes dense arrays in `fit`. Received: csr_matrix"),
         (
             [],
             {"data": Changing(num_batches=None), "shuffle": False},
-            "infinite or unknown. Give `fit` `steps_per_epoch`",
+            "infinite or unknown. Pass `steps_per_epoch` to `fit`",
         ),
         ([], {"data": Changing(), "steps_per_epoch": 3}, "Changing changes .* 4 batches. Received: steps_per_epoch=3"),
-        ([], {"data": Noisy()}, "batch 0 differs from one call to the next.*in a PyDataset from"),
+        ([], {"data": Noisy()}, "batch 0 differs between two calls.*in a PyDataset from"),
         ([keras.callbacks.BackupAndRestore("unused")], {}, "Remove BackupAndRestore"),
         ([ExactResume("unused")], {}, "more than one ExactResume"),
-        ([Keeper(np.random.default_rng(0))], {}, r"callback Keeper.*keeps numpy.random._generator.Generator in `kept`"),
-        ([Keeper(0, later=object)], {}, "callback Keeper cannot be restored: it keeps builtins.object in `kept`"),
-        ([], {"data": SHARED, "validation_data": SHARED}, "training data's own batches"),
+        ([Keeper(np.random.default_rng(0))], {}, r"callback Keeper.*`kept` contains numpy.random._generator.Generator"),
+        (
+            [Keeper(0, later=object)],
+            {},
+            "callback Keeper cannot be restored: its attribute `kept` contains builtins.object",
+        ),
+        ([], {"data": SHARED, "validation_data": SHARED}, "same object as the training data"),
         ([], {"validation_data": generator(), "validation_steps": 1}, "validation data are a generator"),
-        ([], {"data": FunctionBatches(noise, 4)}, "batch 0 differs from one call to the next"),
+        ([], {"data": FunctionBatches(noise, 4)}, "batch 0 differs between two calls"),
         (
             [],
             {"data": FunctionBatches(lambda step: [X] * 4, 4)},
@@ -137,7 +141,7 @@ def test_validation_that_shuffles(tmp_path, shuffles):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only there a layer may have state of its own")
 @pytest.mark.parametrize("kind", ["variable", "random"])
-def test_state_that_only_tensorflow_knows(tmp_path, kind):
+def test_state_inside_of_tensorflow(tmp_path, kind):
     import tensorflow as tf
 
     class Own(keras.layers.Layer):
@@ -168,7 +172,7 @@ def test_strategies_of_several_machines():
         _devices.check_devices(model)
 
 
-def test_earlier_checkpoints_are_of_one_device():
+def test_early_checkpoints_are_those_of_one_device():
     saved = {"format": _saved_run.FORMAT, "identity": {}}
     _saved_run.check_identity(pathlib.Path(), saved, {"the set of devices": "one device"})
     with pytest.raises(ValueError, match="the set of devices was 'one device', now '2 CPUs"):
@@ -186,9 +190,9 @@ def test_earlier_checkpoints_are_of_one_device():
         (
             [keras.callbacks.EarlyStopping("loss")],
             {"initial_epoch": 2, "epochs": 3},
-            "is of epoch 1, but `fit` begins with initial_epoch=2",
+            "is a checkpoint of epoch 1, but `fit` begins with initial_epoch=2",
         ),
-        ([], {}, "holds the state of EarlyStopping, not among the callbacks"),
+        ([], {}, "contains the state of EarlyStopping, not among the callbacks"),
     ],
 )
 def test_a_checkpoint_of_another_run(first, tmp_path, callbacks, options, message):
@@ -204,22 +208,22 @@ def first(tmp_path_factory):
 
 
 def test_a_dataset_with_another_number_of_batches_in_the_second_epoch(tmp_path):
-    with pytest.raises(ValueError, match="Growing with num_batches=4 at first, 5 in epoch 1"):
+    with pytest.raises(ValueError, match="Growing with num_batches=4 in epoch 0 and 5 in epoch 1"):
         fit(tmp_path, data=Growing(), epochs=2)
 
 
-def test_a_dataset_that_changes_otherwise_than_before(tmp_path):
+def test_a_dataset_that_changes_differently(tmp_path):
     fit(tmp_path, data=Changing(seed=1), epochs=2)
     fit(tmp_path, data=Changing(seed=1), epochs=3)
-    with pytest.raises(ValueError, match="Changing begins epoch 2 with another batch than before"):
+    with pytest.raises(ValueError, match="first batch of Changing in epoch 2 differs"):
         fit(tmp_path, data=Changing(seed=2), epochs=4)
 
 
-def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_is_used(tmp_path):
+def test_a_damaged_checkpoint_is_renamed_and_the_previous_one_is_used(tmp_path):
     whole = fit(tmp_path, epochs=2)
     newest = tmp_path / "step-00000008"
     (newest / "arrays.npz").write_bytes(b"")
-    with pytest.warns(UserWarning, match="step-00000008 is damaged .*arrays.npz is not what was written"):
+    with pytest.warns(UserWarning, match="step-00000008 is damaged .*arrays.npz has another checksum"):
         again = fit(tmp_path, epochs=2)
     assert again.history == whole.history
     assert sorted(path.name.rpartition("-")[0] for path in tmp_path.iterdir()) == [
@@ -229,7 +233,7 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_is_used(tmp_path):
     ]
 
 
-def test_checkpoints_of_another_program_are_left_alone(tmp_path):
+def test_checkpoints_of_another_program_are_unchanged(tmp_path):
     theirs = tmp_path / "step-00000009"
     theirs.mkdir()
     (theirs / "checkpoint.index").write_text("")
@@ -268,15 +272,15 @@ def test_no_other_process_while_it_trains(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path, keras.callbacks.LambdaCallback(on_train_batch_end=seen))
-    # The same process may go on, and nobody is kept out once `fit` has ended.
+    # The same process may continue, and the lock is released at the end of `fit`.
     fit(tmp_path)
     FolderLock(tmp_path).release()
 
 
-def test_what_has_ended_ends_at_once_and_more_epochs_go_on(tmp_path):
+def test_a_finished_run_ends_at_once_and_continues_with_more_epochs(tmp_path):
     long = fit(tmp_path / "long", epochs=3)
     model = fit(tmp_path / "short", epochs=2)
-    with pytest.warns(UserWarning, match="short is finished: nothing was trained"):
+    with pytest.warns(UserWarning, match="short is finished and was not trained further"):
         again = fit(tmp_path / "short", epochs=2)
     assert again.history == model.history
     assert fit(tmp_path / "short", epochs=3).history == long.history

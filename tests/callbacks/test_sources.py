@@ -1,8 +1,8 @@
-"""Each kind of data gives `fit` the batches that are computed from the data directly, also where it is resumed.
+"""Batches of each kind of data in `fit`, also after a resume, compared with those computed from the data directly.
 
-The learning rate of step s is 2^s and the gradient of the loss is the sum of the batch's weighted rows. So the weights
-of the model are whole numbers, in binary the steps at which each example was trained on. These run on the backend that
-KERAS_BACKEND names; `tests.callbacks.test_exact_resume.test_on_jax` runs them on JAX.
+The learning rate of step s is 2^s, and the gradient of the loss is the sum of the batch's weighted rows. The weights of
+the model are therefore integers whose binary digits are the steps at which each example was used. The tests run on the
+backend of KERAS_BACKEND; `tests.callbacks.test_exact_resume.test_on_jax` runs them on JAX.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ WEIGHT = 1.0 + np.arange(EXAMPLES) % 3
 
 
 class Killed(Exception):
-    """Takes the place of SIGKILL."""
+    """Exception in place of SIGKILL."""
 
 
 class Powers(keras.optimizers.schedules.LearningRateSchedule):
@@ -56,7 +56,7 @@ def shuffled(count, epoch):
 
 
 class Chunks(keras.utils.PyDataset):
-    """Batches of an order that may change between epochs."""
+    """Dataset whose order may change between epochs."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -95,7 +95,7 @@ def endless(batches) -> Iterator[Any]:
 
 
 def orders_of_own_generator():
-    """Keras ends an epoch once before training."""
+    """Yield the expected batches. Keras calls `on_epoch_end` once before training."""
     data = OwnGenerator()
     while True:
         data.on_epoch_end()
@@ -178,7 +178,7 @@ def data_folder():
 
 @functools.cache
 def folder_of_images():
-    """Each row as an image of one row of pixels."""
+    """Write each row as an image with one row of pixels. Return the folder."""
     folder = pathlib.Path(data_folder().name, "images")
     for index, label in enumerate(Y):
         (folder / str(label)).mkdir(parents=True, exist_ok=True)
@@ -227,7 +227,7 @@ def from_tensorflow_datasets():
 
 
 def iterated(make) -> Iterator[Any]:
-    """Return the batches of a `tf.data.Dataset`, iterated once before: ExactResume and Keras on JAX do so as well."""
+    """Return the batches of a `tf.data.Dataset` after one iteration, as in ExactResume and in Keras on JAX."""
     keras.utils.set_random_seed(0)
     data = make()
     for _ in range(1 + (keras.backend.backend() == "jax")):
@@ -237,7 +237,7 @@ def iterated(make) -> Iterator[Any]:
 
 @dataclasses.dataclass
 class Case:
-    """Arguments of `fit`; batches by the step, computed from the data; batches in an epoch."""
+    """Arguments of `fit`, the expected batches by step, and the number of batches in an epoch."""
 
     fit: Callable[[], dict[str, Any]]
     batches: Callable[[], Iterator[Any]] | None
@@ -369,7 +369,7 @@ def test_batches_of_the_data(name, tmp_path):
         epochs = order.reshape(EPOCHS, case.steps, EXAMPLES)
         assert (epochs.sum(1) == 1).all()
         assert len({epoch.tobytes() for epoch in epochs}) == EPOCHS
-    # The checkpoint is one of the middle of an epoch where an epoch has more than two batches.
+    # The checkpoint is within an epoch if an epoch has more than two batches.
     with pytest.raises(Killed):
         train(case, tmp_path / "stopped", kill=2 * case.steps + 3)
     resumed, resumed_at = train(case, tmp_path / "stopped")

@@ -1,4 +1,4 @@
-"""A generative adversarial network with a training step of its own and two optimizers, on either backend."""
+"""A generative adversarial network with a custom training step and two optimizers, for both backends."""
 
 import math
 

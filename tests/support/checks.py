@@ -1,17 +1,17 @@
-"""Checks that every layer has to pass."""
+"""Checks for all layers and models."""
 
 import keras
 import numpy as np
 
 
 def check_layer(layer, inputs, expected=None, atol=1e-5):
-    """Builds, shapes, dtype, serialisation, saving inside a model and one training step of a layer.
+    """Check building, shapes, dtype, serialization, use in a model and one training step of a layer.
 
     Args:
-        layer: a fresh layer.
+        layer: a new layer.
         inputs: a NumPy batch.
-        expected: the output for it, where the caller has an oracle.
-        atol: for the comparison.
+        expected: expected output, if known.
+        atol: absolute tolerance of the comparison.
 
     Returns:
         The layer's output as a NumPy array.
@@ -42,7 +42,7 @@ def check_layer(layer, inputs, expected=None, atol=1e-5):
 
 
 def check_saving(model, inputs, path):
-    """A model gives the same outputs after `.keras` save and load, safe mode on."""
+    """Check that a model has the same outputs after `.keras` save and load in safe mode. Return the loaded model."""
     expected = keras.ops.convert_to_numpy(model(inputs))
     model.save(path)
     reloaded = keras.saving.load_model(path, safe_mode=True)

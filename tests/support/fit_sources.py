@@ -1,7 +1,7 @@
-"""Training data of every kind that `ExactResume` accepts, for runs that are killed and started again.
+"""Training data of every kind that `ExactResume` supports, for runs that are killed and started again.
 
-Each source returns arguments of `fit`: the same small classification problem, in a random order and with batches of 8.
-Libraries are imported where they are used, so that the names can be listed without them.
+Each source returns arguments of `fit` for the same small classification problem, in random order, with batches of 8.
+Optional libraries are imported on use, so that the names can be listed without them.
 """
 
 import importlib.util
@@ -120,7 +120,7 @@ def _image_folder(x, y, folder):
 
     images = folder / "images"
     if not images.exists():
-        # Under its name only when it is complete, since the process may be killed.
+        # The folder is renamed when it is complete, since the process may be killed.
         new = folder / f"images-{os.getpid()}"
         for number, (image, label) in enumerate(zip(x, y, strict=True)):
             (new / str(label)).mkdir(parents=True, exist_ok=True)

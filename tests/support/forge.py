@@ -1,7 +1,7 @@
-"""Processes that are forked behind the imports: one more training costs a second of a core and not ten.
+"""Processes that are forked after all imports, so that a training costs one second of a core instead of ten.
 
-As a program, `python -m tests.support.forge`, it imports what the programs import, computes nothing, and then forks a
-process for each line of JSON that it reads. `Forge` starts it and speaks to it.
+The program `python -m tests.support.forge` imports the modules of the training programs, computes nothing, and forks a
+process for each line of JSON on standard input. `Forge` is its client.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.conftest import ROOT
 
-# What `trainers.cifar` imports between its first line and its last.
+# Modules that `trainers.cifar` imports.
 MODULES = ("keras", "matplotlib.pyplot", "tensorflow", "tensorboard.plugins.hparams.api", "trainers.cifar")
 MODULES += (
     "idmatters_tf.curvature",
@@ -34,12 +34,12 @@ MODULES += ("trainers.cluster.strategy", "trainers.run.events", "trainers.run.fi
 MODULES += ("trainers.training.export", "trainers.training.session", "trainers.training.synchronous")
 MODULES += ("trainers.training.train",)
 
-# How long anything may take on a machine that is busy with other things.
+# Time limit in seconds on a busy machine.
 PATIENCE = 900.0
 
 
 def cpu_seconds(pid: int, and_children: bool = False) -> float:
-    """What a process has spent so far, on a busy machine as on an idle one, and its children that have ended."""
+    """Return the CPU time of a process, optionally with its children that have ended."""
     try:
         words = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -48,10 +48,10 @@ def cpu_seconds(pid: int, and_children: bool = False) -> float:
 
 
 class Process:
-    """A process whose two outputs go to a file.
+    """A process that writes both outputs to a file.
 
     Args:
-        log: that file.
+        log: path of the file.
     """
 
     def __init__(self, log: pathlib.Path):
@@ -60,18 +60,18 @@ class Process:
         self.code: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit code, negative after a signal, or None while it runs."""
+        """Return the exit code, negative after a signal, or None while the process runs."""
         raise NotImplementedError
 
     def send(self, number: int) -> None:
-        """Sends a signal, if it still runs."""
+        """Send a signal if the process still runs."""
         if self.poll() is None:
-            # It may have ended since.
+            # The process may have ended.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def wait(self, timeout: float = PATIENCE) -> int:
-        """Waits for its end. Returns its exit code. Raises TimeoutError, and kills it, if it does not end."""
+        """Wait for the end and return the exit code. Kill the process and raise TimeoutError if it does not end."""
         deadline = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > deadline:
@@ -82,12 +82,12 @@ class Process:
         return self.code
 
     def said(self) -> str:
-        """What it has written so far."""
+        """Return the output so far."""
         return self.log.read_text(errors="backslashreplace") if self.log.exists() else ""
 
 
 class Started(Process):
-    """`python -m WORDS`, from the beginning of the interpreter."""
+    """A process `python -m WORDS` with a new interpreter."""
 
     def __init__(self, words: list[str], log: pathlib.Path, env: Mapping[str, str]):
         super().__init__(log)
@@ -103,7 +103,7 @@ class Started(Process):
 
 
 class Forked(Process):
-    """A process of a `Forge`."""
+    """A forked process of a `Forge`."""
 
     def __init__(self, forge: "Forge", pid: int, log: pathlib.Path):
         super().__init__(log)
@@ -115,13 +115,13 @@ class Forked(Process):
 
 
 class Forge:
-    """Starts processes that have imported everything already; ends them all when it is closed.
+    """Source of processes that have imported all modules. Closing it ends all of them.
 
     Args:
-        log: a file for what is written on standard error while it imports.
+        log: file for standard error during the imports.
 
     Attributes:
-        seconds: what the imports have cost.
+        seconds: CPU time of the imports.
     """
 
     def __init__(self, log: pathlib.Path) -> None:
@@ -136,7 +136,7 @@ class Forge:
         self.seconds = self.cpu_seconds()
 
     def close(self) -> None:
-        """Ends it and what it has started."""
+        """End the program and all processes that it has started."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=60)
@@ -144,7 +144,7 @@ class Forge:
     def start(
         self, words: list[str], log: pathlib.Path, env: Mapping[str, str], errors: pathlib.Path | None = None
     ) -> Forked:
-        """Like `Started`; the first word is a module with a `main`. `errors` is a file for standard error alone."""
+        """Start a process like `Started`. `errors` is a separate file for standard error."""
         assert self._process.stdin is not None
         request = {"words": words, "log": str(log), "errors": str(errors or log), "env": dict(env)}
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -155,13 +155,13 @@ class Forge:
         return Forked(self, answer["pid"], log)
 
     def code(self, pid: int) -> int | None:
-        """The exit code of one of its processes, None while it runs."""
+        """Return the exit code of a process, or None while it runs."""
         while self._read(0) is not None:
             pass
         return self._codes.get(pid)
 
     def cpu_seconds(self) -> float:
-        """Of itself and of those of its processes that have ended."""
+        """Return the CPU time of the program and of its processes that have ended."""
         return cpu_seconds(self._process.pid, and_children=True)
 
     def _read(self, timeout: float) -> dict[str, Any] | None:
@@ -188,13 +188,13 @@ def shared() -> Forge:
 
 
 def main() -> None:
-    """Serves requests until standard input ends; in a forked process, runs what was requested."""
+    """Serve requests until standard input ends. In a forked process, execute the request."""
     os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3")
-    # As for `python -m trainers.NAME`, which answers to Ctrl-C from its first import on.
+    # As for `python -m trainers.NAME`, which handles Ctrl-C from its first import on.
     sys.argv = ["-m"]
     for module in MODULES:
         importlib.import_module(module)
-    # The garbage collector of a forked process would write to what it shares with this one.
+    # The garbage collector of a forked process would write to shared memory.
     gc.freeze()
     _answer({"ready": True})
     request = _serve()
@@ -206,18 +206,18 @@ def main() -> None:
 
     sys.argv += request["words"][1:]
     program = importlib.import_module(request["words"][0]).main
-    # Half of what a short training costs is the conversion of Python's control flow, of which ours has none to convert.
+    # AutoGraph takes half of the time of a short training, and the programs have no control flow to convert.
     try:
         run_program(tf.autograph.experimental.do_not_convert(program))
     except SystemExit as ended:
         sys.stdout.flush()
         sys.stderr.flush()
-        # Taking down what was imported would first copy all of its memory.
+        # The destruction of imported modules would first copy their memory.
         os._exit(ended.code if isinstance(ended.code, int) else 1)
 
 
 def _serve() -> dict[str, Any] | None:
-    # Ctrl-C reaches the whole group of processes; it is for the one that started this one to act on it.
+    # Ctrl-C reaches the whole process group. Only the parent process handles it.
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     wakes, waker = os.pipe()
     os.set_blocking(waker, False)

@@ -1,4 +1,4 @@
-"""Made-up image files for tests."""
+"""Synthetic image files for tests."""
 
 import io
 
@@ -7,7 +7,7 @@ from PIL import Image
 
 
 def encoded(rng, rows=40, cols=56, kind="JPEG", mode="RGB"):
-    """A smooth random image as the bytes of a file: what JPEG keeps well."""
+    """Return a smooth random image, which JPEG preserves well, as the bytes of a file."""
     coarse = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
     image = Image.fromarray(coarse).resize((cols, rows), Image.BICUBIC).convert(mode)
     if mode == "RGBA":
@@ -18,7 +18,7 @@ def encoded(rng, rows=40, cols=56, kind="JPEG", mode="RGB"):
 
 
 def make_tree(root, classes=3, each=4, splits=("train", "val"), seed=0):
-    """Writes root/SPLIT/n0CLASS/CLASS_NUMBER.JPEG, images of various sizes. Returns the root."""
+    """Write images of various sizes to root/SPLIT/n0CLASS/CLASS_NUMBER.JPEG. Return the root."""
     rng = np.random.default_rng(seed)
     for split in splits:
         for label in range(classes):

@@ -1,6 +1,6 @@
-"""Distances, singular values and callbacks in pure Keras, so that the same numbers can be asked of every backend.
+"""Distances, singular values and callbacks in pure Keras, for comparisons between backends.
 
-As a program: `python -m tests.support.isometry_cases` prints them as JSON.
+`python -m tests.support.isometry_cases` prints the results as JSON.
 """
 
 import json
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def fitted():
-    """A convolutional network watched by the monitors in one step of `fit`."""
+    """Return the measurements of the monitors on a convolutional network in one step of `fit`."""
     from idmatters_tf.callbacks import BlockNorms, IsometryMonitor
     from idmatters_tf.layers import ResidualConv2D
 
@@ -30,7 +30,7 @@ def fitted():
 
 
 def numbers():
-    """By name, lists of numbers."""
+    """Return lists of numbers by name."""
     from idmatters_tf.isometry import extreme_singular_values, jacobian, measure
 
     model, images, isometry, norms = fitted()

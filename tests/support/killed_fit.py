@@ -1,10 +1,10 @@
-"""`fit` in processes that are killed with SIGKILL at random moments and started again.
+"""`fit` in processes that are killed by SIGKILL at random moments and started again.
 
-As a program, `python -m tests.support.killed_fit FOLDER KILLS SEED` trains with the data of each source in
-`tests.support.fit_sources` and on each number of devices. It prints the kills that were tried and those that were
-survived: the run ended with the weights, slots, metrics, history, CSV file and TensorBoard scalars of an uninterrupted
-run, bit for bit. The processes are forked after the imports, before anything is computed, so that a kill costs a second
-and not ten. A run is killed until it has ended.
+`python -m tests.support.killed_fit FOLDER KILLS SEED` trains with the data of each source in
+`tests.support.fit_sources` and on each number of devices. It prints the number of kills tried and survived. A kill is
+survived if the run ends with the weights, slots, metrics, history, CSV file and TensorBoard scalars of an uninterrupted
+run, bit for bit. The processes are forked after the imports, so that a kill costs one second instead of ten. A run is
+killed until it has ended.
 """
 
 import argparse
@@ -28,16 +28,16 @@ from idmatters_tf.callbacks import ExactResume
 from tests.support.adversarial import Adversarial
 from tests.support.fit_sources import BATCH, SHAPE, SOURCES, STEPS, installed_sources, problem
 
-# Batches between one kill and the next.
+# Maximum number of batches between two kills.
 MOST = 10
 # Delays of a kill.
 WRITING, WRITTEN = "writing", "written"
-# Seconds that a process may take, on a machine that is busy with other things.
+# Time limit of a process in seconds on a busy machine.
 PATIENCE = 240
 
 
 def classifier():
-    """A network with its compiled optimizer, and what its `fit` monitors."""
+    """Return a network, its compiled optimizer, and the quantity that its `fit` monitors."""
     layers = [keras.layers.RandomFlip(), keras.layers.Flatten(), keras.layers.Dense(8, "relu")]
     layers += [keras.layers.BatchNormalization(), keras.layers.Dropout(0.4), keras.layers.Dense(2, "softmax")]
     model = keras.Sequential([keras.Input(SHAPE), *layers])
@@ -46,7 +46,7 @@ def classifier():
 
 
 def quick():
-    """A network whose training step is compiled quickly and that is not validated, for more kills in the same time."""
+    """Return a network that compiles quickly and is not validated, for more kills in the same time."""
     model = keras.Sequential([keras.Input(SHAPE), keras.layers.Flatten(), keras.layers.Dropout(0.4)])
     model.add(keras.layers.Dense(2, "softmax"))
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -54,7 +54,7 @@ def quick():
 
 
 def adversarial():
-    """Two networks with an optimizer each, and what their `fit` monitors."""
+    """Return two networks with an optimizer each, and the quantity that their `fit` monitors."""
     model, slow = Adversarial(SHAPE), keras.optimizers.schedules.ExponentialDecay(0.02, 20, 0.5)
     generator = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(slow), initial_scale=1)
     eagerly = keras.backend.backend() == "jax"
@@ -66,7 +66,7 @@ NETWORKS = {"classifier": classifier, "quick": quick, "adversarial": adversarial
 
 
 def build(network, devices):
-    """Return what `network` returns, on a number of logical devices. Nothing may have been computed before."""
+    """Return the result of `network` on a number of logical devices. Call it before any computation."""
     if devices == 1:
         return network()
     if keras.backend.backend() == "jax":
@@ -84,18 +84,18 @@ def build(network, devices):
 
 
 def train(folder, source, progress=None, devices=1, network=classifier):
-    """Train in a folder, to the end. Return everything that is compared with an uninterrupted run, by name.
+    """Train in a folder to the end. Return all results for the comparison with an uninterrupted run, by name.
 
     Args:
         folder: folder of the checkpoints and logs; files that all runs share are in its parent.
         source: name of the training data in `SOURCES`.
         progress: a file descriptor to which a byte is written after each batch.
         devices: number of logical devices.
-        network: returns the model, its optimizers, and what is monitored.
+        network: function that returns the model, its optimizers and the monitored quantity.
     """
     keras.utils.set_random_seed(0)
     model, optimizers, monitored = build(network, devices)
-    # On one device the last batch of an epoch is a smaller one.
+    # On one device the last batch of an epoch is smaller.
     x, y = problem(STEPS * BATCH - (3 if devices == 1 else 0))
     callbacks = [
         ExactResume(folder / "checkpoints", every=2),
@@ -133,7 +133,7 @@ def checksum(variables):
 
 
 def shown_scalars(folder):
-    """Return what TensorBoard shows, by (run, tag, step). A point that is written twice must have one value."""
+    """Return the scalars of TensorBoard by (run, tag, step). Check that repeated points have equal values."""
     found = {}
     for path in sorted(folder.rglob("events.out.tfevents.*")):
         for event in EventFileLoader(str(path)).Load():
@@ -150,11 +150,11 @@ class Failed(Exception):
 
 
 def in_a_process(folder, after=None, delay=0.0, **options):
-    """Train in a process of its own. Return True if it was killed.
+    """Train in a separate process. Return True if it was killed.
 
     Args:
         folder: folder of the run; the checksums are written to `result`.
-        after: number of batches before the kill; None for a process that is left alone.
+        after: number of batches before the kill, or None for no kill.
         delay: seconds between these batches and the kill; WRITING: until a checkpoint is being written; WRITTEN: until
             one is complete.
         options: arguments of `train`.
@@ -180,7 +180,7 @@ def in_a_process(folder, after=None, delay=0.0, **options):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             raise Failed(f"{folder}: the process has not ended after {PATIENCE} seconds")
-        # The pipe ends where the process does.
+        # The pipe ends with the process.
         if select.select([reads], [], [], 1)[0]:
             if not (got := os.read(reads, 1)):
                 break
@@ -215,14 +215,14 @@ def unfinished(folder):
 def moment(chance):
     """Return a random moment for a kill, as `after` and `delay` of `in_a_process`."""
     if chance.random() < 0.2:
-        # While the model is built or restored.
+        # During the construction or restoration of the model.
         return 0, 3 * chance.random()
-    # At any batch: between two batches, in a step, or while a checkpoint is written.
+    # At any batch: between two batches, in a step, or during the write of a checkpoint.
     return chance.randrange(1, MOST), chance.choice([WRITING, WRITTEN, *[0.05 * chance.random()] * 3])
 
 
 def attempt(folder, kills, chance, **options):
-    """Try a number of kills, several in each run. Return those tried, survived, and during the write of a checkpoint.
+    """Try a number of kills, several per run. Return the numbers tried, survived, and during a write of a checkpoint.
 
     Args:
         folder: folder of all runs.

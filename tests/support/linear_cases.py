@@ -6,13 +6,13 @@ import numpy as np
 
 
 def random_covariance(rng, d, rank=None):
-    """A covariance of random rank and scale."""
+    """Return a covariance of random rank and scale."""
     factor = rng.normal(size=(d, rank or rng.integers(1, d + 1))) * rng.choice([0.3, 1.0, 3.0])
     return factor @ factor.T
 
 
 def random_matrix(rng, d, condition=1e3):
-    """R of a random condition number up to `condition`, det R > 0."""
+    """Return R with a random condition number up to `condition` and det R > 0."""
     U, V = (np.linalg.qr(rng.normal(size=(d, d)))[0] for _ in range(2))
     if np.linalg.det(U) * np.linalg.det(V) < 0:
         U[:, 0] *= -1
@@ -20,13 +20,13 @@ def random_matrix(rng, d, condition=1e3):
 
 
 def random_data(rng, d, samples=None):
-    """X and Y of shape (d, samples)."""
+    """Return X and Y of shape (d, samples)."""
     samples = samples or rng.integers(1, 3 * d + 2)
     return rng.normal(size=(d, samples)), rng.normal(size=(d, samples))
 
 
 def central_differences(function, x, step=1e-4):
-    """The derivatives of a function of an array by each entry; exact for polynomials of degree 2."""
+    """Return the derivatives of a function by each entry of an array, exact for polynomials of degree 2."""
     derivatives = []
     for entry in np.ndindex(x.shape):
         there, back = x.copy(), x.copy()
@@ -37,7 +37,7 @@ def central_differences(function, x, step=1e-4):
 
 
 def exact_risk(E, S):
-    """tr(E S E^T) and 2 E S in rational arithmetic, each rounded once."""
+    """Return tr(E S E^T) and 2 E S, computed in rational arithmetic and rounded once."""
     E, S = (np.array([[Fraction(float(entry)) for entry in row] for row in matrix]) for matrix in (E, S))
     ES = E @ S
     return float(np.sum(E * ES)), (2 * ES).astype(float)

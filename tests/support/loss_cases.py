@@ -1,6 +1,6 @@
-"""Compiled losses in pure Keras, each compared with `model.evaluate`, so that every backend can run them.
+"""Compiled losses in pure Keras, compared with `model.evaluate` on every backend.
 
-As a program: `python -m tests.support.loss_cases OUT [PART PARTS]` writes the results of every PARTS-th case.
+`python -m tests.support.loss_cases OUT [PART PARTS]` writes the results of every PARTS-th case.
 """
 
 import itertools
@@ -40,7 +40,7 @@ LABELS = ("list", "tuple", "dict", "reversed", "nested", "first", "array", "none
 
 
 def squares(y, output):
-    """Broadcast to (N, N) where ranks are not aligned."""
+    """Return a loss that broadcasts to (N, N) if the ranks are not aligned."""
     return ops.mean(ops.square(y - output), axis=-1)
 
 
@@ -53,14 +53,14 @@ def by_element(y, output):
 
 
 class Cubes(keras.losses.Loss):
-    """A loss with its own `call`, which Keras gives labels of their own rank."""
+    """A loss with a custom `call`, which receives labels of their original rank from Keras."""
 
     def call(self, y_true, y_pred):
         return ops.sum(ops.abs(y_pred - ops.reshape(y_true, ops.shape(y_pred))) ** 3, axis=-1)
 
 
 class Reduced(keras.losses.Loss):
-    """A loss that weighs and reduces by itself."""
+    """A loss with its own weighting and reduction."""
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         values = ops.sum(ops.square(y_pred - ops.reshape(y_true, ops.shape(y_pred))), axis=-1)
@@ -138,7 +138,7 @@ def _single(units, activation, policy, masked=False, steps=None):
 
 
 def single_outputs():
-    """Yield the same: one output, with labels of all ranks and dtypes, masks, reductions and sample weights."""
+    """Yield cases of one output, with labels of all ranks and dtypes, masks, reductions and sample weights."""
     plain = np.linspace(0.5, 2, ROWS)
     reals = {
         "": "mse",
@@ -192,7 +192,7 @@ def single_outputs():
 
 
 class Penalised(keras.Model):
-    """A model with a loss that Keras takes from `compute_loss`, and with a metric of its own."""
+    """A model with a custom `compute_loss` and a custom metric."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -220,7 +220,7 @@ def _overridden(kind, outputs):
 
 
 def overridden():
-    """Yield the same: models that override `compute_loss`."""
+    """Yield cases of models that override `compute_loss`."""
     plain, y = np.linspace(0.5, 2, ROWS), _random(ROWS, 2, seed=1)
     yield "penalised", (_overridden, Penalised, None), ("mse", None), y, plain
     yield "penalised, without labels", (_overridden, Penalised, None), (None, None), None, None
@@ -234,10 +234,10 @@ def compared(make, arguments, y, sample_weight, evaluated_first=True):
     """Return "agrees", "raises ...", "refuses ..." or "DIFFERS: ..." for a compiled loss on data.
 
     Args:
-        make: a function and arguments that build the model.
+        make: a function and its arguments, which build the model.
         arguments: losses and their weights for `model.compile`.
-        y, sample_weight: of the data.
-        evaluated_first: whether Keras builds its loss before the operator is made.
+        y, sample_weight: labels and weights of the data.
+        evaluated_first: if True, Keras builds its loss before the operator is created.
     """
 
     keras.utils.set_random_seed(0)
@@ -275,7 +275,7 @@ def _operator_loss(model, data):
     from idmatters_tf.curvature import HessianOperator
     from idmatters_tf.curvature._checks import check_value
 
-    # In two batches, which gives the loss of one.
+    # Two batches, whose mean is the loss of one batch.
     whole = isinstance(model.loss, keras.losses.Dice) or isinstance(model, (Penalised, WithoutTraining))
     operator = HessianOperator(model, data=data, batch_size=ROWS if whole else ROWS // 2, check=False)
     batch = next(iter(operator._objective.batches))
@@ -284,7 +284,7 @@ def _operator_loss(model, data):
 
 
 def results(part=0, parts=1):
-    """Return the results of `compared` by name, of every `parts`-th case."""
+    """Return the results of `compared` for every `parts`-th case, by name."""
     found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,6 +1,6 @@
 """Blocks of models with Keras masks, in pure Keras, and their Jacobians by finite differences of the whole model.
 
-As a program: `python -m tests.support.mask_cases NAME...` compares some of them, and prints their names.
+`python -m tests.support.mask_cases NAME...` compares the named cases and prints their names.
 """
 
 import sys
@@ -10,13 +10,13 @@ import numpy as np
 from keras import ops
 
 TIME, WIDTH, STEP = 5, 4, 1e-2
-# Real time steps of the two examples; the others are padding.
+# Number of time steps of the two examples. The others are padding.
 LENGTHS = (3, 4)
 PADDING = np.arange(TIME) >= np.array(LENGTHS)[:, None]
 
 
 class Shift(keras.layers.Layer):
-    """Adds `shift` to its input, by which finite differences are taken inside of the model."""
+    """Layer that adds `shift` to its input, for finite differences inside of the model."""
 
     supports_masking = True
     shift = 0.0
@@ -26,7 +26,7 @@ class Shift(keras.layers.Layer):
 
 
 class Attach(keras.layers.Layer):
-    """Gives its input the mask that it is called with."""
+    """Layer that attaches a mask to its input."""
 
     supports_masking = True
 
@@ -58,7 +58,7 @@ def recurrent(name="recurrent", kind=keras.layers.LSTM):
     return kind(WIDTH, return_sequences=True, name=name)
 
 
-# Each takes a function of the block's beginning and returns (inputs, end): symbolic, the data, and the block.
+# Each function receives a function for the beginning of the block. It returns symbolic inputs and end, data and block.
 
 
 def padded_attention(begin):
@@ -128,7 +128,7 @@ def two_attached_masks(begin):
 
 
 def removed_mask(begin):
-    """Attention removes the mask of its input: the sum, and what follows, see none."""
+    """Return a model whose attention removes the mask, so that later layers receive none."""
     x = keras.Input((TIME, WIDTH))
     hidden = begin(keras.layers.Masking()(x))
     middle = keras.layers.Add(name="middle")([hidden, attention()(hidden, hidden)])
@@ -152,7 +152,7 @@ def nested_with_explicit_mask(begin):
 
 
 def nested_that_drops_it(begin):
-    """A nested model hands the mask of its input on, even where one of its operations does not."""
+    """Return a nested model, which passes the mask of its input on even if one of its operations does not."""
     inner = keras.Input((TIME, WIDTH))
     body = keras.Model(inner, ops.tanh(inner), name="body")
     x = keras.Input((TIME, WIDTH))
@@ -190,14 +190,14 @@ CASES = {
 
 
 def build(name, begin=lambda tensor: tensor):
-    """Returns (model, data, block) of a case."""
+    """Return (model, data, block) of a case."""
     keras.utils.set_random_seed(0)
     inputs, end, data, block = CASES[name](begin)
     return keras.Model(inputs, end), data, block
 
 
 def by_differences(name):
-    """Central differences of the whole model by a shift of the block's input, (examples, outputs, inputs)."""
+    """Return central differences of the model by a shift of the block's input, (examples, outputs, inputs)."""
     plain, data, _ = build(name)
     layer = Shift()
     model, _, _ = build(name, layer)
@@ -211,7 +211,7 @@ def by_differences(name):
 
 
 def compare(name):
-    """Compares a case's Jacobians, of each example and of the batch, with the differences."""
+    """Compare the Jacobians of a case, for each example and for the batch, with finite differences."""
     from idmatters_tf.isometry import block_distances, jacobian
 
     model, data, block = build(name)
@@ -220,7 +220,7 @@ def compare(name):
     blocks = None if block.endswith("sum") else [block]
     np.testing.assert_allclose(block_distances(model, data, blocks)[block], distances, 3e-3)
     if blocks is not None:
-        # Of the batch, in chunks of copies of it.
+        # Jacobian of the batch, in chunks of copies of it.
         found = jacobian(model, data, block, chunk=4) @ np.eye(2 * TIME * WIDTH, dtype="float32")
         for place, matrix in enumerate(expected):
             rows = slice(place * TIME * WIDTH, (place + 1) * TIME * WIDTH)

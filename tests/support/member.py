@@ -1,4 +1,4 @@
-"""A task of a cluster that trains nothing and needs no TensorFlow.
+"""A task of a cluster without training and TensorFlow.
 
 `python -m tests.support.member FOLDER TIMEOUT ACTION... --control-port N`, where `TF_CONFIG` describes the cluster and
 the environment variable `SETTING` is a setting. Actions, in turn: `gather:TOPIC:VALUE`, `flood:COUNT:BYTES` (many

@@ -1,6 +1,6 @@
-"""Things that may stand where a program writes, and that it must not touch.
+"""Foreign objects at the paths of outputs, which a program must not change.
 
-Each function makes one at a path, and what a link leads to in the folder `elsewhere`.
+Each function creates an object at a path, and the target of a link in the folder `elsewhere`.
 """
 
 import os
@@ -12,7 +12,7 @@ from idmatters_tf._replacing import replacing
 
 
 def tree(folder):
-    """Everything below a folder by path: the content of a file, the target of a link, else its kind."""
+    """Return the objects below a folder by path: the content of a file, the target of a link, or the mode."""
     found = {}
     for root, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -100,7 +100,7 @@ def _pipe(path, elsewhere):
 
 
 def _socket(path, elsewhere):
-    # Its path may have 107 letters only.
+    # The path of a socket has at most 107 characters.
     here = os.getcwd()
     os.chdir(path.parent)
     try:
@@ -114,5 +114,5 @@ LINKS = [_link_to_a_file, _link_to_nothing, _link_to_a_folder]
 NO_FILES = [_folder, _folder_with_a_file, _old_export, *LINKS, _pipe, _socket]
 NO_FOLDERS = [write_file, *NO_FILES, _other_manifest, _manifest_that_is_a_link, _foreign_file, _foreign_folder]
 NO_FOLDERS += [_link_for_a_listed_file]
-# Where files are added to a folder.
+# Objects in place of a folder to which files are added.
 NO_GROWING_FOLDERS = [write_file, *LINKS, _pipe, _socket]

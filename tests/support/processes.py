@@ -1,4 +1,4 @@
-"""Runs of the training programs in processes of their own, and what they leave."""
+"""Runs of the training programs in separate processes, and their files."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ class Forked:
 
     Args:
         words: a module and its arguments.
-        env: its environment.
+        env: environment of the process.
     """
 
     def __init__(self, words, env=None):
@@ -41,7 +41,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout=forge.PATIENCE):
-        """Wait for the end; return both outputs as one text, and None. The process goes on after a timeout."""
+        """Wait for the end and return both outputs as one text, and None. After a timeout the process continues."""
         deadline = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > deadline:
@@ -51,11 +51,11 @@ class Forked:
 
 
 def start(*arguments, cold=False, env=None):
-    """Start `python -m ARGUMENTS...`; both outputs come through its `stdout`.
+    """Start `python -m ARGUMENTS...`, with both outputs in `stdout`.
 
     Args:
-        cold: start an interpreter of its own also for a program that the forge has imported.
-        env: the environment; that of this process by default.
+        cold: if True, start a new interpreter also for a program that the forge has imported.
+        env: environment of the process, by default that of this process.
     """
     if arguments[0] in FORKED and not cold:
         return Forked(arguments, env)
@@ -65,7 +65,7 @@ def start(*arguments, cold=False, env=None):
 
 
 def run_forked(*arguments, timeout=240):
-    """Return what the fixture `program` returns, for a program that the forge has imported."""
+    """Return the result of the fixture `program` for a program that the forge has imported."""
     with tempfile.TemporaryDirectory() as folder:
         log, errors = pathlib.Path(folder, "log"), pathlib.Path(folder, "errors")
         words = list(map(str, arguments))
@@ -75,7 +75,7 @@ def run_forked(*arguments, timeout=240):
 
 
 def tensors(run, step=None):
-    """Everything in a run's newest checkpoint, by name."""
+    """Return the tensors in the newest checkpoint of a run, by name."""
     import tensorflow as tf
 
     from trainers.training.checkpoints import saved_steps
@@ -86,7 +86,7 @@ def tensors(run, step=None):
 
 
 def assert_same_run(run, other):
-    """The newest checkpoints are equal, bit for bit."""
+    """Check that the newest checkpoints of two runs are equal bit for bit."""
     import numpy as np
 
     ours, theirs = tensors(run), tensors(other)
@@ -96,19 +96,19 @@ def assert_same_run(run, other):
 
 
 def records(run):
-    """The metrics of a run."""
+    """Return the metrics of a run."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    # A cut-off line while the program is writing is not for us to judge.
+    # The last line may be incomplete while the program is writing.
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
 def reached(run):
-    """The last step in the metrics."""
+    """Return the last step in the metrics."""
     return max((record["step"] for record in records(run)), default=0) if (run / "metrics.jsonl").exists() else 0
 
 
 def wait_until(process, run, step):
-    """Waits until a run has reached a step, or its process has ended."""
+    """Wait until a run has reached a step, or its process has ended."""
     deadline = time.monotonic() + 120
     while process.poll() is None and reached(run) < step:
         assert time.monotonic() < deadline, "no progress within two minutes"
@@ -116,7 +116,7 @@ def wait_until(process, run, step):
 
 
 def children(pid):
-    """The processes that a process has started and that have not ended."""
+    """Return the process IDs of the running children of a process."""
     found = []
     for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
         words = _state(status.parent.name)
@@ -126,13 +126,13 @@ def children(pid):
 
 
 def runs(pid):
-    """Whether a process has not ended; a zombie has, though nobody has asked for its exit code."""
+    """Return True if a process runs. A zombie has ended."""
     words = _state(pid)
     return bool(words) and words[0] != "Z"
 
 
 def _state(pid):
-    """What /proc says of a process, from its state on; empty where there is none."""
+    """Return the fields of /proc/PID/stat from the state on, or an empty list."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -140,14 +140,14 @@ def _state(pid):
 
 
 def task_environment(jobs, task, secret):
-    """What makes a process the task, such as "worker 1", of a cluster."""
+    """Return the environment variables of a task, such as "worker 1", of a cluster."""
     job, index = task.split()
     described = {"cluster": jobs, "task": {"type": job, "index": int(index)}}
     return {"TF_CONFIG": json.dumps(described), token.VARIABLE: secret}
 
 
 class Cluster:
-    """The processes of a cluster on this machine, each with its own TF_CONFIG; killed when the test is over."""
+    """Processes of a cluster on this machine, each with its TF_CONFIG. They are killed at the end of the test."""
 
     def __init__(self, workers, ps=0):
         self.jobs, self.control_port = local_cluster(workers, ps)
@@ -164,18 +164,18 @@ class Cluster:
             process.communicate(timeout=30)
 
     def start(self, *arguments, tasks=None, env=None):
-        """Starts all tasks, or the named ones, with the same arguments and additions to the environment."""
+        """Start all or the named tasks with the same arguments and additions to the environment."""
         for task in tasks or self.tasks:
             own = {**task_environment(self.jobs, task, self.token), "PYTHONUNBUFFERED": "1"}
             environment = {**os.environ, **own, **(env or {})}
             self.processes[task] = start(*arguments, "--control-port", self.control_port, env=environment)
 
     def send(self, task, number):
-        """Sends a signal."""
+        """Send a signal to a task."""
         self.processes[task].send_signal(number)
 
     def output(self, task, until, timeout=60):
-        """What a task says, read until a line holds `until`."""
+        """Return the output of a task up to the first line that contains `until`."""
         process, lines = self.processes[task], []
         deadline = time.monotonic() + timeout
         while not lines or until not in lines[-1]:
@@ -185,12 +185,12 @@ class Cluster:
         return "".join(lines)
 
     def kill(self, task):
-        """As the kernel kills: without a warning."""
+        """Kill a task by SIGKILL."""
         self.processes[task].send_signal(signal.SIGKILL)
         self.processes.pop(task).communicate(timeout=30)
 
     def finish(self, timeout=150):
-        """Waits for all. Returns their exit codes and outputs by task."""
+        """Wait for all tasks. Return their exit codes and outputs by task."""
         deadline = time.monotonic() + timeout
         ended = {}
         for task, process in self.processes.items():

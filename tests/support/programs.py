@@ -1,4 +1,4 @@
-"""Programs run inside the test's own process, for what does not need one of their own."""
+"""Execution of programs inside of the test process."""
 
 import contextlib
 import importlib
@@ -17,13 +17,13 @@ from trainers.cli.startup import run_program
 
 
 def run_in_process(main: Callable[[Sequence[str]], int], *arguments: object) -> tuple[int, str]:
-    """Runs a program's `main` as its command would.
+    """Run a program's `main` as its command does.
 
     Returns:
-        (code, message): the exit code, and what was written to standard error.
+        (code, message): the exit code and the output on standard error.
     """
     argv, stderr = list(map(str, arguments)), io.StringIO()
-    # What a program makes of Ctrl-C at its end is not for the tests that follow.
+    # The program changes the handling of Ctrl-C at its end.
     before = signal.getsignal(signal.SIGINT)
     try:
         with (
@@ -38,7 +38,7 @@ def run_in_process(main: Callable[[Sequence[str]], int], *arguments: object) -> 
 
 
 def run_script(path: pathlib.Path, *arguments: object) -> str:
-    """Runs a script as `python PATH ARGUMENTS...` would, in this process. Returns its standard output."""
+    """Run a script as `python PATH ARGUMENTS...` does, in this process. Return its standard output."""
     stdout = io.StringIO()
     with (
         mock.patch.object(sys, "argv", [str(path), *map(str, arguments)]),
@@ -50,7 +50,7 @@ def run_script(path: pathlib.Path, *arguments: object) -> str:
 
 
 def run_here(name: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
-    """What the fixture `program` returns, without the five seconds in which a process imports TensorFlow."""
+    """Return the result of the fixture `program` without the five seconds for the import of TensorFlow."""
     try:
         module = importlib.import_module(f"{name}.__main__")
     except ModuleNotFoundError:

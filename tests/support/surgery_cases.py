@@ -1,4 +1,4 @@
-"""Models of every shape that `deepen` is to handle, and blocks of a user's own."""
+"""Models of every structure that `deepen` supports, and custom blocks."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ from keras import layers, ops
 
 @keras.saving.register_keras_serializable(package="tests")
 class TransformerBlock(layers.Layer):
-    """x + attention(norm x), then the same with a feed-forward network; nothing of it knows of surgery."""
+    """x + attention(norm x), then the same with a feed-forward network, without code for surgery."""
 
     def __init__(self, heads=2, width=16, **kwargs):
         super().__init__(**kwargs)
@@ -39,7 +39,7 @@ class TransformerBlock(layers.Layer):
 
 @keras.saving.register_keras_serializable(package="tests")
 class TwoLayerBlock(layers.Layer):
-    """x + second(relu(first(gain * x))), its weights made in an order of choice and from initialisers of choice."""
+    """x + second(relu(first(gain * x))), with a given order and given initializers of its weights."""
 
     def __init__(self, first="he_normal", second="he_normal", gain="ones", reverse=False, **kwargs):
         super().__init__(**kwargs)
@@ -69,7 +69,7 @@ def sequential():
 
 
 def convolutional():
-    """A residual network as a graph, with batch normalisation whose averages are not at their start."""
+    """Return a residual network as a graph, with batch normalization whose averages have changed."""
     inputs = keras.Input((8, 8, 3))
     x = layers.Conv2D(4, 3, padding="same", use_bias=False, name="stem")(inputs)
     branch = layers.ReLU()(layers.BatchNormalization(name="norm")(x))
@@ -89,7 +89,7 @@ def transformer():
 
 
 def masked_recurrent():
-    """A block between layers that a mask goes through."""
+    """Return a model with a block between layers that pass a mask on."""
     inputs = keras.Input((6, 4))
     x = layers.LSTM(5, return_sequences=True, name="first")(layers.Masking()(inputs))
     return keras.Model(inputs, layers.Dense(2)(layers.GRU(3)(x))), "first", None
@@ -106,7 +106,7 @@ def nested():
 
 
 def shared():
-    """Two inputs through one layer, which is in a nested model, too."""
+    """Return a model with two inputs of one layer, which is also part of a nested model."""
     tower = keras.Sequential([keras.Input((4,)), layers.Dense(6, "relu", name="features")], name="tower")
     left, right = keras.Input((4,), name="left"), keras.Input((4,), name="right")
     distance = layers.Subtract()([tower(left), tower(right)])
@@ -115,7 +115,7 @@ def shared():
 
 
 def several():
-    """Inputs and outputs in dictionaries, one of them the layer that is followed by a block."""
+    """Return a model with dictionaries of inputs and outputs, one of them the layer before a block."""
     inputs = {"image": keras.Input((8, 8, 1), name="image"), "age": keras.Input((1,), name="age")}
     x = layers.Flatten()(layers.Conv2D(2, 3, strides=2, name="conv")(inputs["image"]))
     x = layers.Dense(6, "relu", name="joined")(layers.Concatenate()([x, inputs["age"]]))
@@ -131,7 +131,7 @@ def raw_operations():
 
 
 def frozen_base():
-    """Transfer learning: a frozen base that is always called for inference."""
+    """Return a model for transfer learning: a frozen base that is always called for inference."""
     base_in = keras.Input((6, 6, 3))
     x = layers.BatchNormalization()(layers.Conv2D(4, 3, name="conv")(base_in))
     base = keras.Model(base_in, layers.GlobalMaxPooling2D()(x), name="base")
@@ -141,7 +141,7 @@ def frozen_base():
 
 
 def preprocessing():
-    """Raw pixels as bytes, standardised by what was adapted to data."""
+    """Return a model of raw pixels as bytes, standardized by a layer adapted to data."""
     inputs = keras.Input((6, 6, 3), dtype="uint8")
     standardize = layers.Normalization(name="standardize")
     standardize.adapt(np.random.default_rng(1).normal(100, 30, (20, 6, 6, 3)).astype("float32"))
@@ -150,7 +150,7 @@ def preprocessing():
 
 
 def identity_network():
-    """The package's own network, its branches no longer small."""
+    """Return the network of this package with large branches."""
     from idmatters_tf.models.cifar import identity_resnet
 
     model = identity_resnet((16, 16, 3), blocks=1, widths=(4, 8), stem=4)
@@ -184,7 +184,7 @@ CASES = {
 
 
 def inputs_for(model, examples=3, seed=7):
-    """Concrete inputs in the model's structure, other ones than those that are checked inside of `deepen`."""
+    """Return inputs in the structure of the model, different from those that `deepen` checks."""
     rng = np.random.default_rng(seed)
 
     def draw(tensor):

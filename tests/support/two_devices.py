@@ -1,4 +1,4 @@
-"""Two logical devices of the processor, in a process whose environment asks for them before a backend has started."""
+"""Two logical devices of the CPU, created before a backend starts if an environment variable is set."""
 
 import functools
 import os
@@ -21,7 +21,7 @@ elif ARE_MADE:
 
 
 def scope():
-    """Return a context in which a model is made, and on JAX also trained, on both devices with a part of each batch."""
+    """Return a context for creating a model, and on JAX training it, on both devices with a part of each batch."""
     if keras.backend.backend() == "tensorflow":
         return _strategy().scope()
     return keras.distribution.DataParallel(devices=["cpu:0", "cpu:1"]).scope()
@@ -29,14 +29,14 @@ def scope():
 
 @functools.cache
 def _strategy():
-    """Return the only strategy of the process: two of them would number their collective operations alike."""
+    """Return the only strategy of the process. Two strategies would use the same numbers for collective operations."""
     import tensorflow as tf
 
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
 def split():
-    """Return such a context on JAX in which the kernels of dense layers are split over the devices."""
+    """Return a context on JAX in which the kernels of dense layers are split over the devices."""
     mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], ["cpu:0", "cpu:1"])
     layouts = keras.distribution.LayoutMap(mesh)
     layouts[".*dense.*kernel"] = (None, "model")
@@ -44,7 +44,7 @@ def split():
 
 
 def parts(variables):
-    """Return by variable its values on each device that holds any."""
+    """Return the values of each variable on each of its devices."""
     found = []
     for variable in variables:
         value = variable.value if isinstance(variable, keras.Variable) else variable

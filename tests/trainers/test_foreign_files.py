@@ -106,7 +106,7 @@ def test_an_export_is_replaced_by_the_next_one(run, tmp_path):
         assert run_here("trainers.cifar", "--export-only", run, "--out", out).returncode == 0
     assert not list(out.glob(".*"))
     (out / "saved_model" / "assets" / "vocabulary.txt").write_text("mine")
-    expected = "saved_model holds assets/vocabulary.txt, which is not listed in its manifest.json"
+    expected = "saved_model contains assets/vocabulary.txt, which is not listed in its manifest.json"
     refused(tmp_path, expected, "trainers.cifar", "--export-only", run, "--out", out)
 
 
@@ -189,7 +189,7 @@ def test_overwriting_a_run_keeps_foreign_files(run, tmp_path):
     overwrite = ("trainers.cifar", *TINY.split(), "--seed", "1", "--overwrite", "--out", run)
     note = run / "checkpoints" / "step-00000006" / "notes.txt"
     note.write_text("mine")
-    refused(tmp_path, "step-00000006 holds notes.txt, which is not listed", *overwrite)
+    refused(tmp_path, "step-00000006 contains notes.txt, which is not listed", *overwrite)
     note.unlink()
     kept = [run / name for name in ("notes.txt", "checkpoints/notes.txt", "best/notes.txt", "events/notes.txt")]
     for path in kept:

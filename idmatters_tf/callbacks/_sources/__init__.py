@@ -2,7 +2,7 @@
 
 base           interface of all kinds
 random_access  batches that are a function of the step: arrays, PyDataset, Grain's MapDataset, `Batches`
-iterators      data with an iterator that can be saved: Grain's IterDataset and DataLoader
+iterators      data with a serializable iterator: Grain's IterDataset and DataLoader
 tf_data        tf.data.Dataset
 torch_loaders  torchdata's StatefulDataLoader
 """
@@ -15,31 +15,31 @@ from idmatters_tf.callbacks._sources.tf_data import TensorFlowDataset
 from idmatters_tf.callbacks._sources.torch_loaders import TorchLoader
 from idmatters_tf.callbacks.batches import Batches
 
-_FUNCTION = "Give `fit` `FunctionBatches(step_to_batch, steps_per_epoch=...)`"
+_FUNCTION = "Use `FunctionBatches(step_to_batch, steps_per_epoch=...)`"
 
 
-def source_of(fit: RunningFit, seed: int) -> Source:
+def make_source(fit: RunningFit, seed: int) -> Source:
     """Return the source of the training data of a running `fit`.
 
     Args:
         fit: the running `fit`.
-        seed: seed of the orders that `fit` draws where it shuffles.
+        seed: seed of the order if `fit` shuffles.
 
     Raises:
         ValueError: the data cannot be resumed exactly.
     """
     if isinstance(fit.data, Batches):
-        return random_access.source_of_batches(fit)
+        return random_access.make_source_from_batches(fit)
     if fit.kind == "arrays":
-        return random_access.source_of_arrays(fit, seed)
+        return random_access.make_source_from_arrays(fit, seed)
     if fit.kind == "a PyDataset":
-        return random_access.source_of_py_dataset(fit, seed)
+        return random_access.make_source_from_py_dataset(fit, seed)
     if fit.kind == "a Grain dataset" and hasattr(fit.data, "to_iter_dataset"):
-        return random_access.source_of_map_dataset(fit)
+        return random_access.make_source_from_map_dataset(fit)
     if fit.kind == "a Grain dataset":
         return GrainIterator(fit)
     if fit.kind == "a tf.data.Dataset":
         return TensorFlowDataset(fit)
     if fit.kind == "a torch DataLoader":
         return TorchLoader(fit)
-    raise ValueError(f"ExactResume cannot restore the position of {fit.kind}. {_FUNCTION} in its place.")
+    raise ValueError(f"ExactResume cannot restore the position of {fit.kind}. {_FUNCTION} instead.")

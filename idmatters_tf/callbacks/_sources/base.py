@@ -41,15 +41,16 @@ class Source:
 
         Args:
             epoch: number of the epoch, from 0.
-            offset: number of batches of the epoch that are left out.
+            offset: number of batches of the epoch to skip.
         """
         raise NotImplementedError
 
     def state(self, epoch: int, offset: int) -> Any:
-        """Return the state for a checkpoint: plain data and arrays. None if the position alone is sufficient.
+        """Return the state for a checkpoint as plain data and arrays, or None if the position is sufficient.
 
         Args:
-            epoch, offset: position of the next batch to train on. Data that are loaded ahead are further.
+            epoch: epoch of the next training batch. The data may be loaded further ahead.
+            offset: index of the next training batch in the epoch.
         """
         return None
 
@@ -57,11 +58,12 @@ class Source:
         """Restore the state of a checkpoint.
 
         Args:
-            state: as `state` returned it; None also for a checkpoint of an earlier version.
-            epoch, offset: position of the next batch to train on.
+            state: result of `state`. None also for a checkpoint of an early version.
+            epoch: epoch of the next training batch.
+            offset: index of the next training batch in the epoch.
 
         Raises:
-            ValueError: the data are not those of the checkpoint.
+            ValueError: the data differ from those of the checkpoint.
         """
 
     def close(self) -> None:
@@ -76,11 +78,11 @@ def choose_steps_per_epoch(fit: RunningFit, length: int | None) -> int:
         length: number of batches in the data; None if it is infinite or unknown.
 
     Raises:
-        ValueError: there is neither a length nor `steps_per_epoch` in `fit`.
+        ValueError: the length is unknown and `fit` has no `steps_per_epoch`.
     """
     steps = fit.steps_per_epoch or length
     if steps is None:
         raise ValueError(
-            f"The length of the training data, {fit.kind}, is infinite or unknown. Give `fit` `steps_per_epoch`."
+            f"The length of the training data, {fit.kind}, is infinite or unknown. Pass `steps_per_epoch` to `fit`."
         )
     return steps

@@ -1,8 +1,7 @@
-"""Training data with an iterator whose state can be saved: Grain's `IterDataset` and `DataLoader`.
+"""Training data with a serializable iterator: Grain's `IterDataset` and `DataLoader`.
 
-Nothing is read ahead of the training except by the iterator itself, whose state accounts for it: the state is always
-the one behind the batch last trained on. Grain's own prefetching (`mp_prefetch`, `ReadOptions`, worker processes)
-overlaps the loading with the training.
+The saved state is that after the last training batch. Only the iterator itself loads data ahead, and its state accounts
+for it. Grain's prefetching (`mp_prefetch`, `ReadOptions`, worker processes) overlaps loading and training.
 """
 
 import itertools
@@ -19,17 +18,17 @@ from idmatters_tf.callbacks.batches import as_arrays, checksum
 
 
 class SavedIterator(Source):
-    """Base class of training data with an iterator that can be saved.
+    """Base class of training data with a serializable iterator.
 
-    A subclass implements `_begin`, `_save`, `_load` and, for other batches than Python's iterators give, `_batches`,
-    `_describe`. Its iterator is in `_iterator`.
+    Subclasses implement `_begin`, `_save`, `_load` and, unless `_iterator` yields NumPy arrays, `_batches` and
+    `_describe`. The attribute `_iterator` is the current iterator.
 
     Args:
         steps_per_epoch: number of batches in an epoch.
-        endless: True if one iterator gives the batches of all epochs, False if each epoch has an iterator of its own.
+        endless: True if one iterator yields the batches of all epochs, False if each epoch has a new iterator.
 
     Raises:
-        ValueError: there are no batches, or the first one differs after the state was restored.
+        ValueError: there are no batches, or the first batch differs after the state was restored.
     """
 
     def __init__(self, steps_per_epoch: int, endless: bool):
@@ -43,7 +42,7 @@ class SavedIterator(Source):
         for _ in range(2):
             batch = next(self._batches(), None)
             if batch is None:
-                raise ValueError("The training data are empty. Give `fit` at least one batch.")
+                raise ValueError("The training data are empty. Pass at least one batch to `fit`.")
             found.append(self._describe(batch))
             self._load(start)
         (self._first, self._digest), (_, again) = found
@@ -79,8 +78,8 @@ class SavedIterator(Source):
     def restore(self, state: Any, epoch: int, offset: int) -> None:
         if state is None:
             raise ValueError(
-                "The checkpoint is of training data without an iterator. Start the same script as before, or give "
-                "ExactResume another folder."
+                "The checkpoint is that of training data without an iterator. Start the same script as before, or pass "
+                "another folder to ExactResume."
             )
         self._restored = state
 
@@ -96,21 +95,21 @@ class SavedIterator(Source):
         raise NotImplementedError
 
     def _load(self, state: Any) -> None:
-        """Set the iterator to one with a state that `_save` returned."""
+        """Set the iterator to a state that `_save` returned."""
         raise NotImplementedError
 
     def _batches(self) -> Iterator[Any]:
-        """Return the iterator in the form that the training step of Keras takes."""
+        """Return an iterator over batches in the form that Keras' training step accepts."""
         return self._iterator
 
     def _describe(self, batch: Any) -> tuple[Any, str]:
-        """Return a batch as the training step takes it when variables are made, and its checksum."""
+        """Return a batch in the form for building the model, and its checksum."""
         arrays = as_arrays(batch, "in the first batch")
         return arrays, checksum(arrays)
 
 
 class GrainIterator(SavedIterator):
-    """Batches of a Grain `IterDataset` or `DataLoader`, which begin anew where they end.
+    """Batches of a Grain `IterDataset` or `DataLoader`, which restarts at its end.
 
     Args:
         fit: the running `fit`.
@@ -120,7 +119,7 @@ class GrainIterator(SavedIterator):
     """
 
     def __init__(self, fit: RunningFit):
-        # Keras' conversion of the batches is an operation of the returned dataset or loader.
+        # Keras appends the conversion of batches as an operation to the dataset or loader.
         on_jax = keras.backend.backend() == "jax"
         self._dataset: Any = fit.adapter.get_jax_iterator() if on_jax else fit.adapter.get_numpy_iterator()
         super().__init__(choose_steps_per_epoch(fit, None), endless=True)
@@ -130,13 +129,13 @@ class GrainIterator(SavedIterator):
 
     def _save(self) -> Any:
         state = self._iterator.get_state()
-        # Plain data of a dataset, JSON in bytes of a loader.
+        # A dataset returns plain data, a loader JSON in bytes.
         return state.decode() if isinstance(state, bytes) else state
 
     def _load(self, state: Any) -> None:
         self._iterator = self._begin()
         if isinstance(state, str):
-            state = _with_present_addresses(state, self._iterator.get_state())
+            state = _update_addresses(state, self._iterator.get_state())
         self._iterator.set_state(state)
 
     def _batches(self) -> Iterator[Any]:
@@ -150,17 +149,17 @@ class GrainIterator(SavedIterator):
             self._iterator = self._begin()
 
 
-def _with_present_addresses(state, current):
-    """Return the state of a `DataLoader` with the descriptions of its parts where only addresses differ from the state.
+def _update_addresses(state, current):
+    """Return the state of a `DataLoader` with the current memory addresses in the descriptions of its parts.
 
-    Grain compares `repr(source)`, which for most classes contains an address.
+    Grain compares `repr(source)`, which contains an address for most classes.
     """
     saved, now = json.loads(state), json.loads(current)
     for name, text in now.items():
-        if isinstance(text, str) and _without_addresses(text) == _without_addresses(str(saved.get(name))):
+        if isinstance(text, str) and _remove_addresses(text) == _remove_addresses(str(saved.get(name))):
             saved[name] = text
     return json.dumps(saved, indent=4).encode()
 
 
-def _without_addresses(text):
+def _remove_addresses(text):
     return re.sub(r" at 0x[0-9a-f]+", "", text)

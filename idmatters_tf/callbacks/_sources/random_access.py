@@ -20,7 +20,7 @@ class RandomAccess(Source):
     """Batches that are a function of the step.
 
     Args:
-        batches: the batches, which replace the data that `fit` was given.
+        batches: the batches, which replace the data of `fit`.
     """
 
     def __init__(self, batches: Batches):
@@ -34,9 +34,9 @@ class RandomAccess(Source):
         digest = self._batches.digest(0)
         if self._batches.digest(0) != digest:
             raise ValueError(
-                "The batches must be a function of the step, but batch 0 differs from one call to the next. Draw "
-                "random numbers from the step, as in `numpy.random.default_rng((seed, step))`, or in a PyDataset from "
-                "the index and an epoch that `on_epoch_end` counts."
+                "The batches must be a function of the step, but batch 0 differs between two calls. Draw random "
+                "numbers from the step, as in `numpy.random.default_rng((seed, step))`, or in a PyDataset from the "
+                "index and an epoch that `on_epoch_end` counts."
             )
         return digest
 
@@ -54,13 +54,13 @@ class RandomAccess(Source):
 class HookedPyDataset(RandomAccess):
     """A `keras.utils.PyDataset` that changes in `on_epoch_begin` or `on_epoch_end`.
 
-    The hooks are called as often in a resumed run as in an uninterrupted one, each time with the global generators of
-    Python and NumPy in a state that is a function of (seed, epoch). So a dataset is exact if its hooks depend on these
-    generators and on its own attributes alone. A checksum of the epoch's first batch detects others on resume.
+    A resumed run repeats the calls of the hooks. In each call the state of the global generators of Python and NumPy is
+    a function of (seed, epoch). The resume is exact if the hooks depend only on these generators and on attributes of
+    the dataset. A checksum of the first batch of the epoch detects other hooks on resume.
 
     Args:
         data: the dataset.
-        batches: its batches, by the step.
+        batches: its batches by step.
         seed: seed of the global generators.
     """
 
@@ -68,7 +68,7 @@ class HookedPyDataset(RandomAccess):
         super().__init__(batches)
         self._data, self._seed = data, seed
         self._length = data.num_batches
-        # Number of epochs that have begun, and checksum of the first batch of the last of them.
+        # Number of epochs that have begun, and checksum of the first batch of the last one.
         self._begun, self._checksum = 0, ""
 
     def seek(self, epoch: int, offset: int = 0) -> None:
@@ -78,15 +78,16 @@ class HookedPyDataset(RandomAccess):
             self._call("begin", self._begun)
             if self._data.num_batches != self._length:
                 raise ValueError(
-                    f"A PyDataset must have as many batches in each epoch. Received: {type(self._data).__name__} with "
-                    f"num_batches={self._length} at first, {self._data.num_batches} in epoch {self._begun}"
+                    f"A PyDataset must have the same number of batches in each epoch. Received: "
+                    f"{type(self._data).__name__} with num_batches={self._length} in epoch 0 and "
+                    f"{self._data.num_batches} in epoch {self._begun}"
                 )
             self._checksum = self._batches.digest(self._begun * self.steps_per_epoch)
             self._begun += 1
         super().seek(epoch, offset)
 
     def _call(self, event, epoch):
-        with _global_generators_seeded(self._seed, epoch, event == "end"):
+        with _seed_global_generators(self._seed, epoch, event == "end"):
             getattr(self._data, f"on_epoch_{event}")()
 
     def state(self, epoch: int, offset: int) -> Any:
@@ -98,8 +99,8 @@ class HookedPyDataset(RandomAccess):
         self.seek(state["epoch"])
         if self._checksum != state["checksum"]:
             raise ValueError(
-                f"{type(self._data).__name__} begins epoch {state['epoch']} with another batch than before the "
-                "interruption. Let `on_epoch_begin` and `on_epoch_end` depend on seeded generators alone."
+                f"The first batch of {type(self._data).__name__} in epoch {state['epoch']} differs from that before "
+                "the interruption. Use only seeded generators in `on_epoch_begin` and `on_epoch_end`."
             )
 
     def close(self) -> None:
@@ -113,7 +114,7 @@ class PyDatasetBatches(Batches):
     Args:
         data: the dataset. Its hooks are not called.
         steps_per_epoch: batches in an epoch.
-        shuffle: False keeps the order of the batches, which has no end in an infinite dataset.
+        shuffle: if False, the batches keep their order. A dataset of infinite length is not shuffled.
         seed: seed of the order.
     """
 
@@ -131,30 +132,30 @@ class PyDatasetBatches(Batches):
         return self._data[index if self._indices is None else int(self._indices.order(epoch)[index])]
 
 
-def source_of_batches(fit: RunningFit) -> Source:
-    """Return the source of `Batches`. With `steps_per_epoch` in `fit`, that many of them are an epoch."""
-    return RandomAccess(_with_epochs_of(fit.data, fit.steps_per_epoch))
+def make_source_from_batches(fit: RunningFit) -> Source:
+    """Return the source of `Batches`, with epochs of `steps_per_epoch` batches if `fit` specifies them."""
+    return RandomAccess(_set_epochs(fit.data, fit.steps_per_epoch))
 
 
-def source_of_arrays(fit: RunningFit, seed: int) -> Source:
+def make_source_from_arrays(fit: RunningFit, seed: int) -> Source:
     """Return the source of arrays, in an order that is a function of (seed, epoch) if `fit` shuffles.
 
     Raises:
         ValueError: sparse or ragged arrays, or shuffle="batch".
     """
     if not isinstance(fit.shuffle, bool):
-        raise ValueError(f"ExactResume needs shuffle=True or shuffle=False in `fit`. Received: shuffle={fit.shuffle!r}")
+        raise ValueError(f"ExactResume requires a boolean `shuffle` in `fit`. Received: shuffle={fit.shuffle!r}")
     arrays, batch_size = fit.arrays()
     batches = ArrayBatches(*arrays, batch_size=batch_size, seed=seed, shuffle=fit.shuffle)
-    return RandomAccess(_with_epochs_of(batches, fit.steps_per_epoch))
+    return RandomAccess(_set_epochs(batches, fit.steps_per_epoch))
 
 
-def source_of_py_dataset(fit: RunningFit, seed: int) -> Source:
-    """Return the source of a `keras.utils.PyDataset`, its batches in an order of (seed, epoch) if `fit` shuffles.
+def make_source_from_py_dataset(fit: RunningFit, seed: int) -> Source:
+    """Return the source of a `keras.utils.PyDataset`. If `fit` shuffles, the order is a function of (seed, epoch).
 
     Raises:
-        ValueError: an infinite dataset without `steps_per_epoch` in `fit`; or epochs that are not those at whose end
-            the dataset changes.
+        ValueError: the dataset is infinite and `fit` has no `steps_per_epoch`, or `steps_per_epoch` differs from the
+            length of a dataset with hooks.
     """
     data: keras.utils.PyDataset = fit.data
     length, hooked = data.num_batches, _has_hooks(data)
@@ -162,35 +163,35 @@ def source_of_py_dataset(fit: RunningFit, seed: int) -> Source:
     if hooked and length not in (None, steps):
         raise ValueError(
             f"{type(data).__name__} changes at the end of its epochs of {length} batches. Received: "
-            f"steps_per_epoch={steps} in `fit`. Leave it out there."
+            f"steps_per_epoch={steps} in `fit`. Remove this argument."
         )
-    batches = _with_workers_of(data, PyDatasetBatches(data, steps, bool(fit.shuffle), seed))
+    batches = _copy_workers(data, PyDatasetBatches(data, steps, bool(fit.shuffle), seed))
     return HookedPyDataset(data, batches, seed) if hooked else RandomAccess(batches)
 
 
-def source_of_map_dataset(fit: RunningFit) -> Source:
+def make_source_from_map_dataset(fit: RunningFit) -> Source:
     """Return the source of a Grain `MapDataset`, whose element `epoch * len + index` is the batch of a step.
 
     Raises:
-        ValueError: an infinite dataset without `steps_per_epoch` in `fit`.
+        ValueError: the dataset is infinite and `fit` has no `steps_per_epoch`.
     """
     import grain
 
     length = len(fit.data) if len(fit.data) < _ENDLESS else None
     batches = FunctionBatches(fit.data.__getitem__, choose_steps_per_epoch(fit, length))
-    # As many threads as Grain's own iterator has.
+    # The number of threads of Grain's iterator.
     batches.workers = grain.ReadOptions().num_threads
     return RandomAccess(batches)
 
 
-def _with_epochs_of(batches, steps_per_epoch):
-    """Return the same endless sequence of batches with another number of them in an epoch."""
+def _set_epochs(batches, steps_per_epoch):
+    """Return the same endless sequence of batches with another number of batches in an epoch."""
     if steps_per_epoch in (None, batches.steps_per_epoch):
         return batches
-    return _with_workers_of(batches, FunctionBatches(batches.batch, steps_per_epoch))
+    return _copy_workers(batches, FunctionBatches(batches.batch, steps_per_epoch))
 
 
-def _with_workers_of(data, batches):
+def _copy_workers(data, batches):
     batches.workers, batches.max_queue_size = data.workers, data.max_queue_size
     batches.use_multiprocessing = data.use_multiprocessing
     return batches
@@ -203,8 +204,8 @@ def _has_hooks(data):
 
 
 @contextlib.contextmanager
-def _global_generators_seeded(*seed: int) -> Iterator[None]:
-    """Seed the global generators of Python and NumPy for a while, and restore their states afterwards."""
+def _seed_global_generators(*seed: int) -> Iterator[None]:
+    """Seed the global generators of Python and NumPy, and restore their states at the end of the block."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
     number = int(np.random.SeedSequence(seed).generate_state(1)[0])
     random.seed(number)

@@ -1,15 +1,15 @@
-"""Training data in a `tf.data.Dataset` whose iterator can be saved.
+"""Training data in a `tf.data.Dataset` with a serializable iterator.
 
-`fit` takes its batches from TensorFlow's own iterator, without Python in between on one device. A checkpoint contains
-the iterator's state, as `tf.train.Checkpoint` writes it: positions, generators, and the elements in the buffers of
-`shuffle`, `prefetch`, `batch`, and in a `cache()` in memory. A shuffle buffer of 10,000 images is in each checkpoint;
-shuffle file names or indices instead, and cache to a file.
+`fit` reads batches from TensorFlow's iterator, on one device without Python in between. A checkpoint contains the state
+of the iterator as written by `tf.train.Checkpoint`: positions, generators, and the elements in the buffers of
+`shuffle`, `prefetch`, `batch` and an in-memory `cache()`. A shuffle buffer of 10,000 images is part of each checkpoint.
+Shuffle file names or indices instead, and cache to a file.
 
-The iterator's state alone is not sufficient. A `shuffle` that is reshuffled in each iteration, and a `Dataset.random`
-that is rerandomized, draw the seeds of each iteration from a generator outside of the iterator, whose position is in
-the state only while an iteration of this operation is alive: not after a `shuffle` has loaded its last element. So a
-second iterator over each such operation, never advanced, is saved and restored along with the first one: its state
-contains the position of the generator that both share.
+The state of the iterator is not sufficient. A `shuffle` that reshuffles each iteration, and a `Dataset.random` that is
+rerandomized, draw the seeds of each iteration from a generator outside of the iterator. Its position is part of the
+state only during an iteration of this operation, not after a `shuffle` has loaded its last element. Therefore a second
+iterator over each such operation, which is never advanced, is saved and restored as well. Its state contains the
+position of the shared generator.
 """
 
 import hashlib
@@ -27,16 +27,16 @@ from idmatters_tf._tensorflow_internals import pipelines
 from idmatters_tf.callbacks._sources.base import choose_steps_per_epoch
 from idmatters_tf.callbacks._sources.iterators import SavedIterator
 
-# By dataset, the positions of its generators before the first `fit` with it in this process.
+# Positions of the generators of a dataset before its first `fit` in this process.
 _beginnings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
-# By operation that TensorFlow cannot save, the remedy.
+# Remedies by the name of an operation that TensorFlow cannot save.
 _REMEDIES = {
-    "PyFunc": "Write the function of `tf.numpy_function` or `from_generator` with TensorFlow's operations, or give "
-    "`fit` a `keras.utils.PyDataset`.",
-    "EagerPyFunc": "Write the function of `tf.py_function` with TensorFlow's operations, or give `fit` a "
-    "`keras.utils.PyDataset`.",
-    "DummySeedGenerator": "Leave `shuffle` out of functions of `interleave` and `flat_map`, and shuffle their result.",
+    "PyFunc": "Write the function of `tf.numpy_function` or `from_generator` with TensorFlow operations, or pass a "
+    "`keras.utils.PyDataset` to `fit`.",
+    "EagerPyFunc": "Write the function of `tf.py_function` with TensorFlow operations, or pass a "
+    "`keras.utils.PyDataset` to `fit`.",
+    "DummySeedGenerator": "Remove `shuffle` from functions of `interleave` and `flat_map`, and shuffle their result.",
 }
 _RANDOM = (
     "Use `tf.random.stateless_*` with seeds from `tf.data.Dataset.random(seed, rerandomize_each_iteration=True)`, or a "
@@ -47,15 +47,14 @@ _RANDOM = (
 class TensorFlowDataset(SavedIterator):
     """Batches of a `tf.data.Dataset`.
 
-    Each epoch is one iteration over the dataset, as in `fit`. With an argument `steps_per_epoch` that differs from the
-    number of batches, or where that is unknown or infinite, the epochs are parts of one iteration, and the data begin
-    anew where they end.
+    Each epoch is one iteration over the dataset, as in `fit`. If `steps_per_epoch` differs from the number of batches,
+    or if this number is unknown or infinite, the epochs are parts of one iteration over the repeated dataset.
 
     Args:
         fit: the running `fit`.
 
     Raises:
-        ValueError: the number of batches is unknown, or the dataset cannot be saved; the operation is named.
+        ValueError: the number of batches is unknown, or an operation of the dataset cannot be saved.
     """
 
     def __init__(self, fit: RunningFit):
@@ -64,46 +63,46 @@ class TensorFlowDataset(SavedIterator):
         dataset: Any = fit.adapter.get_tf_dataset()
         if not isinstance(dataset, tf.data.Dataset):
             raise ValueError(
-                f"ExactResume needs a tf.data.Dataset that is not distributed yet: `fit` distributes it. Received: "
-                f"{type(dataset).__name__}"
+                f"ExactResume requires a tf.data.Dataset that is not distributed, since `fit` distributes it. "
+                f"Received: {type(dataset).__name__}"
             )
         _check(dataset)
         batches = int(dataset.cardinality())
-        # TensorFlow's numbers for an infinite and an unknown length are negative.
+        # A negative number stands for an infinite or unknown length.
         steps = choose_steps_per_epoch(fit, batches if batches >= 0 else None)
         endless = steps != batches
         self._fit = fit
         self._dataset = dataset.repeat() if endless and batches != tf.data.INFINITE_CARDINALITY else dataset
         self._counters = [iter(each) for each in pipelines.operations(dataset) if pipelines.draws_seeds(each)]
         if fit.data in _beginnings:
-            _read(_beginnings[fit.data], counters=self._counters)
+            _restore_from_memory(_beginnings[fit.data], counters=self._counters)
         elif self._counters:
-            _beginnings[fit.data] = _written(counters=self._counters)
+            _beginnings[fit.data] = _save_to_memory(counters=self._counters)
         try:
             super().__init__(steps, endless)
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
-            raise ValueError(_explanation(error.message)) from error
+            raise ValueError(_explain(error.message)) from error
 
     def _begin(self) -> Any:
         return iter(self._dataset)
 
     def _save(self) -> Any:
-        state = {"iterator": _written(iterator=self._iterator)}
+        state = {"iterator": _save_to_memory(iterator=self._iterator)}
         if not self._counters:
             return state
         while True:
-            # An iterator that prefetches may begin another iteration over a part of the dataset at any time.
-            counters = _written(counters=self._counters)
-            state = {"iterator": _written(iterator=self._iterator), "counters": counters}
-            if _same(_written(counters=self._counters), counters):
+            # A prefetching iterator may begin another iteration over a part of the dataset at any time.
+            counters = _save_to_memory(counters=self._counters)
+            state = {"iterator": _save_to_memory(iterator=self._iterator), "counters": counters}
+            if _are_equal(_save_to_memory(counters=self._counters), counters):
                 return state
 
     def _load(self, state: Any) -> None:
         self._iterator = self._begin()
-        _read(state["iterator"], iterator=self._iterator)
-        # Last, since TensorFlow draws seeds when it makes the iterator that it restores.
+        _restore_from_memory(state["iterator"], iterator=self._iterator)
+        # Last, since TensorFlow draws seeds when it creates the restored iterator.
         if self._counters:
-            _read(state["counters"], counters=self._counters)
+            _restore_from_memory(state["counters"], counters=self._counters)
 
     def _batches(self) -> Iterator[Any]:
         return self._iterator if keras.backend.backend() == "tensorflow" else self._fit.converted(self._iterator)
@@ -122,7 +121,7 @@ class TensorFlowDataset(SavedIterator):
 
 
 def _check(dataset):
-    """Raise ValueError if a dataset gives other batches in another process, or after its state was restored."""
+    """Raise ValueError if the batches may differ in another process, or after the state was restored."""
     if dataset.options().deterministic is False:
         raise ValueError(
             "The order of the tf.data.Dataset is not deterministic: `options.deterministic` is False. Set it to True; "
@@ -132,13 +131,13 @@ def _check(dataset):
         name = re.sub("^_|Dataset$", "", type(operation).__name__)
         if pipelines.is_unordered(operation):
             raise ValueError(
-                f"The order of the tf.data.Dataset is not deterministic: {name} has `deterministic=False`. Leave it "
-                "out."
+                f"The order of the tf.data.Dataset is not deterministic: {name} has `deterministic=False`. Remove this "
+                "argument."
             )
         if pipelines.is_unseeded(operation):
             raise ValueError(
-                f"The order of the tf.data.Dataset differs in each process: {name} has no seed. Give it a `seed`, or "
-                "call `keras.utils.set_random_seed` before."
+                f"The order of the tf.data.Dataset differs in each process: {name} has no seed. Pass a `seed` to it, "
+                "or call `keras.utils.set_random_seed` first."
             )
         if pipelines.is_memory_cache(operation) and any(map(pipelines.draws_seeds, pipelines.operations(operation))):
             raise ValueError(
@@ -147,18 +146,18 @@ def _check(dataset):
             )
 
 
-def _explanation(message):
+def _explain(message):
     found = re.search(r"(\w+) is stateful", message)
     if not found:
-        return f"TensorFlow cannot save the position in the tf.data.Dataset: {message}. Give `fit` a PyDataset."
+        return f"TensorFlow cannot save the position in the tf.data.Dataset: {message}. Pass a PyDataset to `fit`."
     operation = found[1]
     random = _RANDOM if re.search("Random|Rng|Multinomial|TruncatedNormal", operation) else None
     remedy = _REMEDIES.get(operation, random) or "Compute this in the model instead."
-    return f"TensorFlow cannot save the position in the tf.data.Dataset: {operation} has state of its own. {remedy}"
+    return f"TensorFlow cannot save the position in the tf.data.Dataset: {operation} has internal state. {remedy}"
 
 
-def _written(**iterators):
-    """Return the files of `tf.train.Checkpoint`, which is written to memory, as arrays of bytes by name."""
+def _save_to_memory(**iterators):
+    """Write a `tf.train.Checkpoint` to memory and return its files as arrays of bytes by name."""
     import tensorflow as tf
 
     folder = f"ram://{uuid.uuid4().hex}"
@@ -173,8 +172,8 @@ def _written(**iterators):
         tf.io.gfile.rmtree(folder)
 
 
-def _read(files, **iterators):
-    """Restore iterators from the files that `_written` returned."""
+def _restore_from_memory(files, **iterators):
+    """Restore iterators from the files that `_save_to_memory` returned."""
     import tensorflow as tf
 
     folder = f"ram://{uuid.uuid4().hex}"
@@ -188,5 +187,5 @@ def _read(files, **iterators):
         tf.io.gfile.rmtree(folder)
 
 
-def _same(one, other):
+def _are_equal(one, other):
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)

@@ -1,8 +1,8 @@
 """Training data in torchdata's `StatefulDataLoader`.
 
-A loader and its sampler draw from generators at the beginning of an epoch. The states of these and of torch's global
-generator are saved along with that of the loader: before the draw at the beginning of an epoch, and after it in the
-middle of one.
+A loader and its sampler draw from generators at the beginning of an epoch. The states of these generators and of
+torch's global generator are saved with that of the loader: at the beginning of an epoch before the draw, within an
+epoch after it.
 """
 
 from typing import Any
@@ -30,15 +30,15 @@ class TorchLoader(SavedIterator):
         self._fit, self._loader = fit, fit.data
         if not hasattr(self._loader, "load_state_dict"):
             raise ValueError(
-                "ExactResume cannot restore the position of a torch DataLoader. Give `fit` torchdata's "
-                "`StatefulDataLoader`, which takes the same arguments."
+                "ExactResume cannot restore the position of a torch DataLoader. Use torchdata's `StatefulDataLoader`, "
+                "which takes the same arguments."
             )
         length = fit.adapter.num_batches
         steps = choose_steps_per_epoch(fit, length)
         if steps != length:
             raise ValueError(
                 f"An epoch must be one pass over the StatefulDataLoader, which has {length} batches. Received: "
-                f"steps_per_epoch={steps}. Leave it out."
+                f"steps_per_epoch={steps}. Remove this argument."
             )
         super().__init__(steps, endless=False)
 
@@ -57,7 +57,7 @@ class TorchLoader(SavedIterator):
             self._loader.load_state_dict(_with_tensors(state["loader"]))
         self._iterator = self._begin()
         if state["loader"] is not None:
-            # The iterator has drawn again what it drew at the beginning of the epoch.
+            # The new iterator has repeated the draws at the beginning of the epoch.
             self._set_random_states(state["random"])
 
     def _generators(self):
@@ -77,7 +77,7 @@ class TorchLoader(SavedIterator):
 
 
 def _with_arrays(value):
-    """Return nested plain data with a marked array in place of each torch tensor."""
+    """Replace each torch tensor in nested plain data by a marked array."""
     if isinstance(value, dict):
         return {key: _with_arrays(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -86,7 +86,7 @@ def _with_arrays(value):
 
 
 def _with_tensors(value):
-    """Return what `_with_arrays` was given."""
+    """Revert `_with_arrays`."""
     import torch  # pyright: ignore[reportMissingImports]
 
     if isinstance(value, dict):

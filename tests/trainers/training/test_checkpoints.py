@@ -153,7 +153,7 @@ def test_an_older_checkpoint_under_a_newer_name_is_not_believed(subject, tmp_pat
     shutil.copytree(tmp_path / "step-00000003", tmp_path / "step-00000009")
     _, step, (report,) = restored(tmp_path)
     assert step == 5
-    assert "step-00000009 is damaged (it is that of step 3)" in report
+    assert "step-00000009 is damaged (it belongs to step 3)" in report
 
 
 @pytest.mark.parametrize(
