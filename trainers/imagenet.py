@@ -1,6 +1,6 @@
 """Train the all-convolutional residual network of Hardt & Ma (section 4.2), or one of its baselines, on ImageNet.
 
-Any other folder of labeled images takes the place of ImageNet.
+Any other folder of labeled images is accepted as well.
 """
 
 import dataclasses

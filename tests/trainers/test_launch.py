@@ -73,7 +73,7 @@ def test_each_process_has_its_cores_and_ends_with_its_code(capfd):
     codes, deadline = {}, time.monotonic() + 60
     while len(codes) < 3:
         assert time.monotonic() < deadline
-        found = processes.ended()
+        found = processes.collect_ended()
         assert not set(found) & set(codes)
         codes |= found
     processes.close()

@@ -14,13 +14,13 @@ from trainers import cifar
 from trainers.cifar import Cifar
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, parse
-from trainers.sweep import Settings, main, runs_of, shares
+from trainers.sweep import Settings, divide_cores, list_runs, main
 from trainers.training.program import split
 
 
 def test_a_run_for_each_seed_and_combination():
     vary = ("initializer=identity,standard", "widths=16 32,32 64", "nesterov=true,false")
-    runs = runs_of("cifar", ["--preset", "quick"], Settings(seeds=(3, 5), vary=vary, out="runs/s"))
+    runs = list_runs("cifar", ["--preset", "quick"], Settings(seeds=(3, 5), vary=vary, out="runs/s"))
     assert len(runs) == 16
     assert shlex.join(runs["initializer-standard-widths-16-32-nesterov-true-seed-5"]) == (
         "--preset quick --initializer standard --widths 16 32 --nesterov --seed 5 "
@@ -47,7 +47,7 @@ def test_a_run_for_each_seed_and_combination():
 )
 def test_what_cannot_be_run_is_said_before_anything_starts(vary, arguments, message):
     with pytest.raises(UsageError, match=message):
-        runs_of("cifar", arguments, Settings(vary=vary))
+        list_runs("cifar", arguments, Settings(vary=vary))
 
 
 def finished_run(folder, words, error):
@@ -88,9 +88,9 @@ def test_a_sweep_starts_its_runs_and_reports(tmp_path, capfd, monkeypatch):
 
 def test_each_job_has_cores_of_its_own(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {9, 2, 3, 4, 7}, raising=False)
-    assert shares(1) == [None]
-    assert shares(2) == [[2, 3], [4, 7, 9]]
-    assert shares(5) == [[2], [3], [4], [7], [9]]
+    assert divide_cores(1) == [None]
+    assert divide_cores(2) == [[2, 3], [4, 7, 9]]
+    assert divide_cores(5) == [[2], [3], [4], [7], [9]]
 
 
 @pytest.fixture

@@ -319,4 +319,4 @@ def test_a_taken_port_is_named(tmp_path):
         ((code, output),) = cluster.finish(30).values()
         assert code == 2
         assert f"port {cluster.control_port} of this machine" in output
-        assert "Give every task another --control-port" in output
+        assert "Pass another --control-port to every task" in output
