@@ -26,6 +26,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+START, CONCEPTS = ((ROOT / f"docs/{name}.md").read_text() for name in ("tutorials/start", "explanation/concepts"))
 PACKAGES = ("idmatters_tf", "trainers")
 WITHOUT_THE_PACKAGE = f"""
 import importlib.util
@@ -105,17 +106,17 @@ def step(name):
     print(f"{time.monotonic() - start:6.1f} s  {name}", flush=True)
 
 
-def blocks_with(*words):
-    """README.md's Python blocks that contain one of the words."""
-    blocks = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def blocks_with(page, *words):
+    """Return the Python blocks of a page that contain one of the words, or all of them if no word is given."""
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     return [block for block in blocks if not words or any(word in block for word in words)]
 
 
 def commands():
-    """README.md's commands that need no data, with the programs as commands of their own."""
-    found = re.search(r"<!-- ci: run -->\n+```\n(.*?)```", README, re.DOTALL)
+    """Return the commands of the first tutorial that need no data, with the programs as console scripts."""
+    found = re.search(r"<!-- ci: run -->\n+```\n(.*?)```", START, re.DOTALL)
     lines = re.sub(r"python -m trainers\.(\w+)", r"idmatters-\1", found[1] if found else "").splitlines()
-    assert len(lines) > 5, "README.md shows no commands to run"
+    assert len(lines) > 5, "docs/tutorials/start.md shows no commands to run"
     return lines
 
 
@@ -144,13 +145,12 @@ def check_installation(user):
 
 
 def check_exports(user, server, run):
-    """README.md's two blocks, in a process with the package and in one that has TensorFlow alone: the same names."""
-    (with_keras,), (with_tensorflow,) = blocks_with("model.keras"), blocks_with("saved_model")
-    of_keras = user.run_block(f"{with_keras}\nimport numpy\nnumpy.save('images.npy', images)")
+    """Run the two blocks of the first tutorial, one with the package and one with TensorFlow alone: the same names."""
+    (with_keras,), (with_tensorflow,) = blocks_with(START, "model.keras"), blocks_with(START, "saved_model")
+    of_keras = user.run_block(with_keras)
     shutil.copytree(run / "saved_model", server.folder / "runs/quick/saved_model")
     shutil.copy(user.folder / "images.npy", server.folder)
-    read = "import numpy\nimages = numpy.load('images.npy')\n"
-    of_tensorflow = server.run_block(WITHOUT_THE_PACKAGE + read + with_tensorflow)
+    of_tensorflow = server.run_block(WITHOUT_THE_PACKAGE + with_tensorflow)
     names = [re.findall(r"'([\w ]+)'", text) for text in (of_keras, of_tensorflow)]
     assert len(names[0]) == 5, of_keras
     assert names[0] == names[1], f"{of_keras} is not {of_tensorflow}"
@@ -307,11 +307,13 @@ def main():
                     user.run(*shlex.split(command))
             other.result()
         if not short:
-            with step("README.md's Python blocks"):
-                user.run_block("\n".join(blocks_with()))
+            with step("the Python blocks of README.md, each in a process of its own, and of the first tutorial"):
+                for block in blocks_with(README):
+                    user.run_block(block)
+                user.run_block("\n".join(blocks_with(START)))
             with step("without extras: the mathematics"):
                 base = Machine(folder / "base", [wheel])
-                base.run_block(*blocks_with("linear.factorize"))
+                base.run_block(*blocks_with(CONCEPTS, "linear.factorize"))
         if options.screenshots is None or path is None:
             why = "there is no Chromium here" if path is None else "--screenshots is not given"
             print(f"TensorBoard and the site are not looked at: {why}")

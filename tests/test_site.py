@@ -16,7 +16,7 @@ from trainers.reproduce.rows import Number, Row
 
 @pytest.fixture(scope="module")
 def generator():
-    """The package in docs/, which is on the path of conf.py."""
+    """Import the generator package from docs/, as conf.py does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "docs")
         import generator.commands
@@ -138,14 +138,14 @@ def test_a_page_of_the_ledger_has_what_its_row_records(generator):
         "Measured: error 6.4 %, see [it](other.md) and [fast](../../fast.md).\n",
         "python -m trainers.reproduce row --data-dir DATA\n",
         "python -m trainers.cifar --preset quick --steps 70 --data-dir DATA --out runs/reproduce/row\n",
-        "It rests on [Other](other.md).",
+        "This result depends on [Other](other.md).",
         "| seed | 3 |\n",
         "| date | 2026-01-02 |\n",
         "| error | 6.4 % | 0.5 % | `result.json`, `error` |\n",
         "| `steps` | 70 | 60000 |\n",
     ):
         assert part in text
-    with pytest.raises(UsageError, match="there is no number 'loss'"):
+    with pytest.raises(UsageError, match="unknown number 'loss'"):
         generator.ledger.page(dataclasses.replace(row, measured="{loss}"), {"row": row, "other": other})
 
 

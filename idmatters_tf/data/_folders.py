@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from idmatters_tf.data._sources import Path
 from idmatters_tf.data.images import DataError
 
-SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
+SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif")
+# TensorFlow cannot decode TIFF.
+_UNSUPPORTED = (".tiff", ".tif")
 # What the labels of a flat folder of validation images are usually called.
 LABEL_FILES = ("val_labels.txt", "LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt")
 
@@ -103,8 +105,10 @@ def list_classes(folder: Path) -> ImageFiles:
         images, others = _images_and_others(folder / name)
         ignored += [f"{name}/{other}" for other in others]
         if not images:
+            tiff = next((other for other in others if other.lower().endswith(_UNSUPPORTED)), None)
             raise DataError(
-                f"class folder {folder / name} holds no images ({', '.join(SUFFIXES)}). Fill it or remove it."
+                f"class folder {folder / name} contains no images ({', '.join(SUFFIXES)}). "
+                + (f"TIFF is not supported: convert {tiff} to PNG." if tiff else "Add images or remove the folder.")
             )
         names += [f"{name}/{image}" for image in images]
         labels += [label] * len(images)

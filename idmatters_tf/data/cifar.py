@@ -26,6 +26,7 @@ DOWNLOAD_HOST = ("www.cs.toronto.edu", 443)
 
 @dataclasses.dataclass(frozen=True)
 class _Variant:
+    name: str
     folder: str
     archive: str
     python_archive: str
@@ -55,6 +56,7 @@ wardrobe whale willow_tree wolf woman worm
 
 VARIANTS = {
     "cifar10": _Variant(
+        name="cifar10",
         folder="cifar-10-batches-bin",
         archive="cifar-10-binary.tar.gz",
         python_archive="cifar-10-python.tar.gz",
@@ -68,6 +70,7 @@ VARIANTS = {
     ),
     # Two label bytes: the coarse one comes first, the fine one (0..99) is the last before the pixels.
     "cifar100": _Variant(
+        name="cifar100",
         folder="cifar-100-binary",
         archive="cifar-100-binary.tar.gz",
         python_archive="cifar-100-python.tar.gz",
@@ -129,8 +132,12 @@ def load(name: str, data_dir: Path | None = None, download: bool = False) -> Ima
         raise DataError(f"Argument `name` must be one of {', '.join(map(repr, VARIANTS))}. Received: name={name!r}")
     location = locate(name, data_dir)
     if location is None:
-        if not (download and _sources.server_answers(DOWNLOAD_HOST)):
-            raise _not_found(name, data_dir, tried_download=download)
+        root = _sources.data_root(data_dir)
+        other = None if root.is_file() else locate(_other(name), root)
+        # A folder that contains the other data set may receive this one. The other data set's own folder may not.
+        is_other = other is not None and (other.path in root.parents or other == Location("folder", root))
+        if is_other or not (download and _sources.server_answers(DOWNLOAD_HOST)):
+            raise _not_found(name, data_dir, other, tried_download=download and not is_other)
         return _sources.load_tfds(name, _sources.data_root(data_dir), download=True)
     if location.kind == "tfds":
         return _sources.load_tfds(name, location.path, download=False)
@@ -167,6 +174,7 @@ def _read_folder(folder, variant, expected):
 
 
 def _read_archive(archive, variant, expected):
+    other = VARIANTS[_other(variant.name)]
     wanted = {f"{variant.folder}/{file}": records * variant.record_bytes for file, records in expected.items()}
     found = {}
     try:
@@ -174,6 +182,8 @@ def _read_archive(archive, variant, expected):
         # archive, and each size before its content: compressed, terabytes of zeros are small.
         with tarfile.open(archive) as members:
             for member in members:
+                if member.name.startswith(f"{other.folder}/"):
+                    raise DataError(_holds_other(variant, archive), arguments=("dataset", "data_dir"))
                 if member.size > max(wanted.values()):
                     raise tarfile.ReadError(f"{member.name} in it has {member.size:,} bytes")
                 if member.name in wanted:
@@ -212,13 +222,26 @@ def _decode(data, variant, records, path):
     return np.ascontiguousarray(channels_first.transpose(0, 2, 3, 1)), labels
 
 
-def _not_found(name, data_dir, tried_download):
+def _other(name):
+    """Return the name of the other data set."""
+    return "cifar100" if name == "cifar10" else "cifar10"
+
+
+def _holds_other(variant, path):
+    other = _other(variant.name)
+    return f"{path} holds {other}, not {variant.name}. Load {other}, or pass the folder of {variant.name} as `data_dir`."
+
+
+def _not_found(name, data_dir, other, tried_download):
     variant = VARIANTS[name]
     root = _sources.data_root(data_dir)
     hint = " `idmatters_tf.data.shapes` (dataset shapes) needs no files."
     for pickles in (variant.python_archive, variant.python_folder):
         if root.name == pickles or any((folder / pickles).exists() for folder in _sources.folders(root)):
-            hint += f" {pickles} is there, but it holds pickles, which are never loaded: {variant.archive} is needed."
+            hint += f" {pickles} contains pickles, which are never loaded. Download {variant.archive}."
             break
+    else:
+        if other is not None and not tried_download:
+            return DataError(_holds_other(variant, other.path), arguments=("dataset", "data_dir"))
     looked_for = f"{variant.folder}/, {variant.archive}"
     return _sources.not_found(name, data_dir, looked_for, DOWNLOAD_HOST[0] if tried_download else None, hint)

@@ -157,7 +157,7 @@ def test_missing_data_names_the_place_and_the_ways_on(tmp_path, monkeypatch):
         ("cifar10", tmp_path / "cifar-10-python.tar.gz", "cifar-10-python.tar.gz"),
         ("cifar100", tmp_path / "cifar-100-python", "cifar-100-python"),
     ):
-        with pytest.raises(DataError, match=f"{pickles} is there, but it holds pickles, which are never loaded"):
+        with pytest.raises(DataError, match=f"{pickles} contains pickles, which are never loaded"):
             cifar.load(name, folder)
     with pytest.raises(DataError, match=f"not found in {tmp_path}/nowhere, which does not exist"):
         cifar.load("cifar10", tmp_path / "nowhere")
@@ -166,6 +166,36 @@ def test_missing_data_names_the_place_and_the_ways_on(tmp_path, monkeypatch):
         cifar.load("cifar100")
     with pytest.raises(DataError, match="`name` must be one of 'cifar10', 'cifar100'"):
         cifar.load("cifar1000")
+
+
+@pytest.mark.parametrize(("name", "other"), [("cifar10", "cifar100"), ("cifar100", "cifar10")])
+def test_the_data_of_the_other_data_set_are_recognized(name, other, tmp_path, monkeypatch):
+    variant = cifar.VARIANTS[other]
+    folder = tmp_path / "binary" / variant.folder
+    folder.mkdir(parents=True)
+    (folder / variant.test_file).touch()
+    prepared = tmp_path / "tfds" / other / "3.0.2"
+    prepared.mkdir(parents=True)
+    (prepared / "dataset_info.json").touch()
+    archive = tmp_path / "archive" / cifar.VARIANTS[name].archive
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz", compresslevel=1) as members:
+        member = tarfile.TarInfo(f"{variant.folder}/{variant.train_files[0]}")
+        member.size = variant.train_records * variant.record_bytes
+        members.addfile(member, Zeros())
+    message = f"holds {other}, not {name}. Load {other}, or pass the folder of {name} as `data_dir`"
+    # The data set itself, whose folder is not a place to download the other one to.
+    monkeypatch.setattr(_sources, "server_answers", lambda _: True)
+    monkeypatch.setattr(_sources, "load_tfds", lambda name, folder, download: (name, folder, download))
+    for place in (folder, prepared, prepared.parent, archive, archive.parent):
+        with pytest.raises(DataError, match=message) as caught:
+            cifar.load(name, place, download=True)
+        assert caught.value.arguments == ("dataset", "data_dir")
+    # A folder with several data sets.
+    for place in (tmp_path / "binary", tmp_path / "tfds"):
+        with pytest.raises(DataError, match=message):
+            cifar.load(name, place)
+        assert cifar.load(name, place, download=True) == (name, place, True)
 
 
 def test_a_server_that_does_not_answer_is_noticed(tmp_path, monkeypatch):

@@ -67,6 +67,7 @@ def in_memory(files, place, size=SIZE):
         ("BMP", "L"),
         ("WEBP", "RGB"),
         ("WEBP", "RGBA"),
+        ("GIF", "P"),
     ],
 )
 def test_every_kind_of_file_decodes_to_its_colours(kind, mode):

@@ -19,7 +19,8 @@ from tests.conftest import ROOT
 from tests.support import processes
 from tests.support.processes import assert_same_run, records, run_forked, tensors, wait_until
 from tests.support.programs import run_here
-from trainers.cifar import Cifar
+from trainers.cifar import Cifar, main
+from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make
 from trainers.training.checkpoints import saved_steps
 from trainers.training.settings import Settings
@@ -93,7 +94,7 @@ def test_tensorboard_shows_scalars_images_and_settings(whole):
     assert loaded[""].Tensors("norms/mean_frobenius")[0].step == 0
 
 
-def test_the_hparams_tab_has_chosen_columns_and_the_run_s_name(whole):
+def test_the_hparams_tab_has_chosen_columns_and_integers(whole):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams import plugin_data_pb2
 
@@ -106,8 +107,8 @@ def test_the_hparams_tab_has_chosen_columns_and_the_run_s_name(whole):
     assert {"dataset", "model", "learning_rate", "seed"} <= {info.name for info in experiment.hparam_infos}
     assert len(experiment.hparam_infos) <= 10
     assert [info.display_name for info in experiment.metric_infos] == ["best test error", "test error", "test loss"]
-    assert trial.group_name == whole[0].name
     assert trial.hparams["momentum"].number_value == 0.9
+    assert trial.hparams["steps"].string_value == str(STEPS)
 
 
 def test_the_same_command_on_a_finished_run_does_nothing(whole, program):
@@ -280,6 +281,24 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
     restore_weights(run / "checkpoints", network, print)
     standardized = tf.image.per_image_standardization(tf.cast(images, tf.float32))
     np.testing.assert_allclose(network.predict(standardized, verbose=0), from_keras, atol=1e-4)
+
+
+def test_mirrored_on_one_device_warns(tmp_path, monkeypatch, capsys):
+    from trainers.training import train
+
+    loads = iter([None])
+
+    def load(_task):
+        # The second time, after the devices are set up.
+        if next(loads, "end") == "end":
+            raise UsageError("stop here")
+
+    monkeypatch.setattr(train, "_loaded", load)
+    for strategy, warnings in (("mirrored", 1), ("auto", 0)):
+        loads = iter([None])
+        with pytest.raises(UsageError, match="stop here"):
+            main(["--dataset", "shapes", "--strategy", strategy, "--out", str(tmp_path / "run")])
+        assert capsys.readouterr().err.count("warning: --strategy mirrored has only one device here") == warnings
 
 
 def test_two_replicas_end_where_one_device_ends(tmp_path):

@@ -73,11 +73,13 @@ def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_ou
         assert one.returncode == 0, one.stderr
         assert f"skipped: {extra}" in one.stderr
         assert "60 + 60 images of 60 classes, 1 broken image skipped" in one.stderr
+        arguments = ["--workers", 2, "--", "imagenet", *short, "--skip-broken", "--out", tmp_path / "two"]
+        two = program("trainers.launch", *arguments)
     finally:
         extra.unlink()
-    arguments = ["--workers", 2, "--", "imagenet", *short, "--skip-broken", "--out", tmp_path / "two"]
-    two = program("trainers.launch", *arguments)
     assert two.returncode == 0, two.stdout
+    # libjpeg's own message about the broken file.
+    assert "Improper call to JPEG library" not in two.stdout
     assert "[worker 0] convergence plot" in two.stdout
     expected, got = tensors(tmp_path / "one"), tensors(tmp_path / "two")
     for name, value in expected.items():

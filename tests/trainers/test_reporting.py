@@ -85,10 +85,28 @@ def test_one_file_with_everything(runs, tmp_path, capsys):
     assert ["checksum of the data", "12ab"] in rows
     assert any(cells[:3] == ["a", "25.00", "20"] for cells in rows)
     assert "SEEN: 1 &lt; 2." in text
+    headings = re.findall("<h2>(.*?)</h2>", text)
+    assert headings[:3] == ["Results", "Curves", "Settings"]
     assert "Not finished." in text
     # Test and training errors and losses, of two runs each; one of the runs is a single point.
     charts = re.findall(r"<svg .*?</svg>", text, re.DOTALL)
     assert [re.findall("<title>(.*?):", chart) for chart in charts] == [["a", "&lt;b&gt;&amp;"]] * 4
+
+
+def test_equal_curves_are_named_and_have_stripes(tmp_path):
+    paths = [make(tmp_path / name, {"seed": 0}, errors) for name, errors in (("a", [0.5, 0.2]), ("b", [0.5, 0.3]))]
+    paths.append(make(tmp_path / "<c>", {"seed": 0}, [0.5, 0.2]))
+    file = tmp_path / "report.html"
+    main([*map(str, paths), "--html", str(file)])
+    first = re.findall(r"<figure>.*?</figure>", file.read_text(), re.DOTALL)[0]
+    assert re.findall("same curve: [^<]*", first) == ["same curve: a, &lt;c&gt;"]
+    lines = {
+        name: re.findall(r"stroke-das[^;\"]*", path)
+        for name, path in re.findall(r"<title>(.*?): [^<]*</title>\s*<path ([^>]*)", first)
+    }
+    assert lines["b"] == []
+    assert lines["a"][0] == lines["&lt;c&gt;"][0]
+    assert lines["a"][1] != lines["&lt;c&gt;"][1]
 
 
 def test_settings_that_are_the_same_are_not_highlighted(runs, tmp_path):

@@ -1,8 +1,10 @@
 """Start and end of all programs: log levels of libraries, one-line error messages, exit codes."""
 
 import contextlib
+import importlib.util
 import io
 import os
+import pathlib
 import signal
 import sys
 import tempfile
@@ -20,13 +22,10 @@ LAUNCHER_VARIABLE = "IDMATTERS_LAUNCHER"
 _INTERRUPTED = "stopped by Ctrl-C; saved files are intact"
 # Number of seconds after which an interrupted process is ended if a library has suppressed the exception.
 _SWALLOWED_AFTER = 10.0
-# Extra of this package that installs each optional dependency.
-EXTRAS = {
-    **dict.fromkeys(("huggingface_hub", "matplotlib", "tensorboard"), "train"),
-    "tensorflow": "tensorflow",
-    "shtab": "completion",
-    "tensorflow_datasets": "data",
-}
+# Optional packages; the extras "tensorflow" and "train" install all of them but shtab.
+OPTIONAL = ("huggingface_hub", "matplotlib", "shtab", "tensorboard", "tensorflow", "tensorflow_datasets")
+_WITHOUT_TENSORFLOW = ("plan", "report")
+_INFORMATION = {"-h", "--help", "--help-all", "--print-completion", "--version"}
 # File descriptor of the terminal while `import_tensorflow` redirects standard error.
 _visible = 2
 # True after Ctrl-C, even if a library has suppressed the exception.
@@ -38,7 +37,8 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
 
     Exit codes: 0 done, 1 failed while running, 2 bad input, 130 / 143 stopped by Ctrl-C / SIGTERM after saving.
     """
-    # The programs require TensorFlow, also if the user's environment selects another backend.
+    backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
+    # The programs require TensorFlow, also if Keras' configuration file selects another backend.
     os.environ["KERAS_BACKEND"] = "tensorflow"
     if DEBUG not in sys.argv:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -48,6 +48,7 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
     _end_with_launcher()
     interrupts = _Interrupts()
     try:
+        _check_backend(backend)
         code = main(sys.argv[1:])
     except BaseException as error:
         sentence, code = explained(error)
@@ -62,6 +63,25 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
     finally:
         interrupts.ignore()
     sys.exit(code)
+
+
+def _check_backend(backend: str) -> None:
+    """Raise UsageError if KERAS_BACKEND names another backend than TensorFlow and the program needs one."""
+    if backend == "tensorflow" or _program() in _WITHOUT_TENSORFLOW or _INFORMATION.intersection(sys.argv):
+        return
+    raise UsageError(
+        f"this program needs Keras' TensorFlow backend. Received: KERAS_BACKEND={backend}. Unset it, or train on JAX "
+        f"with examples/cifar_with_fit.py"
+    )
+
+
+def _program() -> str:
+    """Return the name of the running program: "cifar" for `idmatters-cifar` and `python -m trainers.cifar`."""
+    name = pathlib.Path(sys.argv[0]).name
+    if name.startswith("idmatters-"):
+        return name.removeprefix("idmatters-")
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return "" if spec is None else spec.name.removeprefix("trainers.").removesuffix(".__main__")
 
 
 class _Interrupts:
@@ -143,8 +163,9 @@ def explained(error: Any) -> tuple[str | None, int]:
     if isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 1
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    if missing in EXTRAS:
-        return f"{missing} is not installed: pip install 'idmatters-tf[{EXTRAS[missing]}]'", 1
+    if missing in OPTIONAL:
+        extras = "completion" if missing == "shtab" else _needed_extras()
+        return f"{missing} is not installed: pip install 'idmatters-tf[{extras}]'", 1
     tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
         message = str(getattr(error, "message", error)).strip()
@@ -152,6 +173,13 @@ def explained(error: Any) -> tuple[str | None, int]:
             return f"{message.splitlines()[0]}. Free some space, then repeat the command.", 1
         return f"TensorFlow failed: {message.splitlines()[0]} (use {DEBUG} for the traceback)", 1
     return None, 1
+
+
+def _needed_extras() -> str:
+    """Return the extras of the package that the running program needs."""
+    # Beside tensorflow-cpu the extra would install TensorFlow a second time.
+    lacks = _program() not in _WITHOUT_TENSORFLOW and importlib.util.find_spec("tensorflow") is None
+    return "tensorflow,train" if lacks else "train"
 
 
 def _end_with_launcher():

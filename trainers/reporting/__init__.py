@@ -1,1 +1,1 @@
-"""The report on runs as one HTML file."""
+"""Reports on runs as one HTML file."""

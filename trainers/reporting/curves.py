@@ -1,4 +1,4 @@
-"""Line charts of several runs as inline SVG, drawn by matplotlib."""
+"""Line charts that compare runs, as inline SVG drawn by matplotlib."""
 
 import html
 import io
@@ -6,17 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainers.run.figures import line_style
+from trainers.run.figures import equal_curves, line_style, set_logarithmic, stripes
 
 Point = tuple[float, float]
 
-# More points do not show more at this width.
+# Maximum number of points of a curve; more are not visible at this width.
 MOST_POINTS = 600
 # Axes overflow beyond this value.
 _LARGEST = 1e150
-# From this ratio of the largest to the smallest value on, the vertical axis is logarithmic.
-_LOGARITHMIC_FROM = 50.0
-# Stands for the color of the page's text, which depends on the reader's color scheme.
+# Placeholder for the text color of the page, which depends on the reader's color scheme.
 _INK = "#010203"
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -38,15 +36,15 @@ def chart(
 
     Args:
         title: description of the chart for screen readers.
-        curves: points (x, y) by ascending x, by the run's name. Points that are not finite or beyond 1e150 are left
-            out; a single point is drawn as a dot.
-        numbers: number of each run, by name, which determines its color and dashes.
-        logarithmic: True if the vertical axis may be logarithmic where the values span orders of magnitude.
+        curves: points (x, y) by ascending x, for each run name. Values that are not finite or beyond 1e150 are left
+            out. A single point is drawn as a dot. Equal curves are drawn as one line with stripes in all their colors.
+        numbers: number of each run by name, which determines its color and dashes.
+        logarithmic: True for a logarithmic vertical axis. With negative values the axis is linear.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
-    # Neither comparison holds for NaN.
+    # Both comparisons are false for NaN.
     drawable = {
         name: _thinned([(float(x), float(y)) for x, y in points if abs(x) <= _LARGEST and abs(y) <= _LARGEST])
         for name, points in curves.items()
@@ -56,18 +54,20 @@ def chart(
         return ""
     values = [y for points in drawable.values() for _, y in points]
     with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=(5.6, 3), layout="constrained")
+        figure = Figure(figsize=(4.4, 2.7), layout="constrained")
         axes = figure.subplots()
+        striped = {
+            name: stripes(place, len(group)) for group in equal_curves(drawable) for place, name in enumerate(group)
+        }
         for name, points in drawable.items():
             x, y = zip(*points, strict=True)
             color, dashes = line_style(numbers[name])
             marker = "o" if len(points) == 1 else None
+            dashes = striped.get(name, dashes)
             axes.plot(x, y, color=color, linestyle=dashes, marker=marker, gid=_group(name, numbers))
         axes.set_xlim(left=min(0.0, *(x for points in drawable.values() for x, _ in points)))
-        if logarithmic and min(values) > 0 and max(values) / min(values) > _LOGARITHMIC_FROM:
-            axes.set_yscale("log")
-            # The default labels are formulas, which the SVG would contain as shapes.
-            axes.yaxis.set_major_formatter("{x:g}")
+        if logarithmic and min(values) >= 0:
+            set_logarithmic(axes, values)
         elif min(values) >= 0:
             axes.set_ylim(bottom=0)
         axes.set_xlabel("step")
@@ -84,23 +84,23 @@ def _group(name: str, numbers: Mapping[str, int]) -> str:
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
-    """Return at most `MOST_POINTS` of the points, evenly spread, and the last one."""
+    """Return at most `MOST_POINTS` evenly spaced points, and the last point."""
     every = max(1, -(-len(points) // MOST_POINTS))
     return [*points[:-1:every], *points[-1:]]
 
 
 def _inline(svg: str, title: str, tooltips: Mapping[str, str]) -> str:
-    """Return an SVG document of matplotlib as an element of a page.
+    """Return an SVG document written by matplotlib as an element for an HTML page.
 
     Args:
-        svg: the document.
+        svg: text of the document.
         title: description for screen readers.
-        tooltips: text shown when the pointer is on a group, by the group's id.
+        tooltips: tooltip of each group, by the id of the group.
     """
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     for group, text in tooltips.items():
         svg = svg.replace(f'<g id="{group}">', f"<g><title>{html.escape(text)}</title>")
-    # Other charts of the page have groups of the same names.
+    # Ids must be unique in the page, and all charts have the same ones.
     referenced = set(re.findall(r"#([\w-]+)", svg))
     svg = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in referenced else "", svg)
     view = re.search(r'viewBox="[^"]*"', svg)

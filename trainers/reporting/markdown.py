@@ -1,4 +1,4 @@
-"""Markdown of text of unknown origin, such as class names, settings and names of runs, and its tables."""
+"""Markdown tables and escaping of untrusted text such as class names, settings and run names."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,12 +6,12 @@ from typing import Any
 
 from trainers.cli.text import escape_controls
 
-# Letters, digits, spaces and hyphens, underscores inside of words, and points only in front of digits.
+# Letters, digits, spaces, commas and hyphens; underscores inside words; points only before digits.
 _PLAIN = re.compile(r"(?!_)(?:\w|[ ,+-]|\.(?=\d))+(?<!_)")
 
 
 def inline(text: str) -> str:
-    """Return text as one piece of a Markdown line or of a table's cell: plain where that is safe, else as code."""
+    """Return text for a Markdown line or table cell: plain text if that is safe, otherwise inline code."""
     text = escape_controls(text)
     if _PLAIN.fullmatch(text) and text == text.strip():
         return text
@@ -22,25 +22,25 @@ def inline(text: str) -> str:
 
 
 def cell(value: Any) -> str:
-    """Return a value as a cell of a table that is read as text as well: whatever would leave the cell is escaped."""
+    """Return a value as a table cell, with the characters that have a meaning in Markdown escaped."""
     return re.sub(r"([\\`*\[\]<|&])", r"\\\1", escape_controls(str(value)))
 
 
 def fenced(text: str) -> str:
-    """Return lines of code between fences that none of them can close."""
+    """Return lines of code in a fenced block, with fences longer than any in the code."""
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{escape_controls(text, keep=chr(10))}\n{fence}"
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Return a table of cells that are Markdown already."""
+    """Return a table. The cells contain Markdown."""
     first, *others = (f"| {' | '.join(cells)} |\n" for cells in (header, *lines))
     return "".join([first, f"|{'---|' * len(header)}\n", *others])
 
 
 def as_words(value: Any) -> str:
-    """Return a setting as text: the items of a list separated by spaces, "-" for None."""
+    """Return a setting as text: list items separated by spaces, and "-" for None."""
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
     return "-" if value is None else str(value)

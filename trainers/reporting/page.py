@@ -1,4 +1,4 @@
-"""Report on any runs as one self-contained HTML page: curves on shared axes, final numbers, settings and images."""
+"""Report on runs as one self-contained HTML page: results, curves on shared axes, settings and images."""
 
 import base64
 import html
@@ -11,25 +11,25 @@ from typing import Any
 import idmatters_tf
 from trainers.cli.arguments import UsageError
 from trainers.reporting.curves import chart
-from trainers.run.figures import line_style, rate_drops, running_mean, series
+from trainers.run.figures import equal_curves, line_style, rate_drops, running_mean, series
 from trainers.run.folder import Run
 
 BEGINNING = "<!doctype html>"
 _IMAGES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".svg": "image/svg+xml"}
-# Title, kind of record, path in it, factor, whether it is averaged, whether the axis may be logarithmic.
+# Title, kind of record, path in the record, factor, True for a running mean, True for a logarithmic axis.
 _CHARTS = (
-    ("test error, %", "test", "error", 100.0, False, False),
-    ("training error, % (running mean)", "train", "error", 100.0, True, False),
+    ("test error, %", "test", "error", 100.0, False, True),
+    ("training error, % (running mean)", "train", "error", 100.0, True, True),
     ("test loss", "test", "loss", 1.0, False, True),
     ("training loss (running mean)", "train", "loss", 1.0, True, True),
-    ("top-5 test error, %", "test", "top5_error", 100.0, False, False),
+    ("top-5 test error, %", "test", "top5_error", 100.0, False, True),
     ("learning rate", "train", "learning_rate", 1.0, False, False),
     ("gradient norm (running mean)", "train", "gradient_norm", 1.0, True, True),
     ("mean Frobenius norm of the blocks' kernels", "test", "norms.mean_frobenius", 1.0, False, False),
     ("largest spectral norm of a kernel", "test", "norms.largest_spectral", 1.0, False, False),
 )
 _BORDERS = {"-": "solid", "--": "dashed", ":": "dotted"}
-# Curves, tables and text follow the reader's color scheme; images of runs keep their own background.
+# Curves, tables and text follow the reader's color scheme. Images of runs keep their own background.
 _PAGE = string.Template(
     BEGINNING
     + """
@@ -47,14 +47,17 @@ _PAGE = string.Template(
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; padding: 0 1em; color: var(--text);
   background: var(--back); overflow-wrap: break-word }
 h1 { font-size: 1.5em } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid var(--line) }
+h1, h2, figcaption, .legend { overflow-wrap: anywhere }
 table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1em 0 }
-th, td { border: 1px solid var(--line); padding: .2em .6em; text-align: left; white-space: nowrap }
+th, td { border: 1px solid var(--line); padding: .2em .6em; text-align: left; vertical-align: top }
+th { overflow-wrap: break-word; max-width: 12em } td { white-space: nowrap }
+td:first-child { white-space: normal; overflow-wrap: break-word; min-width: 4em; max-width: min(20em, 35vw) }
 tr.differs td { background: var(--mark) }
 figure { margin: 1em 0 } img { max-width: 100% } figcaption, .quiet { color: var(--quiet) }
 pre { overflow-x: auto; background: var(--block); padding: .6em }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 0 1em }
-.charts figcaption { color: inherit; font-weight: 600 }
-.charts svg { width: 100%; height: auto }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); gap: 0 1em }
+.charts figcaption { color: inherit; font-weight: 600 } .charts .quiet { font-weight: normal }
+.charts svg { display: block; width: 100%; height: auto }
 .charts svg text { font-family: system-ui, sans-serif !important }
 .legend span { display: inline-block; margin-right: 1.5em }
 .legend i { display: inline-block; width: 28px; margin-right: .4em; vertical-align: middle; border-top: 3px }
@@ -71,20 +74,21 @@ $content
 
 
 def page(runs: Mapping[str, Run], title: str, rows: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Return the page.
+    """Return the text of the page.
 
     Args:
-        runs: by name, of any of the programs.
-        title: its heading.
-        rows: final numbers of the trainings among them, a dict with the same keys for each.
+        runs: runs of any program, by name.
+        title: heading of the page.
+        rows: final results of the training runs, dicts with the same keys.
 
     Raises:
-        UsageError: an image of a run is a link that leaves the run.
+        UsageError: an image of a run is a symbolic link to a file outside of the run.
     """
     configs = {name: run.config() for name, run in runs.items()}
-    sections = {"Curves": _curves(runs)}
+    sections = {}
     if rows:
-        sections["Final numbers"] = _table(list(rows[0]), [[_text(cell) for cell in row.values()] for row in rows])
+        sections["Results"] = _table(list(rows[0]), [[_text(cell) for cell in row.values()] for row in rows])
+    sections["Curves"] = _curves(runs)
     sections["Settings"] = _settings({name: config["settings"] for name, config in configs.items()})
     parts = [(title, content) for title, content in sections.items() if content]
     parts += [(name, _about(run, configs[name])) for name, run in runs.items()]
@@ -96,7 +100,7 @@ def page(runs: Mapping[str, Run], title: str, rows: Sequence[Mapping[str, Any]] 
 
 
 def _curves(runs: Mapping[str, Run]) -> str:
-    """Return the legend and the charts, or an empty string for runs without curves."""
+    """Return the legend and the charts, or an empty string if no run has curves."""
     numbers = {name: number for number, name in enumerate(runs)}
     records = {name: run.metrics() for name, run in runs.items()}
     drops = {name: rate_drops(each) for name, each in records.items()}
@@ -110,11 +114,18 @@ def _curves(runs: Mapping[str, Run]) -> str:
         drawn |= set(curves)
         svg = chart(title, curves, numbers, logarithmic)
         if svg:
-            charts.append(f"<figure><figcaption>{html.escape(title)}</figcaption>\n{svg}</figure>")
+            notes = "".join(f'<br><span class="quiet">{note}</span>' for note in map(_equal, equal_curves(curves)))
+            charts.append(f"<figure><figcaption>{html.escape(title)}{notes}</figcaption>\n{svg}</figure>")
     if not drawn:
         return ""
     legend = "\n".join(_legend_entry(name, numbers[name]) for name in runs if name in drawn)
     return f'<p class="legend">{legend}</p>\n<div class="charts">\n' + "\n".join(charts) + "\n</div>"
+
+
+def _equal(names: Sequence[str]) -> str:
+    """Return a note on runs with the same curve, which is drawn in stripes."""
+    shown = ", ".join(map(html.escape, names[:3]))
+    return f"same curve: {shown}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _legend_entry(name: str, number: int) -> str:
@@ -129,14 +140,14 @@ def differing_settings(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the names of the settings in which runs differ.
 
     Args:
-        settings: of each run, by name.
+        settings: settings of each run, by the name of the run.
     """
     keys = dict.fromkeys(key for each in settings.values() for key in each)
     return [key for key in keys if len({repr(each.get(key)) for each in settings.values()}) > 1]
 
 
 def _settings(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a column for each run with the settings in which they differ, and the others behind a click."""
+    """Return a table of the settings in which the runs differ, and a collapsed table of the others."""
     differing = differing_settings(settings)
     first, *others = settings.values()
     keys = [key for key in dict.fromkeys(key for each in settings.values() for key in each) if key not in differing]
@@ -147,23 +158,24 @@ def _settings(settings: Mapping[str, Mapping[str, Any]]) -> str:
     lines = [[key, *(_text(each.get(key)) for each in settings.values())] for key in differing]
     parts = [_table(["setting", *settings], lines, "differs")]
     if keys:
-        summary = f"{len(keys)} settings that are the same in all runs"
+        summary = f"{len(keys)} settings with the same value in all runs"
         parts.append(f"<details><summary>{summary}</summary>\n{same}</details>")
     return "\n".join(parts)
 
 
 def _about(run: Run, config: Mapping[str, Any]) -> str:
-    """Return the description of a run, its verdicts, its numbers and its images."""
+    """Return the description, verdicts, results and images of a run."""
+    data = config.get("data") or {}
     described = {
         "program": config.get("program"),
         "folder": str(run.path),
-        "data": (config.get("data") or {}).get("origin"),
+        "data": data.get("origin"),
+        "checksum of the data": data.get("digest"),
     }
-    described["checksum of the data"] = (config.get("data") or {}).get("digest")
     for part in ("versions", "numerics"):
         values = config.get(part) or {}
         described[part] = ", ".join(f"{name} {_text(value)}" for name, value in values.items())
-    parts = [_table(("what", "recorded"), [[key, _text(value)] for key, value in described.items() if value])]
+    parts = [_table(("property", "value"), [[key, _text(value)] for key, value in described.items() if value])]
     if config.get("command"):
         parts.append(f"<pre>{html.escape(' '.join(map(str, config['command'])))}</pre>")
     result = run.result()
@@ -176,12 +188,12 @@ def _about(run: Run, config: Mapping[str, Any]) -> str:
     images = {path for path in run.path.rglob("*") if path.suffix.lower() in _IMAGES and path.is_file()}
     for path in sorted(images):
         name = path.relative_to(run.path).as_posix()
-        # The same figure in two formats is shown once.
+        # Show a figure that exists in two formats once.
         if path.suffix == ".svg" and path.with_suffix(".png") in images:
             continue
         if not name.startswith(("saved_model/", "checkpoints/", ".")):
             if not path.resolve().is_relative_to(run.path.resolve()):
-                raise UsageError(f"{path} is a link to a file outside of the run. Remove it, or copy the file there.")
+                raise UsageError(f"{path} links to a file outside of the run. Remove it or copy the file there.")
             source = f"data:{_IMAGES[path.suffix.lower()]};base64,{base64.b64encode(path.read_bytes()).decode()}"
             shown = html.escape(name)
             parts.append(f'<figure><img src="{source}" alt="{shown}"><figcaption>{shown}</figcaption></figure>')
@@ -189,7 +201,7 @@ def _about(run: Run, config: Mapping[str, Any]) -> str:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) of everything in nested dicts."""
+    """Yield (path, value) for each leaf of nested dicts."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
@@ -198,12 +210,12 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _table(header: Sequence[str], lines: Sequence[Sequence[str]], css: str = "") -> str:
-    """Return a table, with all of its text escaped.
+    """Return an HTML table. All text is escaped.
 
     Args:
         header: names of the columns.
-        lines: cells of each line.
-        css: class of the lines.
+        lines: cells of each row.
+        css: CSS class of the rows.
     """
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     opening = f'<tr class="{css}">' if css else "<tr>"
@@ -212,7 +224,7 @@ def _table(header: Sequence[str], lines: Sequence[Sequence[str]], css: str = "")
 
 
 def _text(value: Any) -> str:
-    """Return a JSON value as text for readers."""
+    """Return a JSON value as text."""
     if value is None:
         return "-"
     if isinstance(value, bool):

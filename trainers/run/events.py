@@ -42,12 +42,11 @@ class Events:
     Args:
         folder: of the event files.
         writes: False writes nothing.
-        name: of the run, for the HParams tab.
     """
 
-    def __init__(self, folder: str | os.PathLike, writes: bool = True, name: str = ""):
+    def __init__(self, folder: str | os.PathLike, writes: bool = True):
         self.writes = writes
-        self._folder, self._name = pathlib.Path(folder), name
+        self._folder = pathlib.Path(folder)
         self._writers: dict[str, Any] = {}
 
     def _writer(self, run=""):
@@ -99,11 +98,15 @@ class Events:
             tf.summary.image("training_images", image_grid(np.asarray(images))[np.newaxis])
 
     def settings(self, settings: Mapping[str, Any]) -> None:
-        """Records the settings for the HParams tab, where the errors and the loss are the metrics."""
+        """Write the settings for the HParams tab, with the errors and the loss as its metrics.
+
+        The tab has one entry for each run, with the name of the TensorBoard run.
+        """
         from tensorboard.plugins.hparams import api as hparams
 
+        # TensorBoard stores all numbers as float64 and shows 128 as 128.00. Integers are written as text.
         plain = {
-            name: value if isinstance(value, (bool, int, float, str)) else str(value)
+            name: value if isinstance(value, (bool, float, str)) else str(value)
             for name, value in settings.items()
             if value is not None
         }
@@ -114,7 +117,8 @@ class Events:
         ]
         with self._writer().as_default(step=0):
             hparams.hparams_config([hparams.HParam(name) for name in COLUMNS if name in plain], metrics)
-            hparams.hparams(plain, trial_id=self._name or None)
+            # Entries with equal ids are merged. Without an id each TensorBoard run is an entry of its own.
+            hparams.hparams(plain, trial_id="")
         self._writer().flush()
 
 

@@ -10,6 +10,7 @@ from idmatters_tf._replacing import replacing
 from trainers.cli.text import escape_controls
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Records = Sequence[Mapping[str, Any]]
@@ -17,6 +18,8 @@ Records = Sequence[Mapping[str, Any]]
 
 # Enough for a page's column on a screen with fine pixels.
 DPI = 150
+# Length of a dash of equal curves, in line widths.
+_STRIPE = 4.0
 
 
 def convergence(records: Records, path: str | os.PathLike, title: str, drop_steps: Sequence[int] = ()) -> None:
@@ -36,11 +39,10 @@ def convergence(records: Records, path: str | os.PathLike, title: str, drop_step
     train = _errors(records, "train")
     test = _errors(records, "test")
     if train:
-        steps, errors = zip(*train, strict=True)
-        axes.plot(steps, errors, color="tab:blue", alpha=0.25, linewidth=1)
-        smoothed = zip(*running_mean(train, rate_drops(records)), strict=True)
+        axes.plot(*zip(*train, strict=True), color="tab:blue", alpha=0.25, linewidth=1)
+        train = running_mean(train, rate_drops(records))
         label, marker = "training error (augmented)", _marker(train, 1)
-        axes.plot(*smoothed, color="tab:blue", marker=marker, linewidth=1.5, label=label)
+        axes.plot(*zip(*train, strict=True), color="tab:blue", marker=marker, linewidth=1.5, label=label)
     if test:
         steps, errors = zip(*test, strict=True)
         axes.plot(steps, errors, color="tab:red", marker=_marker(test), markersize=4, label="test error")
@@ -58,7 +60,7 @@ def convergence(records: Records, path: str | os.PathLike, title: str, drop_step
         axes.axvline(drop, color="grey", linestyle=":", linewidth=1, label=label)
     axes.set_ylabel("error, %" if with_top5 else "top-1 error, %")
     axes.set_title(escape_controls(title), fontsize=10, parse_math=False)
-    axes.set_ylim(bottom=0)
+    set_logarithmic(axes, [error for _, error in [*train, *test, *with_top5]])
     axes.grid(alpha=0.3)
     axes.legend()
     save_figure(figure, path)
@@ -86,7 +88,7 @@ def comparison(
 
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.subplots()
-    drawn = 0
+    lines, errors = {}, []
     for name, members in (groups or {name: [name] for name in runs}).items():
         # A seed that diverged would end the mean early; the table leaves it out as well.
         whole = [member for member in members if not _diverged([runs[member]])] or members
@@ -97,13 +99,13 @@ def comparison(
         if not tests:
             axes.plot([], [], linestyle="", label=f"{name} (no test{ended})")
             continue
-        color, style = line_style(drawn)
-        drawn += 1
+        color, style = line_style(len(lines))
         for member in members:
             train = _errors(runs[member], "train")
             if train:
-                smoothed = zip(*running_mean(train, rate_drops(runs[member])), strict=True)
-                axes.plot(*smoothed, color=color, alpha=0.3, linewidth=1, marker=_marker(train, 1))
+                steps, means = zip(*running_mean(train, rate_drops(runs[member])), strict=True)
+                errors += means
+                axes.plot(steps, means, color=color, alpha=0.3, linewidth=1, marker=_marker(train, 1))
         steps, means, deviations = _mean(tests)
         best = min(means)
         label = f"{name} (best {best:.2f} %{ended})"
@@ -111,14 +113,20 @@ def comparison(
             low, high = ([mean + sign * deviations[i] for i, mean in enumerate(means)] for sign in (-1, 1))
             axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
             label = f"{name} ({len(tests)} seeds, best mean {best:.2f} %{ended})"
+        errors += list(means)
         marker = _marker(steps)
-        axes.plot(steps, means, color=color, linestyle=style, marker=marker, markersize=4, label=label)
+        (line,) = axes.plot(steps, means, color=color, linestyle=style, marker=marker, markersize=4, label=label)
+        lines[line] = list(zip(steps, means, strict=True))
     axes.set_xlabel("step")
     axes.set_ylabel("top-1 error, %    (test: strong, training: faint)")
     axes.set_title(escape_controls(title), fontsize=10, parse_math=False)
-    axes.set_ylim(bottom=0)
+    set_logarithmic(axes, errors)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
+    # After the legend, which shows each line in its own style.
+    for group in equal_curves(lines):
+        for place, line in enumerate(group):
+            line.set_linestyle(stripes(place, len(group)))
     return save_figure(figure, path)
 
 
@@ -159,6 +167,46 @@ def save_figure(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
 def line_style(number: int) -> tuple[str, str]:
     """Return the color and the dashes of the curve of the n-th run, counted from 0."""
     return f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
+
+
+def stripes(place: int, count: int) -> tuple[float, tuple[float, float]]:
+    """Return dashes that leave all of `count` lines visible where they are drawn on top of each other.
+
+    Args:
+        place: 0 to `count - 1`, place of the line among them.
+        count: number of the lines, at least 2.
+    """
+    return (count - place) % count * _STRIPE, (_STRIPE, (count - 1) * _STRIPE)
+
+
+def equal_curves(curves: Mapping[Any, Sequence[Any]]) -> list[list[Any]]:
+    """Return the groups of keys, of two or more, whose curves have the same points."""
+    groups: dict[tuple, list] = {}
+    for key, points in curves.items():
+        groups.setdefault(tuple(points), []).append(key)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def set_logarithmic(axes: "Axes", values: Iterable[float]) -> None:
+    """Make the vertical axis logarithmic with labels at 1, 2 and 5 times the powers of 10.
+
+    Zeros are drawn at the lower edge. An axis without positive values stays linear.
+
+    Args:
+        axes: the axes with all curves.
+        values: values of the curves.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    positive = [value for value in values if value > 0]
+    if not positive:
+        axes.set_ylim(bottom=0)
+        return
+    axes.set_yscale("log")
+    axes.set_ylim(min(positive) / 1.15, max(positive) * 1.15)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def series(records: Records, kind: str, path: str, factor: float = 1.0) -> list[tuple[float, float]]:

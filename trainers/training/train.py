@@ -77,6 +77,8 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     from trainers.cluster.strategy import make
 
     strategy = make(strategy_name, settings.devices.logical_cpus, cluster.description)
+    if strategy_name == "mirrored" and strategy.num_replicas_in_sync == 1:
+        say_once("warning: --strategy mirrored has only one device here; --logical-cpus 2 tries two replicas on CPUs")
 
     # Data.
     data = _loaded(task)
@@ -119,7 +121,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     late = [drop for drop in learner.schedule.drop_steps if drop >= steps]
     if late:
         say_once(f"the learning rate will not drop at {' '.join(map(str, late))}: --steps is {steps}")
-    events = Events(run.path / "events", run.writes, as_text(run.path.resolve().name))
+    events = Events(run.path / "events", run.writes)
     train_batches = task.source.train_batches()
     # Others than the chief may have no access to the run's folder.
     run_identity = identity(type(task), run) if run.writes else None
