@@ -125,7 +125,7 @@ def test_runs_in_progress_are_stopped_together(sweep, tmp_path):
     output, _ = sweep.communicate(timeout=60)
     assert sweep.returncode == 143
     for seed in (0, 1):
-        assert f"[seed-{seed}] stopped by SIGTERM; saved." in output
+        assert f"[seed-{seed}] stopped by SIGTERM; saved a checkpoint." in output
     assert "stopped by SIGTERM with 0 of 3 runs finished. To go on: python -m trainers.sweep --jobs 2" in output
     assert not (tmp_path / "seed-2").exists()
 
