@@ -129,7 +129,7 @@ def test_an_out_that_holds_something_else_is_left_alone(program, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     result = program(*OFFLINE, "--dataset", "shapes", "--out", tmp_path)
     assert result.returncode == 2
-    assert "holds something other than a run" in result.stderr
+    assert "contains something other than a run" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     result = program(*OFFLINE, "--dataset", "shapes", "--out", tmp_path / "thesis.tex")
     assert result.returncode == 2

@@ -81,7 +81,7 @@ def test_a_sweep_starts_its_runs_and_reports(tmp_path, capfd, monkeypatch):
     # Bad input to one run is bad input to the sweep.
     (tmp_path / "seed-8" / "config.json").unlink()
     assert main(words) == 2
-    assert "holds something other than a run" in capfd.readouterr().out
+    assert "contains something other than a run" in capfd.readouterr().out
 
 
 def test_each_job_has_cores_of_its_own(monkeypatch):
