@@ -83,7 +83,7 @@ def test_a_sweep_starts_its_runs_and_reports(tmp_path, capfd, monkeypatch):
     # A usage error of one run is a usage error of the sweep.
     (tmp_path / "seed-8" / "config.json").unlink()
     assert main(words) == 2
-    assert "holds something other than a run" in capfd.readouterr().out
+    assert "contains something other than a run" in capfd.readouterr().out
 
 
 def test_each_job_has_its_own_cores(monkeypatch):
@@ -127,7 +127,7 @@ def test_runs_in_progress_are_stopped_together(sweep, tmp_path):
     output, _ = sweep.communicate(timeout=60)
     assert sweep.returncode == 143
     for seed in (0, 1):
-        assert f"[seed-{seed}] stopped by SIGTERM; saved." in output
+        assert f"[seed-{seed}] stopped by SIGTERM; saved a checkpoint." in output
     assert "stopped by SIGTERM with 0 of 3 runs finished. To resume: python -m trainers.sweep --jobs 2" in output
     assert not (tmp_path / "seed-2").exists()
 

@@ -81,7 +81,7 @@ def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path, more_f
         cluster.processes["worker 1"].send_signal(signal.SIGTERM)
         ended = cluster.finish()
         assert [code for code, _ in ended.values()] == [143, 143], ended
-        assert f"going on from step {step}" in ended["worker 0"][1]
+        assert f"resuming from step {step}" in ended["worker 0"][1]
         assert "stopped by SIGTERM; saved" in ended["worker 0"][1]
         stopped_at = saved_steps(cut / "checkpoints")[-1]
         assert stopped_at >= step + 30
@@ -133,7 +133,7 @@ def test_lost_asynchronous_workers_rejoin_and_a_lost_server_ends_the_run(tmp_pat
         cluster.processes["ps 0"].send_signal(signal.SIGTERM)
         ended = cluster.finish(timeout=60)
         assert ended["chief 0"][0] == 143, ended
-        assert f"going on from step {step}" in ended["chief 0"][1]
+        assert f"resuming from step {step}" in ended["chief 0"][1]
         stopped = saved_steps(run / "checkpoints")[-1]
         assert stopped > step
         values = tensors(run)
