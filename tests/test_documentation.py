@@ -129,11 +129,11 @@ def check(words):
         module.parser().parse_args([*own, "--", inner, *rest])
         check((f"trainers.{inner}", *rest))
     elif program == "sweep":
-        from trainers.sweep import runs_of
+        from trainers.sweep import list_runs
 
         typed = parse(module.parser(), argv)
         _, inner, *rest = typed.pop("command")
-        assert runs_of(inner, rest, with_defaults(module.Settings, typed))
+        assert list_runs(inner, rest, with_defaults(module.Settings, typed))
     elif program in ("plan", "report"):
         module.parser().parse_args(argv)
     else:

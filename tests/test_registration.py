@@ -88,7 +88,9 @@ def test_every_registered_class_is_listed():
 
 
 INSTALL_JAX = "pip install 'idmatters-tf[jax]'"
-INSTALL_BOTH = f"pip install 'idmatters-tf[tensorflow]', or {INSTALL_JAX} and the environment variable KERAS_BACKEND=jax"
+INSTALL_BOTH = (
+    f"pip install 'idmatters-tf[tensorflow]', or {INSTALL_JAX} and the environment variable KERAS_BACKEND=jax"
+)
 SET_TENSORFLOW = "Set the environment variable KERAS_BACKEND=tensorflow, whose package is installed"
 
 

@@ -71,7 +71,7 @@ def add_command(parser: Parser) -> None:
     )
 
 
-def command_of(words: Sequence[str]) -> list[str]:
+def split_command(words: Sequence[str]) -> list[str]:
     """Return the training program and its options from the words of `-- PROGRAM ...`; may be empty."""
     return list(words[1:] if words[:1] == ["--"] else words)
 
@@ -100,7 +100,7 @@ def check_program(name: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     typed = parse(parser(), argv)
-    command = command_of(typed.pop("command"))
+    command = split_command(typed.pop("command"))
     settings = with_defaults(Settings, typed)
     if not command:
         raise UsageError("the training program is missing. Pass it after --, for example: -- cifar --preset quick")
@@ -202,13 +202,13 @@ class Processes:
             if process.poll() is None:
                 process.send_signal(number)
 
-    def ended(self) -> dict[str, int]:
+    def collect_ended(self) -> dict[str, int]:
         """Return the exit codes of the processes that have ended since the last call, after printing their output."""
         codes = {name: code for name, process in self._processes.items() if (code := process.poll()) is not None}
         for name in codes:
             self._readers.pop(name).join(timeout=5)
             del self._processes[name]
-        return {name: _shell_code(code) for name, code in codes.items()}
+        return {name: _to_shell_code(code) for name, code in codes.items()}
 
     def wait(self) -> int:
         """Wait for all processes, end the others if one fails, and return the first nonzero exit code, or 0."""
@@ -228,7 +228,7 @@ class Processes:
         for reader in self._readers.values():
             reader.join(timeout=5)
         codes = [process.returncode for process in self._processes.values() if process.returncode]
-        return _shell_code(code or (codes[0] if codes else 0))
+        return _to_shell_code(code or (codes[0] if codes else 0))
 
     def close(self) -> None:
         """Close the pipe, after the end of all processes."""
@@ -236,7 +236,7 @@ class Processes:
         os.close(self._watched)
 
 
-def _shell_code(code: int) -> int:
+def _to_shell_code(code: int) -> int:
     """Return the exit code in the convention of shells, 128 + signal instead of a negative number."""
     return 128 - code if code < 0 else code
 

@@ -39,9 +39,7 @@ class Machines:
         "parameter-server", help="strategy, as in trainers.imagenet"
     )
     servers: int = setting(1, help="number of parameter servers", metavar="N", at_least=1, at_most=1_000_000)
-    tflops: float = setting(
-        4.29, help="peak rate of a device, in 10^12 operations per second (K40: 4.29)", metavar="X", **_RATE
-    )
+    tflops: float = setting(4.29, help="peak rate of a device, in 10^12 operations per second", metavar="X", **_RATE)
     utilisation: float = setting(
         0.4, help="fraction of the peak rate that is reached", metavar="X", at_least=_RATE["at_least"], at_most=1
     )

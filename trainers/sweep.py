@@ -17,7 +17,7 @@ from trainers.cli.arguments import Parser, UsageError, suggest
 from trainers.cli.settings import Option, add_options, options, parse, setting, with_defaults
 from trainers.cli.startup import run_program, say
 from trainers.cli.text import program_command
-from trainers.launch import Processes, add_command, as_module, check_program, command_of
+from trainers.launch import Processes, add_command, as_module, check_program, split_command
 from trainers.run.folder import Run
 from trainers.training.program import split
 from trainers.training.settings import Settings as TrainingSettings
@@ -32,8 +32,8 @@ examples:
   python -m trainers.sweep --jobs 4 --seeds 0 1 2 3 -- cifar --preset quick         four at once
 
 Each run is written to a folder in --out, named after its options and seed. The same command resumes an interrupted
-sweep and skips finished runs. A run that diverges or fails does not stop the others. At the end, trainers.report compares
-the runs, with mean and standard deviation over the seeds, in the folder report in --out.
+sweep and skips finished runs. A run that diverges or fails does not stop the others. At the end, trainers.report
+compares the runs, with mean and standard deviation over the seeds, in the folder report in --out.
 
 exit codes: 0 done; 1 a run failed; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM, the runs in progress saved
 """
@@ -85,10 +85,10 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     typed = parse(parser(), argv)
-    command = command_of(typed.pop("command"))
+    command = split_command(typed.pop("command"))
     settings = with_defaults(Settings, typed)
     check_program(command[0] if command else "nothing")
-    runs = runs_of(command[0], command[1:], settings)
+    runs = list_runs(command[0], command[1:], settings)
     if settings.dry_run:
         for arguments in runs.values():
             print(program_command(f"trainers.{command[0]}", *arguments))
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _report(settings, runs, [name for name in runs if codes[name]])
 
 
-def runs_of(program: str, arguments: Sequence[str], settings: Settings) -> dict[str, list[str]]:
+def list_runs(program: str, arguments: Sequence[str], settings: Settings) -> dict[str, list[str]]:
     """Return the runs of a sweep.
 
     Args:
@@ -123,14 +123,14 @@ def runs_of(program: str, arguments: Sequence[str], settings: Settings) -> dict[
     """
     module = importlib.import_module(f"trainers.{program}")
     task = _task(module)
-    _, shared = _checked(task, module.parser(), arguments)
+    _, shared = _check_run(task, module.parser(), arguments)
     taken = [name for name in _OWN if name in shared]
     if taken:
         raise UsageError(
             f"--{taken[0].replace('_', '-')} must not be among the options after --. Pass --seeds and --out to the "
             f"sweep instead."
         )
-    varied = [_values(each) for each in settings.vary]
+    varied = [_parse_values(each) for each in settings.vary]
     names = [option.name for option, _ in varied]
     for name in names:
         if names.count(name) > 1 or name in shared:
@@ -142,7 +142,7 @@ def runs_of(program: str, arguments: Sequence[str], settings: Settings) -> dict[
             of_combination.append(f"{option.name.replace('_', '-')}-{value.replace(' ', '-').replace('/', '-')}")
             words += _as_typed(option, value)
         # Check all combinations before the first run.
-        _checked(task, module.parser(), words)
+        _check_run(task, module.parser(), words)
         for seed in settings.seeds:
             name = "-".join([*of_combination, f"seed-{seed}"])
             folder = pathlib.Path(settings.out) / name
@@ -159,14 +159,14 @@ def _task(module: types.ModuleType) -> type[Task]:
     return found
 
 
-def _checked(task: type[Task], parser: Parser, arguments: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+def _check_run(task: type[Task], parser: Parser, arguments: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     """Return (settings, options of the command line) of a run's arguments."""
     typed = parse(parser, arguments)
     command, of_run = split(task, typed)
     return task.resolve(task.presets.get(getattr(command, "preset", ""), {}), of_run), typed
 
 
-def _values(text: str) -> tuple[Option, list[str]]:
+def _parse_values(text: str) -> tuple[Option, list[str]]:
     """Return (option, values) of OPTION=VALUE,VALUE."""
     name, equals, values = text.partition("=")
     option = options(TrainingSettings).get(name.strip().lstrip("-").replace("-", "_"))
@@ -196,7 +196,7 @@ def _train(program: str, runs: Mapping[str, Sequence[str]], jobs: int) -> tuple[
     Returns:
         Exit codes by name, and the signal that has stopped the runs in progress, or None.
     """
-    waiting, free = list(runs), shares(jobs)
+    waiting, free = list(runs), divide_cores(jobs)
     in_progress: dict[str, list[int] | None] = {}
     codes: dict[str, int] = {}
     processes = Processes()
@@ -210,7 +210,7 @@ def _train(program: str, runs: Mapping[str, Sequence[str]], jobs: int) -> tuple[
                 continue
             if not in_progress:
                 break
-            ended = processes.ended()
+            ended = processes.collect_ended()
             if 2 in ended.values() and 2 not in codes.values():
                 # Sent once: a second signal would end the runs before they save.
                 processes.send(signal.SIGTERM)
@@ -221,7 +221,7 @@ def _train(program: str, runs: Mapping[str, Sequence[str]], jobs: int) -> tuple[
     return codes, handler.received
 
 
-def shares(jobs: int) -> list[list[int] | None]:
+def divide_cores(jobs: int) -> list[list[int] | None]:
     """Return the cores of each job, an even division of those of this process; None for all cores."""
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return [None] * jobs

@@ -49,7 +49,7 @@ def test_a_network_trains_exports_and_resumes(model, tmp_path, more_faults):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     done = run_forked(*command, "--out", resumed)
     assert done.returncode == 0, done.stderr
-    assert "going on from step 4" in done.stderr
+    assert "resuming from step 4" in done.stderr
     assert_same_run(whole, resumed)
 
 

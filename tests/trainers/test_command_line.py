@@ -45,14 +45,14 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--widths", "64,32"], "Received: --stem 16 --widths 64 32. Use --shortcut projection"),
         (["--widths", "64", "32"], "--stem and --widths must not decrease with --shortcut pad"),
         (["--learning_rate", "3"], "unrecognized arguments: --learning_rate 3. Did you mean --learning-rate?"),
-        (["--evaluate", "a", "--export-only", "b"], "exclude one another"),
+        (["--evaluate", "a", "--export-only", "b"], "are mutually exclusive"),
         (["--resume", "--out", "nowhere"], "nowhere is not a run: there is no config.json in it"),
         (["--evaluate", "nowhere"], "nowhere is not a run"),
         (["--evaluate", ""], "argument --evaluate: expected text in UTF-8 that is not empty, received ''"),
         (["--data-dir", os.fsdecode(b"/tmp/\xff")], "argument --data-dir: expected text in UTF-8 that is not empty"),
         (["--blocks", "1" + 18 * "0"], "argument --blocks: expected a whole number of at least 1 and at most 10000"),
         (["--data-dir", "/nowhere"], "cifar10 was not found in /nowhere, which does not exist"),
-        (["--overwrite", "--evaluate", "a"], "--overwrite is for a new run"),
+        (["--overwrite", "--evaluate", "a"], "--overwrite starts a new run"),
         (["--init-from", "nowhere"], "--init-from nowhere has no checkpoint. Name the folder of a run that has one"),
         (
             ["--dataset", "shapes", "--train-images", "10", "--batch-size", "100000"],
@@ -196,7 +196,7 @@ def test_an_out_that_holds_something_else_is_left_alone(program, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     result = program(*OFFLINE, "--dataset", "shapes", "--out", tmp_path)
     assert result.returncode == 2
-    assert "holds something other than a run" in result.stderr
+    assert "contains something other than a run" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     result = program(*OFFLINE, "--dataset", "shapes", "--out", tmp_path / "thesis.tex")
     assert result.returncode == 2

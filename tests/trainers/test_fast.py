@@ -83,7 +83,7 @@ def test_free_norms_lookahead_and_sizes_resume_bit_for_bit(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--lookahead", "0.9", "--average-weights", "0.9"], "--lookahead and --average-weights exclude each other"),
+        (["--lookahead", "0.9", "--average-weights", "0.9"], "--lookahead and --average-weights are mutually"),
         (["--train-sizes", "16", "20", "--size-steps", "100"], "--size-steps must have as many values"),
         (["--train-sizes", "16", "20", "--size-steps", "100", "50"], "--size-steps must be in ascending order"),
         (["--preset", "fast", "--widths", "32", "16"], "must not decrease with --model normalizer-free"),
@@ -96,8 +96,8 @@ def test_free_norms_lookahead_and_sizes_resume_bit_for_bit(tmp_path):
         (["--whiten-stem"], "--whiten-stem is not an option of --model identity"),
         (["--branch-gain", "0.1"], "--branch-gain is not an option of --model identity"),
         (["--mixup", "0.2", "--batch-size", "25"], "--batch-size must be even with --mixup"),
-        (["--optimizer", "muon", "--initializer", "fixup"], "--initializer fixup starts some at zero"),
-        (["--mirror"], "--mirror needs --evaluate"),
+        (["--optimizer", "muon", "--initializer", "fixup"], "the zero kernels of --initializer fixup"),
+        (["--mirror"], "--mirror requires --evaluate"),
         (["--label-smoothing", "1"], "argument --label-smoothing"),
         (["--dataset", "shapes", "--train-images", "50", "--held-out", "50"], "--held-out must be less than the 50"),
     ],

@@ -102,7 +102,7 @@ def test_the_fast_preset_on_held_out_training_images(tmp_path, capsys):
     assert main(["--evaluate", str(run), "--mirror"]) == 0
     said = capsys.readouterr()
     assert "9 + 3 images of 3 classes" in said.err
-    assert "on 3 images\nwith the mirror image of each image as well: test error" in said.out
+    assert "on 3 images\naveraged over each image and its mirror image: test error" in said.out
 
 
 def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):

@@ -1,4 +1,4 @@
-"""Processes that the launcher starts, and their end with it."""
+"""Processes of the launcher, and their end after its end."""
 
 import os
 import signal
@@ -30,13 +30,13 @@ with processes.forwarding_signals():
 """
 
 
-def test_a_killed_launcher_leaves_no_process_behind(tmp_path):
+def test_processes_exit_after_a_killed_launcher(tmp_path):
     process = start("trainers.launch", "--workers", 3, "--", "cifar", "--dataset", "shapes", "--out", tmp_path / "run")
     deadline = time.monotonic() + 60
     while len(started := children(process.pid)) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    # Some of them import by now, some may already meet.
+    # Some processes are importing, others may already be connected.
     time.sleep(2)
     assert all(map(runs, started))
     process.send_signal(signal.SIGKILL)
@@ -51,7 +51,7 @@ def test_a_killed_launcher_leaves_no_process_behind(tmp_path):
         process.communicate(timeout=30)
 
 
-def test_a_signal_is_handed_on_to_all():
+def test_a_signal_is_forwarded_to_all():
     with subprocess.Popen([sys.executable, "-c", SLEEPERS], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         slept = [process.stdout.readline() for _ in range(2)]
@@ -73,7 +73,7 @@ def test_each_process_has_its_cores_and_ends_with_its_code(capfd):
     codes, deadline = {}, time.monotonic() + 60
     while len(codes) < 3:
         assert time.monotonic() < deadline
-        found = processes.ended()
+        found = processes.collect_ended()
         assert not set(found) & set(codes)
         codes |= found
     processes.close()
@@ -93,7 +93,7 @@ def test_each_process_has_its_cores_and_ends_with_its_code(capfd):
         (["--workers", "0", "--", "cifar"], "--workers"),
     ],
 )
-def test_what_cannot_be_started_is_one_sentence(program, arguments, message):
+def test_invalid_commands_are_one_line(program, arguments, message):
     result = program("trainers.launch", *arguments)
     assert result.returncode == 2
     assert message in result.stderr

@@ -31,7 +31,7 @@ def test_theorems_that_promise_nothing_are_named():
     promising = {row.theorem for row in rows if row.promised_steps is not None}
     assert 0 < len(promising) < len(certified.COLORS)
     for theorem in certified.COLORS:
-        assert (theorem if theorem in promising else f"{theorem} (no promise)") in labels
+        assert (theorem if theorem in promising else f"{theorem} (no guarantee)") in labels
 
 
 def test_a_line_under_another_is_wider():

@@ -53,7 +53,7 @@ def test_a_finished_run_is_left_alone_or_overwritten(tmp_path, capsys):
     (tmp_path / "table.csv").write_text("depth\n3\n")
     with open_run(tmp_path, {"depth": 3}) as run:
         assert run is None
-    assert "is finished. SEEN. Give another --out" in capsys.readouterr().out
+    assert "is finished. SEEN. Use another --out" in capsys.readouterr().out
     with open_run(tmp_path, {"depth": 5}, overwrite=True) as run:
         assert run is not None
         # Nothing is lost before the new run begins.

@@ -1,4 +1,4 @@
-"""The calculator against the networks themselves and against its formulas worked by hand."""
+"""Computed training times against the networks and against formulas evaluated by hand."""
 
 import dataclasses
 import math
@@ -41,7 +41,7 @@ def test_the_papers_network():
     cost = identity_network_cost(IMAGENET, 224)
     model = identity_resnet34()
     assert cost.parameters == sum(math.prod(weight.shape) for weight in model.trainable_weights)
-    # He et al. (2015), Table 1, give 3.6 x 10^9 for their widths with a max pooling and projections in addition.
+    # He et al. (2015), Table 1: 3.6 x 10^9 for their widths, with a max pooling and projections in addition.
     assert identity_network_cost(
         dataclasses.replace(IMAGENET, widths=RESNET34_WIDTHS), 224
     ).multiply_adds == pytest.approx(3.6e9, rel=0.03)
@@ -51,13 +51,13 @@ def planned(cost, **changes):
     return plan(cost, with_defaults(Settings, changes))
 
 
-def test_a_plan_worked_by_hand():
+def test_a_plan_computed_by_hand():
     cost = Cost(parameters=1_000_000, multiply_adds=10**9, kept_values=2_000_000)
     machine = {"devices": 4, "batch_size": 64, "tflops": 1.0, "utilisation": 0.5, "cores": 2, "decode_rate": 100.0}
     network = {"network_gbit": 8.0, "device_gbit": 80.0, "steps": 1000, "size": 100}
     ours = planned(cost, machines=3, strategy="multi-worker", **machine, **network)
     assert ours.compute == pytest.approx(6e9 * 16 / 0.5e12)
-    # 4 MB: 1.5 times over 10 GB/s inside, 4/3 times over 1 GB/s outside.
+    # 4 MB: 1.5 times at 10 GB/s within a machine, 4/3 times at 1 GB/s between machines.
     assert ours.communicate == pytest.approx(1.5 * 4e6 / 1e10 + 4 / 3 * 4e6 / 1e9)
     assert ours.decode == pytest.approx(0.32)
     assert ours.bottleneck == "decoding images"
@@ -72,7 +72,7 @@ def test_a_plan_worked_by_hand():
     assert served.epochs == pytest.approx(1000 * 64 / 1_281_167)
 
 
-# Where nothing else holds the training up.
+# Everything else takes almost no time.
 COMPUTE_BOUND = {"cores": 10**6, "network_gbit": 1e6, "device_gbit": 1e6}
 NETWORK_BOUND = {"cores": 10**6, "tflops": 1e6, "device_gbit": 1e6}
 DEVICE_LINK_BOUND = {"cores": 10**6, "tflops": 1e6, "network_gbit": 1e6}
@@ -92,7 +92,7 @@ DECODING_BOUND = {"tflops": 1e6, "network_gbit": 1e6, "device_gbit": 1e6}
         ("decode_rate", 400.0, DECODING_BOUND),
     ],
 )
-def test_more_of_what_holds_the_training_up_makes_it_faster(option, better, situation):
+def test_more_of_the_limiting_resource_is_faster(option, better, situation):
     cost = identity_network_cost(IMAGENET, 224)
     before, after = (planned(cost, **{**situation, **changes}) for changes in ({}, {option: better}))
     assert after.updates < before.updates

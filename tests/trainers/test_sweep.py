@@ -14,13 +14,13 @@ from trainers import cifar
 from trainers.cifar import Cifar
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, parse
-from trainers.sweep import Settings, main, runs_of, shares
+from trainers.sweep import Settings, divide_cores, list_runs, main
 from trainers.training.program import split
 
 
 def test_a_run_for_each_seed_and_combination():
     vary = ("initializer=identity,standard", "widths=16 32,32 64", "nesterov=true,false")
-    runs = runs_of("cifar", ["--preset", "quick"], Settings(seeds=(3, 5), vary=vary, out="runs/s"))
+    runs = list_runs("cifar", ["--preset", "quick"], Settings(seeds=(3, 5), vary=vary, out="runs/s"))
     assert len(runs) == 16
     assert shlex.join(runs["initializer-standard-widths-16-32-nesterov-true-seed-5"]) == (
         "--preset quick --initializer standard --widths 16 32 --nesterov --seed 5 "
@@ -45,13 +45,13 @@ def test_a_run_for_each_seed_and_combination():
         ((), ["--seed", "1"], "--seed must not be among"),
     ],
 )
-def test_what_cannot_be_run_is_said_before_anything_starts(vary, arguments, message):
+def test_invalid_sweeps_are_rejected_before_the_first_run(vary, arguments, message):
     with pytest.raises(UsageError, match=message):
-        runs_of("cifar", arguments, Settings(vary=vary))
+        list_runs("cifar", arguments, Settings(vary=vary))
 
 
 def finished_run(folder, words, error):
-    """A folder as a run with these options leaves it."""
+    """Create the folder of a finished run with these options."""
     _, typed = split(Cifar, parse(cifar.parser(), words))
     folder.mkdir()
     config = {"program": "trainers.cifar", "settings": as_dict(Cifar.resolve({}, typed)), "data": {}}
@@ -80,22 +80,22 @@ def test_a_sweep_starts_its_runs_and_reports(tmp_path, capfd, monkeypatch):
     assert "[seed-8] " in said
     assert said.count("is finished. test error: best") == 2
     assert "7.50 ± 0.71" in (tmp_path / "report" / "comparison.md").read_text()
-    # Bad input to one run is bad input to the sweep.
+    # A usage error of one run is a usage error of the sweep.
     (tmp_path / "seed-8" / "config.json").unlink()
     assert main(words) == 2
-    assert "holds something other than a run" in capfd.readouterr().out
+    assert "contains something other than a run" in capfd.readouterr().out
 
 
-def test_each_job_has_cores_of_its_own(monkeypatch):
+def test_each_job_has_its_own_cores(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {9, 2, 3, 4, 7}, raising=False)
-    assert shares(1) == [None]
-    assert shares(2) == [[2, 3], [4, 7, 9]]
-    assert shares(5) == [[2], [3], [4], [7], [9]]
+    assert divide_cores(1) == [None]
+    assert divide_cores(2) == [[2, 3], [4, 7, 9]]
+    assert divide_cores(5) == [[2], [3], [4], [7], [9]]
 
 
 @pytest.fixture
 def sweep(tmp_path):
-    """Starts a sweep of three runs, two at once, that take longer than any test; gives its process."""
+    """Yield the process of a sweep of three runs, two at a time, that outlast every test."""
     words = ["--jobs", 2, "--seeds", 0, 1, 2, "--out", tmp_path, "--", "cifar", "--dataset", "shapes"]
     words += ["--blocks", 1, "--stem", 2, "--widths", 2, 4, "--batch-size", 8, "--train-images", 64]
     words += [
@@ -127,13 +127,13 @@ def test_runs_in_progress_are_stopped_together(sweep, tmp_path):
     output, _ = sweep.communicate(timeout=60)
     assert sweep.returncode == 143
     for seed in (0, 1):
-        assert f"[seed-{seed}] stopped by SIGTERM; saved." in output
+        assert f"[seed-{seed}] stopped by SIGTERM; saved a checkpoint." in output
     assert "stopped by SIGTERM with 0 of 3 runs finished. To resume: python -m trainers.sweep --jobs 2" in output
     assert not (tmp_path / "seed-2").exists()
 
 
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
-def test_bad_input_to_one_ends_those_in_progress(tmp_path, request):
+def test_a_usage_error_of_one_run_stops_the_others(tmp_path, request):
     (tmp_path / "seed-1").mkdir()
     (tmp_path / "seed-1" / "config.json").write_text("{")
     sweep = request.getfixturevalue("sweep")

@@ -5,6 +5,7 @@ Options are defined by dataclasses, see `trainers.cli.settings`.
 
 import argparse
 import difflib
+import importlib
 import itertools
 import pathlib
 import re
@@ -110,17 +111,16 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 class _HelpAll(argparse.Action):
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         print(parser.format_help_all(), end="")
         parser.exit()
 
 
 class _PrintCompletion(argparse.Action):
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if values not in ("bash", "zsh"):
             raise argparse.ArgumentError(self, f"expected one of bash, zsh, received {values!r}")
-        import shtab
-
+        shtab: Any = importlib.import_module("shtab")
         # A shell completes the first word of a command, which `python -m` does not identify.
         parser.prog = parser.prog.replace(_MODULES, _SCRIPTS)
         for action in parser._actions:  # noqa: SLF001 - argparse has no public list

@@ -162,7 +162,7 @@ class Option:
     def parse(self, text: str) -> Any:
         """Convert one value from the command line. Raises ValueError."""
         if self.kind is str:
-            return self._checked(text, text)
+            return self._check_value(text, text)
         plain = text.replace("_", "")
         if _THOUSANDS.fullmatch(text):
             plain = text.replace(",", "")
@@ -170,21 +170,21 @@ class Option:
             value = self.kind(plain)
         except ValueError:
             value = None
-        return self._checked(value, text)
+        return self._check_value(value, text)
 
     def check(self, value: Any) -> Any:
         """Check a value from JSON or Python, and return it with lists as tuples. Raises ValueError."""
         if value is None and self.optional:
             return None
         if not self.many:
-            return self._checked(value, value)
+            return self._check_value(value, value)
         if not isinstance(value, (list, tuple)):
             raise ValueError(f"expected a list, each {self.expected()}, received {abbreviate(value)}")
         if not value and not self.may_be_empty:
             raise ValueError(f"expected one or more values, each {self.expected()}, received none")
-        return tuple(self._checked(each, each) for each in value)
+        return tuple(self._check_value(each, each) for each in value)
 
-    def _checked(self, value: Any, received: Any) -> Any:
+    def _check_value(self, value: Any, received: Any) -> Any:
         if self.kind is float and type(value) is int:
             value = float(value)
         good = type(value) is self.kind

@@ -213,7 +213,7 @@ def make(settings: type[S], values: Mapping[str, Any], source: object = None) ->
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UsageError(f"{where}there is no setting {abbreviate(unknown[0])}.{hint}")
     choosing = {name: known[name] for name in values if known[name].by == name}
-    checked = _checked_values(choosing, values, where)
+    checked = _check_values(choosing, values, where)
     mine = options_of(settings, checked)
     for name in values:
         if name not in mine:
@@ -228,14 +228,14 @@ def make(settings: type[S], values: Mapping[str, Any], source: object = None) ->
         default = option.default
         usual = "" if default is dataclasses.MISSING else f", by default {json.dumps(default)}"
         raise UsageError(f"{where}the setting {option.name!r} is missing. Add it: {option.expected()}{usual}.")
-    checked |= _checked_values({name: option for name, option in mine.items() if name not in choosing}, values, where)
+    checked |= _check_values({name: option for name, option in mine.items() if name not in choosing}, values, where)
     try:
         return _construct(settings, checked)
     except UsageError as error:
         raise UsageError(f"{where}{error}") from None if source else error
 
 
-def _checked_values(listed: Mapping[str, Option], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _check_values(listed: Mapping[str, Option], values: Mapping[str, Any], where: str) -> dict[str, Any]:
     checked = {}
     for name, option in listed.items():
         try:

@@ -186,7 +186,7 @@ class ClusterClient:
             ]
             if silent:
                 seconds, task, verb = max(silent)
-                return f"{self._named([task])} {verb} silent for {seconds:.0f} seconds."
+                return f"{self._with_addresses([task])} {verb} silent for {seconds:.0f} seconds."
             time.sleep(0.2)
         return ""
 
@@ -205,7 +205,7 @@ class ClusterClient:
                 if time.monotonic() > deadline:
                     raise RunError(
                         f"{self.task} waited {self._timeout:g} seconds (--cluster-timeout) for "
-                        f"{self._named([self.chief])}: {reason}. Start it, or check that port {place[1]} of "
+                        f"{self._with_addresses([self.chief])}: {reason}. Start it, or check that port {place[1]} of "
                         f"{place[0]} can be reached from here."
                     ) from error
                 because = f": {reason}" if isinstance(error, ProtocolError) else ""
@@ -253,7 +253,8 @@ class ClusterClient:
                 if deadline is not None and time.monotonic() > deadline:
                     raise RunError(
                         f"{self.task} waited {self._timeout:g} seconds (--cluster-timeout) for "
-                        f"{self._named(self._missing)}. Start every task of the cluster, or increase the timeout."
+                        f"{self._with_addresses(self._missing)}. Start every task of the cluster, or increase the "
+                        f"timeout."
                     ) from None
                 continue
             if answered == topic:
@@ -262,10 +263,10 @@ class ClusterClient:
     def _say_missing(self, tasks, said, because=""):
         if not tasks or time.monotonic() - said < NOTICE_SECONDS:
             return said
-        self._say(f"{self.task} waits for {self._named(tasks)} (at most {self._timeout:g} seconds){because}")
+        self._say(f"{self.task} waits for {self._with_addresses(tasks)} (at most {self._timeout:g} seconds){because}")
         return time.monotonic()
 
-    def _named(self, tasks: Collection[str]) -> str:
+    def _with_addresses(self, tasks: Collection[str]) -> str:
         addresses = self.description.tasks
         return ", ".join(f"{task} ({addresses.get(task)})" for task in tasks) or "the other tasks"
 
@@ -296,15 +297,15 @@ class ClusterClient:
             self._note_return(self.chief)
         for task, since in list(self._silent.items()):
             if now - since > HANGING_SECONDS:
-                self._lost(task, f"has been silent for {now - since:.0f} seconds")
+                self._handle_loss(task, f"has been silent for {now - since:.0f} seconds")
 
     def _note_silence(self, task, seconds):
         new = task not in self._silent
         self._silent[task] = time.monotonic() - seconds
         if new and (self.is_chief or task == self.chief):
             self._say(
-                f"{self._named([task])} has been silent for {seconds:.0f} seconds: its process hangs or its network "
-                f"fails. {self._advice()}"
+                f"{self._with_addresses([task])} has been silent for {seconds:.0f} seconds: its process hangs or its "
+                f"network fails. {self._advice()}"
             )
 
     def _note_return(self, task):
@@ -313,7 +314,7 @@ class ClusterClient:
             return
         self._were_silent[task] = since, time.monotonic()
         if self.is_chief or task == self.chief:
-            self._say(f"{self._named([task])} responds again")
+            self._say(f"{self._with_addresses([task])} responds again")
 
     def _listen(self, lines):
         try:
@@ -325,7 +326,7 @@ class ClusterClient:
         except Exception as error:
             self.fail(error)
         if not self._ended and self.chief not in self._leaving:
-            self._lost(self.chief, "was lost")
+            self._handle_loss(self.chief, "was lost")
 
     def _receive(self, message: Message):
         if "gathered" in message:
@@ -346,36 +347,36 @@ class ClusterClient:
             self._away.discard(message["back"])
             if not self._away:
                 self._workers_back.set()
-            self._say(f"{self._named([message['back']])} is back")
+            self._say(f"{self._with_addresses([message['back']])} is back")
         elif "lost" in message:
             self._silent.pop(message["lost"], None)
-            self._lost(message["lost"], "was lost")
+            self._handle_loss(message["lost"], "was lost")
         elif "left" in message:
-            self._left(message["left"], str(message["reason"]), str(message.get("advice", "")))
+            self._handle_departure(message["left"], str(message["reason"]), str(message.get("advice", "")))
 
-    def _left(self, task, reason, advice):
+    def _handle_departure(self, task, reason, advice):
         # Most errors occur in every task: each gets time to exit with its own error message.
         self._leaving.add(task)
 
         def later():
             time.sleep(GRACE_SECONDS)
-            self._lost(task, f"ended: {reason.rstrip('.')}", advice)
+            self._handle_loss(task, f"ended: {reason.rstrip('.')}", advice)
 
         threading.Thread(target=later, daemon=True).start()
 
-    def _lost(self, task, how, advice=""):
+    def _handle_loss(self, task, how, advice=""):
         if self._ended:
             return
         if self.asynchronous and task.startswith("worker "):
             self._silent.pop(task, None)
             if self.is_chief and task not in self._away:
-                self._say(f"{self._named([task])} {how}; the other workers continue, and it may rejoin")
+                self._say(f"{self._with_addresses([task])} {how}; the other workers continue, and it may rejoin")
                 self._away.add(task)
                 if len(self._away) == self.workers and self._workers_back.is_set():
                     self._workers_back = threading.Event()
                     threading.Thread(target=self._wait_for, args=(self._workers_back,), daemon=True).start()
             return
-        self._die(f"{self._named([task])} {how}", advice)
+        self._die(f"{self._with_addresses([task])} {how}", advice)
 
     def _wait_for(self, workers_back):
         # After the loss of all workers, TensorFlow's coordinator reconnects to all or to none: a single worker that
@@ -383,7 +384,7 @@ class ClusterClient:
         self._say(f"no worker is left: waiting {self._timeout:g} seconds for all of them to rejoin")
         if not workers_back.wait(self._timeout) and not self._ended:
             self._die(
-                f"no worker is left, and {self._named(sorted(self._away))} did not rejoin within "
+                f"no worker is left, and {self._with_addresses(sorted(self._away))} did not rejoin within "
                 f"{self._timeout:g} seconds (--cluster-timeout)"
             )
 

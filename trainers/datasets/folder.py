@@ -53,7 +53,7 @@ class Tree(DataOptions):
         if self.val_fraction is not None and self.held_out is not None:
             raise UsageError("--val-fraction and --held-out exclude each other. Pass one of them.")
 
-    def listed(self) -> "StreamedImageData":
+    def list_images(self) -> "StreamedImageData":
         """Return the selected images, listed but not read."""
         from idmatters_tf.data import imagenet
         from trainers.datasets.libjpeg import hide_libjpeg_messages
@@ -93,7 +93,7 @@ class Folder(Tree):
 
     def source(self, batch_size: int, seed: int) -> "StreamedSource":
         """Load the data, see `DataOptions.source`."""
-        return StreamedSource(self, self.listed(), batch_size, seed)
+        return StreamedSource(self, self.list_images(), batch_size, seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ class FolderInMemory(Tree, InMemory):
 
     def load(self) -> "ImageData":
         """Return the decoded images."""
-        data = self.listed()
+        data = self.list_images()
         import_tensorflow()
         from idmatters_tf.data.streams import decoded
 

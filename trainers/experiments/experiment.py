@@ -38,8 +38,8 @@ class Verdict:
     """Result of comparing a claim with the measurements.
 
     Attributes:
-        seen: True if the claim holds in the rows, None if the rows are not enough to decide.
-        reason: the numbers behind the verdict, or what is missing.
+        seen: True if the claim holds in the rows, None if the rows are insufficient.
+        reason: the numbers behind the verdict, or the missing ones.
     """
 
     seen: bool | None
@@ -56,7 +56,7 @@ class Scalars:
     Attributes:
         run: the run's name, unique among all experiments of a program.
         step: position on the horizontal axis.
-        values: by tag.
+        values: values by tag.
     """
 
     run: str
@@ -70,14 +70,14 @@ class Experiment(Generic[Problem, Settings, Row]):
 
     Attributes:
         name: name of the table, NAME.csv.
-        cases: returns the arguments of `measure` for each case of a problem under the settings. Without cases the
-            experiment is left out.
+        cases: returns the arguments of `measure` for each case of a problem under the settings. An experiment without
+            cases is skipped.
         measure: returns the rows of one case. A row is a dataclass; its fields are the columns of the table.
         figures: functions that draw the rows, by file name without suffix.
         verdict: compares the claim with the rows.
         verdict_by: name of a column; there is one verdict for each of its values.
         title: returns the title of all figures from the rows and the settings.
-        scalars: returns what TensorBoard shows of a row.
+        scalars: returns the TensorBoard scalars of a row.
     """
 
     name: str
@@ -93,7 +93,8 @@ class Experiment(Generic[Problem, Settings, Row]):
         """Measure all cases.
 
         Args:
-            problem, settings: arguments of `cases`.
+            problem: first argument of `cases`.
+            settings: second argument of `cases`.
             progress: called before the first and after each case.
         """
         cases, rows = list(self.cases(problem, settings)), []

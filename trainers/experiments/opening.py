@@ -1,4 +1,4 @@
-"""Settings of the run of a program of experiments, and opening of its folder."""
+"""Run settings of the programs of experiments, and opening of their folders."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ class RunSettings:
     """Folder of the results and format of the figures."""
 
     out: str = setting(help="folder of the results", metavar="DIR")
-    overwrite: bool = setting(False, help="discard the run in the folder, if there is one, and begin anew")
+    overwrite: bool = setting(False, help="discard the run in --out, if there is one, and start a new one")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the figures")
     debug: bool = setting(False, help="show tracebacks")
 
@@ -40,7 +40,7 @@ def settings_to_save(settings: Any, *not_saved: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: bool = False) -> Iterator[Run | None]:
-    """Open the run of a folder, new or begun with the same settings; no other process can open it meanwhile.
+    """Open a new run, or one that was started with the same settings, and lock its folder.
 
     A run that was stopped before it had any results counts as new.
 
@@ -53,9 +53,9 @@ def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: boo
         The run, or None after a message if it is finished.
 
     Raises:
-        PathOccupied: something stands where a result is to be written; nothing is touched.
-        UsageError: the folder holds something else or a run with other settings, cannot be written to, or another
-            process has it open.
+        PathOccupied: the location of a result is occupied; nothing is changed.
+        UsageError: the folder contains something else or a run with other settings, is not writable, or is in use by
+            another process.
     """
     run = Run(folder, overwrites=overwrite)
     run.check_usable()
@@ -68,7 +68,9 @@ def _is_finished(run: Run, saved: Mapping[str, Any], overwrite: bool) -> bool:
     if run.exists() and overwrite:
         program = run.config().get("program")
         if program is not None:
-            raise UsageError(f"{run.path} is a run of {program}, which --overwrite does not discard here.")
+            raise UsageError(
+                f"{run.path} is a run of {program}, which --overwrite does not discard. Use another --out."
+            )
     elif run.exists() and run.holds_nothing_yet():
         run.overwrites = True
     elif run.exists():
@@ -76,6 +78,6 @@ def _is_finished(run: Run, saved: Mapping[str, Any], overwrite: bool) -> bool:
         result = run.result()
         if result is not None:
             verdicts: Sequence[str] = result.get("verdicts") or ()
-            tell(" ".join([f"{run.path} is finished.", *verdicts, "Give another --out for a new run, or --overwrite."]))
+            tell(" ".join([f"{run.path} is finished.", *verdicts, "Use another --out for a new run, or --overwrite."]))
             return True
     return False

@@ -20,7 +20,7 @@ def panels(count: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
 
     Args:
         count: number of panels.
-        sharey: True for one vertical axis for all.
+        sharey: True for a shared vertical axis.
     """
     columns = min(count, 2)
     rows = -(-count // columns)
@@ -51,13 +51,14 @@ def panel_for_each(
 
     Args:
         rows: rows of the table.
-        columns: their values are the panel's title.
+        columns: names of the columns; their values are the title of a panel.
         panel: draws the rows of one panel.
         label: label of the vertical axes.
-        most: largest number of panels; the figure's title states how many are left out.
+        most: largest number of panels; the title of the figure reports omitted panels.
         lowest: lower end of the vertical axes, where rounding errors begin.
-        sharey: True for one vertical axis for all.
-        handles, columns_of_legend: see `add_legend`.
+        sharey: True for a shared vertical axis.
+        handles: see `add_legend`.
+        columns_of_legend: see `add_legend`.
     """
     found = list(by_columns(rows, *columns).items())
     figure, axes = panels(len(found[:most]), sharey)
@@ -68,7 +69,7 @@ def panel_for_each(
         panel(each, chosen)
     if lowest is not None:
         if not any(math.isfinite(each.dataLim.minposy) for each in axes):
-            # All values are zero: Matplotlib would warn that it finds no limits.
+            # All values are zero, and Matplotlib would warn about missing limits.
             axes[0].autoscale(False, axis="y")
             axes[0].set_ylim(top=1)
         for each in axes:
@@ -82,7 +83,7 @@ def add_legend(figure: Figure, handles: Sequence[Any] | None = None, columns: in
     """Add one legend below all panels.
 
     Args:
-        figure: figure with labelled curves.
+        figure: figure with labeled curves.
         handles: entries of the legend; by default the first curve of each label.
         columns: columns of the legend.
     """
@@ -103,12 +104,12 @@ def sample_of(label: str, **style: Any) -> Line2D:
 
 
 def note(axes: Axes, text: str) -> None:
-    """Write in a corner of a panel what is missing there, and why."""
+    """Write a note about missing curves in a corner of a panel."""
     axes.text(0.03, 0.04, text, transform=axes.transAxes, fontsize=7, color="dimgrey", va="bottom")
 
 
 def line(axes: Axes, rows: Sequence[Any], x: str, y: str, **style: Any) -> bool:
-    """Draw one column against another, without the rows that have no value; a single point as a dot.
+    """Draw one column against another, without rows that have no value. A single point is drawn as a dot.
 
     Returns:
         True if there was anything to draw.
@@ -122,16 +123,16 @@ def line(axes: Axes, rows: Sequence[Any], x: str, y: str, **style: Any) -> bool:
 
 
 def beside(sizes: ArrayLike, number: int) -> NDArray[np.float64]:
-    """Return sizes moved a little to the side, for the number-th of several curves that would hide one another."""
+    """Return slightly shifted sizes for the number-th of several curves that would overlap."""
     return np.array(sizes, float) * 1.03 ** (number - 2)
 
 
 def mark_sizes(axes: Axes, sizes: Sequence[float] | NDArray[np.float64], **style: Any) -> None:
-    """Make the horizontal axis logarithmic, with a labelled tick at each size and no minor ticks on either axis.
+    """Make the horizontal axis logarithmic, with a labeled tick at each size and no minor ticks on either axis.
 
     Args:
-        axes: the panel.
-        sizes: depths or other whole numbers.
+        axes: panel.
+        sizes: depths or other integers.
         style: style of the labels.
     """
     axes.set_xscale("log")

@@ -1,4 +1,4 @@
-"""Progress bars as a progress callback."""
+"""Progress bars for the stages of an experiment."""
 
 import contextlib
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Running of experiments, and their results: tables, figures, verdicts and TensorBoard scalars."""
+"""Execution of experiments, and their results: tables, figures, verdicts and TensorBoard scalars."""
 
 import dataclasses
 import pathlib
@@ -14,7 +14,7 @@ from trainers.experiments.progress import stage_bars
 from trainers.run.figures import save_figure
 from trainers.run.tables import write_csv
 
-# Sizes of the text of all figures, in points.
+# Font sizes of all figures, in points.
 _STYLE: dict[Any, Any] = {"axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9, "figure.titlesize": 10}
 _STYLE |= {"xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8}
 
@@ -24,7 +24,7 @@ class Results(Generic[Row]):
     """Results of one experiment.
 
     Attributes:
-        rows: the table's rows, empty if the experiment has no cases.
+        rows: rows of the table, empty if the experiment has no cases.
         paths: the table and the figures.
         verdicts: one line each.
     """
@@ -53,7 +53,7 @@ def run_experiment(
     """Run an experiment with a progress bar and write its table and figures.
 
     Args:
-        experiment: its description.
+        experiment: description of the experiment.
         problem: data of the experiment.
         settings: settings of the program; `settings.run.format` is the format of the figures.
         folder: folder of the results.
@@ -71,7 +71,7 @@ def write_results(
     """Write the table and the figures of an experiment. Return their paths, the table first.
 
     Args:
-        experiment: its description.
+        experiment: description of the experiment.
         rows: one row or more.
         settings: see `run_experiment`.
         folder: folder of the results.
@@ -88,11 +88,11 @@ def write_results(
 
 
 def write_scalars(scalars: Iterable[Scalars], folder: pathlib.Path) -> None:
-    """Write scalars for TensorBoard, a folder for each run.
+    """Write scalars for TensorBoard, with one folder for each run.
 
     Args:
-        scalars: in any order.
-        folder: folder of the runs' folders.
+        scalars: scalars in any order.
+        folder: parent of the folders of the runs.
     """
     import tensorflow as tf
 

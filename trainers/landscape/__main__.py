@@ -1,4 +1,4 @@
-"""Shows the landscape theory of "Identity Matters in Deep Learning" (Hardt & Ma, section 2) on deep linear networks."""
+"""Test the landscape theory of "Identity Matters in Deep Learning" (Hardt & Ma, section 2) on deep linear networks."""
 
 import sys
 from collections.abc import Sequence
@@ -13,31 +13,31 @@ from trainers.run.folder import Run
 
 EXAMPLES = """
 experiments, each with a table (CSV), a figure and TensorBoard scalars in --out:
-  factorization    the norm of the best factorisation against depth, the theorem's bound and a lower bound
-  descent          gradient descent: residual networks, and the standard parameterisation from the same small start
-  certificate      (figure only) the squared gradient along the path, and what (2.3) guarantees
-  augmentation     a negative determinant, as it is and with one more coordinate
-  regularization   the norm of the optimum found against weight decay
-  zero_asymmetric  the zero-asymmetric start, which reaches targets of either determinant
-  certified        what convergence theorems promise along runs, and what happens
-  promises         steps that theorems promise for whole runs, against steps measured
-  projected        balanced layers, and the end-to-end map kept positive, where that helps
-  flow             gradient descent beside gradient flow: conserved quantities, sharpness, where they part
-  depth_laws       the largest stable learning rate against depth, for each kind of network and start
-  update_laws      the rate of a first step of constant size against depth
-  block_norms      norms of branches against depth, at the start and after training
+  factorization    norm of the best factorization against depth, with the theorem's bound and a lower bound
+  descent          gradient descent of residual networks and of the standard parameterization, from a small start
+  certificate      (figure only) squared gradient along the path, and its guaranteed lower bound (2.3)
+  augmentation     target with a negative determinant, unchanged and with one additional coordinate
+  regularization   norm of the optimum found against weight decay
+  zero_asymmetric  zero-asymmetric initialization, which reaches targets with either sign of the determinant
+  certified        guarantees of convergence theorems along runs, compared with measurements
+  promises         numbers of steps guaranteed by theorems for whole runs, compared with measured numbers
+  projected        balanced layers and a positive end-to-end map, for targets where they help
+  flow             gradient descent and gradient flow: conserved quantities, sharpness, distance
+  depth_laws       largest stable learning rate against depth, for each kind of network and initialization
+  update_laws      learning rate of a first step of constant size against depth
+  block_norms      norms of residual branches against depth, at initialization and after training
 
 examples:
   python -m trainers.landscape                                          under two minutes on two CPU cores
   python -m trainers.landscape --dim 10 --depths 8 64 --condition 50 --determinant positive
-  python -m trainers.landscape --target R.npy --out runs/my-target      a matrix of your own, .npy or text
+  python -m trainers.landscape --target R.npy --out runs/my-target      your own matrix, .npy or text
 
-exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
+exit codes: 0 success; 1 failure while running; 2 bad input; 130 stopped by Ctrl-C
 """
 
 
 def parser() -> Parser:
-    """Return the command line of this program."""
+    """Return the argument parser of this program."""
     parser = Parser(prog="python -m trainers.landscape", description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
     return parser
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = with_defaults(Settings, typed)
     if settings.targets.target and {"dim", "condition", "determinant", "seeds"} & set(typed):
         raise UsageError(
-            "--target takes the place of --dim, --condition, --determinant and --seeds: give one or the other."
+            "--target replaces --dim, --condition, --determinant and --seeds. Use either --target or these options."
         )
     saved = settings_to_save(settings)
     from trainers.experiments.results import output_names
@@ -89,7 +89,7 @@ def _experiments(run: Run, settings: Settings, targets: Any) -> dict[str, int]:
     for experiment in EXPERIMENTS:
         found = run_experiment(experiment, targets, settings, run.path)
         if not found.rows:
-            print(f"{experiment.name}: not for these targets, left out", file=sys.stderr)
+            print(f"{experiment.name}: skipped, not applicable to these targets", file=sys.stderr)
             continue
         sizes[experiment.name] = len(found.rows)
         scalars += map(experiment.scalars, found.rows) if experiment.scalars else []

@@ -1,4 +1,4 @@
-"""A target with a negative determinant, as it is and with one more coordinate."""
+"""Descent to targets with a negative determinant, unchanged and with one additional coordinate."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -24,13 +24,14 @@ class AugmentationRow:
     """One record of one descent.
 
     Attributes:
-        target: its name.
+        target: name of the target.
         problem: "as it is" for R, "augmented" for diag(R, -1).
-        start: which of the random starts.
+        start: number of the random start.
         depth: l.
         step: updates so far.
         risk: f - C.
-        tau, inside: |||A|||, and whether it is below 1.
+        tau: |||A|||.
+        inside: True if |||A||| < 1.
         barrier: sigma_min(R)^2, the squared distance from R to the singular maps.
     """
 
@@ -46,9 +47,9 @@ class AugmentationRow:
 
 
 def cases(targets: Targets, settings: Settings) -> Cases:
-    """Yield the arguments of `measure` for each target with a negative determinant, as it is and augmented."""
+    """Yield the arguments of `measure` for each target with a negative determinant, unchanged and augmented."""
     networks = settings.networks
-    # Far more steps than for a positive determinant: the question is if any number of them is enough.
+    # Many more steps than for a positive determinant, to test if any number of them is sufficient.
     steps, record_every = 6 * networks.steps, 6 * networks.record_every
     for name, R in targets.negative.items():
         for problem in COLORS:
@@ -60,8 +61,8 @@ def measure(
 ) -> Iterator[AugmentationRow]:
     """Train from small random starts on R with a negative determinant, or on diag(R, -1).
 
-    A path that stays inside the ball keeps the sign of the determinant, so that the risk of R itself stays above
-    sigma_min(R)^2, the distance to the singular maps; for diag(R, -1) the optimum lies on the start's side.
+    A path inside the ball keeps the sign of the determinant, so that the risk of R stays above sigma_min(R)^2, the
+    squared distance to the singular maps. For diag(R, -1), the optimum has the sign of the start.
 
     Args:
         name: name of the target.
@@ -69,7 +70,8 @@ def measure(
         problem: one of `COLORS`.
         depth: layers.
         starts: number of starts.
-        steps, record_every: see `linear.gradient_descent`.
+        steps: see `linear.gradient_descent`.
+        record_every: see `linear.gradient_descent`.
     """
     barrier = float(np.linalg.svd(R, compute_uv=False)[-1] ** 2)
     target = linear.augment(R) if problem == "augmented" else R
@@ -92,14 +94,14 @@ def measure(
 
 
 def draw(rows: Sequence[AugmentationRow]) -> Figure:
-    """Draw the risk against steps, a panel for each of the first four targets."""
+    """Draw the risk against steps, with a panel for each of the first four targets."""
     return panel_for_each(rows, ["target"], _panel, "risk f - C", most=4, lowest=1e-10)
 
 
 def _panel(axes: Axes, rows: Sequence[AugmentationRow]) -> None:
     for (problem, start), run in by_columns(rows, "problem", "start").items():
         line(axes, run, "step", "risk", color=COLORS[problem], alpha=0.7, label=None if start else problem)
-    axes.axhline(rows[0].barrier, color="black", linestyle=":", label="distance to the singular maps, squared")
+    axes.axhline(rows[0].barrier, color="black", linestyle=":", label="squared distance to the singular maps")
     axes.set_xlabel("step")
 
 

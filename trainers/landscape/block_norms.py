@@ -1,4 +1,4 @@
-"""Norms of residual branches against depth, at the start and after training, by the kind of start."""
+"""Norms of residual branches against depth, at initialization and after training, for several initializations."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -17,17 +17,17 @@ from trainers.landscape.targets import Targets, learning_rate, random_target
 DEPTHS = (8, 16, 32, 64)
 SEEDS = 3
 
-# By quantity: its exponent in the depth for each start, see `measure`.
+# Exponent of each quantity in the depth for each start, see `measure`.
 EXPECTED = {
     "trained": {"zero": -1.0, "independent / l": -1.0, "smooth / l": -1.0, "independent / sqrt(l)": -0.5},
     "moved": {"zero": -1.0, "independent / l": -1.0, "smooth / l": -1.0, "independent / sqrt(l)": -1.0},
     "roughness": {"zero": -1.5, "independent / l": -0.5, "smooth / l": -1.5, "independent / sqrt(l)": 0.0},
 }
 TITLES = {
-    "map_at_start": "||f - I|| at the start",
+    "map_at_start": "||f - I|| at initialization",
     "trained": "median norm of a branch after training",
     "moved": "median distance moved by a branch",
-    "roughness": "(sum of squared differences of neighbours)^(1/2)",
+    "roughness": "(sum of squared differences of neighbors)^(1/2)",
 }
 
 
@@ -36,13 +36,13 @@ class BlockNormRow:
     """One network.
 
     Attributes:
-        start: of `EXPECTED`.
+        start: one of `STARTS`.
         depth: l.
-        seed: of target and start.
+        seed: seed of target and start.
         risk: f - C after training.
         map_at_start: ||f - I||_F / sqrt(d) of the end-to-end map at the start.
-        trained: the median spectral norm of the branches A_i after training.
-        moved: the median spectral norm of the difference between a branch after training and at the start.
+        trained: median spectral norm of the branches A_i after training.
+        moved: median spectral norm of the difference between a branch after training and at the start.
         roughness: (sum_i ||A_(i+1) - A_i||_F^2)^(1/2) after training.
     """
 
@@ -88,20 +88,22 @@ def measure(start: str, depth: int, dim: int, condition: float, seeds: int, step
     """Train residual networks of one depth from one kind of start.
 
     Marion, Fermanian, Biau & Vert (*Scaling ResNets in the Large-depth Regime*, arXiv 2206.06929): with independent
-    random branches the scale 1 / sqrt(l) alone gives a map that is neither the identity nor infinite in the limit, a
-    stochastic differential equation; with branches that are a smooth function of i / l it is 1 / l, an ordinary one.
-    Cohen, Cont, Rossier & Xu (*Scaling Properties of Deep Residual Networks*, ICML 2021) tell the two apart in trained
-    networks by the exponent of the branches' norms and by the sum of squared differences of neighbours.
+    random branches, only the scale 1 / sqrt(l) has a limit that is neither the identity nor infinite, a stochastic
+    differential equation. With branches that are a smooth function of i / l, this scale is 1 / l, and the limit is an
+    ordinary differential equation. Cohen, Cont, Rossier & Xu (*Scaling Properties of Deep Residual Networks*, ICML
+    2021) distinguish the two cases in trained networks by the exponent of the norms of branches and by the sum of
+    squared differences of neighbors.
 
-    What to expect: training moves each of l branches by its share of the way, l^(-1), and smoothly in i. So the norm
-    after training is l^(-1), or l^(-1/2) from the start of that size; and the differences add up to (l l^(-4))^(1/2)
-    = l^(-3/2) where the start is smooth, and remain those of an independent start: l^(-1/2) at 1 / l, constant at
-    1 / sqrt(l). Training does not make a rough network smooth.
+    Expected exponents: training moves each of the l branches by l^(-1), smoothly in i. The norm after training is
+    therefore l^(-1), or l^(-1/2) from a start of this size. The differences add up to (l l^(-4))^(1/2) = l^(-3/2) from
+    a smooth start. From an independent start they remain those of the start, l^(-1/2) at the scale 1 / l and constant
+    at 1 / sqrt(l): training does not make a rough network smooth.
 
     Args:
         start: one of `STARTS`.
         depth: l.
-        dim, condition: dimension and condition number of the random targets, which have positive determinants.
+        dim: dimension of the random targets, which have positive determinants.
+        condition: condition number of the random targets.
         seeds: number of targets and starts.
         steps: steps of gradient descent.
     """
@@ -127,15 +129,15 @@ def measure(start: str, depth: int, dim: int, condition: float, seeds: int, step
 def exponents(rows: Sequence[BlockNormRow], quantity: str) -> dict[str, tuple[float, float, float]]:
     """Return for each start the exponent of a quantity in the depth, with its interval over the seeds."""
     found = {}
-    for start, of_start in by_column(rows, "start").items():
-        depths, by_seed = sorted(by_column(of_start, "depth")), by_column(of_start, "seed").values()
+    for start, chosen in by_column(rows, "start").items():
+        depths, by_seed = sorted(by_column(chosen, "depth")), by_column(chosen, "seed").values()
         values = np.array([[getattr(row, quantity) for row in sorted(one, key=lambda r: r.depth)] for one in by_seed])
         found[start] = exponent(depths, values)
     return found
 
 
 def verdict(rows: Sequence[BlockNormRow]) -> Verdict:
-    """Check that the exponents are those of the argument in `measure`, within 0.25."""
+    """Check that the exponents agree with those derived in `measure` within 0.25."""
     kept, numbers = True, []
     for quantity, expected in EXPECTED.items():
         for start, (slope, low, high) in exponents(rows, quantity).items():
@@ -148,8 +150,8 @@ def draw(rows: Sequence[BlockNormRow]) -> Figure:
     """Draw each quantity against depth, with the expected slopes as dotted lines through the first depth."""
     figure, axes = panels(len(TITLES))
     for each, (quantity, title) in zip(axes, TITLES.items(), strict=True):
-        for number, (start, of_start) in enumerate(by_column(rows, "start").items()):
-            by_depth = by_column(of_start, "depth")
+        for number, (start, chosen) in enumerate(by_column(rows, "start").items()):
+            by_depth = by_column(chosen, "depth")
             depths = np.array(sorted(by_depth), float)
             means = np.array([np.mean([getattr(row, quantity) for row in by_depth[depth]]) for depth in depths])
             if not means.all():

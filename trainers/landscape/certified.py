@@ -1,4 +1,4 @@
-"""Guarantees of convergence theorems along runs of gradient descent, next to measurements."""
+"""Guarantees of convergence theorems along runs of gradient descent, compared with measurements."""
 
 import dataclasses
 import textwrap
@@ -15,11 +15,11 @@ from trainers.experiments.panels import add_legend, line, note, panel_for_each, 
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
 
-# Each run goes on until the excess risk is this share of that at the start.
+# Each run ends when the excess risk is this share of its initial value.
 GOAL = 1e-4
-# The ratio of successive steps at which certificates are taken.
+# Ratio of successive steps at which certificates are computed.
 SPACING = 1.2
-# Below the largest rate that a theorem allows.
+# Factor on the largest rate that a theorem allows.
 BELOW = 0.999
 
 Floats = NDArray[np.float64]
@@ -39,17 +39,18 @@ class CertifiedRow:
     Attributes:
         run: start and target.
         depth: l.
-        rate: the learning rate.
+        rate: learning rate.
         step: updates so far.
         risk: f - C.
-        theorem, scope: see `linear.certificates`.
-        applies: whether its assumptions hold here.
-        reason: the first that does not.
-        promised: the guaranteed share of the risk that the next step takes away; None where nothing is guaranteed.
-        measured: the share that it did take away.
+        theorem: see `linear.certificates`.
+        scope: see `linear.certificates`.
+        applies: True if the assumptions of the theorem hold at this point.
+        reason: the first assumption that does not hold.
+        promised: guaranteed share of the risk that the next step removes; None without a guarantee.
+        measured: share that the next step removed.
         promised_steps: guaranteed number of steps from the start to a ten-thousandth of the risk; None for theorems
-            about single steps, and where nothing is guaranteed.
-        measured_steps: the first step there; None where it is not reached.
+            about single steps, and without a guarantee.
+        measured_steps: first step at this risk; None if it is not reached.
     """
 
     run: str
@@ -68,12 +69,12 @@ class CertifiedRow:
 
 
 def paths(R: Floats, depth: int, steps: int) -> list[tuple[str, Floats, Floats, float, int]]:
-    """Return runs from the identity and from the zero-asymmetric start, with rates of practice and of theorems.
+    """Return runs from the identity and from the zero-asymmetric start, with practical and theoretical rates.
 
     Args:
-        R: a target with positive determinant.
+        R: target with positive determinant.
         depth: layers.
-        steps: largest number of steps with a rate of practice.
+        steps: largest number of steps with a practical rate.
 
     Returns:
         The arguments of `measure` for each run.
@@ -91,7 +92,7 @@ def paths(R: Floats, depth: int, steps: int) -> list[tuple[str, Floats, Floats, 
         ("zero-asymmetric start, a rate of practice", asymmetric, R, learning_rate(R, depth), steps),
         ("zero-asymmetric start, the theorem's rate", asymmetric, R, BELOW * slow, 40 * steps),
     ]
-    # Without the first one where rounding leaves R's positive definite factor singular.
+    # Without the first run if rounding makes the positive definite factor of R singular.
     return [run for run in found if np.isfinite(run[3])]
 
 
@@ -106,17 +107,17 @@ def measure(name: str, W: Floats, R: Floats, rate: float, most_steps: int) -> It
 
     Args:
         name: start and target.
-        W: the start, (units, 1, d, d), with shortcuts.
-        R: the target.
-        rate: the learning rate.
-        most_steps: number of steps after which the run ends in any case.
+        W: start, (units, 1, d, d), with shortcuts.
+        R: target.
+        rate: learning rate.
+        most_steps: largest number of steps.
     """
     moments = np.eye(len(R)), R
     step, reached, points = 0, None, []
     while True:
         risk = linear.excess_risk(W, *moments)
         if not risk:
-            # At the optimum, as from the start on where R = I.
+            # At the optimum; for R = I this is the start.
             break
         ahead = max(1, round((SPACING - 1) * step))
         found = linear.gradient_descent(W[None], *moments, rate, ahead)
@@ -134,7 +135,7 @@ def measure(name: str, W: Floats, R: Floats, rate: float, most_steps: int) -> It
     for step, risk, measured, found in points:
         for theorem, here in found.items():
             at_start = points[0][3][theorem]
-            # A theorem about the run holds from the start on, one about a step at this point.
+            # A theorem about the run applies from the start on, a theorem about a step at this point.
             certificate = at_start if here.scope == "run" else here
             promised_steps = at_start.steps(start, goal)
             yield CertifiedRow(
@@ -155,27 +156,27 @@ def measure(name: str, W: Floats, R: Floats, rate: float, most_steps: int) -> It
 
 
 def verdict(rows: Sequence[CertifiedRow]) -> Verdict:
-    """Check that no step takes away less of the risk, and no run is slower, than is guaranteed."""
+    """Check that every step and every run reduces the risk at least as fast as guaranteed."""
     promised = [(row.measured, row.promised) for row in rows if row.promised is not None]
     if not promised:
-        return Verdict(None, "no theorem promises anything of these runs")
-    # Less than the second number is rounding.
+        return Verdict(None, "no theorem gives a guarantee for these runs")
+    # Smaller differences are rounding errors.
     kept = sum(measured >= share * (1 - 1e-6) - 1e-12 for measured, share in promised)
     numbers = []
     for (run, theorem), chosen in by_columns(rows, "run", "theorem").items():
         first = chosen[0]
         if first.promised_steps is not None and first.measured_steps is not None:
-            numbers.append(f"{run}, {theorem}: {first.measured_steps} steps, {first.promised_steps:.3g} promised")
+            numbers.append(f"{run}, {theorem}: {first.measured_steps} steps, {first.promised_steps:.3g} guaranteed")
     if not numbers:
-        numbers = [f"{kept} of {len(promised)} steps take away as large a share of the risk as promised"]
+        numbers = [f"{kept} of {len(promised)} steps reduce the risk at least as much as guaranteed"]
     return Verdict(kept == len(promised), "; ".join(numbers))
 
 
 def draw(rows: Sequence[CertifiedRow]) -> Figure:
-    """Draw the share of the risk that a step takes away, measured and promised, a panel for each run."""
+    """Draw the share of the risk that a step removes, measured and guaranteed, with a panel for each run."""
     handles = [sample_of("measured", color="black", linewidth=3, alpha=0.4)]
     handles += [sample_of(theorem, color=color, linestyle="--") for theorem, color in COLORS.items()]
-    label = "share of the risk taken away by a step"
+    label = "share of the risk removed by a step"
     return panel_for_each(rows, ["run"], _panel, label, sharey=False, handles=handles, columns_of_legend=6)
 
 
@@ -188,14 +189,14 @@ def _panel(axes: Axes, rows: Sequence[CertifiedRow]) -> None:
             missing.append(theorem)
     axes.set(title=f"{rows[0].run}, l = {rows[0].depth}", xlabel="step")
     values = [value for row in rows for value in (row.promised, row.measured) if value is not None]
-    # Room for the note, and at least one labelled power of ten.
+    # Space for the note, and at least one labeled power of ten.
     axes.set_ylim(min(values) / 10, max(values) * 2)
     if missing:
         note(axes, textwrap.fill(f"do not apply: {', '.join(missing)}", 40))
 
 
 def draw_steps(rows: Sequence[CertifiedRow]) -> Figure:
-    """Draw the number of steps to a ten-thousandth of the risk, promised against measured."""
+    """Draw the number of steps to a ten-thousandth of the risk, guaranteed against measured."""
     figure, (axes,) = panels(1)
     markers = dict(zip(by_column(rows, "run"), "os^D", strict=False))
     shown = []
@@ -207,7 +208,7 @@ def draw_steps(rows: Sequence[CertifiedRow]) -> Figure:
     compare_steps(axes, shown)
     promising = {row.theorem for row in rows if row.promised_steps is not None}
     handles = [
-        sample_of(name if name in promising else f"{name} (no promise)", color=color, marker="o", linestyle="")
+        sample_of(name if name in promising else f"{name} (no guarantee)", color=color, marker="o", linestyle="")
         for name, color in COLORS.items()
     ]
     handles += [sample_of(run, marker=marker, linestyle="") for run, marker in markers.items()]
@@ -216,16 +217,16 @@ def draw_steps(rows: Sequence[CertifiedRow]) -> Figure:
 
 
 def compare_steps(axes: Axes, shown: Sequence[float]) -> None:
-    """Label axes of promised against measured steps, and draw the line on which they are equal.
+    """Label axes of guaranteed against measured steps, and draw the diagonal.
 
     Args:
-        axes: logarithmic axes on which everything is drawn.
-        shown: all numbers of steps drawn; without any there is no line.
+        axes: logarithmic axes.
+        shown: all numbers of steps drawn; there is no diagonal without any.
     """
     if shown:
         ends = [min(shown) / 2, max(shown) * 2]
         axes.loglog(ends, ends, "k:", linewidth=1)
-    axes.set(xlabel="steps measured", ylabel="steps that suffice, promised")
+    axes.set(xlabel="measured steps", ylabel="guaranteed number of steps")
 
 
 EXPERIMENT = Experiment("certified", cases, measure, {"certified": draw, "certified_steps": draw_steps}, verdict)

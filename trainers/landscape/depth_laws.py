@@ -1,4 +1,4 @@
-"""Largest stable learning rate against depth, for each kind of network and start, and the exponent of its law."""
+"""Largest stable learning rate against depth and its exponent, for each kind of network and initialization."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,24 +14,24 @@ from trainers.landscape.exponents import LawRow, compare_exponents, law_rows, me
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, random_target
 
-# Multiples of the layers in every unit.
+# Multiples of the numbers of layers per unit.
 DEPTHS = (6, 12, 24, 48)
 SEEDS = 3
 # Eight to a decade.
 RATES = np.logspace(-3.5, 1, 37)
-# In the last so many steps the risk of a stable network may not rise, beyond rounding.
+# Number of last steps in which the risk of a stable network must not increase, except by rounding.
 LAST, ROUNDING = 10, 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of network with its start.
+    """Kind of network with its start.
 
     Attributes:
         start: see `linear.initial_weights`.
-        shortcut_depth: the layers of a unit.
-        shortcut: whether each unit adds its input.
-        law: the exponent to expect, see `measure`; None where there is no argument for one.
+        shortcut_depth: number of layers per unit.
+        shortcut: True if each unit adds its input.
+        law: expected exponent, see `measure`; None if there is no argument for one.
     """
 
     start: str
@@ -63,20 +63,21 @@ def cases(targets: Targets, settings: Settings) -> Cases:
 def measure(name: str, dim: int, condition: float, depths: Sequence[int], seeds: int, steps: int) -> list[LawRow]:
     """Find the largest of `RATES` up to which descent settles.
 
-    Descent settles if it does not diverge, and if at the end the risk no longer rises.
-    At a rate above 2 / sharpness the risk may stay bounded, but it rises and falls for ever.
+    Descent settles if it does not diverge, and if at the end the risk no longer increases. At a rate above 2 /
+    sharpness the risk may stay bounded, but it oscillates forever.
 
-    What to expect of units of n layers with shortcuts: if all of the l / n units take an equal part of the way from I
-    to R, each is I + O(n / l) and each of its layers has norm (n / l)^(1/n). The derivative of the map with respect to
-    a layer then has size (n / l)^((n-1)/n), the largest eigenvalue of the Hessian is the sum of l squares of that,
-    l^((2-n)/n), and the largest stable rate grows like l^((n-2)/n): it falls for n = 1 and is constant for n = 2. Plain
-    networks with orthogonal layers or the identity are as those with n = 1. For n = 3 a small start grows to infinity
-    in finite time, the largest unit first, so that a few units take all of the way, as many at every depth: again a
-    constant.
+    Expected exponents for units of n layers with shortcuts: if all l / n units contribute equally to R, each unit is I
+    + O(n / l) and each of its layers has norm (n / l)^(1/n). The derivative of the map with respect to a layer then has
+    size (n / l)^((n-1)/n), the largest eigenvalue of the Hessian is the sum of l of its squares, l^((2-n)/n), and the
+    largest stable rate is proportional to l^((n-2)/n): it decreases for n = 1 and is constant for n = 2. Plain networks
+    with orthogonal layers or the identity behave as those with n = 1. For n = 3, a small start grows to infinity in
+    finite time, with the largest unit first. A few units then make up all of R, the same number at every depth, and the
+    rate is again constant.
 
     Args:
         name: one of `KINDS`.
-        dim, condition: dimension and condition number of the random targets, which have positive determinants.
+        dim: dimension of the random targets, which have positive determinants.
+        condition: condition number of the random targets.
         depths: layers, multiples of 6.
         seeds: number of targets and starts.
         steps: steps of gradient descent.
@@ -100,12 +101,12 @@ def _largest_stable_rate(kind: Kind, depth: int, R: NDArray[np.float64], seed: i
     rise = np.diff(last.excess_risk, axis=1).max(axis=1)
     settled = np.zeros(len(RATES), bool)
     settled[finite] = rise <= ROUNDING * found.excess_risk[finite, 0]
-    # Beyond the first that does not, some settle all the same: thrown far off, where the landscape is flat.
+    # Some larger rates also settle: they move the weights far away, where the landscape is flat.
     return float(RATES[max(int(np.argmin(settled)) - 1, 0)])
 
 
 def verdict(rows: Sequence[LawRow]) -> Verdict:
-    """Check that the measured exponents are those of the argument in `measure`, within 0.25."""
+    """Check that the measured exponents agree with those derived in `measure` within 0.25."""
     return compare_exponents(rows, "the largest stable rate", 0.25)
 
 
@@ -128,7 +129,7 @@ def draw(rows: Sequence[LawRow]) -> Figure:
     mark_sizes(rates, depths)
     rates.set(xlabel="depth, layers", title="largest stable learning rate")
     slopes.set_yticks(range(len(kinds)), list(kinds))
-    slopes.set_title("its exponent in the depth, 95 % interval")
+    slopes.set_title("exponent in the depth, 95 % interval")
     add_legend(figure, columns=7)
     return figure
 

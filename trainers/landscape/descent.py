@@ -1,4 +1,4 @@
-"""Gradient descent of residual networks and of the standard parameterisation, and the certificate (2.3) on its path."""
+"""Gradient descent of residual and standard parameterizations, and the lower bound (2.3) along the path."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
 
 SMALL_START = 1e-3
-# The second curve would hide the first if it were not wide and faint.
+# The second curve is wide and faint because it would hide the first one.
 STYLES = {
     "residual from zero": {"linestyle": "-"},
     "residual": {"linestyle": "--", "linewidth": 4, "alpha": 0.35},
@@ -28,16 +28,16 @@ class DescentRow:
     """One record of one network's descent.
 
     Attributes:
-        target: its name.
+        target: name of the target.
         depth: l.
         network: "residual from zero", or "residual" and "standard", which share a small random start.
         step: updates so far.
         risk: f - C.
-        gradient: the squared Frobenius norm of the gradient of f.
-        bound, per_layer_bound: what (2.3) guarantees of it, uniformly and layer by layer; None where it promises
-            nothing.
-        tau: |||A|||; in the standard parameterisation of A_i = W_i - I, which starts outside the ball.
-        inside: whether tau < 1.
+        gradient: squared Frobenius norm of the gradient of f.
+        bound: uniform lower bound (2.3) of the squared gradient; None if there is no guarantee.
+        per_layer_bound: lower bound (2.3) from the norm of each layer; None if there is no guarantee.
+        tau: |||A|||; in the standard parameterization of A_i = W_i - I, which starts outside the ball.
+        inside: True if tau < 1.
     """
 
     target: str
@@ -71,7 +71,8 @@ def measure(
         R: (d, d).
         depth: layers.
         network: one of `STYLES`.
-        steps, record_every: see `linear.gradient_descent`.
+        steps: see `linear.gradient_descent`.
+        record_every: see `linear.gradient_descent`.
     """
     d, shortcut = len(R), network != "standard"
     start = SMALL_START * linear.initial_weights("xavier", depth, 1, d)
@@ -92,7 +93,7 @@ def measure(
             network=network,
             step=int(step),
             risk=risk,
-            # The descent is on L = f / 2.
+            # Descent minimizes L = f / 2.
             gradient=4 * found.gradient_norm[0, k] ** 2,
             bound=bound,
             per_layer_bound=per_layer_bound,
@@ -102,7 +103,7 @@ def measure(
 
 
 def draw(rows: Sequence[DescentRow]) -> Figure:
-    """Draw the risk against steps, a panel for each of the first six targets."""
+    """Draw the risk against steps, with a panel for each of the first six targets."""
     handles = [sample_of(f"depth {depth}", color=color) for depth, color in _color_by_depth(rows).items()]
     handles += [sample_of(network, **style) for network, style in STYLES.items()]
     handles.append(sample_of("leaves the ball", linestyle="", marker="x"))
@@ -133,7 +134,7 @@ def draw_certificate(rows: Sequence[DescentRow]) -> Figure:
         sample_of("per-layer bound, inside the ball", linestyle="--"),
         sample_of("bound (2.3), inside the ball", linestyle=":"),
     ]
-    label = "squared gradient of f, and what is guaranteed"
+    label = "squared gradient of f, and lower bounds"
     return panel_for_each(
         rows, ["target"], _certificate_panel, label, most=4, lowest=1e-14, handles=handles, columns_of_legend=3
     )

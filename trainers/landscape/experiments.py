@@ -1,4 +1,4 @@
-"""The experiments of `trainers.landscape`, in the order in which they are run."""
+"""List of the experiments of `trainers.landscape`, in the order of execution."""
 
 from trainers.experiments.experiment import AnyExperiment
 from trainers.landscape import (

@@ -17,11 +17,12 @@ class LawRow:
     Attributes:
         kind: kind of network and start.
         depth: layers.
-        seed: seed of the start, and of the target where there is one.
-        rate: the learning rate that is measured.
-        slope, low, high: the exponent of rate ~ depth^slope of this kind, mean and 95 % interval over the seeds; the
-            same in all its rows.
-        law: the exponent that theory suggests; None if there is none.
+        seed: seed of the start, and of a random target.
+        rate: measured learning rate.
+        slope: mean over the seeds of the exponent in rate ~ depth^slope, the same in all rows of a kind.
+        low: lower end of the 95 % interval of the exponent.
+        high: upper end of the 95 % interval of the exponent.
+        law: exponent derived from theory; None if there is none.
     """
 
     kind: str
@@ -42,7 +43,7 @@ def exponent(depths: Sequence[int], values: NDArray[np.float64]) -> tuple[float,
         values: (seeds, depths), positive.
 
     Returns:
-        (mean, low, high): over the seeds, with Student's 95 % interval; without width for a single seed.
+        (mean, low, high): mean over the seeds and Student's 95 % interval, which has no width for a single seed.
     """
     x = np.log(depths) - np.log(depths).mean()
     slopes = np.log(values) @ x / (x @ x)
@@ -63,7 +64,7 @@ def law_rows(
         depths: layers.
         seeds: number of seeds.
         rate: returns the rate of a depth and a seed.
-        law: the exponent to expect.
+        law: expected exponent.
     """
     found = {(depth, seed): rate(depth, seed) for depth in depths for seed in range(seeds)}
     fit = exponent(depths, np.array([[found[depth, seed] for depth in depths] for seed in range(seeds)]))
@@ -71,7 +72,7 @@ def law_rows(
 
 
 def compare_exponents(rows: Sequence[LawRow], quantity: str, tolerance: float) -> Verdict:
-    """Check that all exponents are those of the laws, within the tolerance."""
+    """Check that all exponents agree with the laws within the tolerance."""
     kinds = {kind: chosen[0] for kind, chosen in by_column(rows, "kind").items()}
     numbers = "; ".join(
         f"{kind} {row.slope:.2f} ({row.low:.2f} to {row.high:.2f}"
@@ -83,6 +84,6 @@ def compare_exponents(rows: Sequence[LawRow], quantity: str, tolerance: float) -
 
 
 def mean_rates(rows: Sequence[LawRow]) -> NDArray[np.float64]:
-    """Return the geometric mean over the seeds of the rates of one kind, (depths,), the shallowest network first."""
+    """Return the geometric means over the seeds of the rates of one kind, (depths,), in ascending order of depth."""
     by_depth = by_column(rows, "depth")
     return np.array([np.exp(np.mean([np.log(row.rate) for row in by_depth[depth]])) for depth in sorted(by_depth)])

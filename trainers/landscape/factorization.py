@@ -1,4 +1,4 @@
-"""The largest layer norm of factorisations against depth, next to the bounds (Theorem 2.1)."""
+"""Largest layer norm of factorizations against depth, compared with the bounds of Theorem 2.1."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ class FactorizationRow:
     """One target at one depth.
 
     Attributes:
-        target: its name.
+        target: name of the target.
         depth: l.
         gamma, theorem, theorem_applies, polar_bound, lower_bound: see `linear.FactorizationBounds`.
-        polar, paper, log: |||A||| of `linear.factorize` by these methods; None where a method does not apply.
+        polar, paper, log: |||A||| of `linear.factorize` by these methods; None if a method does not apply.
     """
 
     target: str
@@ -50,7 +50,7 @@ def cases(targets: Targets, settings: Settings) -> Cases:
 
 
 def measure(name: str, R: NDArray[np.float64], depth: int) -> list[FactorizationRow]:
-    """Compute |||A||| of every factorisation of one target at one depth.
+    """Compute |||A||| of every factorization of one target at one depth.
 
     Args:
         name: name of the target.
@@ -72,9 +72,9 @@ def measure(name: str, R: NDArray[np.float64], depth: int) -> list[Factorization
 
 
 def norm_of_factorization(R: NDArray[np.float64], depth: int, method: Method) -> float | None:
-    """Return |||A||| of `linear.factorize`, or None where the method does not apply.
+    """Return |||A||| of `linear.factorize`, or None if the method does not apply.
 
-    Too shallow for the paper's construction, for example, or without a principal logarithm.
+    For example, the depth may be too small for the paper's construction, or R may have no principal logarithm.
     """
     try:
         return linear.tensor_norm(linear.factorize(R, depth, method))
@@ -83,7 +83,7 @@ def norm_of_factorization(R: NDArray[np.float64], depth: int, method: Method) ->
 
 
 def draw(rows: Sequence[FactorizationRow]) -> Figure:
-    """Draw |||A||| against depth, a panel for each of the first four targets."""
+    """Draw |||A||| against depth, with a panel for each of the first four targets."""
     return panel_for_each(rows, ["target"], _panel, "|||A|||, the largest layer norm", most=4, columns_of_legend=5)
 
 

@@ -1,4 +1,4 @@
-"""Gradient descent beside gradient flow from the same start: conserved quantities and distance."""
+"""Gradient descent and gradient flow from the same start: conserved quantities, sharpness and distance."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -14,12 +14,12 @@ from trainers.experiments.panels import add_legend, line, panels, sample_of
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
 
-# Of `learning_rate`: far below the stability limit at the optimum, and in steps up to beyond it.
+# Multiples of `learning_rate`, from far below the stability limit at the optimum to above it.
 FACTORS = (0.25, 1.0, 4.0, 8.0)
-# The flow's matrices W_(j+1)^T W_(j+1) - W_j W_j^T may move by this much, the solver's error.
+# Tolerance for the change of the flow's matrices W_(j+1)^T W_(j+1) - W_j W_j^T, the error of the solver.
 CONSERVED = 1e-8
 START = 0.2
-# Records of each trajectory, each with the largest eigenvalue of a Hessian.
+# Number of records of each trajectory, each with the largest eigenvalue of a Hessian.
 RECORDS = 40
 
 
@@ -28,17 +28,17 @@ class FlowRow:
     """One record of a descent and of the flow at the same time.
 
     Attributes:
-        target: its name.
+        target: name of the target.
         depth: l.
-        rate: the learning rate of descent.
-        factor: that rate in units of `targets.learning_rate`.
+        rate: learning rate of descent.
+        factor: learning rate in units of `targets.learning_rate`.
         step: updates so far.
         time: step * rate.
-        descent_risk, flow_risk: f - C of both.
-        distance: Frobenius norm of the difference of the weights, relative to the way the flow has come; None at the
-            start.
-        flow_drift: how far what flow conserves has moved.
-        sharpness: the largest eigenvalue of the Hessian of L on descent's path.
+        descent_risk, flow_risk: f - C of descent and flow.
+        distance: Frobenius norm of the difference of the weights, relative to the distance of the flow from the start;
+            None at the start.
+        flow_drift: change of the conserved quantities of the flow.
+        sharpness: largest eigenvalue of the Hessian of L on the path of descent.
         limit: 2 / rate, the largest sharpness at which descent is stable.
     """
 
@@ -59,7 +59,7 @@ class FlowRow:
 def cases(targets: Targets, settings: Settings) -> Cases:
     """Yield the arguments of `measure` for the first target of each sign and each rate.
 
-    The networks are the shallowest ones: each record takes the eigenvalues of a Hessian.
+    The networks have the smallest depth, because each record requires the eigenvalues of a Hessian.
     """
     depth, steps = min(settings.networks.depths), max(1, settings.networks.steps // 2)
     for chosen in (targets.positive, targets.negative):
@@ -69,14 +69,14 @@ def cases(targets: Targets, settings: Settings) -> Cases:
 
 
 def measure(name: str, R: NDArray[np.float64], depth: int, factor: float, steps: int) -> Iterator[FlowRow]:
-    """Run descent with one rate beside the flow, until the same time.
+    """Run descent with one rate and the flow until the same time.
 
     Args:
         name: name of the target.
         R: (d, d).
         depth: layers.
-        factor: the rate in units of `targets.learning_rate`.
-        steps: steps of descent for the factor 1; other rates take as many as fill the same time.
+        factor: learning rate in units of `targets.learning_rate`.
+        steps: steps of descent for the factor 1; other rates take the number of steps for the same time.
     """
     start = START * linear.initial_weights("xavier", depth, 1, len(R), seed=4)
     moments = np.eye(len(R)), R
@@ -102,24 +102,24 @@ def measure(name: str, R: NDArray[np.float64], depth: int, factor: float, steps:
 
 
 def verdict(rows: Sequence[FlowRow]) -> Verdict:
-    """Check that flow conserves its invariants, and that descent follows it the closer, the smaller the rate."""
+    """Check that the flow conserves its invariants, and that descent follows it more closely at smaller rates."""
     if len({row.factor for row in rows if row.distance is not None}) < len({row.factor for row in rows}):
         return Verdict(None, "descent diverges in its first steps")
     drift = max(row.flow_drift for row in rows)
     largest = {
-        factor: max(row.distance for row in of_factor if row.distance is not None)
-        for factor, of_factor in by_column(rows, "factor").items()
+        factor: max(row.distance for row in chosen if row.distance is not None)
+        for factor, chosen in by_column(rows, "factor").items()
     }
     distances = [largest[factor] for factor in sorted(largest)]
     numbers = ", ".join(f"{largest[factor]:.2g} at rate x {factor:g}" for factor in sorted(largest))
     return Verdict(
         drift < CONSERVED and distances == sorted(distances),
-        f"the flow's invariants move by at most {drift:.1e}; largest relative distance of descent from it: {numbers}",
+        f"the invariants of the flow change by at most {drift:.1e}; largest relative distance of descent: {numbers}",
     )
 
 
 def draw(rows: Sequence[FlowRow]) -> Figure:
-    """Draw risk, distance from the flow and sharpness against time, of the first target."""
+    """Draw risk, distance from the flow, sharpness and drift against time for the first target."""
     chosen = next(iter(by_column(rows, "target").values()))
     figure, axes = panels(4)
     runs = by_column(chosen, "factor")
@@ -131,7 +131,7 @@ def draw(rows: Sequence[FlowRow]) -> Figure:
     axes[0].set_ylim(bottom=1e-12)
     for each, title in zip(
         axes,
-        ("risk f - C", "distance from the flow, relative", "sharpness / (2 / rate)", "drift of the flow's invariants"),
+        ("risk f - C", "relative distance from the flow", "sharpness / (2 / rate)", "drift of the flow's invariants"),
         strict=True,
     ):
         each.set(title=title, yscale="log", xlabel="time, step x rate")

@@ -15,9 +15,9 @@ from trainers.landscape.settings import Settings
 from trainers.landscape.targets import REACHED, Targets, first_reached, learning_rate, speed
 
 DIM, DEPTH, GAMMA = 4, 6, 0.1
-# Of `learning_rate`; the best of them is taken for each method.
+# Multiples of `learning_rate`; the best one is used for each method.
 FACTORS = (1.0, 4.0)
-# Layers of the unbalanced start are this many times the identity, and the reciprocal, in alternation.
+# Layers of the unbalanced start are alternately this multiple of the identity and its reciprocal.
 UNBALANCED = 2.0
 
 METHODS: Mapping[str, tuple[float | None, bool]] = {
@@ -33,16 +33,16 @@ class ProjectedRow:
     """One step of one method, with the best of the rates tried.
 
     Attributes:
-        target: its name.
-        positivity: the smallest u^T R u of the target.
+        target: name of the target.
+        positivity: smallest u^T R u of the target.
         start: "identity", "unbalanced" or "reversed".
-        method: of `METHODS`.
+        method: one of `METHODS`.
         depth: l.
-        rate: the learning rate.
-        reached_at: the first step at which the risk is at most 1e-8; None where it never is.
+        rate: learning rate.
+        reached_at: first step at which the risk is at most 1e-8; None if there is none.
         step: updates so far.
-        risk: f - C; None from a divergence on.
-        projected: how far the projection moved the map in all the run, the largest step.
+        risk: f - C; None after a divergence.
+        projected: largest distance by which the projection moved the map in a step of the run.
     """
 
     target: str
@@ -70,19 +70,19 @@ def some_targets(seed: int = 1) -> dict[str, NDArray[np.float64]]:
 
     basis = linear.initial_weights("orthogonal", 1, 1, DIM, seed=seed)[0, 0]
 
-    def of(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    def combine(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
         blocks = np.zeros((DIM, DIM))
         blocks[:2, :2], blocks[2:, 2:] = first, second
         return basis @ blocks @ basis.T
 
     return {
-        "rotations by 60 and 80 degrees": of(rotation(60, 1.5), rotation(80, 0.7)),
-        "positive definite": of(np.diag([1.5, 0.5]), np.diag([0.7, 2.0])),
-        "rotation by 150 degrees": of(rotation(150, 1.0), rotation(20, 1.0)),
+        "rotations by 60 and 80 degrees": combine(rotation(60, 1.5), rotation(80, 0.7)),
+        "positive definite": combine(np.diag([1.5, 0.5]), np.diag([0.7, 2.0])),
+        "rotation by 150 degrees": combine(rotation(150, 1.0), rotation(20, 1.0)),
     }
 
 
-# Where the three differ, and one where they do not.
+# Cases in which the three methods differ, and one in which they do not.
 CASES = (
     ("rotations by 60 and 80 degrees", "identity"),
     ("rotations by 60 and 80 degrees", "unbalanced"),
@@ -92,10 +92,11 @@ CASES = (
 
 
 def starts(depth: int, dim: int) -> dict[str, NDArray[np.float64]]:
-    """Return plain networks (layers, d, d): the identity, in unbalanced layers too, and with the last sign reversed.
+    """Return plain networks (layers, d, d): the identity, unbalanced layers, and the last layer with reversed sign.
 
     Args:
-        depth, dim: of the networks, even.
+        depth: number of layers, even.
+        dim: dimension d.
     """
     identity = linear.initial_weights("identity", depth, 1, dim)[:, 0]
     scales = np.where(np.arange(depth) % 2 == 0, UNBALANCED, 1 / UNBALANCED)
@@ -105,7 +106,7 @@ def starts(depth: int, dim: int) -> dict[str, NDArray[np.float64]]:
 
 
 def cases(targets: Targets, settings: Settings) -> Cases:
-    """Yield the arguments of `measure`, the same for all random targets: the runs are made for the method."""
+    """Yield the arguments of `measure`, the same for all random targets: the runs are designed for the methods."""
     if settings.targets.target or settings.targets.dim == 1:
         return
     for target, start in CASES:
@@ -144,7 +145,7 @@ def measure(target: str, start: str, method: str, depth: int, steps: int) -> Ite
 
 
 def verdict(rows: Sequence[ProjectedRow]) -> Verdict:
-    """Check that with the projection all targets with u^T R u > 0 are reached from every start tried."""
+    """Check that with the projection all targets with u^T R u > 0 are reached from every tested start."""
     runs = {key: chosen[0] for key, chosen in by_columns(rows, "target", "start", "method").items()}
     full = [
         row for (_, _, method), row in runs.items() if method == "balanced and projected" and row.positivity > GAMMA
@@ -161,13 +162,13 @@ def verdict(rows: Sequence[ProjectedRow]) -> Verdict:
 
 
 def draw(rows: Sequence[ProjectedRow]) -> Figure:
-    """Draw the risk against steps, a panel for each target and start."""
+    """Draw the risk against steps, with a panel for each target and start."""
     return panel_for_each(rows, ["target", "start"], _panel, "risk f - C", lowest=1e-12, sharey=False)
 
 
 def _panel(axes: Axes, rows: Sequence[ProjectedRow]) -> None:
     for number, (method, run) in enumerate(by_column(rows, "method").items()):
-        # Curves that coincide are seen through one another.
+        # Decreasing widths keep coinciding curves visible.
         style = {"linewidth": 6 - 2 * number, "alpha": 0.6}
         line(axes, run, "step", "risk", color=STYLES[method], label=method, **style)
     axes.set(title=f"{rows[0].target}, {rows[0].start} start", xlabel="step")

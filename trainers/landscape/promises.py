@@ -1,4 +1,4 @@
-"""Number of steps that convergence theorems guarantee for whole runs, next to the number measured."""
+"""Numbers of steps guaranteed by convergence theorems for whole runs, compared with measured numbers."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from trainers.landscape.certified import COLORS, compare_steps
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, random_target
 
-# The share of the excess risk at the start to which each run goes: the theorems' rates are too small to go further.
+# Share of the initial excess risk at which each run ends. The rates of the theorems are too small for longer runs.
 GOAL = 0.1
 BELOW = 1 - 1e-9
 MARKERS = "ovs^DP*"
@@ -22,14 +22,17 @@ MARKERS = "ovs^DP*"
 
 @dataclasses.dataclass(frozen=True)
 class PromiseRow:
-    """One theorem's promise for one run.
+    """Guarantee of one theorem for one run.
 
     Attributes:
         theorem: see `linear.certificates`.
-        depth, dim, condition: of the network and the target.
-        rate: the largest that the theorem allows.
-        promised, measured: steps to a tenth of the excess risk, the measured ones counted in hundredths of those
-            promised; None where the run was cut off.
+        depth: number of layers.
+        dim: dimension of the target.
+        condition: condition number of the target.
+        rate: largest rate that the theorem allows.
+        promised: guaranteed number of steps to a tenth of the excess risk.
+        measured: measured number of steps, in multiples of a hundredth of the guaranteed number; None if the run was
+            truncated.
     """
 
     theorem: str
@@ -42,9 +45,9 @@ class PromiseRow:
 
 
 def runs() -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield (theorem, W, R) from the identity to positive definite targets, and of balanced and zero-asymmetric starts.
+    """Yield (theorem, W, R) of runs from the identity to positive definite targets, and from other starts.
 
-    The start W is a plain network (layers, 1, d, d).
+    The other starts are balanced and zero-asymmetric ones. A start W is a plain network (layers, 1, d, d).
     """
     for condition in (2.0, 10.0):
         factor = random_target(3, condition**0.5, 1, 0)
@@ -64,18 +67,20 @@ def runs() -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
 
 
 def cases(targets: Targets, settings: Settings) -> Cases:
-    """Yield each of `runs`, the same for all random targets: they are made for the theorems."""
+    """Yield each of `runs`, the same for all random targets: the runs are designed for the theorems."""
     if not settings.targets.target:
         for run in runs():
             yield *run, 60 * settings.networks.steps
 
 
 def measure(theorem: str, W: NDArray[np.float64], R: NDArray[np.float64], most_steps: int) -> list[PromiseRow]:
-    """Train at the largest rate that a theorem allows until a tenth of the excess risk is left.
+    """Train at the largest rate that a theorem allows until a tenth of the excess risk remains.
 
     Args:
-        theorem, W, R: one of `runs`.
-        most_steps: number of steps after which the run is cut off.
+        theorem: name of the theorem, see `runs`.
+        W: start of the run.
+        R: target.
+        most_steps: largest number of steps.
     """
     moments = np.eye(len(R)), R
     rate = linear.certificates(W, *moments, 0.0, shortcut=False)[theorem].largest_rate * BELOW
@@ -96,19 +101,19 @@ def measure(theorem: str, W: NDArray[np.float64], R: NDArray[np.float64], most_s
 
 
 def verdict(rows: Sequence[PromiseRow]) -> Verdict:
-    """Check that every theorem applies at its own rate, and that no run takes longer than promised."""
+    """Check that every theorem applies at its rate, and that no run takes longer than guaranteed."""
     kept = all(np.isfinite(row.promised) and row.measured is not None for row in rows)
     late = [row for row in rows if row.measured is not None and row.measured > row.promised]
     ratios = ", ".join(
         f"{theorem} {min(found):.2g} to {max(found):.2g}"
-        for theorem, of_it in by_column(rows, "theorem").items()
-        if (found := [row.promised / row.measured for row in of_it if row.measured])
+        for theorem, chosen in by_column(rows, "theorem").items()
+        if (found := [row.promised / row.measured for row in chosen if row.measured])
     )
-    return Verdict(kept and not late, f"steps promised over steps measured: {ratios}")
+    return Verdict(kept and not late, f"guaranteed steps over measured steps: {ratios}")
 
 
 def draw(rows: Sequence[PromiseRow]) -> Figure:
-    """Draw steps promised against steps measured, a marker for each depth."""
+    """Draw guaranteed against measured steps, with a marker for each depth."""
     figure, (axes,) = panels(1)
     depths = sorted(by_column(rows, "depth"))
     markers = {depth: MARKERS[number % len(MARKERS)] for number, depth in enumerate(depths)}

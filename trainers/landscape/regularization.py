@@ -1,4 +1,4 @@
-"""Largest layer norm and risk of the optimum that weight decay finds, against the rate of decay."""
+"""Largest layer norm and risk of the optimum found with weight decay, against the rate of decay."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -20,14 +20,14 @@ DECAYS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 @dataclasses.dataclass(frozen=True)
 class RegularizationRow:
-    """The end of one descent.
+    """Result of one descent.
 
     Attributes:
-        target: its name.
+        target: name of the target.
         depth: l.
-        weight_decay: its rate.
+        weight_decay: rate of weight decay.
         risk: f - C at the end, without the penalty.
-        tau_at_start, tau: |||A||| at both ends.
+        tau_at_start, tau: |||A||| at the start and at the end.
         polar: |||A||| of `linear.factorize`.
         lower_bound, theorem: bounds of |||A|||, see `linear.FactorizationBounds`.
     """
@@ -53,7 +53,7 @@ def cases(targets: Targets, settings: Settings) -> Cases:
 def measure(
     name: str, R: NDArray[np.float64], depth: int, decays: Sequence[float], steps: int
 ) -> Iterator[RegularizationRow]:
-    """Train with each rate of weight decay from the same start, which is not small.
+    """Train with each rate of weight decay from the same large start.
 
     Args:
         name: name of the target.
@@ -86,7 +86,7 @@ def measure(
 
 
 def draw(rows: Sequence[RegularizationRow]) -> Figure:
-    """Draw norm and risk against the rate of decay, a panel for each of the first four targets."""
+    """Draw norm and risk against the rate of decay, with a panel for each of the first four targets."""
     return panel_for_each(rows, ["target"], _panel, "norm, risk", most=4, lowest=1e-6, columns_of_legend=5)
 
 
@@ -95,7 +95,7 @@ def _panel(axes: Axes, rows: Sequence[RegularizationRow]) -> None:
     line(axes, rows, "weight_decay", "risk", color="tab:red", marker="s", label="risk f - C")
     axes.axhline(rows[0].theorem, color="black", linestyle="--", label="theorem")
     if rows[0].polar is not None:
-        # The lower bound is nearly the same, and would hide it.
+        # Wide and faint, because the lower bound is nearly the same and would hide it.
         axes.axhline(rows[0].polar, color="tab:green", linewidth=4, alpha=0.4, label="polar")
     axes.axhline(rows[0].lower_bound, color="grey", linestyle="--", label="lower bound")
     smallest = min(row.weight_decay for row in rows if row.weight_decay)

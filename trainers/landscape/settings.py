@@ -1,4 +1,4 @@
-"""The settings of `trainers.landscape`."""
+"""Settings of `trainers.landscape`."""
 
 import dataclasses
 from typing import Literal
@@ -9,7 +9,7 @@ from trainers.experiments.opening import RunSettings
 
 @dataclasses.dataclass(frozen=True)
 class TargetSettings:
-    """Which linear maps are to be learnt."""
+    """Linear maps to be learned."""
 
     dim: int = setting(6, help="dimension d of random targets", metavar="N", at_least=1, at_most=256)
     condition: tuple[float, ...] = setting(
@@ -20,13 +20,13 @@ class TargetSettings:
     )
     seeds: int = setting(2, help="number of random targets of each kind", metavar="N", at_least=1, at_most=100)
     target: str | None = setting(
-        None, help="file with one square matrix to learn instead of random ones: .npy or text", metavar="FILE"
+        None, help="file with one square matrix to learn instead of random targets, .npy or text", metavar="FILE"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class NetworkSettings:
-    """The networks and their training."""
+    """Networks and their training."""
 
     depths: tuple[int, ...] = setting(
         (4, 8, 16, 32, 64), help="numbers of layers l", metavar="N", at_least=1, at_most=10_000
@@ -35,12 +35,12 @@ class NetworkSettings:
 
     @property
     def middle_depth(self) -> int:
-        """The depth of the experiments that have only one."""
+        """Depth of the experiments with a single depth."""
         return sorted(self.depths)[len(self.depths) // 2]
 
     @property
     def record_every(self) -> int:
-        """The steps between two records of a history."""
+        """Number of steps between two records of a history."""
         return max(1, self.steps // 50)
 
 

@@ -1,4 +1,4 @@
-"""The linear maps that the networks of `trainers.landscape` are to learn."""
+"""Linear maps to be learned by the networks of `trainers.landscape`."""
 
 import dataclasses
 import hashlib
@@ -15,23 +15,25 @@ from idmatters_tf.linear._arguments import real_array
 
 TargetsByName = Mapping[str, NDArray[np.float64]]
 
-# Of the largest curvature at the optimum of smallest norm: far from divergence, near enough to the fastest rate.
+# In units of the inverse of the largest curvature at the optimum of smallest norm: stable, and close to the fastest
+# rate.
 RATE = 0.3
 
 # A target counts as reached at this risk.
 REACHED = 1e-8
 
-# Between these the fourth powers of singular values, of which squared gradients are made, are far from overflow.
+# In this range, the fourth powers of singular values, which occur in squared gradients, are far from overflow.
 SMALLEST, LARGEST = 1e-60, 1e60
 
 
 @dataclasses.dataclass(frozen=True)
 class Targets:
-    """The maps R by name, (d, d) each.
+    """Maps R by name, (d, d) each.
 
     Attributes:
-        positive, negative: those with det R > 0, and with det R < 0.
-        origin: where they come from.
+        positive: maps with det R > 0.
+        negative: maps with det R < 0.
+        origin: source of the maps.
     """
 
     positive: TargetsByName
@@ -40,24 +42,24 @@ class Targets:
 
     @property
     def both(self) -> TargetsByName:
-        """All of them, the signs in alternation, so that the first few have both."""
+        """All maps, with alternating signs, so that the first few have both."""
         pairs = itertools.zip_longest(self.positive.items(), self.negative.items())
         return dict(item for pair in pairs for item in pair if item)
 
     def digest(self) -> str:
-        """A checksum of all of them."""
+        """Return a checksum of all maps."""
         maps = [*self.positive.values(), *self.negative.values()]
         return hashlib.sha256(b"".join(R.tobytes() for R in maps)).hexdigest()
 
 
 def random_target(dim: int, condition: float, determinant: int, seed: int) -> NDArray[np.float64]:
-    """R = U K V^T with Haar-distributed U and V and singular values evenly spread in logarithm, gamma smallest.
+    """Return R = U K V^T with Haar-distributed U and V and logarithmically spaced singular values of smallest gamma.
 
     Args:
         dim: d.
         condition: sigma_max / sigma_min; 1 for d = 1.
         determinant: +1 or -1, the sign of det R.
-        seed: of NumPy's generator.
+        seed: seed of NumPy's generator.
 
     Returns:
         (d, d) float64.
@@ -71,13 +73,13 @@ def random_target(dim: int, condition: float, determinant: int, seed: int) -> ND
 
 
 def random_targets(dim: int, conditions: list[float], determinant: str, seeds: int) -> Targets:
-    """Random targets of each condition number and sign.
+    """Return random targets of each condition number and sign.
 
     Args:
         dim: d; for d = 1 the only condition number is 1.
         conditions: sigma_max / sigma_min.
         determinant: "positive", "negative" or "both".
-        seeds: how many targets of each kind.
+        seeds: number of targets of each kind.
     """
     conditions = [1.0] if dim == 1 else conditions
     positive, negative = (
@@ -93,24 +95,25 @@ def random_targets(dim: int, conditions: list[float], determinant: str, seeds: i
 
 
 def read_target(path: str) -> Targets:
-    """One matrix from a file, .npy or text.
+    """Read one matrix from a file, .npy or text.
 
     Raises:
         OSError: the file does not exist or cannot be read.
-        ValueError: it holds no square, non-singular matrix of real numbers whose squares neither over- nor underflow.
+        ValueError: the file does not contain a square, non-singular matrix of real numbers, or its squares over- or
+            underflow.
     """
     with warnings.catch_warnings():
-        # That a text file is empty is said by the error below.
+        # The error below reports an empty text file.
         warnings.simplefilter("ignore", UserWarning)
         R = _read_npy(path) if path.endswith(".npy") else np.loadtxt(path, ndmin=2)
     R = real_array("R", R, ("d", "d"))
-    # Refuses singular matrices, in units of the largest entry: the scale has an error of its own below.
+    # Raises an error for singular matrices, in units of the largest entry. The scale is checked below.
     linear.scale_to_smallest_gamma(np.ldexp(R, -np.frexp(np.abs(R).max())[1]))
     largest, smallest = np.linalg.svd(R, compute_uv=False)[[0, -1]]
     if not (smallest >= SMALLEST and largest <= LARGEST):
         raise ValueError(
-            f"its singular values must lie between {SMALLEST:g} and {LARGEST:g}, because the risk holds their squares. "
-            f"Received: from {smallest:.3g} to {largest:.3g}. Multiply the matrix by a constant."
+            f"its singular values must be between {SMALLEST:g} and {LARGEST:g}. Received: from {smallest:.3g} to "
+            f"{largest:.3g}. Multiply the matrix by a constant."
         )
     name = pathlib.Path(path).name
     if np.linalg.slogdet(R)[0] > 0:
@@ -120,14 +123,14 @@ def read_target(path: str) -> Targets:
 
 def _read_npy(path: str) -> NDArray:
     try:
-        # Mapped, not read: a header may promise more than the file holds, or than fits into memory.
+        # Mapped, not read: the size in the header may exceed that of the file, or the memory.
         return np.load(path, allow_pickle=False, mmap_mode="r")
     except EOFError as error:
         raise ValueError("the file is empty.") from error
 
 
 def learning_rate(R: NDArray[np.float64], depth: int) -> float:
-    """Return a rate for L = f / 2: the curvature at a balanced optimum is at most about depth * sigma_max(R)^2."""
+    """Return a rate for L = f / 2, whose curvature at a balanced optimum is at most about depth * sigma_max(R)^2."""
     return RATE / (depth * max(float(np.linalg.norm(R, 2)), 1.0) ** 2)
 
 
@@ -138,10 +141,10 @@ def first_reached(risks: NDArray[np.float64]) -> int | None:
 
 
 def speed(risks: NDArray[np.float64]) -> tuple[int, float]:
-    """Return a key that sorts runs: the first to reach the target, then the lowest risk at the end.
+    """Return a sort key of runs: the number of steps to the target, then the risk at the end.
 
     Args:
-        risks: (records,), not finite from a divergence on.
+        risks: (records,), not finite after a divergence.
     """
     reached, last = first_reached(risks), float(risks[-1])
     return len(risks) if reached is None else reached, last if np.isfinite(last) else np.inf

@@ -1,4 +1,4 @@
-"""Learning rate of a first step of constant size against depth: the law depth^(-3/2), and where it holds."""
+"""Learning rate of a first step of constant size against depth, and the validity of the law depth^(-3/2)."""
 
 from collections.abc import Sequence
 
@@ -30,8 +30,8 @@ def cases(targets: Targets, settings: Settings) -> Cases:
 def start(kind: str, depth: int, width: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Return the layers (depth, width, width) of a plain network.
 
-    "residual" is I + N(0, 1 / (width depth)): the scale 1 / sqrt(depth) at which independent random branches neither
-    explode nor vanish (Marion, Fermanian, Biau & Vert, arXiv 2206.06929).
+    "residual" is I + N(0, 1 / (width depth)), with the scale 1 / sqrt(depth) at which independent random branches
+    neither explode nor vanish (Marion, Fermanian, Biau & Vert, arXiv 2206.06929).
     """
     if kind in ("identity", "orthogonal"):
         return linear.initial_weights(kind, depth, 1, width, seed=int(rng.integers(2**31)))[:, 0]
@@ -44,13 +44,13 @@ def constant_update_rate(W: NDArray[np.float64], rng: np.random.Generator, draws
 
     For an input x and an output error e, both N(0, I) with |x|^2 and |e|^2 scaled to the width d and to 1, layer k's
     gradient is delta_k h_(k-1)^T, and z_l changes by -eta sum_(k <= l) W_l ... W_(k+1) delta_k |h_(k-1)|^2. The mean
-    square is over the layers l, the d entries of z_l and the draws of x and e; with |e|^2 = 1 an entry of e is of
-    size 1 / sqrt(d), as a gradient with respect to a single unit of the next layer.
+    square is over the layers l, the d entries of z_l and the draws of x and e. With |e|^2 = 1, an entry of e has size
+    1 / sqrt(d), as a gradient with respect to a single unit of the next layer.
 
     Args:
-        W: (depth, d, d), of a plain network.
+        W: (depth, d, d), layers of a plain network.
         rng: generator of x and e.
-        draws: number of x and e.
+        draws: number of draws of x and e.
     """
     depth, d = len(W), W.shape[1]
     x, error = rng.normal(size=(2, d, draws))
@@ -67,9 +67,9 @@ def constant_update_rate(W: NDArray[np.float64], rng: np.random.Generator, draws
 
 
 def wide_rate(kind: str, depth: int) -> float:
-    """Return the rate for infinite width: the sums of `measure` in closed form; for "residual" up to a constant.
+    """Return the rate for infinite width, the closed form of the sums in `measure`; for "residual" up to a constant.
 
-    Example: the ratio from a depth of 1,000 to 2,000 is 2^(-3/2) and 2^(-1).
+    From depth 1,000 to 2,000, the rate changes by the factor 2^(-3/2) or 2^(-1):
 
     >>> [round(float(wide_rate(kind, 2000) / wide_rate(kind, 1000)), 3) for kind in ("xavier", "orthogonal")]
     [0.354, 0.5]
@@ -83,20 +83,20 @@ def measure(kind: str, depths: Sequence[int], width: int, seeds: int, draws: int
     """Compute the rate of constant update of one kind of network at each depth.
 
     Source of the law depth^(-3/2): *Hyperparameter Transfer Laws for Non-Recurrent Multi-Path Neural Networks* (arXiv
-    2602.07494), of which the abstract was at hand: the rate that maximises the typical one-step change at the start
-    falls with the effective depth to the power -3/2. Where that comes from in linear networks: with square Gaussian
-    layers M = W_l ... W_(k+1) has E M M^T = I, but E tr (M M^T)^2 / d = l - k + 1 for large d (Fuss-Catalan numbers),
-    so that the changes that come through different layers add up to sum_(k, k' <= l) (min(l - k, l - k') + 1) ~ l^3 / 3
-    instead of l^2: the rate is depth^(-3/2) for large depths. With orthogonal layers, or the identity, M M^T = I, the
-    sum is l^2 and the rate is depth^(-1); and so it is, up to a constant, for residual branches of size depth^(-1/2),
-    whose M M^T stay bounded.
+    2602.07494; only the abstract was available): the rate that maximizes the typical one-step change at the start is
+    proportional to the effective depth to the power -3/2. Derivation for linear networks: with square Gaussian layers,
+    M = W_l ... W_(k+1) has E M M^T = I, but E tr (M M^T)^2 / d = l - k + 1 for large d (Fuss-Catalan numbers). The
+    changes through different layers therefore add up to sum_(k, k' <= l) (min(l - k, l - k') + 1) ~ l^3 / 3 instead of
+    l^2, and the rate is depth^(-3/2) for large depths. With orthogonal layers, or the identity, M M^T = I, the sum is
+    l^2 and the rate is depth^(-1). The same holds, up to a constant, for residual branches of size depth^(-1/2), for
+    which M M^T is bounded.
 
     Args:
         kind: one of `KINDS`.
         depths: layers.
-        width: d; the laws are for widths far above the depth.
+        width: d; the laws hold for widths far above the depth.
         seeds: number of starts.
-        draws: inputs and errors for each start.
+        draws: number of inputs and errors for each start.
     """
     law = exponent(depths, np.array([[wide_rate(kind, depth) for depth in depths]]))[0]
 
@@ -108,12 +108,12 @@ def measure(kind: str, depths: Sequence[int], width: int, seeds: int, draws: int
 
 
 def verdict(rows: Sequence[LawRow]) -> Verdict:
-    """Check that the exponents are those of `wide_rate`, within 0.2."""
+    """Check that the exponents agree with those of `wide_rate` within 0.2."""
     return compare_exponents(rows, "the rate of constant update", 0.2)
 
 
 def draw(rows: Sequence[LawRow]) -> Figure:
-    """Draw the rates against depth, and the two laws as dotted lines."""
+    """Draw the rates against depth, and the two laws as black lines."""
     figure, (axes,) = panels(1)
     depths = np.array(sorted(by_column(rows, "depth")), float)
     for number, (kind, chosen) in enumerate(by_column(rows, "kind").items()):

@@ -1,4 +1,4 @@
-"""The zero-asymmetric start (Wu, Wang & Ma, arXiv 1911.00645) and starts near the identity, for either determinant."""
+"""Descent from the zero-asymmetric start (Wu, Wang & Ma, arXiv 1911.00645) and from starts near the identity."""
 
 import dataclasses
 import itertools
@@ -15,10 +15,10 @@ from trainers.experiments.panels import line, panel_for_each
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import REACHED, Targets, first_reached, learning_rate, speed
 
-# Of `learning_rate`; the best of them is taken for each start.
+# Multiples of `learning_rate`; the best one is used for each start.
 FACTORS = (1.0, 2.0, 4.0, 6.0, 8.0)
 NEAR_IDENTITY = 0.1
-# One panel each.
+# Number of targets, each with a panel.
 MOST_TARGETS = 6
 COLORS = {"zero-asymmetric": "tab:blue", "near the identity": "tab:red"}
 
@@ -28,11 +28,11 @@ class ZeroAsymmetricRow:
     """One record of one descent, with the best of the rates tried.
 
     Attributes:
-        target: its name.
+        target: name of the target.
         start: one of `COLORS`.
         depth: l.
-        rate: the learning rate.
-        reached_at: the first recorded step at which the risk is at most 1e-8; None where it never is.
+        rate: learning rate.
+        reached_at: first recorded step at which the risk is at most 1e-8; None if there is none.
         step: updates so far.
         risk: f - C.
     """
@@ -64,7 +64,8 @@ def measure(
         R: (d, d).
         start: one of `COLORS`.
         depth: layers.
-        steps, record_every: see `linear.gradient_descent`.
+        steps: see `linear.gradient_descent`.
+        record_every: see `linear.gradient_descent`.
     """
     d, rates = len(R), learning_rate(R, depth) * np.array(FACTORS)
     if start == "zero-asymmetric":
@@ -88,7 +89,7 @@ def measure(
 
 
 def verdict(rows: Sequence[ZeroAsymmetricRow]) -> Verdict:
-    """Check that every target is reached from the zero-asymmetric start, whatever the sign of its determinant."""
+    """Check that every target is reached from the zero-asymmetric start, for both signs of the determinant."""
     reached = {(row.start, row.target): row.reached_at for row in rows}
     steps = {target: count for (start, target), count in reached.items() if start == "zero-asymmetric"}
     stuck = [target for (start, target), count in reached.items() if start != "zero-asymmetric" and count is None]
@@ -101,7 +102,7 @@ def verdict(rows: Sequence[ZeroAsymmetricRow]) -> Verdict:
 
 
 def draw(rows: Sequence[ZeroAsymmetricRow]) -> Figure:
-    """Draw the risk against steps, a panel for each target."""
+    """Draw the risk against steps, with a panel for each target."""
     return panel_for_each(rows, ["target"], _panel, "risk f - C", most=MOST_TARGETS, lowest=1e-12)
 
 

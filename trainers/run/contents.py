@@ -1,4 +1,4 @@
-"""Checks of what config.json, metrics.jsonl and result.json hold: whoever reads them finds values of the right types.
+"""Type checks of the contents of config.json, metrics.jsonl and result.json.
 
 The settings in config.json are checked one by one when a program needs them, see `trainers.cli.settings.make`.
 """
@@ -14,22 +14,22 @@ _FINITE = ("seconds", "learning_rate", "images_per_second", "best_step", "steps"
 _FRACTIONS = ("error", "top5_error", "best_error", "last_error", "last_top5_error")
 _MAY_DIVERGE = ("loss", "penalty", "gradient_norm", "last_loss")
 _NUMBERS = (*_FINITE, *_FRACTIONS, *_MAY_DIVERGE)
-# What readers of the records rely on, by kind.
+# Required numbers of the records of each kind.
 _REQUIRED = {"train": ("seconds", "loss", "error", "images_per_second"), "test": ("seconds", "loss", "error")}
 
 
 def check_config(config: Any) -> None:
-    """Raise ValueError unless `config` has the types that config.json should have."""
+    """Raise ValueError unless `config` has the types of config.json."""
     _check_object(config, _CONFIG, required=("settings",))
 
 
 def check_result(result: Any, numbers: Collection[str] = ()) -> None:
-    """Raise ValueError unless `result` has the types that result.json should have.
+    """Raise ValueError unless `result` has the types of result.json.
 
     Args:
-        result: its content; the results of experiments have any names.
-        numbers: names that must be there, with numbers; with any, the result is that of a training, whose other numbers
-            are checked as well.
+        result: content of the file; the names in results of experiments are arbitrary.
+        numbers: required names with numbers. If there are any, the result is that of a training run, and its other
+            numbers are also checked.
     """
     _check_object(result, {"verdicts": ("a list of texts", _is_list_of_texts)})
     missing = [name for name in numbers if name not in result]
@@ -63,7 +63,7 @@ def _check_numbers(values: Mapping[str, Any], names: Collection[str]) -> None:
     for name in names:
         value = values.get(name, 0)
         good = type(value) in (int, float) and (name in _MAY_DIVERGE or math.isfinite(value))
-        # With mixup a training error of 1 is rounded up.
+        # With mixup, rounding can raise a training error of 1 above 1.
         if not good or (name in _FRACTIONS and not 0 <= value < 1.001):
             expected = "a number from 0 to 1" if name in _FRACTIONS else "a number"
             raise ValueError(f"{name} must be {expected}, received {abbreviate(value)}")

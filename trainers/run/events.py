@@ -1,7 +1,7 @@
-"""What TensorBoard shows: scalars, the norms of the blocks, augmented images, and the settings as HParams.
+"""TensorBoard output: scalars, norms of the blocks, augmented images, and the settings as HParams.
 
-Training and test are TensorBoard runs of their own, so that one chart shows a quantity of both. Charts are sorted by
-the first part of a tag: the loss comes first.
+Training and test are separate TensorBoard runs, so that one chart shows a quantity of both. Charts are sorted by the
+first part of a tag; the loss is first.
 """
 
 import math
@@ -19,7 +19,7 @@ from idmatters_tf.callbacks._monitor import write_summary
 from idmatters_tf.callbacks.block_norms import NormsMeasurement
 from idmatters_tf.isometry import block_norms
 
-# What is shown of a record, and as what.
+# Tags of the values of a record that are shown.
 _TAGS = {
     "loss": "loss",
     "error": "top1_error",
@@ -30,18 +30,18 @@ _TAGS = {
     "images_per_second": "speed/images_per_second",
 }
 BEST = "top1_error/best"
-# The columns of the HParams tab; the details of a trial have all settings.
+# Columns of the HParams tab; the details of a trial show all settings.
 COLUMNS = ("dataset", "model", "blocks", "widths", "initializer", "shortcut", "norm", "learning_rate", "steps", "seed")
-# How many images are shown, and how many in a row.
+# Number of images shown, and number per row.
 IMAGES, IMAGES_IN_A_ROW = 16, 4
 
 
 class Events:
-    """Writes TensorBoard's event files of a run.
+    """Writer of the TensorBoard event files of a run.
 
     Args:
-        folder: of the event files.
-        writes: False writes nothing.
+        folder: folder of the event files.
+        writes: False to write nothing.
     """
 
     def __init__(self, folder: str | os.PathLike, writes: bool = True):
@@ -56,49 +56,49 @@ class Events:
         return self._writers[run]
 
     def scalars(self, step: int, values: Mapping[str, float], run: str = "") -> None:
-        """Writes numbers by tag, into a TensorBoard run of that name inside of this one."""
+        """Write numbers by tag to the TensorBoard run `run` inside this one."""
         write_summary(self._writer(run), step, values)
 
     def record(self, step: int, kind: str, record: Mapping[str, Any]) -> None:
-        """Writes what is shown of a record.
+        """Write the values of a record.
 
         Args:
-            step: of the record.
+            step: step of the record.
             kind: "train" or "test".
             record: numbers by name.
         """
         self.scalars(step, {_TAGS[name]: value for name, value in record.items() if name in _TAGS}, kind)
 
     def norms(self, model: keras.Model) -> dict[str, Any] | None:
-        """Mean Frobenius and largest spectral norm over all residual blocks, and each block's; None without blocks."""
+        """Return the norms of all blocks, their mean Frobenius and largest spectral norm, or None without blocks."""
         blocks = block_norms(model) if self.writes else None
         if not blocks:
             return None
         return {**NormsMeasurement(blocks, {}).summary(), "blocks": blocks}
 
     def write_norms(self, step: int, norms: Mapping[str, Any] | None) -> None:
-        """Writes what `norms` returned."""
+        """Write the result of `norms`."""
         if norms is None:
             return
         values = {f"norms/{name}": norms[name] for name in ("mean_frobenius", "largest_spectral")}
-        for block, of_block in norms["blocks"].items():
-            values |= {f"norms_{name}/{block}": value for name, value in of_block.items()}
+        for block, block_values in norms["blocks"].items():
+            values |= {f"norms_{name}/{block}": value for name, value in block_values.items()}
         self.scalars(step, values)
 
     def histograms(self, step: int, model: keras.Model) -> None:
-        """Writes a histogram of each trainable weight."""
+        """Write a histogram of each trainable weight."""
         with self._writer().as_default(step=step):
             for variable in model.trainable_variables:
                 tf.summary.histogram(f"weights/{variable.path}", keras.ops.convert_to_numpy(variable))
         self._writer().flush()
 
     def images(self, images: tf.Tensor) -> None:
-        """Shows standardised images, each spread over the range of grey levels, in one grid."""
+        """Write a grid of standardized images, each rescaled to the full range of gray levels."""
         with self._writer().as_default(step=0):
             tf.summary.image("training_images", image_grid(np.asarray(images))[np.newaxis])
 
     def settings(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings for the HParams tab, with the errors and the loss as its metrics.
+        """Write the settings for the HParams tab, with the errors and the loss as metrics.
 
         The tab has one entry for each run, with the name of the TensorBoard run.
         """
@@ -123,13 +123,13 @@ class Events:
 
 
 def image_grid(images: NDArray[Any]) -> NDArray[np.float32]:
-    """Images side by side, each spread over the range of grey levels.
+    """Arrange images in a grid, each rescaled to the full range of gray levels.
 
     Args:
         images: (n, rows, cols, channels).
 
     Returns:
-        float32 in 0..1, (rows of the grid, cols of the grid, channels); a white line of one pixel between the images.
+        float32 in 0..1, (rows of the grid, cols of the grid, channels), with white lines of one pixel between images.
     """
     low = images.min(axis=(1, 2, 3), keepdims=True)
     high = images.max(axis=(1, 2, 3), keepdims=True)

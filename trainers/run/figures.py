@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 Records = Sequence[Mapping[str, Any]]
 
 
-# Enough for a page's column on a screen with fine pixels.
+# Sufficient for the column of a page on a high-resolution screen.
 DPI = 150
 # Length of a dash of equal curves, in line widths.
 _STRIPE = 4.0
 
 
 def convergence(records: Records, path: str | os.PathLike, title: str, drop_steps: Sequence[int] = ()) -> None:
-    """The paper's Figure 1: training and test error against steps.
+    """Draw the paper's Figure 1: training and test error against steps.
 
     Args:
-        records: the records of metrics.jsonl.
-        path: the file to write, .png, .svg or .pdf.
-        title: above the plot.
-        drop_steps: the steps at which the learning rate drops, marked by dotted lines.
+        records: records of metrics.jsonl.
+        path: file to write, .png, .svg or .pdf.
+        title: title of the plot.
+        drop_steps: steps at which the learning rate drops, marked by dotted lines.
     """
     from matplotlib.figure import Figure
 
@@ -54,9 +54,9 @@ def convergence(records: Records, path: str | os.PathLike, title: str, drop_step
         axes.plot(*zip(*with_top5, strict=True), label="test error, top-5", **style)
     last = max((step for step, _ in train + test), default=1)
     drops = [drop for drop in drop_steps if drop <= last]
-    # Lines for a rate that decays all the time would hide the curves.
+    # Lines for many decays would hide the curves.
     for number, drop in enumerate(drops if len(drops) <= 10 else ()):
-        label = None if number else "the learning rate drops"
+        label = None if number else "learning rate drop"
         axes.axvline(drop, color="grey", linestyle=":", linewidth=1, label=label)
     axes.set_ylabel("error, %" if with_top5 else "top-1 error, %")
     axes.set_title(escape_controls(title), fontsize=10, parse_math=False)
@@ -72,14 +72,14 @@ def comparison(
     title: str,
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> pathlib.Path:
-    """Test error (lines) and training error (faint) against steps for several runs.
+    """Draw the test error (lines) and training error (faint) against steps for several runs.
 
     Args:
-        runs: by name, the records of metrics.jsonl. Those without a test are named in the legend alone.
-        path: the file to write, .png, .svg or .pdf.
-        title: above the plot.
-        groups: the names of runs that are drawn as one curve, their mean, with a band of one standard deviation, by the
-            group's name; by default each run is alone. Those that diverged are counted, and no part of the mean.
+        runs: records of metrics.jsonl by name of the run. Runs without an evaluation appear only in the legend.
+        path: file to write, .png, .svg or .pdf.
+        title: title of the plot.
+        groups: names of runs by name of the group. Each group is drawn as its mean with a band of one standard
+            deviation. By default each run is a group. Diverged runs are counted but not part of the mean.
 
     Returns:
         The path.
@@ -90,10 +90,10 @@ def comparison(
     axes = figure.subplots()
     lines, errors = {}, []
     for name, members in (groups or {name: [name] for name in runs}).items():
-        # A seed that diverged would end the mean early; the table leaves it out as well.
+        # A diverged seed would end the mean early; the table also excludes it.
         whole = [member for member in members if not _diverged([runs[member]])] or members
         tests = [test for member in whole if (test := _errors(runs[member], "test"))]
-        # The name of a folder is not a formula, whatever is in it.
+        # Names of folders are not formulas, even with a dollar sign.
         name = escape_controls(name).replace("$", r"\$")
         ended = _diverged([runs[member] for member in members])
         if not tests:
@@ -131,7 +131,7 @@ def comparison(
 
 
 def _diverged(runs):
-    """Words about the runs of a curve that diverged; empty where none did."""
+    """Describe the diverged runs of a curve; empty if there are none."""
     steps = [record["step"] for records in runs for record in records if record["kind"] == "diverged"]
     if len(runs) > 1:
         return f", {len(steps)} diverged" if steps else ""
@@ -139,11 +139,11 @@ def _diverged(runs):
 
 
 def _mean(curves):
-    """(steps, means, standard deviations) of curves of (step, value), at the steps that all of them reach."""
+    """Return (steps, means, standard deviations) of curves of (step, value), at the steps that all curves reach."""
     import numpy as np
 
     first, last = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
-    # Without a step in common, the curves are as good as constant there.
+    # Without a common step, interpolate at a single one.
     steps = sorted({step for curve in curves for step, _ in curve if first <= step <= last}) or [last]
     values = np.array(
         [np.interp(steps, [step for step, _ in curve], [value for _, value in curve]) for curve in curves]
@@ -152,12 +152,12 @@ def _mean(curves):
 
 
 def _marker(points, up_to=40):
-    """A marker for so few points that a line alone would not show them."""
+    """Return a marker for a small number of points, which a line alone would not show."""
     return "o" if len(points) <= up_to else None
 
 
 def save_figure(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
-    """Writes a figure in the format of its suffix (.png, .svg, .pdf), entirely or not at all. Returns the path."""
+    """Write a figure atomically in the format of its suffix (.png, .svg, .pdf). Returns the path."""
     path = pathlib.Path(path)
     with replacing(path) as beside:
         figure.savefig(beside, dpi=DPI, format=path.suffix[1:])
@@ -165,7 +165,7 @@ def save_figure(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
 
 
 def line_style(number: int) -> tuple[str, str]:
-    """Return the color and the dashes of the curve of the n-th run, counted from 0."""
+    """Return the color and the line style of the n-th curve, counted from 0."""
     return f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
 
 
@@ -213,10 +213,10 @@ def series(records: Records, kind: str, path: str, factor: float = 1.0) -> list[
     """Return (step, value) of each record of a kind that has a number at a path.
 
     Args:
-        records: the records of metrics.jsonl.
+        records: records of metrics.jsonl.
         kind: "train", "test" or "curvature".
         path: keys separated by dots, such as "norms.mean_frobenius".
-        factor: multiplies the values.
+        factor: factor on the values.
     """
     found = []
     for record in records:
@@ -234,9 +234,9 @@ def _errors(records, kind):
 
 
 def rate_drops(records: Records) -> list[int]:
-    """The steps of the records at which a constant learning rate has fallen to half or less."""
+    """Return the steps of the records at which a constant learning rate has dropped to half or less."""
     rates = [(record["step"], record["learning_rate"]) for record in records if "learning_rate" in record]
-    # A linear one does that as well, just before its end.
+    # A linear schedule also halves between its last records, but is not constant before.
     return [
         step
         for (_, earlier), (_, before), (step, rate) in zip(rates, rates[1:], rates[2:], strict=False)
@@ -245,10 +245,10 @@ def rate_drops(records: Records) -> list[int]:
 
 
 def running_mean(points: Sequence[tuple[float, float]], drops: Iterable[int] = (), share: int = 40) -> list[Any]:
-    """Each value of (step, value) as the mean over a fortieth of the points, itself in their middle.
+    """Return the centered running mean of (step, value) over a fortieth of the points.
 
-    Curves are steep behind the first point and behind the drops: means do not reach over these, and take no more points
-    behind than before; fewer just in front of a drop and of the end.
+    Curves are steep after the first point and after drops, so that means do not extend across these points. Near them,
+    and near the end, the window is smaller.
     """
     steps, at_drops = [step for step, _ in points], set(drops)
     bounds = [0, *(place for place, step in enumerate(steps) if place and step in at_drops), len(points)]

@@ -1,10 +1,10 @@
-"""The folder of a run: its settings, its metrics, and whether a command may go on with it.
+"""Folder of a run: its settings, its metrics, and checks before a command resumes it.
 
 config.json      the program, its settings, the data and all versions, written once
 metrics.jsonl    see trainers.run.records
-checkpoints/     see trainers.training.checkpoints; each holds the records up to its step as well
+checkpoints/     see trainers.training.checkpoints; each checkpoint also contains the records up to its step
 events/          TensorBoard
-result.json      best and last error, written at the end: its presence says that the run is finished
+result.json      best and last error, written when the run is finished
 convergence.png, model.keras, saved_model/; best/ with the exports of the checkpoint with the lowest test error
 """
 
@@ -33,7 +33,7 @@ from trainers.run.contents import check_config, check_result
 from trainers.run.records import encode, read
 
 WHERE_DATA_ARE = ("data_dir", "download")
-# Everything that the training programs write in a run: files that are replaced one by one,
+# Outputs of the training programs: files that are replaced one by one,
 EXPORTED_FILES = ("model.keras", "best/model.keras")
 RESULTS = ("result.json", "metrics.jsonl", "preprocessing.keras", *EXPORTED_FILES)
 RESULTS += ("convergence.png", "convergence.svg", "convergence.pdf")
@@ -43,23 +43,23 @@ EXPORTED_FOLDERS = ("saved_model", "best/saved_model")
 # and folders to which files are added.
 CHECKPOINTS, EVENTS = ("checkpoints", "checkpoints/best"), "events"
 FOLDERS = ("best", *CHECKPOINTS, EVENTS, "events/train", "events/test")
-# What is in a run's folder before the run has begun.
+# Files in a run's folder before the run has started.
 _PREPARATIONS = (".cluster-token", ".lock", ".writing-")
 
 
 @dataclasses.dataclass(frozen=True)
 class DataDescription:
-    """What config.json says of the data.
+    """Description of the data in config.json.
 
     Attributes:
-        origin: where they came from, in words.
+        origin: description of the source.
         image_shape: `(rows, cols, channels)`.
-        classes: the number of classes.
-        digest: a checksum.
-        class_names: one for each class, or none.
+        classes: number of classes.
+        digest: checksum.
+        class_names: one name per class, or none.
     """
 
-    origin: str = setting(help="where the data came from")
+    origin: str = setting(help="source of the data")
     image_shape: tuple[int, ...] = setting(help="rows, columns and channels", at_least=1, at_most=16_384)
     classes: int = setting(help="number of classes", at_least=1, at_most=10_000_000)
     digest: str = setting(help="checksum of the data")
@@ -75,13 +75,13 @@ class DataDescription:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """A name for each output of the network, also for those beyond the classes of the data; or none at all."""
+        """Name of each output of the network, including outputs beyond the classes of the data, or empty."""
         extra = range(len(self.class_names), self.classes)
         return (*self.class_names, *(f"class {number}" for number in extra)) if self.class_names else ()
 
 
 def check_exports(folder: pathlib.Path) -> None:
-    """Raise PathOccupied if something in a folder stands where networks are exported to; nothing is touched."""
+    """Raise PathOccupied if the location of an export in a folder is occupied. Nothing is changed."""
     check_folder(folder / "best")
     for name in EXPORTED_FILES:
         check_replaceable(folder / name)
@@ -90,18 +90,18 @@ def check_exports(folder: pathlib.Path) -> None:
 
 
 class Run:
-    """A run's folder.
+    """Folder of a run.
 
     Args:
-        path: the folder; nothing is written before `start`.
-        writes: False in the tasks of a cluster that leave the writing to the chief.
-        overwrites: whether `start` discards a run that is there.
+        path: folder; nothing is written before `start`.
+        writes: False for the tasks of a cluster other than the chief, which write nothing.
+        overwrites: True if `start` discards an existing run.
     """
 
     def __init__(self, path: str | os.PathLike, writes: bool = True, overwrites: bool = False):
         self.path = pathlib.Path(path)
         self.writes, self.overwrites = writes, overwrites
-        # Those of this session and of the checkpoint that it began with: what happens to the file does not matter.
+        # Records of this session and of its first checkpoint, independent of later changes to the file.
         self.records: list[dict[str, Any]] = []
         self._metrics = None
         self._reported = False
@@ -119,38 +119,38 @@ class Run:
         return self.path / "checkpoints"
 
     def exists(self) -> bool:
-        """Whether a run has been started here."""
+        """Return True if a run has been started in this folder."""
         return self.config_path.is_file()
 
     def newest_checkpoint_sentence(self) -> str:
-        """Says which checkpoint is the newest; imports nothing, for it is called when other threads may be stuck."""
+        """Describe the newest checkpoint. Imports nothing, because other threads may be stuck when it is called."""
         return describe_newest(self.checkpoints_path)
 
     def check_usable(self) -> None:
-        """Raises UsageError where the folder holds something else, or cannot be written to."""
+        """Raise UsageError if the folder contains something else or is not writable."""
         if self.exists():
             return
         if self.path.exists() and not self.path.is_dir():
-            raise UsageError(f"--out must be a folder, but {self.path} is a file. Name another one.")
+            raise UsageError(f"--out must be a folder, but {self.path} is a file. Use another folder.")
         if self.path.is_dir() and not all(path.name.startswith(_PREPARATIONS) for path in self.path.iterdir()):
             raise UsageError(
-                f"--out {self.path} holds something other than a run (there is no config.json). Name an empty or new "
-                f"folder, so that nothing of yours is lost."
+                f"--out {self.path} contains something other than a run (there is no config.json). Use an empty or new "
+                f"folder."
             )
         existing = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-            raise UsageError(f"--out {self.path} cannot be written: no permission in {existing}. Name another folder.")
+            raise UsageError(f"--out {self.path} cannot be written: no permission in {existing}. Use another folder.")
 
     def check_outputs(self, names: Iterable[str] = ()) -> None:
-        """Raise PathOccupied if something in the folder stands where a program writes; nothing is touched.
+        """Raise PathOccupied if the location of an output in the folder is occupied. Nothing is changed.
 
-        A file may stand only where a file is written, and a folder only where a folder is. Links are never followed.
+        A file may be replaced only by a file, and a folder only by a folder. Links are never followed.
 
         Args:
-            names: of files that the program writes besides those of every run.
+            names: names of files that the program writes in addition to those of every run.
         """
         if not self.writes:
-            # The chief may be writing the others, and this one is read.
+            # The chief may be writing the other files. Only the token is read here.
             check_replaceable(self.path / ".cluster-token")
             return
         for name in FOLDERS:
@@ -163,16 +163,16 @@ class Run:
                 check_replaceable(path, folder=True)
 
     def config(self, program: str | None = None) -> dict[str, Any]:
-        """The content of config.json.
+        """Return the content of config.json.
 
         Args:
-            program: the name of the program that must have started the run; None: any.
+            program: name of the program that must have started the run; None: any program.
 
         Raises:
-            UsageError: there is none, it is damaged, or it is another program's.
+            UsageError: the file is missing or damaged, or another program started the run.
         """
         if not self.exists():
-            raise UsageError(f"{self.path} is not a run: there is no config.json in it. Name the --out of a run.")
+            raise UsageError(f"{self.path} is not a run: there is no config.json in it. Use the --out of a run.")
         try:
             config = read_json(self.config_path)
             check_config(config)
@@ -182,16 +182,16 @@ class Run:
             ) from error
         if program not in (None, config.get("program")):
             raise UsageError(
-                f"{self.path} is a run of {config.get('program') or 'another program'}, not of {program}. Give the "
-                f"command to that program, or name another run."
+                f"{self.path} is a run of {config.get('program') or 'another program'}, not of {program}. Use that "
+                f"program, or another run."
             )
         return config
 
     def data(self, config: Mapping[str, Any] | None = None) -> DataDescription:
-        """What config.json says of the data. Raises UsageError where that is not what it should be.
+        """Return the description of the data in config.json. Raises UsageError if it is damaged.
 
         Args:
-            config: its content where that has been read already.
+            config: content of config.json, if it has already been read.
         """
         described = (self.config() if config is None else config).get("data")
         return make(DataDescription, described or {}, f"{self.config_path}, data")
@@ -202,19 +202,19 @@ class Run:
         saved: Mapping[str, Any] | None = None,
         free: Collection[str] = WHERE_DATA_ARE,
     ) -> None:
-        """Raises UsageError, naming them, where settings that matter differ from the saved ones.
+        """Raise a UsageError that names the settings that differ from the saved ones and may not.
 
         Args:
             settings: JSON values by name.
-            saved: those to compare with; None: those of config.json.
-            free: names of the settings that may differ; by default, those that say where the data are.
+            saved: settings to compare with; None: those of config.json.
+            free: names of the settings that may differ; by default, those of the location of the data.
         """
         before: Mapping[str, Any] = self.config()["settings"] if saved is None else saved
         differing = differences(before, settings, [name for name in settings if name not in free])
         if differing:
             raise UsageError(
-                f"{self.path} holds a run with other settings: {'; '.join(differing)}. Use the same settings to go on "
-                f"with it, another --out for a new run, or --overwrite to discard this one."
+                f"{self.path} contains a run with other settings: {'; '.join(differing)}. Use the same settings to "
+                f"resume it, another --out for a new run, or --overwrite to discard this one."
             )
 
     def start(
@@ -224,19 +224,19 @@ class Run:
         program: str | None = None,
         numerics: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes config.json for a new run, in place of one that is overwritten; for an old one checks that the data
-        are the same.
+        """Write config.json for a new or overwritten run, or check that the data of an existing run are the same.
 
-        Says so where the versions, threads or devices of an old run were others: results then differ by rounding.
+        The function warns if versions, threads or devices of an existing run differ, because results then differ by
+        rounding.
 
         Args:
             settings: JSON values by name.
-            data: describes the data set, with a `digest` and an `origin`.
-            program: the name of the program, such as "trainers.cifar".
-            numerics: what `idmatters_tf._environment.numerics` returns.
+            data: description of the data set, with a `digest` and an `origin`.
+            program: name of the program, such as "trainers.cifar".
+            numerics: result of `idmatters_tf._environment.numerics`.
 
         Raises:
-            UsageError: the folder cannot be made, or the run was trained on other data.
+            UsageError: the folder cannot be created, or the run was trained on other data.
         """
         if self.exists() and not self.overwrites:
             config = self.config()
@@ -244,7 +244,7 @@ class Run:
             if saved.get("digest") != data["digest"]:
                 raise UsageError(
                     f"{self.path} was trained on other data ({saved.get('origin')}) than found now ({data['origin']}): "
-                    f"the checksums differ. The same images in another order count as other data."
+                    f"the checksums differ. The order of the images is part of the checksum."
                 )
             now = {"versions": _environment.versions(), "numerics": numerics or {}}
             warning = environment_warning(config, now)
@@ -258,7 +258,7 @@ class Run:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             reason = error.strerror or error
-            raise UsageError(f"--out {self.path} cannot be written: {reason}. Name another folder.") from error
+            raise UsageError(f"--out {self.path} cannot be written: {reason}. Use another folder.") from error
         self.check_outputs()
         self._discard()
         config = {"program": program, "settings": settings, "data": data, "versions": _environment.versions()}
@@ -268,7 +268,7 @@ class Run:
         write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
 
     def extend(self, settings: Mapping[str, Any]) -> None:
-        """Gives the run more steps: it is no longer finished.
+        """Record settings with more steps. The run is no longer finished.
 
         Args:
             settings: JSON values by name.
@@ -281,16 +281,16 @@ class Run:
         self.result_path.unlink(missing_ok=True)
 
     def holds_nothing_yet(self) -> bool:
-        """Whether there is nothing but the config: a run that was stopped before it had any results."""
+        """Return True if there is only the config, because the run was stopped before it had results."""
         return all(path == self.config_path or path.name.startswith(_PREPARATIONS) for path in self.path.iterdir())
 
     def remove_unfinished(self) -> None:
-        """Removes what processes killed while writing have left; of checkpoints, `Checkpoints` does so."""
+        """Remove incomplete files of killed processes, except for checkpoints, which `Checkpoints` cleans up."""
         for folder in (self.path, self.path / "best"):
             remove_unfinished(folder)
 
     def _discard(self):
-        """Removes the results of a run, and nothing else; see `check_outputs`."""
+        """Remove the results of a run and no other files, see `check_outputs`."""
         for name in RESULTS:
             (self.path / name).unlink(missing_ok=True)
         for path in (*self._checkpoints(), *(self.path / name for name in EXPORTED_FOLDERS)):
@@ -300,7 +300,7 @@ class Run:
                 path.unlink()
         folders = [path for path in (self.path / EVENTS).rglob("*") if path.is_dir()]
         for folder in (*reversed(folders), *(self.path / name for name in reversed(FOLDERS))):
-            # Fails where it holds something else.
+            # Fails for a folder with other files.
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
@@ -309,19 +309,19 @@ class Run:
         return [checkpoint_path(folder, step) for folder in folders for step in saved_steps(folder)]
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The records of metrics.jsonl that are whole; the first call says which are not."""
+        """Return the complete records of metrics.jsonl. The first call reports damaged lines."""
         report = say_nothing if self._reported else say
         self._reported = True
         return read(self.path / "metrics.jsonl", report)
 
     def restore_metrics(self, step: int, saved: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-        """Goes back to the records up to a step, those after which a resumed run writes again. Returns them.
+        """Restore and return the records up to the step from which the run resumes.
 
-        Says so where records were lost, or have come back.
+        The function reports lost and restored records.
 
         Args:
-            step: of the checkpoint that the run goes on from; 0: from the beginning.
-            saved: the records that were saved with the checkpoint; None: none were, and metrics.jsonl has to do.
+            step: step of the checkpoint from which the run resumes; 0: from the beginning.
+            saved: records saved with the checkpoint; None: a checkpoint without records, so that metrics.jsonl is used.
         """
         if self._metrics is not None:
             self._metrics.close()
@@ -329,12 +329,12 @@ class Run:
         path = self.path / "metrics.jsonl"
         found = [record for record in read(path, say if saved is None else say_nothing) if 0 < step >= record["step"]]
         if saved is not None and found != saved and self.writes:
-            say(f"{path} differs from the records in the checkpoint of step {step}: it is written again from them.")
+            say(f"{path} differs from the records in the checkpoint of step {step}: it is rewritten from them.")
         if saved is None and step and all(record["step"] != step for record in found):
             last = max((record["step"] for record in found), default=0)
             say(
-                f"{path} ends at step {last}: the records up to step {step} are lost, and the best error is that of "
-                f"what is left."
+                f"{path} ends at step {last}: the records up to step {step} are lost, and the best error is computed "
+                f"from the remaining ones."
             )
         self.records = found if saved is None else saved
         if self.writes:
@@ -342,7 +342,7 @@ class Run:
         return self.records
 
     def record(self, **values: Any) -> None:
-        """Appends a record to metrics.jsonl. Raises FolderLost where the folder is no longer there."""
+        """Append a record to metrics.jsonl. Raises FolderLost if the folder no longer exists."""
         if not self.writes:
             return
         check_held(self.path)
@@ -354,18 +354,18 @@ class Run:
         self._metrics.flush()
 
     def sync_metrics(self) -> None:
-        """Has the records so far written to the disk itself."""
+        """Flush the records so far to the disk."""
         if self._metrics is not None:
             os.fsync(self._metrics.fileno())
 
     def result(self, numbers: Sequence[str] = ()) -> dict[str, Any] | None:
-        """The final result, or None while the run is not finished.
+        """Return the final result, or None if the run is not finished.
 
         Args:
-            numbers: what it must name, each a number.
+            numbers: required names with numbers.
 
         Raises:
-            UsageError: it is damaged.
+            UsageError: the file is damaged.
         """
         if not self.result_path.is_file():
             return None
@@ -374,15 +374,15 @@ class Run:
             check_result(result, numbers)
         except ValueError as error:
             raise UsageError(
-                f"{self.result_path} is damaged ({error}). Remove it, and give the same command to write it again."
+                f"{self.result_path} is damaged ({error}). Remove it, and run the same command to write it again."
             ) from error
         return result
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Writes result.json: the run is finished."""
+        """Write result.json, which marks the run as finished."""
         write_atomically(self.result_path, json.dumps(result, indent=2) + "\n")
 
 
 def _command():
-    """The command line of this process; its first word, the path of the program, may be any bytes."""
+    """Return the command line of this process. Its first word, the path of the program, may contain any bytes."""
     return [as_text(word) for word in sys.argv]

@@ -1,4 +1,4 @@
-"""One process at a time for a run's folder, in the words of a program's options."""
+"""Lock of a run's folder, with error messages that name the options of a program."""
 
 import contextlib
 import os
@@ -10,18 +10,18 @@ from trainers.cli.arguments import RunError, UsageError
 
 @contextlib.contextmanager
 def locked(folder: str | os.PathLike, say: Callable[[str], object]) -> Iterator[None]:
-    """Holds the lock of a run's folder for the length of the block; makes the folder where there is none.
+    """Hold the lock of a run's folder inside the block, and create the folder if it does not exist.
 
-    A folder made here that holds nothing else is removed again.
+    A folder created here that remains empty is removed again.
 
     Args:
-        folder: the run's folder.
-        say: called with a sentence where the file system has no locks.
+        folder: folder of the run.
+        say: called with a warning if the file system does not support locks.
 
     Raises:
-        UsageError: another process holds the lock, or the folder cannot be written to.
-        PathOccupied: the file of the lock is a link, or one of another program.
-        RunError: by the block, where the folder or its lock was removed in the meantime.
+        UsageError: another process holds the lock, or the folder is not writable.
+        PathOccupied: the lock file is a link, or a file of another program.
+        RunError: raised by the block if the folder or its lock was removed in the meantime.
     """
     try:
         lock = FolderLock(folder)
@@ -29,12 +29,12 @@ def locked(folder: str | os.PathLike, say: Callable[[str], object]) -> Iterator[
         raise UsageError(f"--out {error}") from None
     except OSError as error:
         reason = error.strerror or error
-        raise UsageError(f"--out {folder} cannot be written: {reason}. Name another folder.") from error
+        raise UsageError(f"--out {folder} cannot be written: {reason}. Use another folder.") from error
     if not lock.protects:
-        say(f"{folder} is on a file system without locks: let no other process use it as its --out.")
+        say(f"{folder} is on a file system without locks. Do not use it as the --out of another process.")
     try:
         yield
     except FolderLost as error:
-        raise RunError(f"{error} Start again with another --out, or put the folder back first.") from error
+        raise RunError(f"{error} Start again with another --out, or restore the folder first.") from error
     finally:
         lock.release()

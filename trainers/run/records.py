@@ -1,4 +1,4 @@
-"""The records of a run: one JSON object per line, {"kind": ..., "step": ..., ...}.
+"""Records of a run: one JSON object per line, {"kind": ..., "step": ..., ...}.
 
 The kinds are "train", "test", "curvature" and "diverged".
 """
@@ -13,18 +13,18 @@ from trainers.run.contents import check_record
 
 
 def encode(records: Iterable[dict[str, Any]]) -> str:
-    """The records as they are written."""
+    """Return the records as text, one JSON object per line."""
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
 def read(path: pathlib.Path, report: Callable[[str], object]) -> list[dict[str, Any]]:
-    """The records of a file that are whole; none where there is no file.
+    """Return the complete records of a file; none if there is no file.
 
-    A last line that a crash has cut off is left out without a word.
+    A last line that a crash has truncated is ignored silently.
 
     Args:
-        path: of the file.
-        report: called with a sentence where other lines are damaged.
+        path: file.
+        report: called with a message if other lines are damaged.
     """
     if not path.is_file():
         return []
@@ -38,14 +38,14 @@ def read(path: pathlib.Path, report: Callable[[str], object]) -> list[dict[str, 
             damaged.append(number)
     if damaged:
         more = "" if len(damaged) == 1 else f", nor are {len(damaged) - 1} others"
-        report(f"{path} is damaged: line {damaged[0]} is not a record{more}. What is left is used.")
+        report(f"{path} is damaged: line {damaged[0]} is not a record{more}. The remaining lines are used.")
     return records
 
 
 def objects(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The JSON objects of any file with one in each line; none where there is no file.
+    """Return the JSON objects of a file with one per line; none if there is no file.
 
-    What a crash has cut off is left out without a word.
+    A line that a crash has truncated is ignored silently.
     """
     found = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
@@ -59,7 +59,7 @@ def objects(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _decode(line):
-    """A record, or None."""
+    """Return a record, or None for a damaged line."""
     try:
         record = decode_json(line)
         check_record(record)

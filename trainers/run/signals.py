@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: requests that a program honours when it can."""
+"""Deferred handling of SIGTERM and Ctrl-C."""
 
 import signal
 import types
@@ -9,15 +9,15 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class SignalHandler:
-    """A context manager that receives SIGTERM and Ctrl-C in place of their usual effect.
+    """Context manager that records SIGTERM and Ctrl-C in place of their usual effect.
 
     Args:
-        on_signal: called for each with the signal and how many there have been so far, itself included.
-        patience: how many signals of each kind are received; the next one of this kind has its usual effect again,
-            which ends the process at once. None: all of them.
+        on_signal: called for each signal with the signal and the number of signals so far.
+        patience: number of signals of each kind to record. The next signal of this kind has its usual effect, which
+            ends the process at once. None: record all of them.
 
     Attributes:
-        received: the first signal, or None.
+        received: first signal, or None.
     """
 
     def __init__(self, on_signal: Callable[[signal.Signals, int], object] | None = None, patience: int | None = 1):
@@ -27,7 +27,7 @@ class SignalHandler:
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "SignalHandler":
-        # Known before the first can come.
+        # Stored before the first signal can arrive.
         self._previous = {number: signal.getsignal(number) for number in SIGNALS}
         for number in SIGNALS:
             signal.signal(number, self._receive)
@@ -42,7 +42,7 @@ class SignalHandler:
         self._counts[kind] += 1
         self.received = self.received or kind
         if self._counts[kind] == self._patience:
-            # Of this kind alone: one of the other kind that came with it would be lost, and Python say so.
+            # Restore this kind only: a simultaneous signal of the other kind would be lost with a message from Python.
             signal.signal(kind, self._previous[kind])
         if self._on_signal is not None:
             self._on_signal(kind, sum(self._counts.values()))

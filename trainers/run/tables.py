@@ -1,4 +1,4 @@
-"""Tables of numbers, written as CSV."""
+"""Tables of numbers as CSV files."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from idmatters_tf._replacing import write_atomically
 
 
 def write_csv(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows with the same keys as a CSV file, entirely or not at all; None is an empty cell."""
+    """Write rows with the same keys atomically as a CSV file. None is an empty cell."""
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()

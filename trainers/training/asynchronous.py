@@ -1,8 +1,8 @@
 """Asynchronous training with parameter servers, the paper's setting on ImageNet, on tf.distribute's ClusterCoordinator.
 
-Each worker takes the weights as they are, computes the gradient of a batch of its own, and updates the weights on the
-parameter servers, whatever the others have done meanwhile. The learning rate follows the number of updates that all
-workers have made, counted by one atomic operation on a parameter server: a Keras optimizer's own counter loses updates.
+Each worker reads the current weights, computes the gradient of its own batch, and updates the weights on the parameter
+servers without waiting for other workers. The learning rate depends on the number of updates of all workers, which one
+atomic operation on a parameter server counts. A Keras optimizer's own counter loses updates.
 """
 
 import os
@@ -25,11 +25,11 @@ from trainers.training.session import Callback, Session
 
 
 class AsynchronousTrainer:
-    """As `trainers.training.synchronous.SynchronousTrainer`, but each update is one worker's.
+    """Trainer whose updates are each made by one worker; compare `trainers.training.synchronous.SynchronousTrainer`.
 
     Args:
-        learner: the network and its optimizer, under a `tf.distribute.ParameterServerStrategy`.
-        workers: how many workers the cluster has.
+        learner: network and optimizer, under a `tf.distribute.ParameterServerStrategy`.
+        workers: number of workers of the cluster.
     """
 
     def __init__(self, learner: Learner, workers: int):
@@ -38,21 +38,21 @@ class AsynchronousTrainer:
 
     @tf.function(autograph=False)
     def update(self, batches: Any) -> tf.Tensor:
-        """One worker's update; returns what that of the synchronous trainer returns."""
+        """Make the update of one worker. Returns the same tensor as `SynchronousTrainer.update`."""
         learner = self.learner
         rate = learner.set_rate()
         gradients, measured = learner.strategy.run(learner.gradients, args=next(batches))
         total = tf.distribute.ReduceOp.SUM
         gradients = [learner.strategy.reduce(total, gradient, axis=None) for gradient in gradients]
         norm = learner.apply(gradients, rate)
-        # Atomic on the parameter server: no update goes uncounted.
+        # Atomic on the parameter server, so that every update is counted.
         learner.step.assign_add(1)
         return tf.concat([learner.strategy.reduce(total, measured, axis=None), [norm, rate]], 0)
 
     def evaluate(
         self, batches: EvaluationBatchSource, progress: bool = True, *, between: Callable[[], object] = lambda: None
     ) -> dict[str, float]:
-        """Every image once: each batch is computed by one worker, and by another if that one is lost."""
+        """Evaluate every image once. If the worker of a batch is lost, another worker computes the batch."""
 
         @tf.function(autograph=False)
         def sums_of_batch(number):
@@ -72,7 +72,7 @@ class AsynchronousTrainer:
     def fit(
         self, session: Session, train: TrainBatchSource, callbacks: Sequence[Callback] = ()
     ) -> signal.Signals | None:
-        """See `SynchronousTrainer.fit`; the callbacks are called before each checkpoint."""
+        """Train as `SynchronousTrainer.fit` does. The callbacks are called before each checkpoint."""
         done, steps, intervals = session.begin(), session.steps, session.intervals
         due = session.evaluation_is_due(done)
         if done >= steps and not due:
@@ -86,7 +86,7 @@ class AsynchronousTrainer:
             if due:
                 session.evaluate(done)
             while done < steps and not stops():
-                # All workers wait for one another only where something has to be evaluated or saved.
+                # Workers wait for one another only before an evaluation or a checkpoint.
                 every = (intervals.evaluate_every, intervals.checkpoint_every)
                 target = min(steps, *(number * (done // number + 1) for number in every))
                 done = self._make_updates(done, target, batches, session, stops)
@@ -99,9 +99,9 @@ class AsynchronousTrainer:
         return None if done == steps else handler.received or signal.SIGTERM
 
     def _worker_batches(self, train):
-        """Each worker's iterator: the workers take turns, beginning at the number of updates made by then.
+        """Return the iterators of the workers, which take turns from the current number of updates on.
 
-        A worker that comes back begins there too, and not with what it has seen before.
+        A restarted worker also begins at the current number of updates, not with the batches that it has already seen.
         """
 
         def for_worker():
@@ -114,7 +114,7 @@ class AsynchronousTrainer:
         return iter(self._coordinator.create_per_worker_dataset(for_worker))
 
     def _make_updates(self, done, target, batches, session, stops):
-        """Has the workers make the updates up to `target`, or to a signal. Returns how many have been made in all."""
+        """Schedule updates up to `target` or until a signal. Returns the total number of updates made."""
         window, previous = [], None
         started = time.monotonic()
 
@@ -131,7 +131,7 @@ class AsynchronousTrainer:
             window.append(self._coordinator.schedule(self.update, args=(batches,)))
             done += 1
             if done % session.intervals.log_every == 0:
-                # One window behind, so that the workers always have something to do.
+                # Log one window late, so that the workers are never idle.
                 if previous is not None:
                     log(*previous)
                 previous, window = (done, window), []
@@ -141,22 +141,22 @@ class AsynchronousTrainer:
         return done
 
     def _check_count(self, done):
-        """Compares the counter of updates with how many were scheduled."""
+        """Compare the counter of updates with the number of scheduled updates."""
         counted = int(self.learner.step.numpy())
         if counted < done:
-            raise RunError(f"the parameter server has counted {counted} updates, but {done} have been made.")
-        # More: the update of a worker that was lost after counting was made again by another.
+            raise RunError(f"the parameter server counted {counted} updates, but the workers made {done}.")
+        # The count is larger if a worker was lost after counting and another worker repeated its update.
         self.learner.step.assign(done)
 
 
 def serve(client: ClusterClient, say: Callable[[str], object]) -> int:
-    """A parameter server or a worker: does what the coordinator asks, until the run ends. Returns the exit code.
+    """Run a parameter server or a worker until the run ends. Returns the exit code.
 
-    SIGTERM and Ctrl-C are handed on to the coordinator, which saves a checkpoint and ends the run.
+    SIGTERM and Ctrl-C are forwarded to the coordinator, which saves a checkpoint and ends the run.
     """
     cluster = client.description
     spec = tf.train.ClusterSpec(cluster.jobs)
-    # As many threads as TensorFlow's own example of a worker: with fewer, its operations can wait for one another.
+    # At least as many threads as in TensorFlow's example of a worker; with fewer, its operations can deadlock.
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(4, os.cpu_count() or 1))
     with SignalHandler(lambda _number, _count: client.stop()) as stop:
         _server = tf.distribute.Server(

@@ -14,14 +14,14 @@ LOOKAHEAD_STEPS = 5
 
 
 class WeightAverages:
-    """The averages of a recipe, in the variables that Keras' `use_ema` provides.
+    """Averages of a recipe, in the variables that Keras' `use_ema` provides.
 
     With `average_weights`, an exponential moving average is updated in each step, as by Keras, and does not affect
     training.
 
     With `lookahead`, every `LOOKAHEAD_STEPS` steps the average moves to `d * average + (1 - d) * weights` with
     `d = lookahead^5 (step / steps)^3`, and the weights are set to the average. After the last step they are the
-    average itself. So the average hardly matters at first and smooths the end of the training.
+    average itself. The average therefore has little effect at first and smooths the end of the training.
 
     References:
         - Zhang et al., *Lookahead optimizer* (2019).
@@ -29,7 +29,7 @@ class WeightAverages:
 
     Args:
         recipe: The recipe.
-        optimizer: The optimizer, built, with `use_ema` where the recipe has averages.
+        optimizer: The built optimizer, with `use_ema` if the recipe has averages.
         variables: The variables that the optimizer was built for.
     """
 
@@ -58,7 +58,7 @@ class WeightAverages:
         decay = self._recipe.lookahead**LOOKAHEAD_STEPS * share**3
         # The first average is the weights.
         decay = tf.where(done > LOOKAHEAD_STEPS, decay, 0.0)
-        # After the last regular move no more weights enter.
+        # A last step off the regular schedule keeps the average.
         decay = tf.where(is_last & (done % LOOKAHEAD_STEPS != 0) & (done > LOOKAHEAD_STEPS), 1.0, decay)
         for variable, average in self._pairs:
             moved = decay * average.value + (1 - decay) * variable.value
@@ -66,7 +66,7 @@ class WeightAverages:
             self._optimizer.assign(variable, tf.where(is_due, moved, variable.value))
 
     def exchange(self) -> None:
-        """Exchange the weights and the averages that are evaluated in their place, bit for bit."""
+        """Exchange the weights and the averages that are evaluated in their place, bitwise."""
         if self._recipe.lookahead:
             return
         for variable, average in self._pairs:

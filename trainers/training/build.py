@@ -1,4 +1,4 @@
-"""From a task's settings to its network, its optimizer and the learner that holds both."""
+"""Construction of the network, the optimizer and the learner from a task's settings."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,12 +15,12 @@ from trainers.training.learner import Learner
 from trainers.training.settings import Recipe
 from trainers.training.task import Task
 
-# Of which the first layer whitens the patches: two million.
+# Number of images, with two million patches, from which the whitening of the first layer is computed.
 WHITENING_IMAGES = 2000
 
 
 def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: str, replicas: int = 1) -> keras.Model:
-    """The network of a task under a dtype policy, with statistics over all replicas."""
+    """Build the network of a task under a dtype policy, with statistics over all replicas."""
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(dtype)
     try:
@@ -30,14 +30,14 @@ def build_network(task: Task, image_shape: Sequence[int], classes: int, dtype: s
 
 
 def in_float32(task: Task, model: keras.Model, replicas: int = 1) -> keras.Model:
-    """A task's network as it was trained, built once more in float32, with a copy of its weights."""
+    """Build a task's network again in float32, with a copy of the weights of `model`."""
     network = build_network(task, model.input_shape[1:], model.output_shape[-1], "float32", replicas)
     network.set_weights(model.get_weights())
     return network
 
 
 def optimizer_of(recipe: Recipe) -> Callable[[], keras.optimizers.Optimizer]:
-    """What makes the optimizer of a recipe."""
+    """Return a function that creates the optimizer of a recipe."""
     shared: dict[str, Any] = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
     if recipe.average_weights or recipe.lookahead:
         # With lookahead the decay depends on the step; Keras provides the variables.
@@ -51,10 +51,10 @@ def optimizer_of(recipe: Recipe) -> Callable[[], keras.optimizers.Optimizer]:
 
 
 def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -> Learner:
-    """The learner of a task, its random numbers fixed by the seed.
+    """Build the learner of a task, with random numbers determined by the seed.
 
     Raises:
-        UsageError: the batch cannot be divided evenly among the replicas, or not into pairs.
+        UsageError: the batch cannot be divided evenly among the replicas, or into pairs with mixup.
     """
     recipe, replicas = task.settings.recipe, strategy.num_replicas_in_sync
     if recipe.batch_size % replicas:

@@ -1,13 +1,13 @@
-"""The checkpoints of a run: `tf.train.Checkpoint`s, the records so far and the identity of the run.
+"""Checkpoints of a run: a `tf.train.Checkpoint`, the records so far and the identity of the run.
 
-See `idmatters_tf._checkpointing` for how they are written and read.
+`idmatters_tf._checkpointing` contains the format of the folders.
 
-Training does not wait for the disk. `tf.train.Checkpoint` writes its files into TensorFlow's file system in memory
-(`ram://`) first, and a thread copies them to the disk while training goes on. The files have the same bytes as those of
-a checkpoint that is written to the disk directly, for all strategies, and only public functions are called. This takes
-the memory of one more copy of the weights and the optimizer. TensorFlow's own
-`CheckpointOptions(experimental_enable_async_checkpoint=True)` cannot be used: `Checkpoint.sync` does not raise the
-error of the last write.
+Training does not wait for the disk. `tf.train.Checkpoint` first writes its files into TensorFlow's in-memory file
+system (`ram://`), and a thread copies them to the disk while training continues. For all strategies, the files are
+bitwise identical to those of a checkpoint written directly to the disk, and only public functions are called. The
+method requires memory for one more copy of the weights and the optimizer. TensorFlow's
+`CheckpointOptions(experimental_enable_async_checkpoint=True)` cannot be used, because `Checkpoint.sync` does not raise
+the error of the last write.
 """
 
 import contextlib
@@ -38,32 +38,31 @@ from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.reading import read_json
 from trainers.run.records import encode, read
 from trainers.training.version_0_1 import upgraded
-from trainers.training.writing import MEND, why_not_written
+from trainers.training.writing import FIX, why_not_written
 
 RECORDS = "metrics.jsonl"
-# In the folder of checkpoints, that of the weights with the lowest test error.
+# Subfolder of the weights with the lowest test error.
 BEST = "best"
-# In each checkpoint, what identifies its run; missing in those of earlier versions.
+# File in each checkpoint that identifies its run; earlier versions did not write it.
 IDENTITY = "run.json"
 _PREFIX = "checkpoint"
 _INDEX = f"{_PREFIX}.index"
-# Parameter servers send the variables to this process, which has the memory that is copied from.
+# Parameter servers send the variables to this process, where the in-memory file system is.
 _HERE = tf.train.CheckpointOptions(experimental_io_device="/device:CPU:0")
 
 
 class Checkpoints:
-    """The checkpoints of a run.
+    """Checkpoints of a run.
 
-    A context manager. At the end of the block no write is in flight, and the error of the last one is raised unless the
-    block has raised another one.
+    A context manager: on exit it waits for the last write, and raises its error unless the block has raised another
+    one.
 
     Args:
-        folder: where they are; created when the first one is saved.
-        keep: how many are kept.
-        model: of which the best weights are kept.
-        identity: values by name, as JSON, that identify the run, see `trainers.training.recorded.identity`; None: of no
-            particular run.
-        objects: what else is saved, as for `tf.train.Checkpoint`: the optimizer, the step.
+        folder: folder of the checkpoints, created with the first one.
+        keep: number of checkpoints to keep.
+        model: model whose best weights are kept.
+        identity: JSON values by name that identify the run, see `trainers.training.recorded.identity`; None: any run.
+        objects: further objects to save, as for `tf.train.Checkpoint`: the optimizer, the step.
     """
 
     def __init__(
@@ -93,34 +92,34 @@ class Checkpoints:
             error.add_note(str(unsaved))
 
     def wait(self) -> None:
-        """Wait until no write is in flight. Raises the error of the write, see `save`."""
+        """Wait for the last write and raise its error, see `save`."""
         self._writer.wait()
 
     def steps(self) -> list[int]:
-        """The steps of the checkpoints there are, oldest first."""
+        """Return the steps of all checkpoints, in ascending order."""
         return saved_steps(self.folder)
 
     def save(self, step: int, records: Sequence[dict[str, Any]] = ()) -> None:
         """Copy the values to memory, then write a checkpoint and remove the oldest ones in the background.
 
-        The write before is waited for.
+        The function waits for the previous write first.
 
         Args:
-            step: the number of updates made.
-            records: those of the run so far, which are kept with the weights.
+            step: number of updates made.
+            records: records of the run so far, saved with the weights.
 
         Raises:
-            RunError: it could not be written; nothing half-written is left, and the earlier ones are as they were.
-                Raised by the next `save`, `save_best` or `wait`.
+            RunError: the checkpoint could not be written. No incomplete files are left, and earlier checkpoints are
+                unchanged. The next call of `save`, `save_best` or `wait` raises the error.
         """
         self._save(self.folder, step, self._checkpoint, {RECORDS: encode(records)}, self._remove_oldest)
 
     def save_best(self, step: int) -> None:
-        """Save the weights alone, in place of those that were the best so far. Raises RunError as `save` does."""
+        """Save the weights in place of the best ones so far. Raises RunError as `save` does."""
 
         def remove_others():
             for other in saved_steps(self.folder / BEST):
-                # A run that goes back to an earlier checkpoint may have left a later one.
+                # A run that falls back to an earlier checkpoint may have left later ones.
                 if other != step:
                     remove(self.folder / BEST, other)
 
@@ -132,7 +131,7 @@ class Checkpoints:
     def _save(self, folder, step, checkpoint, texts, remove_others):
         if self.identity is not None:
             texts = {**texts, IDENTITY: json.dumps(self.identity)}
-        # Before the copy is made: there is one copy at a time.
+        # Wait before copying: there is one copy at a time.
         self.wait()
         memory = f"ram://checkpoint-{id(self)}"
         with self._explaining(folder, step):
@@ -158,33 +157,33 @@ class Checkpoints:
             yield
         except (OSError, tf.errors.OpError) as error:
             check_held(folder)
-            reason, remedy = why_not_written(error, folder) or (str(error), MEND)
+            reason, remedy = why_not_written(error, folder) or (str(error), FIX)
             raise RunError(
                 f"the checkpoint of step {step} could not be saved in {folder}: {reason}.",
-                f"{describe_newest(self.folder)} {remedy} and give the same command again.",
+                f"{describe_newest(self.folder)} {remedy} and run the same command again.",
             ) from error
 
     def restore(self, report: Callable[[str], object]) -> int | None:
-        """Restores the newest intact checkpoint.
+        """Restore the newest intact checkpoint.
 
         Args:
-            report: called with a sentence for each damaged one that is passed over.
+            report: called with a message about each damaged checkpoint.
 
         Returns:
-            Its step, or None where there is none.
+            The step of the checkpoint, or None if there is none.
 
         Raises:
-            UsageError: it is a checkpoint of another run, or the one with the best weights is.
+            UsageError: the checkpoint, or the one with the best weights, belongs to another run.
         """
         for folder in (self.folder, self.folder / BEST):
             remove_unfinished(folder)
 
         def on_damage(path, damage):
-            report(f"checkpoint {path} is damaged ({damage}): going back to the one before")
+            report(f"checkpoint {path} is damaged ({damage}): falling back to the previous one")
             put_aside(path)
 
         step = newest_intact(self.folder, _INDEX, on_damage)
-        # A damaged one is reported when it is needed.
+        # Damaged best weights are reported when they are needed.
         best = newest_intact(self.folder / BEST, _INDEX, lambda *_: None)
         if best is not None:
             check_identity(checkpoint_path(self.folder / BEST, best), self.identity)
@@ -194,17 +193,17 @@ class Checkpoints:
         return step
 
     def records(self, step: int) -> list[dict[str, Any]] | None:
-        """The records that were saved with a checkpoint; None where it is one of an earlier version, without them."""
+        """Return the records saved with a checkpoint; None for a checkpoint of an earlier version without records."""
         path = checkpoint_path(self.folder, step) / RECORDS
         return read(path, print) if path.is_file() else None
 
     def restore_step(self, step: int) -> None:
-        """Restores the checkpoint of a step that another task has chosen, and changes nothing in the folder."""
+        """Restore the checkpoint of a step that another task has chosen, without changing the folder."""
         path = checkpoint_path(self.folder, step)
         if not path.is_dir():
             raise RunError(
-                f"the checkpoint of step {step}, from which the chief goes on, is not here in {self.folder}. --out "
-                f"must be a folder that all machines share."
+                f"the checkpoint of step {step}, from which the chief resumes, is missing in {self.folder}. --out must "
+                f"be a folder that all machines share."
             )
         _read(self._checkpoint, path)
 
@@ -215,12 +214,12 @@ def restore_weights(
     report: Callable[[str], object],
     identity: Mapping[str, Any] | None = None,
 ) -> int | None:
-    """Restores a model's weights alone from the newest intact checkpoint of a run. Returns its step, or None.
+    """Restore a model's weights from the newest intact checkpoint of a run. Returns its step, or None.
 
-    With `identity`, raises UsageError where the checkpoint is one of another run.
+    With `identity`, raises UsageError if the checkpoint belongs to another run.
     """
     step = newest_intact(
-        folder, _INDEX, lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the one before")
+        folder, _INDEX, lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the previous one")
     )
     if step is not None:
         check_identity(checkpoint_path(folder, step), identity)
@@ -229,7 +228,7 @@ def restore_weights(
 
 
 def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> None:
-    """Raise UsageError if an intact checkpoint is one of another run. The identity None accepts every checkpoint."""
+    """Raise UsageError if an intact checkpoint belongs to another run. The identity None accepts every checkpoint."""
     if identity is None or not (path / IDENTITY).is_file():
         return
     try:
@@ -239,15 +238,15 @@ def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> No
         saved = {IDENTITY: "unreadable"}
     error = other_run(path, saved, identity)
     if error is not None:
-        raise UsageError(f"{error} Move it back to the run that it was copied from, or remove it.")
+        raise UsageError(f"{error} Move it back to the run from which it was copied, or remove it.")
 
 
 def _read(checkpoint, path):
-    """Restores an intact checkpoint. Raises UsageError where it is one of something else."""
+    """Restore an intact checkpoint. Raises UsageError if it does not match the network and the optimizer."""
     try:
         return checkpoint.read(str(path / _PREFIX)).assert_existing_objects_matched()
     except (AssertionError, ValueError, tf.errors.OpError) as error:
         raise UsageError(
-            f"{path} is no checkpoint of this network and optimizer. If it was copied here from another run, remove "
-            f"it; else start again with another --out."
+            f"{path} is not a checkpoint of this network and optimizer. Remove it if it was copied from another run; "
+            f"otherwise start again with another --out."
         ) from error

@@ -1,4 +1,4 @@
-"""The Hessian of the training loss, measured while a program trains: `--curvature-every N`."""
+"""Measurements of the Hessian of the training loss during training: `--curvature-every N`."""
 
 import sys
 from typing import Any
@@ -12,25 +12,25 @@ from trainers.run.folder import Run
 from trainers.training.learner import Learner
 from trainers.training.session import Callback
 
-# About 100 Hessian-vector products a measurement, two probes of 20 steps among them.
+# About 100 Hessian-vector products per measurement, including two probes of 20 steps.
 EFFORT: dict[str, Any] = {"eigenvalues": 2, "probes": 2, "steps": 20, "products": 15, "tolerance": 1e-2}
 
 
 class _SpectrumMonitor(CurvatureMonitor):
-    # The name of these charts since version 0.1.
+    # Name of these charts since version 0.1.
     prefix = "spectrum"
 
 
 def curvature_callback(
     learner: Learner, copy: keras.Model | None, examples: EvaluationBatchSource, run: Run, every: int
 ) -> Callback:
-    """Return a callback that measures every so many steps and adds records of kind "curvature" to metrics.jsonl.
+    """Return a callback that measures every `every` steps and adds records of kind "curvature" to metrics.jsonl.
 
     Args:
-        learner: has the network and its optimizer.
-        copy: the network in float32 where it trains in bfloat16; None: it is measured itself.
-        examples: training images without augmentation, as the learner's evaluation takes them.
-        run: the run's folder.
+        learner: network and optimizer.
+        copy: float32 copy of a network that trains in bfloat16; None: measure the network itself.
+        examples: training images without augmentation, in the form of the learner's evaluation.
+        run: folder of the run.
         every: number of steps between measurements.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What is done with the checkpoints of a run without training: the test error, and the exports."""
+"""Evaluation and export of the checkpoints of a run without training."""
 
 import pathlib
 
@@ -12,7 +12,7 @@ from trainers.training.task import Task
 
 
 def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
-    """Prints the test error of the newest checkpoint, on this machine alone wherever it was trained."""
+    """Print the test error of the newest checkpoint, computed on this machine."""
     _require_checkpoint(task, run)
     data = task.data
     import_tensorflow()
@@ -33,20 +33,20 @@ def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     )
     if mirror:
         mirrored = trainer.evaluate(task.source.test_batches(), mirror=True)
-        print(f"with the mirror image of each image as well: test error {100 * mirrored['error']:.2f} %")
+        print(f"averaged over each image and its mirror image: test error {100 * mirrored['error']:.2f} %")
     return 0
 
 
 def export_again(task: Task, run: Run, out: str | None = None) -> int:
-    """Writes the exports of the newest checkpoint, and of the best one; the data are not needed.
+    """Write the exports of the newest checkpoint and of the best one, without the data.
 
     Args:
-        task: with the settings of the run.
-        run: with a checkpoint.
-        out: a folder; None: that of the run.
+        task: task with the settings of the run.
+        run: run with a checkpoint.
+        out: output folder; None: the folder of the run.
 
     Raises:
-        PathOccupied: something stands where the exports go; nothing is touched.
+        PathOccupied: the location of an export is occupied; nothing is changed.
         UsageError: another process uses the folder.
     """
     _require_checkpoint(task, run)

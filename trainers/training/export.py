@@ -1,4 +1,4 @@
-"""Finished networks in the forms that other programs load: `.keras` and SavedModel, both taking raw pixels."""
+"""Export of trained networks as `.keras` files and SavedModels that accept raw pixels."""
 
 import os
 import pathlib
@@ -25,7 +25,7 @@ from trainers.training.writing import why_not_written
 def with_preprocessing(
     network: keras.Model, preprocessing: keras.layers.Layer | None = None, class_names: Sequence[str] = ()
 ) -> keras.Model:
-    """The network behind its preprocessing: uint8 images in, logits out; the names are those of the layer "classes"."""
+    """Return a model from uint8 images to logits: preprocessing, network, and a layer "classes" with the names."""
     preprocessing = preprocessing or PerImageStandardization(name="standardization")
     images = keras.Input(network.input_shape[1:], dtype="uint8", name="images")
     logits = network(preprocessing(images))
@@ -40,21 +40,21 @@ def export(
     preprocessing: keras.layers.Layer | None = None,
     class_names: Sequence[str] = (),
 ) -> tuple[pathlib.Path, pathlib.Path]:
-    """Writes `model.keras` and `saved_model/` into a folder, each entirely or not at all.
+    """Write `model.keras` and `saved_model/` into a folder, each atomically.
 
-    `saved_model/` receives a `manifest.json`, by which a later export finds that it may be replaced.
+    `saved_model/` contains a `manifest.json` that allows a later export to replace it.
 
-    The SavedModel's signatures, for uint8 images of shape (batch, rows, cols, channels):
+    The signatures of the SavedModel take uint8 images of shape (batch, rows, cols, channels):
 
-    - `serving_default`: a dict with `logits`, `probabilities`, `label`, the most probable class, and where the classes
-      have names, its `name`.
-    - `logits`: the logits alone.
+    - `serving_default` returns a dict with `logits`, `probabilities`, the most probable class `label` and, with
+      `class_names`, its `name`.
+    - `logits` returns the logits.
 
     Args:
-        network: a float32 `keras.Model` from preprocessed images to logits.
-        folder: an existing folder.
-        preprocessing: a layer from raw pixels to the network's inputs; None: each image is standardised by itself.
-        class_names: one for each logit, or none.
+        network: float32 `keras.Model` from preprocessed images to logits.
+        folder: existing folder.
+        preprocessing: layer from raw pixels to the network's inputs; None: standardization of each image.
+        class_names: one name per logit, or none.
 
     Returns:
         The two paths.
@@ -85,22 +85,23 @@ def _answers(model, images, class_names):
 
 
 def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | os.PathLike | None = None) -> None:
-    """Exports the network of a run, and says how to load it; where its best weights are others, these as well.
+    """Export the network of a run, and its best weights if they differ, and print how to load them.
 
     Args:
-        task, run: the training.
-        model: the network as it was trained.
-        step: the number of updates made.
-        out: a folder; None: that of the run. The best weights are exported to its folder `best`.
+        task: task of the run.
+        run: run with a checkpoint.
+        model: trained network.
+        step: number of updates made.
+        out: output folder; None: the folder of the run. The best weights are exported to its subfolder `best`.
 
     Raises:
-        RunError: it could not be written.
-        PathOccupied: something stands where the exports go; nothing is touched.
-        UsageError: the best weights are those of another run.
+        RunError: the files could not be written.
+        PathOccupied: the location of an export is occupied; nothing is changed.
+        UsageError: the best weights belong to another run.
     """
     folder, names = pathlib.Path(out or run.path), run.data().output_names
     check_exports(folder)
-    # Rebuilt in float32 and for one device: what is served should not depend on how it was trained.
+    # Rebuilt in float32 for one device: the export should not depend on the precision and devices of the training.
     network = in_float32(task, model)
     preprocessing = fitted.load(run.path) if task.settings.data.has_preprocessing else None
     best = saved_steps(run.checkpoints_path / BEST)
@@ -110,7 +111,7 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
         if best and best != [step] and _restore_best(task, run, network):
             (folder / "best").mkdir(exist_ok=True)
             export(network, folder / "best", preprocessing, names)
-            tell(f"the same of step {best[-1]}, with the lowest test error: {folder / 'best'}")
+            tell(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
     except Exception as error:
         failure = why_not_written(error, folder)
         if failure is None:
@@ -125,7 +126,7 @@ def _restore_best(task, run, network):
 
 
 def how_to_load(keras_path: pathlib.Path, saved_model_path: pathlib.Path) -> str:
-    """Two lines of code for the end of a run."""
+    """Return two lines of code that load the exports."""
     return (
         f"load it in Keras:      import idmatters_tf.layers, keras; model = keras.saving.load_model("
         f"{str(keras_path)!r})\n"

@@ -1,7 +1,7 @@
-"""A network, its optimizer and its step counter, and what one replica computes with them.
+"""Network, optimizer and step counter, and the computations of one replica.
 
-Every number that an update uses is a function of the weights, the velocities and the step, all of which a checkpoint
-holds: a run that is killed and resumed goes through the same weights as one that is not.
+Every number used by an update is a function of the weights, the velocities and the step. A checkpoint contains all of
+them, so that a run that is killed and resumed has the same weights as an uninterrupted run.
 """
 
 import bisect
@@ -23,23 +23,23 @@ from trainers.training.schedule import LinearSchedule, Schedule
 from trainers.training.settings import Recipe
 from trainers.training.sizes import accept_any_size, resize
 
-# With fewer classes the right one is among the first five too easily.
+# With fewer classes the top-5 error is not informative.
 TOP5_CLASSES = 50
 
 
 class Learner:
-    """What `SynchronousTrainer` and `AsynchronousTrainer` train.
+    """Network and optimizer trained by `SynchronousTrainer` and `AsynchronousTrainer`.
 
     Args:
         strategy: a `tf.distribute.Strategy`.
-        build_model: returns the network, a `keras.Model` from standardised images to logits.
-        make_optimizer: returns a Keras optimizer of the SGD family, with `use_ema` where the recipe averages weights;
-            `averaged` then gives them to the network.
-        schedule: the learning rate.
-        recipe: the other settings of an update. The batch size is that of the global batch. Clipping bounds the
-            gradient of all replicas. With label smoothing, the reported cross-entropy is that of the labels as they
-            are; with mixup that of the mixed labels, and the error that of the label that counts more.
-        preprocess: maps what the batches hold to images for the network, on the devices; None: they hold these.
+        build_model: returns the network, a `keras.Model` from standardized images to logits.
+        make_optimizer: returns a Keras optimizer of the SGD family, with `use_ema` if the recipe averages weights.
+            `averaged` assigns the averages to the network.
+        schedule: learning rate.
+        recipe: other settings of an update. The batch size is that of the global batch. Clipping bounds the gradient of
+            all replicas. With label smoothing, the reported cross-entropy is that of the original labels. With mixup,
+            it is that of the mixed labels, and the error is that of the label with the larger weight.
+        preprocess: maps the elements of batches to images for the network, on the devices; None: no mapping.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Learner:
             self._averages = WeightAverages(recipe, self.optimizer, self.model.trainable_variables)
             self._clipped = precedes_last_layer(self.model)
             self._train_model = accept_any_size(self.model) if recipe.train_sizes else self.model
-            # Neither weights nor saved with them.
+            # Not weights, and not saved with them.
             self._random_states = [(int(state.numpy()[0]), state) for state in seed_states(self.model)]
             self.step = tf.Variable(
                 0,  # pyright: ignore[reportArgumentType]
@@ -74,11 +74,11 @@ class Learner:
 
     @property
     def parameters(self) -> int:
-        """The number of trainable parameters."""
+        """Number of trainable parameters."""
         return sum(int(np.prod(variable.shape)) for variable in self.model.trainable_variables)
 
     def reseed(self) -> None:
-        """Makes what dropout draws a function of its seed, the step and the replica, whatever was drawn before."""
+        """Set the random states of dropout to functions of seed, step and replica, independent of earlier draws."""
         replica = tf.distribute.get_replica_context()
         number = self.step * replica.num_replicas_in_sync + tf.cast(replica.replica_id_in_sync_group, tf.int64)
         for seed, state in self._random_states:
@@ -87,8 +87,8 @@ class Learner:
     def set_rate(self) -> tf.Tensor:
         """Assign the schedule's rate at the current step to the optimizer, and return it, a float32 scalar.
 
-        The returned tensor is computed, not read back: asynchronous workers share the optimizer's variable, so that it
-        may hold another worker's rate by then.
+        The returned tensor is computed, not read back: asynchronous workers share the optimizer's variable, which may
+        already contain another worker's rate.
         """
         rate = self.schedule.rate(self.step)
         self._rate.assign(rate)
@@ -96,10 +96,10 @@ class Learner:
 
     @contextlib.contextmanager
     def first_rate(self) -> Iterator[None]:
-        """Give the optimizer the rate that it was made with inside the block, for a checkpoint.
+        """Reset the optimizer's rate to its initial value inside the block, for a checkpoint.
 
-        The rate is a function of the step. The checksums of recorded runs include the optimizer's variable, which holds
-        its first value.
+        The rate is a function of the step. The checksums of recorded runs include the optimizer's variable with its
+        initial value.
         """
         current = np.array(self._rate)
         self._rate.assign(self._first_rate)
@@ -114,7 +114,7 @@ class Learner:
         return self.recipe.train_sizes[place] if place < len(self.recipe.train_sizes) else None
 
     def gradients(self, images: tf.Tensor, labels: tf.Tensor, size: int | None = None) -> tuple[list[Any], tf.Tensor]:
-        """This replica's part of the gradient, and of `[cross-entropy, weight penalty, error]`."""
+        """Return this replica's part of the gradient and of `[cross-entropy, weight penalty, error]`."""
         replica = tf.distribute.get_replica_context()
         recipe, batch_size = self.recipe, self.recipe.batch_size
         images, share = self._prepared(images), None
@@ -140,7 +140,7 @@ class Learner:
         return gradients, tf.stack([cross_entropy, penalty, error])
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor) -> tf.Tensor:
-        """Clips the gradient and updates the weights. Returns the gradient's norm before clipping."""
+        """Clip the gradient and update the weights. Returns the norm of the gradient before clipping."""
         norm = tf.linalg.global_norm(gradients)
         if self.recipe.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self.recipe.clip_norm, use_norm=norm)
@@ -148,7 +148,7 @@ class Learner:
         if self.recipe.adaptive_clipping is not None:
             gradients = clip_units(gradients, weights, self.recipe.adaptive_clipping, which=self._clipped)
         # The optimizer's updates are called directly: `optimizer.apply` would reduce the gradients a second time, and
-        # would count its own iterations, which can lose counts where replicas are not synchronous.
+        # its counter of iterations can lose counts if replicas are not synchronous.
         if self.optimizer.weight_decay:
             for weight in weights:
                 weight.assign(weight * (1 - rate * self.optimizer.weight_decay))
@@ -162,7 +162,7 @@ class Learner:
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Inside the block the network has the averaged weights, where there are any, and the averages the weights."""
+        """Exchange the weights and their averages, if there are any, inside the block."""
         self.exchange()
         try:
             yield
@@ -170,16 +170,16 @@ class Learner:
             self.exchange()
 
     def exchange(self) -> None:
-        """Exchanges the weights and their averages, bit for bit; before the first update there are no averages."""
+        """Exchange the weights and their averages, bitwise. Before the first update there are no averages."""
         if int(self.step.numpy()):
             self._averages.exchange()
 
     def evaluation_sums(
         self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, mirror: bool = False
     ) -> tf.Tensor:
-        """This replica's `[cross-entropy, errors, images, top-5 errors]`, sums over its images of weight 1.
+        """Return `[cross-entropy, errors, images, top-5 errors]`, summed over this replica's images of weight 1.
 
-        With `mirror`, of the mean of the logits of each image and its mirror image.
+        With `mirror`, the logits are averaged over each image and its mirror image.
         """
         images = self._prepared(images)
         logits = self.model(images, training=False)
@@ -195,11 +195,11 @@ class Learner:
         )
 
     def evaluation(self, sums: np.ndarray) -> dict[str, float]:
-        """The means of `evaluation_sums` over all images.
+        """Return the means of `evaluation_sums` over all images.
 
         Returns:
-            A dict with `loss` (mean cross-entropy), `error` (top-1, a fraction) and `count`, and from 50 classes on
-            with `top5_error`.
+            A dict with `loss` (mean cross-entropy), `error` (top-1, a fraction), `count` and, for at least 50 classes,
+            `top5_error`.
         """
         means = {"loss": float(sums[0] / sums[2]), "error": float(sums[1] / sums[2]), "count": int(sums[2])}
         if self.model.output_shape[-1] >= TOP5_CLASSES:
@@ -207,7 +207,7 @@ class Learner:
         return means
 
     def digest(self) -> str:
-        """A checksum of all weights and velocities (SHA-256, its first 16 hexadecimal digits)."""
+        """Return a checksum of all weights and velocities: the first 16 hexadecimal digits of SHA-256."""
         sha = hashlib.sha256()
         for variable in (*self.model.variables, *self.optimizer.variables):
             sha.update(np.ascontiguousarray(variable).data)
@@ -222,12 +222,12 @@ def _cross_entropy(labels, logits):
 
 
 def _uniform_cross_entropy(logits):
-    """Against a label that is spread evenly over all classes."""
+    """Return the cross-entropy with a uniform label."""
     return -tf.reduce_mean(tf.nn.log_softmax(tf.cast(logits, tf.float32)), axis=1)
 
 
 def _is_wrong(labels, logits, top=1):
-    """1 where the label is not among the `top` largest logits, else 0."""
+    """Return 1 where the label is not among the `top` largest logits, and 0 elsewhere."""
     if top == 1:
         return tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) != labels, tf.float32)
     return 1.0 - tf.cast(tf.math.in_top_k(labels, tf.cast(logits, tf.float32), top), tf.float32)

@@ -1,4 +1,4 @@
-"""The command line of a training program: whether to train, to evaluate or to export, and with which settings."""
+"""Command line of the training programs: training, evaluation and export, with their settings."""
 
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ from trainers.training.task import Task
 
 
 def make_parser(task: type[Task], description: str | None, epilog: str) -> Parser:
-    """The command line of a task's settings and of what to do with them."""
+    """Return the parser of a task's settings and commands."""
     program = f"python -m {task.program}"
     parser = Parser(help_all=True, prog=program, usage=f"{program} [OPTIONS]", description=description, epilog=epilog)
     add_options(parser, Settings, lambda chosen: as_dict(task.resolve({}, chosen)))
@@ -23,7 +23,7 @@ def make_parser(task: type[Task], description: str | None, epilog: str) -> Parse
 
 
 def run_task(task: type[Task], parser: Parser, argv: Sequence[str] | None = None) -> int:
-    """Trains, evaluates or exports as the command line says. Returns the exit code."""
+    """Train, evaluate or export according to the command line. Returns the exit code."""
     command, typed = split(task, parse(parser, argv))
     if command.evaluate is not None:
         from trainers.training.evaluate import evaluate
@@ -42,17 +42,17 @@ def run_task(task: type[Task], parser: Parser, argv: Sequence[str] | None = None
 
 
 def split(task: type[Task], typed: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """(what to do, the typed settings) of what was typed."""
+    """Split typed options into (command, settings)."""
     of_command = options(task.command_type)
     command = with_defaults(task.command_type, {name: typed[name] for name in typed if name in of_command})
     return command, {name: value for name, value in typed.items() if name not in of_command}
 
 
 def settings_to_train(task: type[Task], command: Command, typed: Mapping[str, Any]) -> tuple[pathlib.Path, Any]:
-    """(the run's folder, the settings): those of a new run, or of one that is to be resumed.
+    """Return (folder, settings) of a new run, or of a run to be resumed.
 
-    The same command resumes a run as `--resume` does: both refuse settings that differ from the saved ones, but
-    `--resume` takes more steps.
+    Repeating a command resumes its run, as `--resume` does. Both reject settings that differ from the saved ones,
+    except that `--resume` accepts a larger number of steps.
     """
     preset = getattr(command, "preset", "")
     if command.resume and command.out is not None:
@@ -71,13 +71,16 @@ def settings_to_train(task: type[Task], command: Command, typed: Mapping[str, An
 
 
 def saved_settings(task: type[Task], run: Run, typed: Mapping[str, Any], may_extend: bool = False) -> Any:
-    """The settings of a run, with those typed that may differ; refuses others that do.
+    """Return the settings of a run, updated with typed settings that may differ.
 
     Args:
-        task: the program's.
-        run: an existing one.
-        typed: by the settings' names.
-        may_extend: whether there may be more steps than the run was to have.
+        task: task of the program.
+        run: existing run.
+        typed: typed settings by name.
+        may_extend: True if the number of steps may be larger than that of the run.
+
+    Raises:
+        UsageError: a typed setting differs that may not.
     """
     saved = recorded_settings(task, run)
     settings = with_defaults(Settings, as_dict(saved), typed)
@@ -95,5 +98,5 @@ def saved_settings(task: type[Task], run: Run, typed: Mapping[str, Any], may_ext
 
 
 def check_same(task: type[Task], run: Run, settings: Any, free: Collection[str] = ()) -> None:
-    """Raises UsageError, naming them, where settings differ from those of a run that may not."""
+    """Raise a UsageError that names the settings that differ from those of a run and may not."""
     run.check_same(as_dict(settings), as_dict(recorded_settings(task, run)), free_on_resume().union(free))

@@ -1,4 +1,4 @@
-"""The settings recorded in a run's folder, and the identity of the run that follows from them."""
+"""Settings recorded in a run's folder, and the identity of the run that follows from them."""
 
 import json
 from typing import Any
@@ -17,18 +17,18 @@ def recorded_settings(task: type[Task], run: Run, **changes: Any) -> Settings:
 
 
 def free_on_resume() -> set[str]:
-    """The settings that may differ when a run is resumed: they change nothing that it computes, beyond rounding."""
+    """Return the settings that may differ when a run is resumed: they affect results only by rounding."""
     return {option.name for option in options(Settings).values() if option.free_on_resume}
 
 
 def identity(task: type[Task], run: Run) -> dict[str, Any]:
-    """Return what identifies a run: its program, its data and all settings that change what it computes.
+    """Return the identity of a run: its program, its data and all settings that affect its results.
 
-    The number of steps is no part of it unless the learning rate of each step depends on it: a run may be extended.
+    The number of steps is included only if each update depends on it, because runs may be extended.
 
     Args:
-        task: the program's.
-        run: an existing one.
+        task: task of the program.
+        run: existing run.
 
     Returns:
         JSON values by name.

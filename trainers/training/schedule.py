@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step."""
+"""Learning rate schedules as functions of the step."""
 
 import dataclasses
 import math
@@ -8,20 +8,19 @@ import tensorflow as tf
 from trainers.cli.arguments import UsageError
 from trainers.training.settings import Recipe
 
-# Each one is a number in the graph of the training step.
+# Each decay is a constant in the graph of the training step.
 MOST_DECAYS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A rate that drops by a factor at given steps, after an optional warm-up at a constant rate.
+    """Schedule with drops by a factor at given steps, after an optional warm-up at a constant rate.
 
     Attributes:
-        learning_rate: the rate before the first drop.
-        drop_steps: the first updates with a lower rate, ascending.
-        drop_factor: by which the rate is divided at each of them.
-        warm_up_steps, warm_up_rate: the number of updates at the beginning that have a rate of their own, and that
-            rate.
+        learning_rate: rate before the first drop.
+        drop_steps: first updates with a lower rate, in ascending order.
+        drop_factor: divisor of the rate at each drop.
+        warm_up_steps, warm_up_rate: number and learning rate of the warm-up updates.
     """
 
     learning_rate: float
@@ -31,7 +30,7 @@ class Schedule:
     warm_up_rate: float = 0.0
 
     def rate(self, step: int | tf.Tensor | tf.Variable) -> tf.Tensor:
-        """The learning rate of the update that follows `step` updates, a float32 tensor."""
+        """Return the learning rate of the update that follows `step` updates, a float32 tensor."""
         step = tf.cast(step, tf.int64)
         drops = tf.reduce_sum(tf.cast(step >= tf.constant(self.drop_steps, tf.int64), tf.float32))
         rate = self.learning_rate * tf.pow(1.0 / self.drop_factor, drops)
@@ -40,15 +39,15 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class LinearSchedule:
-    """A rate that rises in equal steps to its peak and falls in equal steps to its end, one cycle of a training.
+    """Schedule that increases linearly to its peak and then decreases linearly to its final rate.
 
-    Source: Smith & Topin, *Super-convergence* (arXiv 1708.07120), with straight lines and without the last phase.
+    Source: Smith & Topin, *Super-convergence* (arXiv 1708.07120), with linear segments and without the last phase.
 
     Attributes:
-        learning_rate: the peak.
-        steps: number of updates of the training; the one that would follow them has the final rate.
-        warm_up_steps: number of updates up to the first one at the peak.
-        final_rate: the final rate as a fraction of the peak.
+        learning_rate: peak rate.
+        steps: number of training updates. The update after the last one would have the final rate.
+        warm_up_steps: number of updates before the first one at the peak.
+        final_rate: final rate as a fraction of the peak.
     """
 
     learning_rate: float
@@ -58,11 +57,11 @@ class LinearSchedule:
 
     @property
     def drop_steps(self) -> tuple[int, ...]:
-        """None: nothing drops."""
+        """Empty: this schedule has no drops."""
         return ()
 
     def rate(self, step: int | tf.Tensor | tf.Variable) -> tf.Tensor:
-        """The learning rate of the update that follows `step` updates, a float32 tensor."""
+        """Return the learning rate of the update that follows `step` updates, a float32 tensor."""
         step = tf.cast(tf.cast(step, tf.int64), tf.float32)
         rising = (step + 1) / (self.warm_up_steps + 1)
         falling = (self.steps - step) / (self.steps - self.warm_up_steps)
@@ -72,11 +71,11 @@ class LinearSchedule:
 
 
 def schedule_of(recipe: Recipe, images: int) -> Schedule | LinearSchedule:
-    """The learning rate that a recipe's settings name.
+    """Return the learning rate schedule of a recipe.
 
     Args:
-        recipe: the settings.
-        images: how many there are to train on.
+        recipe: settings.
+        images: number of training images.
 
     Raises:
         UsageError: the rate decays too often.
@@ -96,6 +95,6 @@ def schedule_of(recipe: Recipe, images: int) -> Schedule | LinearSchedule:
 
 
 def decay_steps(steps: int, images: int, batch_size: int, epochs: float) -> tuple[int, ...]:
-    """The steps at which the rate decays: the first ones that have seen each multiple of `epochs` epochs."""
+    """Return the steps at which the rate decays: the first step after each multiple of `epochs` epochs."""
     every = epochs * images / batch_size
     return tuple(math.ceil(number * every - 1e-9) for number in range(1, math.ceil(steps / every)))

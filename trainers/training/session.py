@@ -1,4 +1,4 @@
-"""What happens around the updates of a run, however they are made: records, evaluations, checkpoints, resuming."""
+"""Records, evaluations, checkpoints and resumption of a run, for all kinds of updates."""
 
 import math
 import time
@@ -20,7 +20,7 @@ from trainers.training.checkpoints import Checkpoints
 from trainers.training.learner import Learner
 from trainers.training.settings import Intervals
 
-# Called after a step with its number and the seconds since the run began.
+# Called after each step with the number of the step and the seconds since the run began.
 Callback = Callable[[int, float], object]
 
 
@@ -35,22 +35,22 @@ class Trainer(Protocol):
 
 
 class _Interrupted(Exception):
-    """A signal came during an evaluation."""
+    """Signal received during an evaluation."""
 
 
 class Session:
-    """One sitting at a run: from the newest checkpoint to the end, or to a signal.
+    """Part of a run from the newest checkpoint to the end or to a signal.
 
     Args:
         run: a `trainers.run.folder.Run` that has been started.
         trainer: makes the updates, and calls the methods of the session between them.
-        test: the test images.
+        test: test images.
         events: a `trainers.run.events.Events`.
         steps: number of updates of the whole run.
-        intervals: how often there are records, evaluations and checkpoints.
-        cluster: the tasks that train together, see `trainers.cluster.join`.
-        identity: of the run, see `trainers.training.recorded.identity`; its checkpoints record it, and others are
-            refused.
+        intervals: intervals of records, evaluations and checkpoints.
+        cluster: tasks that train together, see `trainers.cluster.join`.
+        identity: identity of the run, see `trainers.training.recorded.identity`. It is recorded in checkpoints, and
+            checkpoints of other runs are rejected.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class Session:
         self._began = time.monotonic()
 
     def resume(self, say: Callable[[str], object]) -> int:
-        """Restores the newest intact checkpoint, and goes back to its metrics. Returns its step, 0 for a new run."""
+        """Restore the newest intact checkpoint and its metrics. Returns its step, 0 for a new run."""
         step = (self.checkpoints.restore(say) or 0) if self.run.writes else None
-        step = self.cluster.gather("the step to go on from", step)[self.cluster.chief]
+        step = self.cluster.gather("the step to resume from", step)[self.cluster.chief]
         if step and not self.run.writes:
             self.checkpoints.restore_step(step)
         self.trainer.learner.exchange()
@@ -92,27 +92,27 @@ class Session:
         return step
 
     def begin(self) -> int:
-        """Starts the clock and the progress bar. Returns the number of updates made so far."""
+        """Start the clock and the progress bar. Returns the number of updates made so far."""
         done = int(self.trainer.learner.step.numpy())
         self._began = time.monotonic()
         self.progress = Progress(self.steps, "training", self.run.writes, done=done, delay=0, leave=True)
         return done
 
     def seconds(self) -> float:
-        """How long the run has trained, earlier sessions included."""
+        """Return the training time of the run in seconds, including earlier sessions."""
         return round(self._seconds_before + time.monotonic() - self._began, 3)
 
     def add(self, result: tf.Tensor) -> None:
-        """Takes what an update returned; read only when it is logged, so that the devices need not wait."""
+        """Add the result of an update. It is read only when it is logged, so that the devices need not wait."""
         self._pending.append(result)
         self.progress.advance(text=None)
 
     def spent(self, seconds: float) -> None:
-        """Counts the time that updates took, for the images per second."""
+        """Add the time of updates to the current window, for the images per second."""
         self._window_seconds += seconds
 
     def log(self, step: int) -> None:
-        """Records the mean of the updates since the last record.
+        """Record the mean of the updates since the last record.
 
         Raises:
             RunError: a loss or gradient was not finite.
@@ -141,21 +141,22 @@ class Session:
         self._pending, self._window_seconds = [], 0.0
 
     def evaluation_is_due(self, step: int) -> bool:
-        """Whether a run that goes on from a step has to be evaluated first: at the start, or after an interruption."""
+        """Return True if an evaluation at `step` is missing: at the start, or after an interruption."""
         due = step in (0, self.steps) or step % self.intervals.evaluate_every == 0
         return due and all((record["kind"], record["step"]) != ("test", step) for record in self.run.records)
 
     def evaluate(self, step: int, handler: SignalHandler | None = None) -> bool:
-        """Evaluates the network on the test images, and records the result and the norms of the blocks.
+        """Evaluate the network on the test images, and record the result and the norms of the blocks.
 
-        The weights with the lowest error so far are kept. Where weights are averaged, the averages are what is meant.
+        The weights with the lowest error so far are kept. If weights are averaged, the averages are evaluated.
 
         Args:
-            step: the number of updates made.
-            handler: a signal that it receives ends the evaluation; not in a cluster, where tasks wait for one another.
+            step: number of updates made.
+            handler: a signal that it receives ends the evaluation, except in a cluster, where tasks wait for one
+                another.
 
         Returns:
-            Whether the evaluation was completed.
+            True if the evaluation was completed.
         """
 
         def between():
@@ -185,11 +186,11 @@ class Session:
         return True
 
     def save(self, step: int) -> None:
-        """Saves a checkpoint, once all tasks of a synchronous cluster have found that their weights are the same.
+        """Save a checkpoint. In a synchronous cluster, all tasks first compare their weights.
 
-        Its values are copied here. The copy is written in the background, see `trainers.training.checkpoints`.
+        The values are copied here, and the copy is written in the background, see `trainers.training.checkpoints`.
 
-        Where weights are averaged, its network has the averages: they are what others than this run read of it.
+        If weights are averaged, the network of the checkpoint has the averages, because other programs read only these.
         """
         if not self.cluster.alone and not self.cluster.asynchronous:
             self.cluster.agree(f"the weights at step {step}", self.trainer.learner.digest())
@@ -200,7 +201,7 @@ class Session:
 
     def _diverged(self, step):
         self.run.record(kind="diverged", step=step, seconds=self.seconds())
-        # The last good checkpoint may still be in flight.
+        # The last good checkpoint may still be being written.
         self.checkpoints.wait()
         clip = self.trainer.learner.recipe.clip_norm
         advice = (
@@ -209,6 +210,6 @@ class Session:
             else "Start again with a lower --learning-rate, and another --out."
         )
         raise RunError(
-            f"the loss or its gradient is no longer finite at step {step}: training has diverged.",
+            f"training has diverged: the loss or its gradient is no longer finite at step {step}.",
             f"{describe_newest(self.checkpoints.folder)} {advice}",
         )

@@ -1,7 +1,7 @@
-"""The settings that all training programs share: the recipe, the devices, the run, and what to do with it.
+"""Settings shared by all training programs: recipe, devices, intervals and commands.
 
-Whichever way they come in, through the command line, `--resume`, `--evaluate` or a config.json edited by hand,
-`trainers.cli.settings.make` checks them.
+`trainers.cli.settings.make` checks the settings of all sources: the command line, `--resume`, `--evaluate`, and a
+config.json edited by hand.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ Strategy = Literal["auto", "one", "mirrored", "multi-worker", "parameter-server"
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a network is trained."""
+    """Training recipe of a network."""
 
     steps: int = setting(60_000, help="number of updates", metavar="N", at_least=1, common=True)
     batch_size: int = setting(
@@ -33,19 +33,19 @@ class Recipe:
     momentum: float = setting(0.9, help="coefficient of momentum", metavar="X", at_least=0, below=1)
     momentum_convention: Literal["tensorflow1", "keras"] = setting(
         "tensorflow1",
-        help="where the learning rate enters: after the velocity (w -= lr v, the paper's optimizer) or inside it "
-        "(Keras' SGD); the two differ only after the rate has changed",
+        help="apply the learning rate after the velocity (w -= lr v, the paper's optimizer) or inside it (Keras' SGD); "
+        "the two differ only after the rate has changed",
     )
     nesterov: bool = setting(False, help="use Nesterov momentum")
     optimizer: Literal["momentum", "muon"] = setting(
         "momentum",
-        help="gradient descent with momentum, or orthogonalised momentum on kernels of constant norm (Jordan et al., "
-        "2024), where the learning rate is the angle by which a kernel turns in a step",
+        help="gradient descent with momentum, or orthogonalized momentum on kernels of constant norm (Jordan et al., "
+        "2024), for which the learning rate is the rotation angle of a kernel per step",
     )
     muon_norm: Literal["keep", "free"] = setting(
         "keep",
-        help="with --optimizer muon: kernels keep their norms, or change them freely, which networks that start near "
-        "the identity need; --weight-decay is then decoupled from the loss",
+        help="with --optimizer muon: keep the norms of kernels, or let them change, as networks near the identity "
+        "require; with free norms, --weight-decay is decoupled from the loss",
     )
     other_rate: float = setting(
         0.5,
@@ -55,22 +55,22 @@ class Recipe:
     )
     label_smoothing: float = setting(
         0.0,
-        help="share of each label that is spread over all classes (Szegedy et al., 2016)",
+        help="share of each label to distribute over all classes (Szegedy et al., 2016)",
         metavar="X",
         at_least=0,
         below=1,
     )
     mixup: float = setting(
         0.0,
-        help="train on convex combinations of two images and of their labels, in one proportion a batch, from "
-        "Beta(X, X) (Zhang et al., 2018; 0: none)",
+        help="train on convex combinations of two images and of their labels, with one proportion per batch from "
+        "Beta(X, X) (Zhang et al., 2018; 0: no mixup)",
         metavar="X",
         at_least=0,
     )
     weight_decay: float = setting(
         1e-4,
-        help="adds X * sum(w^2) / 2 over the kernels to the loss, as the paper's code does; with --muon-norm free, "
-        "multiplies all weights by 1 - rate * X in each step instead",
+        help="add X * sum(w^2) / 2 over the kernels to the loss, as the paper's code does; with --muon-norm free, "
+        "multiply all weights by 1 - rate * X in each step instead",
         metavar="X",
         at_least=0,
     )
@@ -84,7 +84,7 @@ class Recipe:
     )
     adaptive_clipping: float | None = setting(
         None,
-        help="clip the gradient of each unit to X times the norm of its weights, except in the last layer, behind "
+        help="clip the gradient of each unit, except in the last layer, to X times the norm of its weights, after "
         "--clip-norm (Brock et al., 2021)",
         metavar="X",
         above=0,
@@ -97,7 +97,7 @@ class Recipe:
     )
     seed: int = setting(
         0,
-        help="seed of the weights, the order of the images and their augmentation",
+        help="random seed of the weights, the order of the images and their augmentation",
         metavar="N",
         at_least=0,
         at_most=2**31 - 1,
@@ -106,23 +106,23 @@ class Recipe:
     average_weights: float = setting(
         0.0,
         help="evaluate, keep and export the exponential moving average of the weights with this decay (Polyak & "
-        "Juditsky, 1992; 0: the weights themselves); moving statistics of batch normalisation stay as they are",
+        "Juditsky, 1992; 0: the weights themselves); moving statistics of batch normalization are not averaged",
         metavar="X",
         at_least=0,
         below=1,
     )
     lookahead: float = setting(
         0.0,
-        help="every 5 steps, move the weights to a running average of themselves whose decay rises with the cube of "
-        "the step to X^5 (Zhang et al., 2019; Jordan, 2024; 0: none)",
+        help="every 5 steps, move the weights to their running average, whose decay increases with the cube of the "
+        "step to X^5 (Zhang et al., 2019; Jordan, 2024; 0: no lookahead)",
         metavar="X",
         at_least=0,
         below=1,
     )
     train_sizes: tuple[int, ...] = setting(
         (),
-        help="train on images scaled to N x N pixels, for each N up to the step of --size-steps; evaluation uses the "
-        "full size",
+        help="train on images scaled to N x N pixels, each N up to the corresponding step of --size-steps; evaluate at "
+        "the full size",
         metavar="N",
         at_least=4,
         at_most=4096,
@@ -130,7 +130,7 @@ class Recipe:
     )
     size_steps: tuple[int, ...] = setting(
         (),
-        help="steps at which the sizes of --train-sizes end; behind the last one images have their full size",
+        help="steps at which the sizes of --train-sizes end; after the last one, images have their full size",
         metavar="N",
         at_least=1,
         may_be_empty=True,
@@ -140,8 +140,7 @@ class Recipe:
     )
     schedule: Literal["drops", "linear", "decay"] = setting(
         "drops",
-        help="how the learning rate changes: it drops at --drop-steps, falls linearly to 0, or decays every "
-        "--decay-epochs",
+        help="learning rate schedule: drops at --drop-steps, linear decrease to 0, or decay every --decay-epochs",
     )
     drop_steps: tuple[int, ...] = setting(
         (30_000, 50_000),
@@ -150,19 +149,16 @@ class Recipe:
         at_least=0,
         may_be_empty=True,
     )
-    drop_factor: float = setting(
-        10.0, help="what the learning rate is divided by at each drop", metavar="X", at_least=1
-    )
+    drop_factor: float = setting(10.0, help="divisor of the learning rate at each drop", metavar="X", at_least=1)
     warm_up_steps: int = setting(
         0,
-        help="number of steps at the beginning with --warm-up-rate, or on the way up to the learning rate with "
-        "--schedule linear",
+        help="number of steps at the beginning with --warm-up-rate, or of the linear increase with --schedule linear",
         metavar="N",
         at_least=0,
     )
     final_rate: float = setting(
         0.0,
-        help="with --schedule linear: factor on the learning rate at the end",
+        help="with --schedule linear: final learning rate as a fraction of the peak",
         metavar="X",
         at_least=0,
         at_most=1,
@@ -173,7 +169,7 @@ class Recipe:
     )
     decay_factor: float = setting(
         0.94,
-        help="what the learning rate is multiplied by at each decay",
+        help="factor on the learning rate at each decay",
         metavar="X",
         above=0,
         at_most=1,
@@ -190,7 +186,7 @@ class Recipe:
                 f"{list(self.train_sizes)}"
             )
         if self.lookahead and self.average_weights:
-            raise UsageError("--lookahead and --average-weights exclude each other. Give one of them.")
+            raise UsageError("--lookahead and --average-weights are mutually exclusive. Use one of them.")
         if self.mixup and self.batch_size % 2:
             raise UsageError(f"--batch-size must be even with --mixup. Received: {self.batch_size}")
         if self.schedule == "linear" and self.warm_up_steps >= self.steps:
@@ -201,7 +197,7 @@ class Recipe:
 
     @property
     def depends_on_steps(self) -> bool:
-        """True where each update depends on the number of steps of the whole run."""
+        """True if each update depends on the number of steps of the whole run."""
         return self.schedule == "linear" or bool(self.lookahead)
 
     @property
@@ -217,13 +213,13 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Curvature:
-    """Measurements of the Hessian while training."""
+    """Measurements of the Hessian during training."""
 
     curvature_every: int | None = setting(
         None,
         help="measure the Hessian of the training loss every N steps: extreme eigenvalues, stability threshold, "
-        "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl; about "
-        "100 Hessian-vector products each, in float32 also where --precision is not",
+        "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl; "
+        "about 100 Hessian-vector products per measurement, always in float32",
         metavar="N",
         at_least=1,
         unset="never",
@@ -231,7 +227,7 @@ class Curvature:
     )
     curvature_examples: int = setting(
         256,
-        help="number of training images that it is measured on",
+        help="number of training images for the Hessian",
         metavar="N",
         at_least=2,
         free_on_resume=True,
@@ -240,7 +236,7 @@ class Curvature:
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """Which devices and machines train. None of it changes what is computed, beyond rounding."""
+    """Devices and machines. These settings affect results only by rounding."""
 
     strategy: Strategy = setting(
         "auto",
@@ -250,7 +246,7 @@ class Devices:
     )
     logical_cpus: int = setting(
         1,
-        help="split the CPU into N logical devices, to try several replicas",
+        help="split the CPU into N logical devices, to test several replicas",
         metavar="N",
         at_least=1,
         at_most=64,
@@ -258,12 +254,12 @@ class Devices:
     )
     deterministic: bool = setting(
         True,
-        help="use only operations whose results do not vary from run to run, where GPUs have faster ones",
+        help="use deterministic operations only, although GPUs have faster ones",
         free_on_resume=True,
     )
     cluster_timeout: float = setting(
         600.0,
-        help="how many seconds to wait for absent tasks of the cluster",
+        help="number of seconds to wait for absent tasks of the cluster",
         metavar="S",
         above=0,
         at_most=10_000_000,
@@ -272,16 +268,16 @@ class Devices:
     )
     control_port: int | None = setting(
         None,
-        help="port of the chief's machine on which the tasks coordinate",
+        help="port on the chief's machine for the coordination of tasks",
         metavar="N",
-        unset="the chief's own port + 1000",
+        unset="the chief's port + 1000",
         at_least=1,
         at_most=65535,
         free_on_resume=True,
     )
     parameter_servers: int = setting(
         0,
-        help="how many tasks of a Slurm step are parameter servers",
+        help="number of tasks of a Slurm step that are parameter servers",
         metavar="N",
         at_least=0,
         at_most=10_000,
@@ -291,7 +287,7 @@ class Devices:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """How often something is written, and how."""
+    """Intervals and formats of the output."""
 
     log_every: int = setting(
         20, help="number of steps between training records", metavar="N", at_least=1, free_on_resume=True
@@ -309,7 +305,7 @@ class Intervals:
     )
     keep_checkpoints: int = setting(
         3,
-        help="how many of the last checkpoints to keep; the one with the lowest test error is kept as well",
+        help="number of recent checkpoints to keep; the weights with the lowest test error are also kept",
         metavar="N",
         at_least=1,
         free_on_resume=True,
@@ -317,57 +313,55 @@ class Intervals:
     )
     format: Literal["png", "svg", "pdf"] = setting(
         "png",
-        help="format of the convergence plot; svg and pdf are written beside the png",
+        help="format of the convergence plot; svg and pdf are written in addition to png",
         free_on_resume=True,
     )
     histograms: bool = setting(
         False,
-        help="write histograms of all weights for TensorBoard at each evaluation",
+        help="write histograms of all weights to TensorBoard at each evaluation",
         free_on_resume=True,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """What to do: options that are no settings of a run. Programs add their `--preset`."""
+    """Options that are not settings of a run. Programs add `--preset`."""
 
     out: str | None = setting(None, help="folder of the run", metavar="DIR", common=True, unset="in runs/")
     resume: bool = setting(
         False,
-        help="resume the run in --out with the settings saved there; with more --steps, extend it",
+        help="resume the run in --out with its saved settings; with more --steps, extend it",
         common=True,
     )
-    overwrite: bool = setting(False, help="discard the run in --out, if there is one, and begin anew", common=True)
+    overwrite: bool = setting(False, help="discard the run in --out, if there is one, and start a new one", common=True)
     evaluate: str | None = setting(
         None,
         help="evaluate the newest checkpoint of this run instead of training",
         metavar="RUN",
         common=True,
     )
-    mirror: bool = setting(
-        False, help="with --evaluate: also the error of the mean over each image and its mirror image"
-    )
+    mirror: bool = setting(False, help="with --evaluate: also average the logits of each image and its mirror image")
     export_only: str | None = setting(
         None,
-        help="export the newest checkpoint of this run, and the best one, instead of training (to --out, by default to "
-        "the run's folder)",
+        help="export the newest and the best checkpoint of this run instead of training (to --out; default: the run's "
+        "folder)",
         metavar="RUN",
         common=True,
     )
-    debug: bool = setting(False, help="show tracebacks and TensorFlow's own messages")
+    debug: bool = setting(False, help="show tracebacks and the messages of TensorFlow")
 
     def __post_init__(self) -> None:
         if sum((self.resume, self.evaluate is not None, self.export_only is not None)) > 1:
-            raise UsageError("--evaluate, --export-only and --resume exclude one another: give one of them.")
+            raise UsageError("--evaluate, --export-only and --resume are mutually exclusive. Use one of them.")
         if self.overwrite and (self.resume or self.evaluate is not None or self.export_only is not None):
-            raise UsageError("--overwrite is for a new run: leave out --evaluate, --export-only and --resume.")
+            raise UsageError("--overwrite starts a new run. Remove --evaluate, --export-only and --resume.")
         if self.mirror and self.evaluate is None:
-            raise UsageError("--mirror needs --evaluate RUN: what a run trains on and is tested on stays plain.")
+            raise UsageError("--mirror requires --evaluate RUN: it does not affect training or its evaluations.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """All settings of a run: a data set, a network, a recipe, and how the run is made."""
+    """All settings of a run: data set, network, recipe, measurements, devices and intervals."""
 
     data: DataOptions = one_of(DATA_SETS, by="dataset", title="data")
     network: Network = one_of(NETWORKS, by="model", title="network")
@@ -379,30 +373,30 @@ class Settings:
     def __post_init__(self) -> None:
         if self.recipe.optimizer == "muon" and not self.recipe.has_free_muon and self.network.has_zero_kernels:
             raise UsageError(
-                "--optimizer muon keeps the norm of every kernel, and --initializer fixup starts some at zero: they "
-                "would never learn. Use --muon-norm free, or --initializer standard with --branch-scale 0."
+                "--optimizer muon keeps the norm of every kernel, so the zero kernels of --initializer fixup would "
+                "never learn. Use --muon-norm free, or --initializer standard with --branch-scale 0."
             )
 
 
 def resolve_strategy(name: str, cluster: ClusterDescription | None) -> str:
-    """The value of `--strategy`, `auto` resolved where there is a cluster.
+    """Return the value of `--strategy`, with `auto` resolved for a cluster.
 
     Raises:
-        UsageError: the strategy and the cluster do not fit each other.
+        UsageError: the strategy does not fit the cluster.
     """
-    of_cluster = None if cluster is None else "parameter-server" if cluster.asynchronous else "multi-worker"
+    required = None if cluster is None else "parameter-server" if cluster.asynchronous else "multi-worker"
     if name == "auto":
-        return of_cluster or "auto"
-    if cluster is None or of_cluster is None:
+        return required or "auto"
+    if cluster is None or required is None:
         if name in ("multi-worker", "parameter-server"):
             raise UsageError(
-                f"--strategy {name} needs a cluster, but neither TF_CONFIG nor Slurm describes one of several tasks. "
-                f"To try it on this machine: {program_command('trainers.launch', '--workers', 2)} "
+                f"--strategy {name} needs a cluster, but neither TF_CONFIG nor Slurm describes one with several tasks. "
+                f"To test it on this machine: {program_command('trainers.launch', '--workers', 2)} "
                 f"{'--ps 1 ' * (name != 'multi-worker')}-- ..."
             )
-    elif of_cluster != name:
+    elif required != name:
         raise UsageError(
-            f"--strategy {name} does not fit the cluster of {len(cluster.tasks)} tasks in {cluster.source}, which is "
-            f"one for --strategy {of_cluster}. Leave --strategy out, or unset {cluster.source}."
+            f"--strategy {name} does not fit the cluster of {len(cluster.tasks)} tasks in {cluster.source}, which "
+            f"requires --strategy {required}. Remove --strategy, or unset {cluster.source}."
         )
     return name

@@ -8,13 +8,13 @@ from trainers.cli.arguments import UsageError
 
 
 def accept_any_size(model: keras.Model) -> keras.Model:
-    """Return a model of the same layers, and so of the same weights, for images of any size.
+    """Return a model with the same layers and weights for images of any size.
 
     Args:
         model: A functional model of one input, `(rows, cols, channels)`.
 
     Raises:
-        UsageError: The layers need images of one size.
+        UsageError: The layers require a fixed image size.
     """
     channels = model.input_shape[-1]
     try:

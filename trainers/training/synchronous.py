@@ -1,13 +1,14 @@
-"""Synchronous training on tf.distribute's public API: all replicas make each update together.
+"""Synchronous training on tf.distribute's public API, in which all replicas make each update together.
 
-`keras.Model.fit` does not take the place of this loop on one machine: several workers would still need the loop, since
-`fit` fails under `MultiWorkerMirroredStrategy` (keras issue 20585, seen with Keras 3.15.1), and its bits are others.
+`keras.Model.fit` does not replace this loop on one machine: several workers would still need the loop, because `fit`
+fails under `MultiWorkerMirroredStrategy` (keras issue 20585, observed with Keras 3.15.1), and its results differ by
+rounding.
 
-- Gradients, float32 sums of the loss and a request to stop take one all-reduce here. `fit` reduces the gradients in the
-  optimizer, and has no means by which all workers stop after the same step.
-- The rate, weight averages, mixup and the numbers of dropout are functions of the step here. In `fit` layers draw
-  from states of their own, and the optimizer counts iterations.
-- Each size of training images has a trace here. Evaluation counts each image once on any number of replicas.
+- Here, one all-reduce combines gradients, float32 sums of the loss and a request to stop. `fit` reduces the gradients
+  in the optimizer and cannot stop all workers after the same step.
+- Here, the rate, weight averages, mixup and the random numbers of dropout are functions of the step. In `fit`, layers
+  have random states and the optimizer counts iterations.
+- Here, each size of training images has a trace, and evaluation counts each image once on any number of replicas.
 - `fit` is not faster: for a small network on two CPU cores both make the same number of steps per second.
 """
 
@@ -28,10 +29,10 @@ from trainers.training.session import Callback, Session
 
 
 class SynchronousTrainer:
-    """The compiled update and evaluation, and the loop that calls them.
+    """Compiled update and evaluation, and the training loop.
 
     Args:
-        learner: the network and its optimizer.
+        learner: network and optimizer.
     """
 
     def __init__(self, learner: Learner):
@@ -39,22 +40,22 @@ class SynchronousTrainer:
 
     @tf.function(autograph=False)
     def update(self, batches: Any, stop: tuple | tf.Tensor = (), size: int | None = None) -> tf.Tensor:
-        """One update.
+        """Make one update.
 
         Args:
-            batches: the iterator of a distributed data set.
-            stop: in a cluster, a float32 scalar, 1 where this worker has been asked to stop, else 0.
+            batches: iterator of a distributed data set.
+            stop: in a cluster, a float32 scalar: 1 if this worker has received a signal to stop, else 0.
             size: side of the training images in pixels, see `Learner.train_size`; each size is traced once.
 
         Returns:
-            float32 `[cross-entropy, weight penalty, error, gradient norm, learning rate]`, and with `stop` its sum over
-            all replicas, by which all workers learn of it at the same step.
+            float32 `[cross-entropy, weight penalty, error, gradient norm, learning rate]`, followed, with `stop`, by
+            its sum over all replicas, which tells all workers at the same step to stop.
         """
         learner = self.learner
         rate = learner.set_rate()
         results = learner.strategy.run(self._replica_update, args=(*next(batches), rate, stop, size))
         learner.step.assign_add(1)
-        # The same on every replica.
+        # The results are equal on all replicas.
         return learner.strategy.experimental_local_results(results)[0]
 
     def _replica_update(self, images, labels, rate, stop, size):
@@ -63,7 +64,7 @@ class SynchronousTrainer:
         gradients, measured = self.learner.gradients(images, labels, size)
         measured = tf.concat([measured, tf.reshape(stop, [-1])], 0)
         if replica.num_replicas_in_sync > 1:
-            # All in one go: each exchange costs a round through the replicas, however small it is.
+            # A single exchange, because each one costs a round through the replicas, independent of its size.
             *gradients, measured = replica.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, measured])
         norm = self.learner.apply(gradients, rate)
         return tf.concat([measured[:3], [norm, rate], measured[3:]], 0)
@@ -81,10 +82,10 @@ class SynchronousTrainer:
         *,
         between: Callable[[], object] = lambda: None,
     ) -> dict[str, float]:
-        """Evaluates the network on every image, once; see `Learner.evaluation`.
+        """Evaluate the network once on every image, see `Learner.evaluation`.
 
-        With `mirror`, the logits of each image are the mean of its own and of its mirror image's. `between` is called
-        before each batch; what it raises ends the evaluation.
+        With `mirror`, logits are averaged over each image and its mirror image. `between` is called before each batch;
+        an exception that it raises ends the evaluation.
         """
         iterator = iter(distribute(self.learner.strategy, batches.dataset))
         sums = np.zeros(4)
@@ -98,11 +99,11 @@ class SynchronousTrainer:
     def fit(
         self, session: Session, train: TrainBatchSource, callbacks: Sequence[Callback] = ()
     ) -> signal.Signals | None:
-        """Trains to the end of a session. Returns None, or the signal that stopped it once a checkpoint was saved.
+        """Train to the end of a session. Returns None, or the signal that stopped it after a checkpoint was saved.
 
         Args:
-            session: what happens between the updates.
-            train: the training images.
+            session: records, evaluations and checkpoints between the updates.
+            train: training images.
             callbacks: called after each step, see `trainers.training.curvature.curvature_callback`.
         """
         first, steps, intervals = session.begin(), session.steps, session.intervals
@@ -119,14 +120,14 @@ class SynchronousTrainer:
                 result = self.update(batches, stop.request(handler), self.learner.train_size(step - 1))
                 session.add(result)
                 session.spent(time.monotonic() - started)
-                # Read once: a signal that comes during what follows is for the next step.
+                # Read once: a signal received later stops the next step.
                 stopped_by = stop.agreed(handler, result)
                 saves = step % intervals.checkpoint_every == 0 or step == steps or stopped_by is not None
                 if step % intervals.log_every == 0 or saves:
                     session.log(step)
                 finished = step == steps
                 if (step % intervals.evaluate_every == 0 or finished) and not session.evaluate(step, handler):
-                    # What is left of it is done when the run is resumed.
+                    # The evaluation is repeated when the run is resumed.
                     stopped_by, saves, finished = handler.received, True, False
                     session.log(step)
                 for callback in callbacks:
@@ -139,20 +140,20 @@ class SynchronousTrainer:
 
 
 class _CommonStop:
-    """How all workers stop after the same step: each one's signal is summed with the gradients of the next update."""
+    """Stop of all workers after the same step: their signals are summed with the gradients of the next update."""
 
     def __init__(self, alone: bool) -> None:
         self._alone, self._previous = alone, None
 
     def request(self, handler):
-        """The argument by which the update tells the others of a signal; empty where there are no others."""
+        """Return the argument `stop` of the next update; empty if there are no other workers."""
         return () if self._alone else tf.constant(float(handler.received is not None))
 
     def agreed(self, handler, result):
-        """The signal that ends the training after this step, or None: the same decision on all workers."""
+        """Return the signal that ends the training after this step, or None. All workers make the same decision."""
         if self._alone:
             return handler.received
-        # The result of the step before is there already: so the devices need not wait for this thread.
+        # Read the result of the previous step, which is already available, so that the devices need not wait.
         previous, self._previous = self._previous, result
         if previous is None or not previous[-1] > 0:
             return None

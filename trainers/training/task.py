@@ -1,4 +1,4 @@
-"""One training: its settings, its data, its network, its schedule."""
+"""Training tasks: settings, data, network and schedule."""
 
 import functools
 import types
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class Task:
-    """One training with given settings. Made anew for each command, with what it has loaded and fitted.
+    """Training task with given settings. Each command creates a new one, which caches loaded and fitted data.
 
-    Programs are subclasses that differ in their defaults alone.
+    Programs are subclasses with different defaults.
 
     Attributes:
-        settings: of the training.
-        program: the name of the module, for messages and config.json: "trainers.cifar".
-        command_type: dataclass of what to do, with the program's `--preset`.
-        defaults: the program's recipe where it differs from the defaults of the options.
-        scale: which of the recipes of a network the program takes.
-        presets: the values of `--preset`, with the settings that each changes.
+        settings: settings of the run.
+        program: name of the module, for messages and config.json, such as "trainers.cifar".
+        command_type: dataclass of the commands, including the program's `--preset`.
+        defaults: settings of the program that differ from the defaults of the options.
+        scale: scale of the network recipes that the program uses.
+        presets: values of `--preset`, with the settings that each one changes.
     """
 
     program: ClassVar[str]
@@ -47,8 +47,9 @@ class Task:
     def resolve(cls, preset: Mapping[str, Any], typed: Mapping[str, Any]) -> Settings:
         """Return the settings of a new run.
 
-        In turn: the defaults of the options, those of the program, the recipe of the network, the preset, and what was
-        typed. Of all but the last, options that the network or the data set lacks are left out.
+        In ascending priority: the defaults of the options, the defaults of the program, the recipe of the network, the
+        preset, and the typed options. Except for typed options, those that the network or the data set lacks are
+        ignored.
         """
         given = {"model": "identity", **cls.defaults, **preset, **typed}
         network = NETWORKS.get(given["model"])
@@ -57,30 +58,30 @@ class Task:
 
     @classmethod
     def default_out(cls, settings: Settings, preset: str) -> str:
-        """Return the run's folder where --out is not given."""
+        """Return the default of --out."""
         name = settings.data.dataset.replace("folder", "imagenet")
         return {"quick": "runs/quick", "fast": f"runs/{name}-fast"}.get(preset, f"runs/{name}")
 
     @functools.cached_property
     def source(self) -> Source[Any]:
-        """The loaded data as batches. Raises DataError or UsageError if there are none."""
+        """Loaded data as batches. Raises DataError or UsageError if there are none."""
         recipe = self.settings.recipe
         return self.settings.data.source(recipe.batch_size, recipe.seed)
 
     @property
     def data(self) -> DataSet:
-        """The data set."""
+        """Data set."""
         return self.source.data
 
     def network(self, image_shape: Sequence[int], classes: int, replicas: int = 1) -> "keras.Model":
-        """Build the network under the dtype policy in force. Raises UsageError if the images are too small for it."""
+        """Build the network under the current dtype policy. Raises UsageError if the images are too small for it."""
         recipe, network = self.settings.recipe, self.settings.network
         try:
             return network.build(tuple(image_shape), classes, recipe.weight_penalty, recipe.seed, replicas)
         except ValueError as error:
             raise UsageError(
-                f"--model {network.model} cannot be built for images of shape {tuple(image_shape)}. Use larger images, "
-                f"or other sizes of the network ({str(error).splitlines()[0]})."
+                f"--model {network.model} cannot be built for images of shape {tuple(image_shape)}. Use larger images "
+                f"or different sizes of the network ({str(error).splitlines()[0]})."
             ) from error
 
     def schedule(self) -> "Schedule | LinearSchedule":
@@ -98,13 +99,13 @@ class Task:
         )
 
     def check_cluster(self, cluster: "ClusterDescription | None") -> None:
-        """Raise UsageError if the settings do not fit the cluster; None: there is none."""
+        """Raise UsageError if the settings do not fit the cluster (None: no cluster)."""
         if self.settings.curvature.curvature_every is not None and cluster is not None:
-            raise UsageError("--curvature-every works on one machine, not in a cluster. Leave it out.")
+            raise UsageError("--curvature-every works on one machine, not in a cluster. Remove it.")
         if cluster is None or not cluster.asynchronous:
             return
         for name in ("average_weights", "lookahead", "train_sizes"):
             if getattr(self.settings.recipe, name):
                 raise UsageError(
-                    f"--{name.replace('_', '-')} needs synchronous training, not parameter servers. Leave it out."
+                    f"--{name.replace('_', '-')} requires synchronous training, not parameter servers. Remove it."
                 )

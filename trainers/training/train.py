@@ -1,4 +1,4 @@
-"""One training from the first line to the last: cluster, data, network, run, loop, result, exports."""
+"""Complete training of a task: cluster, data, network, run, loop, result and exports."""
 
 import contextlib
 import pathlib
@@ -18,17 +18,17 @@ from trainers.run.lock import locked
 from trainers.training.settings import resolve_strategy
 from trainers.training.task import Task
 
-# What every result.json names.
+# Keys of every result.json.
 RESULT = ("steps", "best_error", "best_step", "last_error", "parameters", "seconds")
 
 
 def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
-    """Trains in a new folder, or goes on where a run was left.
+    """Start or resume a run.
 
     Args:
-        task: what to train.
-        folder: of the run.
-        overwrite: whether a run that is there is discarded.
+        task: training task.
+        folder: folder of the run.
+        overwrite: True to discard an existing run.
 
     Returns:
         The exit code: 0, or 128 + N after signal N, when a checkpoint has been saved.
@@ -36,20 +36,20 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     result = None if overwrite else Run(folder).result(RESULT)
     if result is not None and result["steps"] >= task.settings.recipe.steps:
         tell(
-            f"{folder} is finished. {in_words(result)} Give another --out for a new run, --overwrite, or --resume with "
+            f"{folder} is finished. {in_words(result)} Use another --out for a new run, --overwrite, or --resume with "
             f"more --steps."
         )
         return 0
     source = task.settings.recipe.init_from
     if source is not None and (overwrite or not Run(folder).checkpoints_path.is_dir()):
-        # Before anything is discarded.
+        # Check before anything is discarded.
         _check_source(Run(source), folder)
     devices = task.settings.devices
     description = find(devices.control_port, devices.parameter_servers)
     strategy_name = resolve_strategy(devices.strategy, description)
     task.check_cluster(description)
     advice = Run(folder).newest_checkpoint_sentence
-    # The chief alone writes to the folder.
+    # Only the chief writes to the folder.
     writes = description is None or description.is_chief
     Run(folder, writes, overwrite).check_outputs()
     with (
@@ -66,11 +66,11 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
 
 def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     settings = task.settings
-    # The tasks of a cluster leave the talking to the chief.
+    # In a cluster, only the chief prints messages.
     say_once = say if run.writes else say_nothing
 
-    # Devices. Several workers or logical CPUs have to be set up before TensorFlow computes anything; else the data
-    # come first, before TensorFlow is imported: what is missing is said at once.
+    # Devices. Several workers or logical CPUs must be set up before TensorFlow computes anything. Otherwise the data
+    # are loaded first, before TensorFlow is imported, so that missing files are reported at once.
     if cluster.alone and settings.devices.logical_cpus == 1:
         _loaded(task)
     import_tensorflow()
@@ -105,7 +105,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     from trainers.training.recorded import identity
     from trainers.training.session import Session
 
-    # A folder's name may be any bytes.
+    # Names of folders may contain any bytes.
     names = tuple(map(as_text, data.class_names))
     described = DataDescription(as_text(data.origin), tuple(data.image_shape), data.classes, data.digest(), names)
     run.start(as_dict(settings), as_dict(described), task.program, numerics())
@@ -123,7 +123,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         say_once(f"the learning rate will not drop at {' '.join(map(str, late))}: --steps is {steps}")
     events = Events(run.path / "events", run.writes)
     train_batches = task.source.train_batches()
-    # Others than the chief may have no access to the run's folder.
+    # Only the chief needs access to the run's folder.
     run_identity = identity(type(task), run) if run.writes else None
     session = Session(run, trainer, task.source.test_batches(), events, steps, settings.run, cluster, run_identity)
     first = session.resume(say)
@@ -133,7 +133,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     # Loop.
     with explained(task, learner):
         if first:
-            say_once(f"going on from step {first}")
+            say_once(f"resuming from step {first}")
         else:
             fit_stem(task, learner)
             if settings.recipe.init_from is not None:
@@ -146,8 +146,8 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         signal = trainer.fit(session, train_batches, callbacks)
     if signal is not None:
         resume = program_command(task.program, "--resume", "--out", run.path)
-        same_command = resume if cluster.alone else "the same command"
-        say_once(f"stopped by {signal.name}; saved. To go on: {same_command}")
+        same_command = resume if cluster.alone else "run the same command again"
+        say_once(f"stopped by {signal.name}; saved a checkpoint. To resume: {same_command}")
         return 128 + signal
     if not run.writes:
         return 0
@@ -186,7 +186,7 @@ def _callbacks(task: Task, learner: Any, run: Run) -> list[Any]:
 
 @contextlib.contextmanager
 def explained(task: Task, learner: Any) -> Iterator[None]:
-    """Raises RunError in place of an error that the task can explain by data that could not be read."""
+    """Raise RunError in place of an error that the task can explain by unreadable data."""
     try:
         yield
     except Exception as error:
@@ -197,17 +197,17 @@ def explained(task: Task, learner: Any) -> Iterator[None]:
 
 
 def initialize(model: Any, source: Run) -> int:
-    """Gives a network the weights of the newest checkpoint of another run. Returns its step.
+    """Initialize a network with the weights of the newest checkpoint of another run. Returns its step.
 
     Raises:
-        UsageError: there is no such checkpoint, or its network is another one.
+        UsageError: there is no such checkpoint, or its network is different.
     """
     from trainers.training.checkpoints import restore_weights
 
     try:
         step = restore_weights(source.checkpoints_path, model, say)
     except UsageError as error:
-        raise UsageError(f"--init-from {source.path}: its network is not the one that is to be trained.") from error
+        raise UsageError(f"--init-from {source.path}: the network of this run is not the one to be trained.") from error
     if step is None:
         raise UsageError(f"--init-from {source.path} has no intact checkpoint. Name the folder of a run that has one.")
     return step
@@ -221,9 +221,9 @@ def _check_source(source, folder):
 
 
 def _loaded(task):
-    """The data, once it is clear that a batch can be made of them."""
+    """Return the data after checking that there are enough images for a batch."""
     data, batch_size = task.data, task.settings.recipe.batch_size
-    # More would be the same images several times; and at 2^31 numbers a batch, TensorFlow's kernels crash.
+    # A larger batch would repeat images, and TensorFlow's kernels crash with 2^31 numbers per batch.
     if batch_size > task.source.training_images:
         raise UsageError(
             f"--batch-size must be at most the {task.source.training_images:,} training images. Received: {batch_size}"
@@ -232,18 +232,18 @@ def _loaded(task):
 
 
 def shared(settings: Any) -> dict[str, Any]:
-    """The settings that all tasks of a cluster must have in common."""
+    """Return the settings that must be equal on all tasks of a cluster."""
     known, values = options(type(settings)), as_dict(settings)
     return {name: value for name, value in values.items() if not known[name].free_per_task}
 
 
 def summarize(records: list[dict[str, Any]], steps: int, parameters: int) -> dict[str, Any]:
-    """The content of result.json. Raises RunError where the records hold no evaluation."""
-    # What the weights at the start achieve is no result.
+    """Return the content of result.json. Raises RunError if the records contain no evaluation."""
+    # The evaluation of the initial weights is not a result.
     tests = [record for record in records if record["kind"] == "test" and record["step"]]
     if not tests:
         raise RunError(
-            "metrics.jsonl has lost every evaluation: there is no result to write. --evaluate measures again."
+            "metrics.jsonl contains no evaluation, so there is no result to write. Use --evaluate to measure again."
         )
     best, last = min(tests, key=lambda record: record["error"]), tests[-1]
     result = {
@@ -259,7 +259,7 @@ def summarize(records: list[dict[str, Any]], steps: int, parameters: int) -> dic
 
 
 def in_words(result: dict[str, Any]) -> str:
-    """A result as a sentence."""
+    """Return a result as a sentence."""
     top5 = f", top-5 {100 * result['last_top5_error']:.2f} %" if "last_top5_error" in result else ""
     return (
         f"test error: best {100 * result['best_error']:.2f} % (step {result['best_step']}), "

@@ -1,4 +1,4 @@
-"""The settings in config.json and in the checkpoints of runs that were made with version 0.1.0."""
+"""Conversion of settings in config.json and checkpoints of version 0.1.0."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,20 +6,20 @@ from typing import Any
 from trainers.cli.settings import options, options_of
 from trainers.training.settings import Settings
 
-# Options that version 0.1.0 did not have, with the values that its networks and data sets had.
+# Options that version 0.1.0 lacked, with the values that its networks and data sets used.
 _CIFAR = {"stem_size": 3, "stem_strides": 1, "first_stride": 1}
 _IMAGENET = {"dataset": "folder", "download": True, "train_images": None, "test_images": None, "held_out": None}
 _IMAGENET |= {"first_stride": 2}
 
 
 def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in the present form; those that are in it already are returned as they are.
+    """Return settings in the current form; current settings are returned unchanged.
 
-    Version 0.1.0 recorded None for the options that a network does not have, runs of trainers.imagenet without
-    `dataset`, and the blocks of trainers.cifar as one number.
+    Version 0.1.0 recorded None for options that a network does not have, omitted `dataset` in runs of
+    trainers.imagenet, and recorded the blocks of trainers.cifar as one number.
 
     Args:
-        values: JSON values by name. Names of other things than settings are kept.
+        values: JSON values by name. Names that are not settings are kept.
     """
     is_imagenet = "dataset" not in values and "val" in values
     added = _IMAGENET if is_imagenet else _CIFAR

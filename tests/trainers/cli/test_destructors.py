@@ -1,4 +1,4 @@
-"""What TensorFlow's objects raise when they are destroyed is not printed; what others raise is."""
+"""Errors in destructors: those of TensorFlow's objects are not printed, all others are."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: exit code 130 and one sentence."""
+"""Ctrl-C at any time: exit code 130 and one line."""
 
 import os
 import signal
@@ -54,12 +54,12 @@ except BaseException as error:
 
 
 @pytest.mark.parametrize("what", ["plain", "converted", "swallowed"])
-def test_whatever_a_library_makes_of_it(what):
+def test_libraries_that_convert_or_suppress_the_exception(what):
     done = subprocess.run([sys.executable, "-c", PROGRAM, what], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (130, SENTENCE)
 
 
-def test_while_tensorflow_is_imported(tmp_path):
+def test_during_the_import_of_tensorflow(tmp_path):
     (tmp_path / "tensorflow.py").write_text(IMPORTED)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", PROGRAM, "importing"]
@@ -67,8 +67,8 @@ def test_while_tensorflow_is_imported(tmp_path):
     assert (done.returncode, done.stderr) == (130, SENTENCE)
 
 
-def test_while_the_program_itself_is_imported(tmp_path):
-    # A package that is never imported to its end, in place of the first one that the program needs.
+def test_during_the_import_of_the_program(tmp_path):
+    # Replaces the first package that the program needs by one whose import never ends.
     (tmp_path / "argparse.py").write_text("import time\nprint(1, flush=True)\ntime.sleep(60)\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-m", "trainers.cifar"]
@@ -83,7 +83,7 @@ def test_while_the_program_itself_is_imported(tmp_path):
     assert (process.returncode, said) == (130, "stopped by Ctrl-C; nothing had begun\n")
 
 
-def test_where_it_was_ignored_from_the_start_it_stays_ignored():
+def test_an_ignored_signal_stays_ignored():
     program = PROGRAM.replace("time.sleep(20)", "sys.exit(7)")
     command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", program, "plain"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)

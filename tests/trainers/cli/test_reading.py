@@ -1,4 +1,4 @@
-"""JSON that is damaged or hostile, and text that is safe to print."""
+"""Parsing of damaged and malicious JSON, and escaping of control characters."""
 
 import json
 import math
@@ -32,14 +32,14 @@ ODD = [
 @pytest.mark.parametrize(
     "value", [None, True, 5, -(2**63), 2**63 - 1, 0.5, 1e308, "text", "\U0001f600", [], {}, [{"a": [None, 1.5]}], ODD]
 )
-def test_what_json_holds_is_read(value, tmp_path):
+def test_values_of_json(value, tmp_path):
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
         assert decode_json(text) == decode_json(text.encode()) == value
         (tmp_path / "file").write_text(text, encoding="utf-8")
         assert read_json(tmp_path / "file") == value
 
 
-def test_a_loss_that_is_not_finite_is_read():
+def test_nan_and_infinity_are_accepted():
     assert math.isnan(decode_json("NaN"))
     assert decode_json("[Infinity, -Infinity]") == [math.inf, -math.inf]
 
@@ -69,19 +69,19 @@ def nested(levels):
         ("\ufeff{}", "BOM"),
     ],
 )
-def test_everything_else_is_a_value_error_of_one_line(content, message):
+def test_invalid_json_is_a_value_error_of_one_line(content, message):
     with pytest.raises(ValueError, match=message) as error:
         decode_json(content)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 200
 
 
-def test_the_deepest_values_are_read():
+def test_the_deepest_valid_nesting():
     assert decode_json(nested(MOST_LEVELS))
     assert decode_json("[" * MOST_LEVELS + "]" * MOST_LEVELS)
 
 
-def test_a_file_without_end_is_not_read(monkeypatch, tmp_path):
+def test_an_endless_file_is_rejected(monkeypatch, tmp_path):
     monkeypatch.setattr("trainers.cli.reading.MOST_BYTES", 1000)
     (tmp_path / "file").write_text(" " * 1001)
     with pytest.raises(ValueError, match="larger than"):
@@ -89,7 +89,7 @@ def test_a_file_without_end_is_not_read(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("word", [word for word in ODD if "\x00" not in word])
-def test_bash_reads_a_printed_command_as_it_was_meant(word):
+def test_bash_parses_printed_commands(word):
     line = join_command(["printf", "%s", word])
     assert line.isprintable()
     done = subprocess.run(
@@ -98,8 +98,8 @@ def test_bash_reads_a_printed_command_as_it_was_meant(word):
     assert done.stdout.decode() == word
 
 
-def test_words_in_front_of_hexadecimal_digits():
-    """An escape sequence ends where it should."""
+def test_escape_sequences_before_hexadecimal_digits():
+    """Escape sequences do not include the following letters."""
     line = join_command(["printf", "%s", "\x07abc\u202e12"])
     assert subprocess.run(["bash", "-c", line], capture_output=True, check=True).stdout.decode() == "\x07abc\u202e12"
 
@@ -116,13 +116,13 @@ def test_commands_repeat_the_form_of_the_start(started_as, expected, monkeypatch
     monkeypatch.setattr(sys, "argv", [started_as])
     assert program_command("trainers.cifar", "--out", "my run") == expected
     environment = child_environment({})
-    # Programs are started as modules, also by a console script.
+    # Console scripts also start programs as modules.
     monkeypatch.setattr(sys, "argv", ["/home/user/trainers/cifar.py"])
     monkeypatch.setattr(os, "environ", environment)
     assert program_command("trainers.cifar", "--out", "my run") == expected
 
 
-def test_nothing_that_moves_the_cursor_is_printed(capsys):
+def test_control_characters_are_escaped(capsys):
     tell(*ODD)
     assert [line.isprintable() for line in capsys.readouterr().out.split("\n")] == [True] * (len(ODD) + 1)
     assert escape_controls("a\x1b\u202e\nb", keep="\n") == "a\\x1b\\u202e\nb"

@@ -1,4 +1,4 @@
-"""Settings dataclasses: one definition for the command line, its help, JSON, and every check."""
+"""Settings dataclasses: command line, help, JSON form and checks."""
 
 import dataclasses
 import json
@@ -59,7 +59,7 @@ def settings(*words):
     return with_defaults(Settings, typed(*words))
 
 
-def test_defaults_and_what_was_typed():
+def test_defaults_and_typed_options():
     assert typed() == {}
     assert settings() == Settings(Network(), Recipe(steps=1000))
     words = ["--widths", "8", "16", "--head", "trained", "--no-download", "--steps", "60,000"]
@@ -77,7 +77,7 @@ def test_defaults_and_what_was_typed():
 
 
 @pytest.mark.parametrize("words", [["8,16,32"], ["8", "16,32"], ["8", "16", "32"]])
-def test_commas_separate_values_as_spaces_do(words):
+def test_values_are_separated_by_commas_or_spaces(words):
     assert settings("--widths", *words).network.widths == (8, 16, 32)
 
 
@@ -106,7 +106,7 @@ def test_commas_separate_values_as_spaces_do(words):
         (["--mom", "0.5"], "unrecognized arguments: --mom"),
     ],
 )
-def test_a_wrong_word_is_one_line(words, message, capsys):
+def test_an_invalid_argument_is_one_line(words, message, capsys):
     with pytest.raises(SystemExit) as ended:
         typed(*words)
     assert ended.value.code == 2
@@ -195,7 +195,7 @@ def test_json_and_back():
     assert list(json.loads(text)) == list(options(Settings)) == list(defaults(Settings))
     assert make(Settings, json.loads(text)) == original
     assert make(Settings, {**as_dict(original), "steps": 3}).recipe == Recipe(3, clip_norm=2.0)
-    # A whole number in JSON is a number, too.
+    # JSON integers are valid floats.
     assert make(Settings, {**as_dict(original), "clip_norm": 1}).recipe.clip_norm == 1.0
 
 
@@ -228,7 +228,7 @@ def test_json_and_back():
         ({"drop_steps": [3, 2]}, "x.json: --drop-steps must ascend."),
     ],
 )
-def test_a_wrong_value_in_json_is_one_sentence(changes, message):
+def test_an_invalid_value_in_json_is_one_line(changes, message):
     with pytest.raises(UsageError) as raised:
         make(Settings, {**as_dict(settings()), **changes}, "x.json")
     assert str(raised.value).startswith(message)
@@ -252,14 +252,14 @@ def test_required_and_positional_settings(capsys):
 
     parser = Parser(prog="report")
     add_options(parser, Report)
-    # Commas belong to names of files.
+    # Commas are part of file names.
     assert with_defaults(Report, parse(parser, ["a,b", "c", "--title", "t"])) == Report(("a,b", "c"), "t")
     with pytest.raises(SystemExit):
         parse(parser, ["a"])
     assert "the following arguments are required: --title" in capsys.readouterr().err
 
 
-def test_one_name_in_two_groups_is_a_mistake_of_the_program():
+def test_the_same_name_in_two_groups_is_a_type_error():
     @dataclasses.dataclass(frozen=True)
     class Twice:
         one: Recipe = group(Recipe, "one")
@@ -269,7 +269,7 @@ def test_one_name_in_two_groups_is_a_mistake_of_the_program():
         options(Twice)
 
 
-def test_what_may_differ_is_said_by_the_field():
+def test_fields_declare_whether_values_may_differ():
     assert [option.name for option in options(Settings).values() if option.free_on_resume] == ["download"]
 
 
@@ -308,7 +308,7 @@ def drawing(*words, below=()):
     return with_defaults(Drawing, *below, parse(parser, list(words)))
 
 
-def test_one_of_several_kinds_is_chosen_with_its_own_options_and_defaults():
+def test_each_kind_has_its_own_options_and_defaults():
     assert drawing().shape == Square("square")
     assert drawing("--kind", "disc", "--radius", "5").shape == Disc("disc", "blue", 5)
     assert drawing("--kind", "hoop", "--color", "green").shape == Ring("hoop", "green", 3)
@@ -327,12 +327,12 @@ def test_one_of_several_kinds_is_chosen_with_its_own_options_and_defaults():
         (["--kind", "disc", "--color", "red"], "^color: expected one of blue, green, received 'red'$"),
     ],
 )
-def test_options_of_another_kind_are_refused(words, message):
+def test_options_of_another_kind_are_rejected(words, message):
     with pytest.raises(UsageError, match=message):
         drawing(*words)
 
 
-def test_layers_below_what_was_typed_lose_what_the_chosen_kind_lacks():
+def test_presets_drop_options_that_the_kind_lacks():
     preset = {"side": 9, "radius": 8, "color": "red", "steps": 5}
     assert drawing(below=[preset]) == Drawing(Square("square", "red", 9), Recipe(5))
     assert drawing("--kind", "disc", below=[preset]) == Drawing(Disc("disc", "blue", 8), Recipe(5))

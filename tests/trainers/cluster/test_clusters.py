@@ -1,4 +1,4 @@
-"""Several processes that train together, on loopback: equal results, and what happens when one is lost or stopped."""
+"""Training with several processes on loopback: equal results, and loss or stop of a process."""
 
 import json
 import signal
@@ -47,7 +47,7 @@ def test_replicas_and_workers_end_where_one_device_ends(program, tmp_path, norm,
         got = tensors(other)
         assert set(got) == set(expected)
         for name, value in expected.items():
-            # Not the velocities: a gradient's last digits show in them ten times larger than in the weights.
+            # Weights only: rounding errors of gradients are ten times larger in the velocities.
             if value.dtype == np.float32 and not name.startswith("optimizer/_variables"):
                 np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5, err_msg=f"{other.name}: {name}")
         ours, theirs = ([r for r in records(run) if r["kind"] == "test"][-1] for run in (one, other))
@@ -77,17 +77,17 @@ def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path, more_f
         step = saved_steps(cut / "checkpoints")[-1]
         cluster.start(*LONG, "--out", cut)
         wait_until(cluster.processes["worker 0"], cut, step + 30)
-        # The one that does not write is told to stop: the other one has to learn of it and save.
+        # The signal is sent to the task that does not write; the chief must receive the request and save.
         cluster.processes["worker 1"].send_signal(signal.SIGTERM)
         ended = cluster.finish()
         assert [code for code, _ in ended.values()] == [143, 143], ended
-        assert f"going on from step {step}" in ended["worker 0"][1]
+        assert f"resuming from step {step}" in ended["worker 0"][1]
         assert "stopped by SIGTERM; saved" in ended["worker 0"][1]
         stopped_at = saved_steps(cut / "checkpoints")[-1]
         assert stopped_at >= step + 30
 
     if more_faults:
-        # The launcher hands a signal on.
+        # The launcher forwards the signal.
         process = start(*launch, "--out", cut)
         wait_until(process, cut, stopped_at + 30)
         process.send_signal(signal.SIGTERM)
@@ -98,12 +98,12 @@ def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path, more_f
         for code, output in cluster.finish().values():
             assert code == 0, output
     assert_same_run(cut, whole)
-    # The training records differ: a stop leaves one more, at its step.
+    # Training records differ: a stop adds one at its step.
     tests = [[(r["step"], r["loss"], r["error"]) for r in records(run) if r["kind"] == "test"] for run in (cut, whole)]
     assert tests[0] == tests[1]
 
 
-def test_asynchronous_workers_may_be_lost_and_come_back_and_servers_may_not(tmp_path):
+def test_lost_asynchronous_workers_rejoin_and_a_lost_server_ends_the_run(tmp_path):
     run = tmp_path / "run"
     command = [*TINY, "--steps", 4000, "--drop-steps", 2000, "--evaluate-every", 4000, "--checkpoint-every", 50]
     command += ["--learning-rate", 0.01, "--clip-norm", 1, "--strategy", "parameter-server", "--out", run]
@@ -133,7 +133,7 @@ def test_asynchronous_workers_may_be_lost_and_come_back_and_servers_may_not(tmp_
         cluster.processes["ps 0"].send_signal(signal.SIGTERM)
         ended = cluster.finish(timeout=60)
         assert ended["chief 0"][0] == 143, ended
-        assert f"going on from step {step}" in ended["chief 0"][1]
+        assert f"resuming from step {step}" in ended["chief 0"][1]
         stopped = saved_steps(run / "checkpoints")[-1]
         assert stopped > step
         values = tensors(run)
@@ -141,9 +141,9 @@ def test_asynchronous_workers_may_be_lost_and_come_back_and_servers_may_not(tmp_
         assert counter == stopped
 
 
-def test_absent_tasks_are_named_and_other_settings_refused():
+def test_absent_tasks_are_named_and_different_settings_rejected():
     with Cluster(2) as cluster:
-        # Before TensorFlow is imported: no waiting inside it.
+        # Tasks wait before the import of TensorFlow, not inside it.
         cluster.start(*TINY, "--cluster-timeout", 5, tasks=["worker 0"])
         ((code, output),) = cluster.finish(timeout=30).values()
         assert code == 1, output

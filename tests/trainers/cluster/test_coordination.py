@@ -1,4 +1,4 @@
-"""Tasks that meet, agree, stop and end together, in processes of their own that train nothing."""
+"""Coordination of tasks in separate processes that do not train: start, exchange, stop, loss and end."""
 
 import os
 import selectors
@@ -32,7 +32,7 @@ def test_gathering_agreeing_stopping_and_leaving(tmp_path):
             assert output.splitlines()[-1] == "done: until-stop"
 
 
-def test_disagreement_ends_all_with_a_sentence(tmp_path):
+def test_different_values_end_all_tasks_with_an_error_message(tmp_path):
     with Cluster(2) as cluster:
         cluster.start(MEMBER, tmp_path, 60, "agree:weights:1", tasks=["worker 0"])
         cluster.start(MEMBER, tmp_path, 60, "agree:weights:2", tasks=["worker 1"])
@@ -42,7 +42,7 @@ def test_disagreement_ends_all_with_a_sentence(tmp_path):
             assert "Traceback" not in output
 
 
-def test_other_settings_are_refused(tmp_path):
+def test_different_settings_are_rejected(tmp_path):
     with Cluster(2) as cluster:
         for number in (0, 1):
             cluster.start(MEMBER, tmp_path, 60, tasks=[f"worker {number}"], env={"SETTING": f"\x1b[2J{number}"})
@@ -65,7 +65,7 @@ def test_absent_tasks_are_named(tmp_path, absent):
         assert "Traceback" not in output
 
 
-def test_an_absent_task_is_named_however_short_the_time_out(tmp_path):
+def test_an_absent_task_is_named_for_any_timeout(tmp_path):
     with Cluster(2) as cluster:
         cluster.start(MEMBER, tmp_path, 0.6, tasks=["worker 0"])
         ((code, output),) = cluster.finish(60).values()
@@ -88,7 +88,7 @@ def test_a_killed_task_is_named_by_the_others(tmp_path, lost):
             assert f"error: {lost} ({address(cluster, lost)}) was lost. The advice. To resume, start every" in output
 
 
-def test_a_loss_is_told_while_tensorflow_is_being_imported(tmp_path):
+def test_a_loss_is_reported_during_the_import_of_tensorflow(tmp_path):
     (tmp_path / "tensorflow.py").write_text("import time\ntime.sleep(60)\n")
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     with Cluster(2) as cluster:
@@ -101,7 +101,7 @@ def test_a_loss_is_told_while_tensorflow_is_being_imported(tmp_path):
         assert f"error: worker 1 ({address(cluster, 'worker 1')}) was lost" in output
 
 
-def test_an_error_of_one_task_is_told_to_the_others(tmp_path):
+def test_an_error_of_one_task_is_reported_to_the_others(tmp_path):
     with Cluster(2) as cluster:
         cluster.start(MEMBER, tmp_path, 60, "raise:a \x1b[31mreason", tasks=["worker 1"])
         cluster.start(MEMBER, tmp_path, 60, "gather:topic:1", tasks=["worker 0"])
@@ -113,7 +113,7 @@ def test_an_error_of_one_task_is_told_to_the_others(tmp_path):
         )
 
 
-def test_a_hanging_task_is_named_with_since_when(tmp_path):
+def test_a_hanging_task_is_named_with_its_seconds_of_silence(tmp_path):
     with Cluster(2) as cluster:
         cluster.start(MEMBER, tmp_path, 60, "sleep:1", "gather:topic:1", "sleep:5")
         for task in cluster.tasks:
@@ -138,11 +138,11 @@ def test_a_hanging_chief_is_named(tmp_path):
         cluster.send("worker 0", signal.SIGCONT)
         for code, output in cluster.finish(60).values():
             assert code == 0, output
-            # Nobody else was silent: it was the chief that could not hear.
+            # No other task was silent: the chief itself was suspended.
             assert "worker 1 (" not in output
 
 
-def test_an_error_of_tensorflow_is_explained_by_the_task_that_hangs(tmp_path):
+def test_an_error_of_tensorflow_names_the_task_that_hangs(tmp_path):
     (tmp_path / "tensorflow.py").write_text(
         """
 class errors:
@@ -165,7 +165,7 @@ class errors:
         cluster.send("worker 1", signal.SIGCONT)
 
 
-def test_another_folder_is_refused_unless_it_is_the_coordinators_own(tmp_path):
+def test_different_folders_are_rejected_unless_only_the_coordinator_uses_them(tmp_path):
     with Cluster(2) as cluster:
         for number in (0, 1):
             cluster.start(MEMBER, tmp_path / str(number), 60, tasks=[f"worker {number}"])
@@ -179,7 +179,7 @@ def test_another_folder_is_refused_unless_it_is_the_coordinators_own(tmp_path):
             assert code == 0, output
 
 
-def test_without_a_variable_the_token_is_a_file_of_the_chief(tmp_path):
+def test_without_the_variable_the_chief_writes_a_token_file(tmp_path):
     folder = tmp_path / "run"
     path, waiting = folder / token.FILE, f"until-exists:{tmp_path / 'go'}"
     with Cluster(2) as cluster:
@@ -192,7 +192,7 @@ def test_without_a_variable_the_token_is_a_file_of_the_chief(tmp_path):
         (tmp_path / "go").touch()
         for code, output in cluster.finish(60).values():
             assert code == 0, output
-    # At the end it is of no use to anybody but strangers.
+    # The file is removed at the end.
     assert not path.exists()
     path.write_text("x" * 64)
     path.chmod(0o644)
@@ -216,8 +216,8 @@ def test_the_token_is_removed_after_failures_too(how, tmp_path):
     assert not (tmp_path / token.FILE).exists()
 
 
-def test_advice_of_a_task_that_fails_is_given_once(tmp_path):
-    """In place of the others' own: a run that diverged would diverge again."""
+def test_advice_of_a_failed_task_is_printed_once(tmp_path):
+    """The other tasks print it in place of their own, which would advise to resume a diverged run."""
     with Cluster(2) as cluster:
         cluster.start(MEMBER, tmp_path, 60, "raise:a reason.:Its own advice.", tasks=["worker 1"])
         cluster.start(MEMBER, tmp_path, 60, "gather:topic:1", tasks=["worker 0"])
@@ -227,7 +227,7 @@ def test_advice_of_a_task_that_fails_is_given_once(tmp_path):
     assert f"error: worker 1 ({address_of_1}) ended: a reason. Its own advice.\n" in ended["worker 0"][1]
 
 
-def test_advice_on_what_tasks_do_not_agree_on_is_given_once(tmp_path):
+def test_advice_about_different_values_is_printed_once(tmp_path):
     with Cluster(3) as cluster:
         cluster.start(MEMBER, tmp_path, 60, "agree:weights:1", tasks=["worker 0"])
         cluster.start(MEMBER, tmp_path, 60, "agree:weights:1", "until-stop", tasks=["worker 1"])
@@ -238,7 +238,7 @@ def test_advice_on_what_tasks_do_not_agree_on_is_given_once(tmp_path):
 
 
 @pytest.mark.parametrize("secret", ["another secret, long enough", ""])
-def test_a_task_with_another_token_waits_in_vain_and_the_others_too(tmp_path, secret):
+def test_tasks_with_different_tokens_time_out(tmp_path, secret):
     with Cluster(2) as cluster:
         cluster.start(MEMBER, tmp_path, 6, tasks=["worker 0"])
         cluster.start(MEMBER, tmp_path, 5, tasks=["worker 1"], env={token.VARIABLE: secret})
@@ -257,7 +257,7 @@ def served(folder, cluster, timeout, tasks=None):
         cluster.output(task, "met")
 
 
-def test_both_asynchronous_workers_are_lost_and_one_comes_back(tmp_path):
+def test_one_of_two_lost_asynchronous_workers_rejoins(tmp_path):
     with Cluster(2, ps=1) as cluster:
         served(tmp_path, cluster, 8)
         for task in ("worker 0", "worker 1"):
@@ -272,7 +272,7 @@ def test_both_asynchronous_workers_are_lost_and_one_comes_back(tmp_path):
             assert "The advice. To resume, start every task again" in output
 
 
-def test_both_asynchronous_workers_come_back(tmp_path):
+def test_both_lost_asynchronous_workers_rejoin(tmp_path):
     with Cluster(2, ps=1) as cluster:
         served(tmp_path, cluster, 8)
         for task in ("worker 0", "worker 1"):
@@ -280,7 +280,7 @@ def test_both_asynchronous_workers_come_back(tmp_path):
         cluster.output("chief 0", "no worker is left")
         served(tmp_path, cluster, 8, ["worker 1", "worker 0"])
         cluster.output("chief 0", "worker 0 (")
-        # One that is lost later is one worker of two again, and nobody waits for it.
+        # After a later loss one of two workers remains, and the coordinator does not wait.
         cluster.kill("worker 1")
         assert "worker 1 (" in cluster.output("chief 0", "was lost; the other workers continue")
         time.sleep(9)
@@ -289,13 +289,13 @@ def test_both_asynchronous_workers_come_back(tmp_path):
             assert code == 0, output
 
 
-def test_the_chief_listens_on_its_own_address_alone(tmp_path):
+def test_the_chief_listens_on_its_own_address_only(tmp_path):
     with Cluster(2) as cluster:
         cluster.start(MEMBER, tmp_path, 60, "sleep:60", tasks=["worker 0"])
         while socket.socket().connect_ex(("127.0.0.1", cluster.control_port)):
             assert cluster.processes["worker 0"].poll() is None
             time.sleep(0.05)
-        # All of 127.0.0.0/8 is this machine.
+        # All addresses in 127.0.0.0/8 belong to this machine.
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", cluster.control_port))
 
@@ -319,4 +319,4 @@ def test_a_taken_port_is_named(tmp_path):
         ((code, output),) = cluster.finish(30).values()
         assert code == 2
         assert f"port {cluster.control_port} of this machine" in output
-        assert "Give every task another --control-port" in output
+        assert "Pass another --control-port to every task" in output

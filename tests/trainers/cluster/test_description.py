@@ -1,4 +1,4 @@
-"""TF_CONFIG and Slurm's variables: what they say, and what is wrong with them."""
+"""Descriptions of clusters in TF_CONFIG and Slurm's variables, valid and invalid."""
 
 import contextlib
 import json
@@ -89,7 +89,7 @@ def test_no_cluster_or_one_of_a_single_task(monkeypatch):
         (json.dumps({"cluster": {"chief": ["a:1", "b:1"]}, "task": {}}), "more than one chief"),
     ],
 )
-def test_a_wrong_tf_config_is_one_sentence(monkeypatch, text, message):
+def test_an_invalid_tf_config_is_one_line(monkeypatch, text, message):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(UsageError, match=f"TF_CONFIG .*{message}.*It must look like"):
         clusters.find()
@@ -128,7 +128,7 @@ def test_slurm_with_parameter_servers(monkeypatch):
 
 
 @pytest.mark.parametrize("tasks", ["many", "-1", "1e3", "9" * 5000, "²"])
-def test_a_wrong_number_of_slurm_tasks_is_one_sentence(monkeypatch, tasks):
+def test_an_invalid_number_of_slurm_tasks_is_one_line(monkeypatch, tasks):
     slurm(monkeypatch, rank=0, tasks=tasks)
     with pytest.raises(UsageError, match="SLURM_STEP_NUM_TASKS must be a whole number. Received: '.*srun"):
         clusters.find()
@@ -136,7 +136,7 @@ def test_a_wrong_number_of_slurm_tasks_is_one_sentence(monkeypatch, tasks):
 
 @pytest.mark.parametrize("variable", ["SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"])
 @pytest.mark.parametrize("value", ["", "x", "[", "node[3-1]", "2(x", "-5"])
-def test_slurm_variables_that_do_not_fit_are_refused_or_describe_a_cluster(monkeypatch, variable, value):
+def test_inconsistent_slurm_variables_are_rejected_or_describe_a_cluster(monkeypatch, variable, value):
     slurm(monkeypatch, rank=3)
     monkeypatch.setenv(variable, value)
     with contextlib.suppress(UsageError):

@@ -1,4 +1,4 @@
-"""Whoever reaches the chief's control port cannot disturb the tasks that meet there."""
+"""Malicious connections to the chief's control port do not disturb the tasks."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ MEMBER = "tests.support.member"
 
 @contextlib.contextmanager
 def half_a_cluster(folder, *actions, workers=2):
-    """A cluster whose chief waits for worker 1; at the end that one comes, and all must go as if nothing had been."""
+    """Yield a cluster whose chief waits for worker 1, then start worker 1 and check that all tasks succeed."""
     with Cluster(workers) as cluster:
         cluster.start(MEMBER, folder, 60, *actions, "gather:topic:1", tasks=["worker 0"])
         connection(cluster).close()
@@ -31,7 +31,7 @@ def half_a_cluster(folder, *actions, workers=2):
 
 
 def connection(cluster, timeout=30):
-    """A connection to the control port, once the chief listens."""
+    """Return a connection to the control port, after waiting until the chief listens."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -42,7 +42,7 @@ def connection(cluster, timeout=30):
 
 
 def is_closed(stranger):
-    """Whether the chief closes the connection; what it sends before does not matter."""
+    """Return True if the chief closes the connection, whatever it sends before."""
     with contextlib.suppress(ConnectionResetError):
         while stranger.recv(1 << 16):
             pass
@@ -56,7 +56,7 @@ def greeting(task, token, answer_to):
 
 
 def greeted(cluster, task, token):
-    """A connection that has said hello, and the answer."""
+    """Return a connection after its greeting, and the answer of the chief."""
     stranger = connection(cluster)
     lines = stranger.makefile("rb")
     theirs = json.loads(lines.readline())["challenge"]
@@ -82,7 +82,7 @@ def greeted(cluster, task, token):
     ],
     ids=lambda data: repr(data[:16]),
 )
-def test_whatever_strangers_send_is_answered_by_closing(hostile, data):
+def test_connections_with_invalid_data_are_closed(hostile, data):
     stranger = connection(hostile)
     with contextlib.suppress(ConnectionResetError, BrokenPipeError):
         stranger.sendall(data)
@@ -91,32 +91,32 @@ def test_whatever_strangers_send_is_answered_by_closing(hostile, data):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """One cluster for all strangers: it must meet when they are through."""
+    """Share one cluster among the tests; its tasks must succeed at the end."""
     with half_a_cluster(tmp_path_factory.mktemp("hostile")) as cluster:
         yield cluster
 
 
-def test_a_stranger_cannot_take_the_place_of_an_absent_task(hostile):
+def test_a_process_without_the_token_cannot_replace_an_absent_task(hostile):
     stranger, answer = greeted(hostile, "worker 1", "a guess of the token")
     assert answer == {"refused": "its token differs", "proof": None}
     assert is_closed(stranger)
 
 
-def test_an_answer_to_one_challenge_is_no_answer_to_another(hostile):
+def test_a_proof_is_valid_for_one_challenge_only(hostile):
     with connection(hostile) as first, connection(hostile) as second:
         theirs = json.loads(first.makefile("rb").readline())["challenge"]
         second.sendall(protocol.encode(greeting("worker 1", hostile.token, theirs)))
         assert b"refused" in second.makefile("rb").read()
 
 
-def test_a_task_of_another_cluster_and_a_second_chief_are_refused(hostile):
+def test_a_task_of_another_cluster_and_a_second_chief_are_rejected(hostile):
     for task, why in (("worker 7", "is not a task of the chief's cluster"), ("worker 0", "is already worker 0")):
         stranger, answer = greeted(hostile, task, hostile.token)
         assert why in answer["refused"]
         assert is_closed(stranger)
 
 
-def test_who_says_nothing_is_closed_in_time(hostile):
+def test_silent_connections_are_closed(hostile):
     started = time.monotonic()
     assert is_closed(connection(hostile))
     assert time.monotonic() - started > protocol.GREETING_SECONDS - 3
@@ -133,7 +133,7 @@ def test_resets_and_many_connections(hostile):
         stranger.close()
 
 
-def test_a_task_that_breaks_the_protocol_is_lost_and_no_more(tmp_path):
+def test_a_task_that_violates_the_protocol_is_lost_and_nothing_else(tmp_path):
     with Cluster(2) as cluster:
         cluster.start(MEMBER, tmp_path, 60, "sleep:60", tasks=["worker 0"])
         rogue, answer = greeted(cluster, "worker 1", cluster.token)
@@ -160,10 +160,10 @@ def test_the_chief_runs_out_of_descriptors_and_recovers(tmp_path):
             stranger.close()
 
 
-def test_a_task_that_never_reads_holds_up_nobody(tmp_path):
+def test_a_task_that_never_reads_delays_no_other(tmp_path):
     with Cluster(1, ps=1) as cluster:
         cluster.start(MEMBER, tmp_path, 60, "flood:300:100000", tasks=["chief 0"])
-        # The parameter server, without which nobody can go on, reads; the worker does not.
+        # The parameter server, which all tasks need, reads; the worker does not.
         reader, rogue = (greeted(cluster, task, cluster.token)[0] for task in ("ps 0", "worker 0"))
         for peer in (reader, rogue):
             peer.sendall(b'{"gather": "meeting", "value": {"setting": "same"}}\n')

@@ -1,4 +1,4 @@
-"""The file with the secret of a cluster: whoever else could have written or read it makes it unusable."""
+"""File with the secret of a cluster: rejected if another user may have written or read it."""
 
 import os
 import pathlib
@@ -41,7 +41,7 @@ PLANTED += ["writable", pytest.param("another user", marks=pytest.mark.skipif(os
 
 @pytest.mark.parametrize("what", PLANTED)
 @pytest.mark.parametrize("read", [token.load_or_create, token.load])
-def test_a_planted_file_is_refused_at_once(read, what, tmp_path):
+def test_a_planted_file_is_rejected_at_once(read, what, tmp_path):
     plant(tmp_path / token.FILE, what)
     before = time.monotonic()
     with pytest.raises(UsageError, match=f"{token.FILE} .*Delete it and start all tasks again"):
@@ -49,8 +49,8 @@ def test_a_planted_file_is_refused_at_once(read, what, tmp_path):
     assert time.monotonic() - before < 5
 
 
-def test_the_file_is_as_long_as_the_variable_has_to_be(monkeypatch, tmp_path):
-    """A secret that the variable may hold, and no shorter one, may be in the file."""
+def test_minimum_length_of_the_token(monkeypatch, tmp_path):
+    """The minimum length of the secret is the same in the file and in the variable."""
     for length in (15, 16):
         monkeypatch.setenv(token.VARIABLE, "x" * length)
         (tmp_path / token.FILE).write_text("x" * length)
@@ -68,7 +68,7 @@ def test_the_file_is_as_long_as_the_variable_has_to_be(monkeypatch, tmp_path):
             assert token.load_or_create(tmp_path) == b"x" * 16
 
 
-def test_tasks_find_what_the_chief_has_made_until_it_is_removed(monkeypatch, tmp_path):
+def test_tasks_read_the_file_of_the_chief_until_its_removal(monkeypatch, tmp_path):
     folder = tmp_path / "run"
     assert token.load(folder) is None
     made = token.load_or_create(folder)

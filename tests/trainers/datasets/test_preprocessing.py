@@ -1,4 +1,4 @@
-"""The fitted preprocessing that a run keeps for its exports."""
+"""Fitted preprocessing that a run saves for its exports."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is left of the records and the result of a run when files are damaged."""
+"""Tests of the records and the result of a run with damaged files."""
 
 import json
 
@@ -29,7 +29,7 @@ def test_damage_in_the_middle_is_said_once_and_the_rest_is_read(run, capsys, dam
     for _ in range(2):
         assert run.metrics() == [RECORDS[0], *RECORDS[2:]]
     assert capsys.readouterr().err == (
-        f"{run.path / 'metrics.jsonl'} is damaged: line 2 is not a record. What is left is used.\n"
+        f"{run.path / 'metrics.jsonl'} is damaged: line 2 is not a record. The remaining lines are used.\n"
     )
 
 
@@ -46,7 +46,7 @@ def test_what_the_checkpoint_holds_comes_back(run, capsys, content):
     if content is not None:
         path.write_bytes(content)
     assert run.restore_metrics(20, RECORDS) == run.records == RECORDS
-    assert "differs from the records in the checkpoint of step 20: it is written again" in capsys.readouterr().err
+    assert "differs from the records in the checkpoint of step 20: it is rewritten" in capsys.readouterr().err
     assert Run(run.path).metrics() == RECORDS
 
 
@@ -69,7 +69,7 @@ def test_a_checkpoint_of_an_earlier_version_has_no_records_and_what_is_lost_is_s
 @pytest.mark.parametrize("damage", ["", "{", "5", "null", "[]", "{}", '{"seconds": "1"}', "[" * 100_000, "\xff"])
 def test_a_damaged_result_is_one_sentence(tmp_path, damage):
     (tmp_path / "result.json").write_bytes(damage.encode("latin-1"))
-    with pytest.raises(UsageError, match="result.json is damaged .* Remove it, and give the same command"):
+    with pytest.raises(UsageError, match="result.json is damaged .* Remove it, and run the same command"):
         Run(tmp_path).result(["seconds"])
 
 

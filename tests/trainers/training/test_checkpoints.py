@@ -110,7 +110,7 @@ def test_unfinished_writing_is_ignored_and_cleared(subject, tmp_path):
 
 _TOO_LARGE = (
     r"step 6 could not be saved.*: File too large \(the file system /\S* has [\d,.]+ MB left\)\. "
-    "The last good checkpoint is that of step 5. Make room there and give the same command again"
+    "The last good checkpoint is that of step 5. Make room there and run the same command again"
 )
 
 
@@ -133,7 +133,7 @@ def test_room_is_asked_for_only_where_it_is_missing(subject, tmp_path):
     (tmp_path / "file").touch()
     elsewhere = Checkpoints(tmp_path / "file" / "checkpoints", model=keras.Sequential([keras.layers.Dense(1)]))
     elsewhere.save(6)
-    with pytest.raises(RunError, match=r"could not be saved.*: Not a directory\..*Mend this and give the same command"):
+    with pytest.raises(RunError, match=r"could not be saved.*: Not a directory\..*Fix this and run the same command"):
         elsewhere.wait()
 
 
@@ -249,9 +249,9 @@ def test_a_checkpoint_of_another_network_is_one_sentence(subject, tmp_path, laye
     other = Subject(tmp_path / "unused")
     model = keras.Sequential([keras.Input((4,)), *layers])
     checkpoints = Checkpoints(tmp_path, model=model, optimizer=other.optimizer, step=other.step)
-    with pytest.raises(UsageError, match="step-00000005 is no checkpoint of this network and optimizer"):
+    with pytest.raises(UsageError, match="step-00000005 is not a checkpoint of this network and optimizer"):
         checkpoints.restore(print)
-    with pytest.raises(UsageError, match="step-00000005 is no checkpoint of this network"):
+    with pytest.raises(UsageError, match="step-00000005 is not a checkpoint of this network"):
         restore_weights(tmp_path, model, print)
 
 

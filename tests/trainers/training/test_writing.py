@@ -24,8 +24,8 @@ from trainers.training.writing import why_not_written
         (OSError(errno.EROFS, "Read-only file system"), "Read-only file system in", "Make the folder writable"),
         (PermissionError(errno.EACCES, "Permission denied"), "Permission denied in", "Make the folder writable"),
         (tf.errors.PermissionDeniedError(None, None, "/x/v; Permission denied"), "Permission denied in", "Make the"),
-        (NotADirectoryError(errno.ENOTDIR, "Not a directory"), "Not a directory", "Mend this"),
-        (tf.errors.DataLossError(None, None, "/x/v; something else [Op:Save]"), "something else", "Mend this"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory"), "Not a directory", "Fix this"),
+        (tf.errors.DataLossError(None, None, "/x/v; something else [Op:Save]"), "something else", "Fix this"),
     ],
 )  # fmt: skip
 def test_the_reason_and_the_remedy(error, reason, remedy, tmp_path):
