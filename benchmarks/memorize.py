@@ -63,7 +63,7 @@ def main():
         verified = made.verified[options.dtype]
         print(
             f"n = {n:,}, d = {options.dim}, r = {r:,}, k = {k}, {made.dtype}: {made.parameters:,} parameters, "
-            f"{verified.correct:,} rows correct, largest error {verified.largest_error:.1e}, smallest margin "
+            f"{verified.correct:,} rows right, largest error {verified.largest_error:.1e}, smallest margin "
             f"{made.smallest_margin:.1e}; machine {single / 1e9:.0f} (float32) and {rate / 1e9:.0f} GFLOP/s "
             f"({options.dtype})",
             flush=True,

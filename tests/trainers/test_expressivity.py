@@ -61,10 +61,10 @@ def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--construction", "yun", "--width", "8"], 2, "--width does not go with --construction yun"),
+        (["--construction", "yun", "--width", "8"], 2, "--width requires --construction hardt-ma"),
         (["--width", "0"], 2, "argument --width: expected a whole number of at least 1"),
-        (["--rows", "50"], 2, "--rows does not go with --dataset shapes"),
-        (["--dataset", "random", "--labels", "true"], 2, "--labels does not go with --dataset random"),
+        (["--rows", "50"], 2, "--rows cannot be combined with --dataset shapes"),
+        (["--dataset", "random", "--labels", "true"], 2, "--labels cannot be combined with --dataset random"),
         (["--dataset", "mnist", "--no-download", "--data-dir", "{}"], 2, "mnist was not found"),
         (["--compare", "nowhere"], 2, "nowhere is not a run"),
         (["--dataset", "random", "--rows", str(10**8)], 2, "--rows 100000000: A sample of"),
@@ -93,7 +93,7 @@ def test_the_figure_shows_curves_that_coincide_and_names_those_that_end_early():
     figure = constructions.draw([refused if row == yun else row for row in built if row != ridge])
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels[:5] == [
-        "hardt-ma, norm", "hardt-ma, ridge (built up to 10 rows)", "yun (refused from 20 rows)", "lookup",
+        "hardt-ma, norm", "hardt-ma, ridge (built up to 10 rows)", "yun (impossible from 20 rows)", "lookup",
         "bit-extraction",
     ]  # fmt: skip
     # All five have the same values here: none of those on top is as wide as one below.

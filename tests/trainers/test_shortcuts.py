@@ -28,7 +28,7 @@ from trainers.shortcuts.theorem1 import (
     stationary_order,
 )
 from trainers.shortcuts.training import best_rate
-from trainers.shortcuts.trajectory import TrajectoryRow, at_common_losses, interpolated
+from trainers.shortcuts.trajectory import TrajectoryRow, at_common_losses, interpolate
 
 PROBLEM = shortcuts_data.load("digits-like", 10)
 SMALL = ("--dataset", "digits-like", "--starts", 2)
@@ -72,13 +72,13 @@ def test_theorem1_prints_both_spectra_and_the_verdict(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "'nothing' is none of the commands conditions, trajectory"),
+        (["nothing"], "'nothing' is not one of the commands conditions, trajectory"),
         (["conditions", "--depths", "0"], "argument --depths: expected a whole number of at least 1 and at most 1000"),
         (["conditions", "--components", "9"], "expected a whole number of at least 10 and at most 100"),
         (["trajectory", "--depth", "5"], "--depth must be even"),
         (["norms", "--depths", "3"], "--depths must be even"),
-        (["theorem1", "--relu-slope", "0.5"], "--relu-slope needs --mid relu or --post relu"),
-        (["theorem1", "--shortcut-depth", "1", "--mid", "tanh"], "--mid needs a --shortcut-depth of at least 2"),
+        (["theorem1", "--relu-slope", "0.5"], "--relu-slope requires --mid relu or --post relu"),
+        (["theorem1", "--shortcut-depth", "1", "--mid", "tanh"], "--mid requires a --shortcut-depth of at least 2"),
         (["sweep", "--data-dir", "{empty}", "--no-download"], "mnist was not found in"),
         (["norms", "--runs", "{empty}"], "is not a run: there is no config.json"),
     ],
@@ -214,10 +214,10 @@ def moment(run, loss, index=0.0, max_abs=1.0, p10_abs=1.0):
 
 def test_interpolation_is_linear_in_log10_of_the_loss():
     rows = [moment(0, 1.0, index=0.5), moment(0, 0.01, index=0.1)]
-    values = interpolated(rows, "index", np.array([-3.0, -2.0, -1.0, 0.0]))
+    values = interpolate(rows, "index", np.array([-3.0, -2.0, -1.0, 0.0]))
     np.testing.assert_allclose(values, [[np.nan, 0.1, 0.3, 0.5]])
     rows = [moment(0, 1.0, max_abs=10.0, p10_abs=0.1), moment(0, 0.1, max_abs=1.0, p10_abs=1.0)]
-    np.testing.assert_allclose(interpolated(rows, "log10_condition", np.array([-1.0, -0.5, 0.0])), [[0.0, 1.0, 2.0]])
+    np.testing.assert_allclose(interpolate(rows, "log10_condition", np.array([-1.0, -0.5, 0.0])), [[0.0, 1.0, 2.0]])
 
 
 def test_curves_are_compared_only_where_all_of_them_pass():
@@ -260,4 +260,4 @@ def test_relu_at_zero_is_refused_not_reported_as_zeros():
     lines, numbers = report(problem, Architecture(1, 2, mid="relu", relu_slope=0.5))
     exact = closed_form(problem, Architecture(1, 2))
     assert numbers["max_abs"] == pytest.approx(np.abs(exact).max() / 2)
-    assert any("left out" in line for line in lines)
+    assert any("skipped" in line for line in lines)

@@ -1,4 +1,4 @@
-"""Memorises a whole training set in closed form: Theorem 3.2 of "Identity Matters in Deep Learning" made executable."""
+"""Memorize a whole training set in closed form, by Theorem 3.2 of "Identity Matters in Deep Learning"."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from trainers.expressivity.sample import Sample
 
 EXAMPLES = """
-Builds the network, saves it, loads it again, runs every row through it (and a few in rational arithmetic), and draws
-how parameters, margin, time and memory grow, and all constructions beside one another. In --out: model.keras,
-result.json, constructions.csv, constructions.png, and for --construction hardt-ma scaling.csv, scaling.png.
+The program builds the network, saves and reloads it, checks every row (and a few in rational arithmetic), and compares
+all constructions. With --construction hardt-ma, it also measures the growth of parameters, margin, time and memory.
+Outputs in --out: model.keras, result.json, constructions.csv, constructions.png, scaling.csv, scaling.png.
 
 examples:
   python -m trainers.expressivity --dataset shapes --labels random --train-images 2000
   python -m trainers.expressivity --dataset cifar10 --labels random --width 32        all 50,000 images
-  python -m trainers.expressivity --dataset cifar10 --construction bit-extraction     30,107 numbers instead
-  python -m trainers.expressivity --dataset cifar10 --compare runs/cifar10            beside a trained network
+  python -m trainers.expressivity --dataset cifar10 --construction bit-extraction     only 30,107 numbers
+  python -m trainers.expressivity --dataset cifar10 --compare runs/cifar10            compared with a trained network
   python -m trainers.expressivity --dataset random --rows 10000 --dim 32 --classes 10 --width 8
 
-exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
+exit codes: 0 success; 1 failure while running; 2 bad input; 130 stopped by Ctrl-C
 """
 
 
 def parser() -> Parser:
-    """Return the command line of this program."""
+    """Return the argument parser of this program."""
     parser = Parser(prog="python -m trainers.expressivity", description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
     return parser
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = typed.get("out", f"runs/memorize-{settings.data.dataset}-{settings.data.labels}")
     with open_run(out, saved, settings.run.overwrite) as run:
         if run is not None:
-            run.check_outputs(output_names(_experiments_of(settings), settings.run.format))
+            run.check_outputs(output_names(_select_experiments(settings), settings.run.format))
             _memorize(run, saved, settings)
     return 0
 
@@ -68,24 +68,23 @@ def _memorize(run: Run, saved: dict[str, Any], settings: Settings) -> None:
 
 
 def _check_together(typed: Mapping[str, Any], settings: Settings) -> None:
-    """Raise UsageError for options that do not go together."""
+    """Raise UsageError for incompatible options."""
     random = settings.data.dataset == "random"
     wrong = {"labels", "train_images", "data_dir", "compare"} if random else {"rows", "dim", "classes"}
     construction = settings.network.construction
     if construction != "hardt-ma":
         for name in sorted({"width", "order", "dtype"} & set(typed)):
             raise UsageError(
-                f"--{name} does not go with --construction {construction}: it is for the residual blocks of hardt-ma. "
-                f"Leave --{name} out."
+                f"--{name} requires --construction hardt-ma. Received: --construction {construction}. Remove --{name}."
             )
     for name in sorted(wrong & set(typed)):
         if name == "labels" and settings.data.labels == "random":
             continue
         option = "--" + name.replace("_", "-")
         raise UsageError(
-            f"{option} does not go with --dataset {settings.data.dataset}: "
-            + ("random points have random labels, and --rows, --dim and --classes. " if random else "")
-            + f"Leave {option} out."
+            f"{option} cannot be combined with --dataset {settings.data.dataset}. "
+            + ("Random points have random labels and the options --rows, --dim and --classes. " if random else "")
+            + f"Remove {option}."
         )
 
 
@@ -96,9 +95,9 @@ def _load(settings: Settings) -> "Sample":
     try:
         return load_sample(settings)
     except MemoryError as error:
-        raise UsageError(f"--rows {settings.data.rows}: {error} Ask for fewer, or for a smaller --dim.") from error
+        raise UsageError(f"--rows {settings.data.rows}: {error} Use fewer rows or a smaller --dim.") from error
     except DataError as error:
-        raise UsageError(f"{error} (option --data-dir; or use the built-in images with --dataset shapes)") from error
+        raise UsageError(f"{error} (option --data-dir; built-in images: --dataset shapes)") from error
 
 
 def _trained(path: str, dataset: str) -> dict[str, Any]:
@@ -106,19 +105,17 @@ def _trained(path: str, dataset: str) -> dict[str, Any]:
     run = Run(path)
     config, result = run.config(), run.result()
     if result is None or not {"last_error", "parameters"} <= set(result):
-        raise UsageError(
-            f"--compare {path} is not a finished run of trainers.cifar. Finish it, or leave --compare out."
-        )
+        raise UsageError(f"--compare {path} is not a finished run of trainers.cifar. Finish it, or remove --compare.")
     result = run.result(("last_error", "parameters")) or {}
     if config["settings"].get("dataset") != dataset:
         raise UsageError(
-            f"--compare {path} was trained on {config['settings'].get('dataset')}, not on {dataset}. Name another run."
+            f"--compare {path} was trained on {config['settings'].get('dataset')}, not on {dataset}. Use another run."
         )
     return {"run": str(path), "accuracy": 1 - result["last_error"], "parameters": result["parameters"]}
 
 
 def _measure(run: Run, settings: Settings, sample: "Sample") -> dict[str, Any]:
-    """Build, save, check and test the memoriser, and run the experiments. Return the numbers of the memoriser."""
+    """Build, save, check and test the memorizer, and run the experiments. Return the numbers of the memorizer."""
     from trainers.experiments.progress import stage_bars
     from trainers.experiments.results import run_experiment
     from trainers.expressivity.memorizing import generalization, memorize_and_verify
@@ -128,12 +125,12 @@ def _measure(run: Run, settings: Settings, sample: "Sample") -> dict[str, Any]:
         result = memorize_and_verify(sample, settings.network, path, progress)
     if sample.test_x is not None:
         result["test"] = generalization(path, sample)
-    for experiment in _experiments_of(settings):
+    for experiment in _select_experiments(settings):
         run_experiment(experiment, sample, settings, run.path)
     return result
 
 
-def _experiments_of(settings: Settings) -> "list[AnyExperiment]":
+def _select_experiments(settings: Settings) -> "list[AnyExperiment]":
     from trainers.expressivity import constructions, scaling
 
     if settings.network.construction == "hardt-ma":
@@ -160,7 +157,7 @@ def _print(run: Run, result: Mapping[str, Any]) -> None:
     if "test" in result:
         test = result["test"]
         lines["test accuracy"] = (
-            f"memoriser {100 * test['accuracy']:.2f} %, label of the nearest training row "
+            f"memorizer {100 * test['accuracy']:.2f} %, label of the nearest training row "
             f"{100 * test['nearest_neighbour']:.2f} % (first {test['nearest_neighbour_rows']:,} tests), most frequent "
             f"class {100 * test['most_frequent_class']:.2f} %"
         )
@@ -183,7 +180,7 @@ def _network(result: Mapping[str, Any]) -> str:
         )
     return (
         f"{result['construction']}, {result['chunks']:,} parts of {result['slots']:,}, {result['parameters']:,} "
-        f"numbers (at least {result['lower_bound']:,} are needed); certified radius: smallest "
+        f"numbers (lower bound {result['lower_bound']:,}); certified radius: smallest "
         f"{result['smallest_radius']:.1e}, median {result['median_radius']:.1e}"
     )
 

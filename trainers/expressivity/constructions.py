@@ -1,4 +1,4 @@
-"""All constructions on the same points: numbers and bits, certified radii, and rounding errors."""
+"""Comparison of all constructions on the same points: numbers and bits, certified radii, and rounding errors."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from trainers.experiments.panels import add_legend, mark_sizes, note, panels, sa
 from trainers.expressivity.sample import Sample, sizes
 from trainers.expressivity.settings import NetworkSettings, Settings
 
-# Radii of the residual networks are taken of the first rows of the sample: a row costs as much as the whole network.
+# Number of rows for the radii of the residual networks, each of which costs as much as the whole network.
 RADIUS_ROWS = 500
-# Beyond, order "ridge" would take longer than all else.
+# Largest number of rows for order "ridge", which would take longer than everything else beyond it.
 RIDGE_ROWS = 15_000
-# Some numbers of the residual networks do not depend on their order, and both tables have the same thresholds: the next
-# curve would hide these, were they not wide and faint.
+# Wide and faint curves for values that coincide with those of another curve: some numbers of the residual networks do
+# not depend on their order, and both tables have the same thresholds.
 BEHIND: dict[str, Any] = {"linewidth": 4, "markersize": 8, "alpha": 0.4, "zorder": 1.5}
 STYLES: dict[str, dict[str, Any]] = {
     "hardt-ma, norm": {"color": "tab:blue", **BEHIND},
@@ -36,19 +36,19 @@ ORDERS: dict[str, Order] = {"hardt-ma, norm": "norm", "hardt-ma, ridge": "ridge"
 
 @dataclasses.dataclass(frozen=True)
 class ConstructionRow:
-    """One network; None where the construction refuses.
+    """One network. Its numbers are None if the construction raises an error.
 
     Attributes:
-        construction: with its order where there is one.
-        n, d, classes: of the sample, distinct rows alone.
+        construction: name of the construction, with the order of residual networks.
+        n, d, classes: size of the sample, counting distinct rows.
         parameters: numbers stored.
-        lower_bound: numbers of 64 bits that any memoriser of so many labels needs.
-        bits_a_row: 64 times the parameters over n; log2(r) is the bound.
-        smallest_radius, median_radius: certified, in the norm of x, over `radius_rows` rows.
-        radius_rows: how many rows.
-        rounding: the share of the rounding error allowed that float64 may take: above 1 the construction refuses. For
-            the residual networks the smallest relative margin that is accepted over the smallest that there is.
-        refused: the reason.
+        lower_bound: lower bound of 64-bit numbers for any memorizer of these labels.
+        bits_a_row: 64 times the parameters divided by n; the lower bound is log2(r).
+        smallest_radius, median_radius: certified radii, in the norm of x, over `radius_rows` rows.
+        radius_rows: number of rows of the radii.
+        rounding: rounding error of float64 relative to the allowed one; the construction raises an error above 1. For
+            the residual networks, the smallest accepted relative margin divided by the smallest margin.
+        refused: error message.
     """
 
     construction: str
@@ -123,14 +123,14 @@ def _build(
 
 
 def draw(rows: Sequence[ConstructionRow]) -> Figure:
-    """Draw parameters, bits a row, radii and the share of rounding, against n."""
+    """Draw parameters, bits per row, radii and rounding errors against n."""
     figure, axes = panels(4)
     kinds = by_column(rows, "construction")
     styles = {name: {"marker": "o", "markersize": 4, **STYLES[name]} for name in kinds}
-    for name, of_kind in kinds.items():
+    for name, chosen in kinds.items():
         for each, column in zip(axes, ("parameters", "bits_a_row", "median_radius", "rounding"), strict=True):
-            _line(each, of_kind, column, **styles[name])
-        _line(axes[2], of_kind, "smallest_radius", **styles[name] | {"linestyle": "--", "marker": "v"})
+            _line(each, chosen, column, **styles[name])
+        _line(axes[2], chosen, "smallest_radius", **styles[name] | {"linestyle": "--", "marker": "v"})
     if not axes[2].lines:
         note(axes[2], "no finite radius: all labels are the same")
     first = next(iter(kinds.values()))
@@ -140,32 +140,32 @@ def draw(rows: Sequence[ConstructionRow]) -> Figure:
     axes[3].axhline(1.0, color="black", linestyle="-.", linewidth=1)
     titles = (
         "numbers stored",
-        f"bits a row, {FLOAT_BITS} for each number",
+        f"bits per row, {FLOAT_BITS} per number",
         "certified radius: median, smallest (dashed)",
-        "share of the rounding allowed",
+        "rounding error over allowed error",
     )
     for each, text in zip(axes, titles, strict=True):
         each.set(title=text, xlabel="rows n", yscale="log")
         mark_sizes(each, counts, rotation=30, fontsize=7)
-    handles = [sample_of(_extent(name, of_kind, max(counts)), **styles[name]) for name, of_kind in kinds.items()]
+    handles = [sample_of(_extent(name, chosen, max(counts)), **styles[name]) for name, chosen in kinds.items()]
     handles += [sample_of("lower bound", color="black", linestyle=":")]
-    handles += [sample_of("refused above", color="black", linestyle="-.", linewidth=1)]
+    handles += [sample_of("limit of float64", color="black", linestyle="-.", linewidth=1)]
     add_legend(figure, handles, columns=3)
     return figure
 
 
 def _extent(name: str, rows: Sequence[ConstructionRow], largest: int) -> str:
-    """Return a construction's name, and the end of its curves unless that is the largest size."""
+    """Return the name of a construction, with the end of its curves if this is not the largest size."""
     refused = [row.n for row in rows if row.parameters is None]
     last = max((row.n for row in rows if row.parameters is not None), default=0)
     if last == largest:
         return name
-    return f"{name} (refused from {min(refused):,} rows)" if refused else f"{name} (built up to {last:,} rows)"
+    return f"{name} (impossible from {min(refused):,} rows)" if refused else f"{name} (built up to {last:,} rows)"
 
 
 def _line(axes: Axes, rows: Sequence[ConstructionRow], column: str, **style: Any) -> None:
     points = [(row.n, getattr(row, column)) for row in rows if getattr(row, column) is not None]
-    # A single label has no edge: its radii are infinite.
+    # The radii of a single label are infinite.
     points = [(n, value) for n, value in points if np.isfinite(value) and value > 0]
     if points:
         axes.plot(*zip(*points, strict=True), **style)
@@ -175,7 +175,7 @@ def title(rows: Sequence[ConstructionRow], settings: Settings) -> str:
     """Return the title of the figure."""
     data = settings.data
     points = "random points and labels" if data.dataset == "random" else f"{data.dataset}, {data.labels} labels"
-    return f"memorisers of {points}, d = {rows[0].d:,}, r = {rows[0].classes}"
+    return f"memorizers of {points}, d = {rows[0].d:,}, r = {rows[0].classes}"
 
 
 EXPERIMENT = Experiment("constructions", cases, measure, {"constructions": draw}, title=title)

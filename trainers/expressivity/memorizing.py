@@ -1,4 +1,4 @@
-"""Construction, saving, loading and measurement of a memoriser."""
+"""Construction, saving, loading and measurement of a memorizer."""
 
 import dataclasses
 import pathlib
@@ -14,8 +14,9 @@ from trainers.experiments.experiment import ProgressCallback
 from trainers.expressivity.sample import Sample
 from trainers.expressivity.settings import NetworkSettings
 
-# One nearest-neighbour search in pixel space costs n * tests * d operations; this many show where the accuracy lies.
-NEIGHBOUR_TESTS = 1000
+# Number of nearest-neighbor searches in pixel space, which cost n * tests * d operations; enough to estimate the
+# accuracy.
+NEIGHBOR_TESTS = 1000
 
 
 def memorize_and_verify(
@@ -30,7 +31,7 @@ def memorize_and_verify(
         progress: called during each stage of the work.
 
     Returns:
-        The numbers, as JSON values.
+        The results as JSON values by name.
 
     Raises:
         RunError: the network cannot be built, or is wrong on a row.
@@ -40,7 +41,7 @@ def memorize_and_verify(
     from idmatters_tf.expressivity import memorize, verify, verify_exactly
 
     residual = network.construction == "hardt-ma"
-    of_blocks = {"width": network.width, "order": network.order, "dtype": network.dtype} if residual else {}
+    options = {"width": network.width, "order": network.order, "dtype": network.dtype} if residual else {}
     start = time.perf_counter()
     try:
         model = memorize(
@@ -48,11 +49,11 @@ def memorize_and_verify(
             sample.labels,
             sample.classes,
             seed=network.seed,
-            # The other constructions need float64.
+            # The other constructions require float64.
             check=("float32",) if residual else (),
             progress=progress,
             construction=network.construction,
-            **of_blocks,
+            **options,
         )
         saving = time.perf_counter()
         with replacing(path) as beside:
@@ -73,13 +74,13 @@ def memorize_and_verify(
         raise RunError(str(error)) from error
     if checked.correct < checked.rows:
         raise RunError(
-            f"the loaded model is wrong on {checked.rows - checked.correct} rows, among them {checked.wrong_rows[0]}. "
-            f"Use --dtype float64 or a larger --width."
+            f"the loaded model is wrong on {checked.rows - checked.correct} rows, including row "
+            f"{checked.wrong_rows[0]}. Use --dtype float64 or a larger --width."
         )
     if exact.correct < exact.rows:
         raise RunError(
             f"in rational arithmetic the loaded model is wrong on {exact.rows - exact.correct} of {exact.rows} rows, "
-            f"among them {exact.wrong_rows[0]}: it is right in {network.dtype} by rounding alone. Use a larger --width."
+            f"including row {exact.wrong_rows[0]}. In {network.dtype} it is correct by rounding. Use a larger --width."
         )
     report = dataclasses.asdict(model.report)
     verified = report.pop("verified")
@@ -95,11 +96,11 @@ def memorize_and_verify(
 
 
 def generalization(path: pathlib.Path, sample: Sample) -> dict[str, Any]:
-    """Compute the test accuracy of the memoriser, of the nearest training row's label, and of the most frequent class.
+    """Compute the test accuracy of the memorizer, of the nearest training row's label, and of the most frequent class.
 
     Args:
         path: path of the .keras file.
-        sample: a sample with test images.
+        sample: sample with test images.
     """
     import keras
 
@@ -109,12 +110,12 @@ def generalization(path: pathlib.Path, sample: Sample) -> dict[str, Any]:
         raise ValueError("Argument `sample` must have test images.")
     model = cast(keras.Model, keras.saving.load_model(path))
     accuracy = verify(model, sample.test_x, sample.test_labels).accuracy
-    tests = sample.test_x[:NEIGHBOUR_TESTS].astype(np.float32)
-    neighbours = sample.labels[_nearest_rows(sample.x, tests)]
+    tests = sample.test_x[:NEIGHBOR_TESTS].astype(np.float32)
+    neighbors = sample.labels[_nearest_rows(sample.x, tests)]
     return {
         "rows": len(sample.test_x),
         "accuracy": accuracy,
-        "nearest_neighbour": float((neighbours == sample.test_labels[: len(tests)]).mean()),
+        "nearest_neighbour": float((neighbors == sample.test_labels[: len(tests)]).mean()),
         "nearest_neighbour_rows": len(tests),
         "most_frequent_class": float(np.bincount(sample.test_labels).max() / len(sample.test_labels)),
     }

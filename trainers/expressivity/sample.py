@@ -1,4 +1,4 @@
-"""Points and labels to memorise."""
+"""Points and labels to memorize."""
 
 import dataclasses
 from typing import Any
@@ -13,14 +13,14 @@ from trainers.expressivity.settings import DataSettings, Settings
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Rows and labels to memorise, and images with true labels to test on.
+    """Rows and labels to memorize, and test images with true labels.
 
     Attributes:
         x: (n, d).
         labels: (n,) integers.
-        classes: their number.
-        origin: where the rows come from.
-        digest: a checksum of the data.
+        classes: number of classes.
+        origin: description of the source.
+        digest: checksum of the data.
         test_x, test_labels: (tests, d) and (tests,); None for random points.
     """
 
@@ -33,13 +33,13 @@ class Sample:
     test_labels: NDArray[np.integer] | None = None
 
     def distinct(self, rows: int) -> tuple[NDArray[Any], NDArray[np.integer]]:
-        """Return the first rows and their labels, equal rows once."""
+        """Return the distinct ones of the first rows and their labels."""
         kept = distinct_rows(self.x[:rows], self.labels[:rows])
         return self.x[kept], self.labels[kept]
 
 
 def sizes(sample: Sample) -> list[int]:
-    """Return the numbers of rows for which experiments build networks, ascending, from a thirty-second to all."""
+    """Return the numbers of rows for experiments, in ascending order, from 1/32 of the rows to all."""
     return sorted({max(2, len(sample.x) // fraction) for fraction in (32, 16, 8, 4, 2, 1)})
 
 
@@ -47,7 +47,7 @@ def load_sample(settings: Settings) -> Sample:
     """Load or draw a sample.
 
     Raises:
-        idmatters_tf.data.images.DataError: the data set is not there.
+        idmatters_tf.data.images.DataError: the data set is missing.
         MemoryError: random points do not fit into memory.
     """
     data, rng = settings.data, np.random.default_rng(settings.network.seed)
@@ -55,14 +55,14 @@ def load_sample(settings: Settings) -> Sample:
         _check_memory(data)
         x = rng.standard_normal((data.rows, data.dim), np.float32)
         labels = rng.integers(0, data.classes, data.rows)
-        unit = _normalized(x, settings.network.order)
+        unit = _normalize(x, settings.network.order)
         return Sample(unit, labels, data.classes, "standard normal", f"seed {settings.network.seed}")
     images = _load_images(data).first(data.train_images, None)
     labels = images.train_labels
     if data.labels == "random":
         labels = rng.integers(0, images.classes, len(labels))
     x, test_x = (
-        _normalized(part.reshape(len(part), -1), settings.network.order)
+        _normalize(part.reshape(len(part), -1), settings.network.order)
         for part in (images.train_images, images.test_images)
     )
     return Sample(x, labels, images.classes, images.origin, images.digest(), test_x, images.test_labels)
@@ -77,8 +77,8 @@ def _check_memory(data: DataSettings) -> None:
         raise MemoryError(str(error).strip()) from error
 
 
-def _normalized(x: NDArray[Any], order: str) -> NDArray[Any]:
-    """Return the rows, for the paper's order divided by their norms, as the paper assumes."""
+def _normalize(x: NDArray[Any], order: str) -> NDArray[Any]:
+    """Return the rows, divided by their norms for the paper's order, as the paper assumes."""
     if order != "paper":
         return x
     x = x.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Growth of the parameters, margin, time and memory of a memoriser with n, k and d."""
+"""Growth of the parameters, margin, time and memory of a memorizer with n, k and d."""
 
 import dataclasses
 import time
@@ -18,7 +18,7 @@ from trainers.expressivity.settings import NetworkSettings, Settings
 
 WIDTHS = (4, 8, 16, 32, 64)
 DIMS = (16, 64, 256, 1024)
-# For the widths and dimensions: enough for the trend, and seconds in all.
+# Number of rows for varying widths and dimensions: sufficient for the trend, and a matter of seconds.
 ROWS = 10_000
 
 NAMES = {"n": "rows n", "k": "width k", "d": "dimension d"}
@@ -26,15 +26,15 @@ NAMES = {"n": "rows n", "k": "width k", "d": "dimension d"}
 
 @dataclasses.dataclass(frozen=True)
 class ScalingRow:
-    """One network; None where the construction is impossible: the paper's order at this size, or two rows too close.
+    """One network. Its numbers are None if the construction fails: the paper's order at this size, or two close rows.
 
     Attributes:
         varied: "n", "k" or "d".
         n, k, d: distinct rows, width and dimension.
-        parameters: of the network.
-        smallest_margin, median_margin: of its units, relative.
-        seconds: to build it.
-        megabytes: the most memory that building it allocates.
+        parameters: number of parameters.
+        smallest_margin, median_margin: relative margins of the units.
+        seconds: time of the construction.
+        megabytes: peak of the memory allocated by the construction.
     """
 
     varied: str
@@ -97,7 +97,7 @@ def measure(varied: str, sample: Sample, rows: int, network: NetworkSettings) ->
 
 
 def draw(rows: Sequence[ScalingRow]) -> Figure:
-    """Draw a column of panels for each of n, k and d that was varied."""
+    """Draw a column of panels for each varied quantity of n, k and d."""
     varied = [name for name in NAMES if any(row.varied == name and row.seconds is not None for row in rows)]
     figure = Figure(figsize=(WIDTH, 8), layout="constrained")
     if not varied:
@@ -134,14 +134,14 @@ def _draw_column(axes: Sequence[Axes], name: str, sizes: NDArray[np.float64], ro
     axes[1].plot(sizes, column("median_margin"), "o-", label="median margin")
     axes[1].plot(sizes, column("smallest_margin"), "s-", label="smallest margin")
     axes[2].plot(sizes, column("seconds"), "o-", label="seconds")
-    axes[2].plot(sizes, column("megabytes"), "s-", label="megabytes at most")
+    axes[2].plot(sizes, column("megabytes"), "s-", label="peak megabytes")
     if name == "n":
         axes[2].plot(sizes, column("seconds")[-1] * (sizes / sizes[-1]) ** 2, "k:", label="slope 2")
 
 
 def title(rows: Sequence[ScalingRow], settings: Settings) -> str:
     """Return the title of the figure."""
-    return f"memorisers of {settings.data.dataset}, {settings.data.labels} labels, order {settings.network.order}"
+    return f"memorizers of {settings.data.dataset}, {settings.data.labels} labels, order {settings.network.order}"
 
 
 EXPERIMENT = Experiment("scaling", cases, measure, {"scaling": draw}, title=title)

@@ -1,4 +1,4 @@
-"""The settings of `trainers.expressivity`."""
+"""Settings of `trainers.expressivity`."""
 
 import dataclasses
 from typing import Literal
@@ -9,18 +9,18 @@ from trainers.experiments import opening
 
 @dataclasses.dataclass(frozen=True)
 class DataSettings:
-    """What is memorised."""
+    """Points and labels to memorize."""
 
     dataset: Literal["cifar10", "cifar100", "mnist", "shapes", "random"] = setting(
         "shapes", help="data set; shapes is built in, random is normal noise"
     )
-    labels: Literal["true", "random"] = setting("random", help="labels to memorise")
+    labels: Literal["true", "random"] = setting("random", help="labels to memorize")
     data_dir: str | None = setting(
         None, help="folder with the files of the data set, as for the training programs", metavar="DIR"
     )
     download: bool = setting(True, help="download missing data")
     train_images: int | None = setting(
-        None, help="number of training images to memorise, the first ones (default: all)", metavar="N", at_least=1
+        None, help="memorize only the first N training images (default: all)", metavar="N", at_least=1
     )
     rows: int = setting(
         10_000, help="number of points n of --dataset random", metavar="N", at_least=2, at_most=100_000_000
@@ -33,34 +33,36 @@ class DataSettings:
 
 @dataclasses.dataclass(frozen=True)
 class NetworkSettings:
-    """The memoriser."""
+    """Construction of the memorizer."""
 
     construction: Literal["hardt-ma", "yun", "lookup", "bit-extraction"] = setting(
         "hardt-ma",
-        help="hardt-ma: residual blocks, wide margins; yun, lookup, bit-extraction: far fewer numbers, tiny margins, "
-        "without --width, --order and --dtype",
+        help="hardt-ma: residual blocks, wide margins; yun, lookup, bit-extraction: far fewer numbers, small margins, "
+        "no --width, --order and --dtype",
     )
     width: int = setting(32, help="width k of the residual blocks", metavar="K", at_least=1, at_most=1_000_000)
     order: Literal["norm", "ridge", "paper"] = setting(
         "norm",
-        help="norm works for every sample; ridge has larger margins on clusters; paper has one threshold "
-        "for all units (on rows divided by their norms) and mostly fails, saying by how much",
+        help="norm works for every sample; ridge has larger margins on clusters; paper has one threshold for all units "
+        "(on rows divided by their norms) and usually fails",
     )
     dtype: Literal["float64", "float32"] = setting("float64", help="number format of the network")
     exact_rows: int = setting(
         10,
-        help="rows that are also run through the saved model in rational arithmetic, the first ones",
+        help="check the first N rows of the saved model also in rational arithmetic",
         metavar="N",
         at_least=1,
     )
-    seed: int = setting(0, help="seed of everything random", metavar="N", at_least=0, at_most=2**31 - 1)
+    seed: int = setting(0, help="random seed", metavar="N", at_least=0, at_most=2**31 - 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings(opening.RunSettings):
     """Folder of the results, format of the figures, and a run to compare with."""
 
-    compare: str | None = setting(None, help="finished run of trainers.cifar to take the test error of", metavar="RUN")
+    compare: str | None = setting(
+        None, help="compare the test accuracy with this finished run of trainers.cifar", metavar="RUN"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The ledger of what was reproduced, as data, and the program that reproduces it: see `rows.py`."""
+"""Ledger of the reproduced results as data, and the program that reproduces them; see `rows.py`."""

@@ -1,10 +1,10 @@
-"""The numbers of a row, read from the folder of a run and compared with those that were recorded.
+"""Comparison of the numbers of a row with those in the folder of a run.
 
-- `file` ends in .json: `key` is a path such as `loaded.largest_error`; in .jsonl or .csv: the value of `key` in the
-  lines that have the values of `where`. `take` is "last" or "max" of them, "ratio", of the last to the first, or
-  "mean", which is there only where each of those lines has a value: a diverged run has none.
-- `pattern`, in any file: a regular expression whose group is the number; its last match counts.
-- `base`: what was read is a logarithm with that base. `times` multiplies the value, to get the unit.
+- `file` with suffix .json: `key` is a path such as `loaded.largest_error`.
+- `file` with suffix .jsonl or .csv: `key` selects the values of the lines that match `where`. `take` is "last", "max",
+  "ratio" (last over first) or "mean". The mean exists only if each line has a value, which a diverged run lacks.
+- `pattern`, for any file: a regular expression whose group is the number; the last match counts.
+- `base`: base of a logarithm that is undone. `times`: factor that converts the value to the unit.
 """
 
 import csv
@@ -25,12 +25,12 @@ LOG = "log"
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A recorded number beside that of another run.
+    """Comparison of a recorded number with that of another run.
 
     Attributes:
-        number: the recorded one.
-        value: the other run's; None: it is not there.
-        within: whether the two agree within the tolerance; None where nothing is to be compared.
+        number: recorded number.
+        value: number of the other run; None if it is missing.
+        within: True if the two agree within the tolerance; None if no value is recorded.
     """
 
     number: Number
@@ -38,7 +38,7 @@ class Comparison:
     within: bool | None
 
     def cells(self) -> tuple[str, ...]:
-        """Those of a line of the table."""
+        """Return the cells of a row of the table."""
         number, value, recorded = self.number, self.value, self.number.value
         now = "missing" if value is None else f"{shown(value, number)} {number.unit}".strip()
         difference = ""
@@ -55,12 +55,12 @@ HEADER = ("number", "recorded", "now", "difference", "tolerance", "")
 
 
 def compare(row: Row, folder: pathlib.Path, log: pathlib.Path) -> list[Comparison]:
-    """Every number of a row that can be read from a run, beside that of the run.
+    """Compare every number of a row that can be read from a run.
 
     Args:
-        row: whose numbers.
-        folder: of the run.
-        log: holds what the commands printed.
+        row: row of the ledger.
+        folder: folder of the run.
+        log: file with the output of the commands.
     """
     found = []
     for number in row.numbers:
@@ -75,17 +75,17 @@ def compare(row: Row, folder: pathlib.Path, log: pathlib.Path) -> list[Compariso
 
 
 def agrees(number: Number, value: float) -> bool:
-    """Whether a value is within the tolerance of the recorded one."""
+    """Return True if a value is within the tolerance of the recorded one."""
     recorded = float(number.value if number.value is not None else math.nan)
     if number.factor is not None:
         factor = float(number.factor)
         return value == recorded or (value * recorded > 0 and 1 / factor <= value / recorded <= factor)
-    # Decimal fractions are no binary ones: 0.3 - 0.2 is above 0.1.
+    # Decimal fractions have no exact binary form: 0.3 - 0.2 is above 0.1.
     return abs(value - recorded) <= float(number.tolerance or 0) * (1 + 1e-9)
 
 
 def value_of(number: Number, folder: pathlib.Path, log: pathlib.Path) -> float | None:
-    """The number as a run has it; None where the file, or a finite number at the place in it, is missing."""
+    """Return a number of a run, or None if the file is missing or does not contain a finite number there."""
     path = log if number.file == LOG else folder / str(number.file)
     if not path.is_file():
         return None
@@ -130,14 +130,14 @@ def _values(path: pathlib.Path, number: Number) -> list[Any]:
 
 
 def _at(value: Any, key: str) -> Any:
-    """What a path such as `norms.mean_frobenius` leads to, or None."""
+    """Return the value at a path such as `norms.mean_frobenius`, or None."""
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
 
 
 def _same(found: Any, wanted: Any) -> bool:
-    """Whether a cell holds a value: in CSV files everything is text."""
+    """Return True if a cell equals a value. In CSV files all values are text."""
     try:
         return float(found) == float(wanted)
     except (TypeError, ValueError, OverflowError):
@@ -145,7 +145,7 @@ def _same(found: Any, wanted: Any) -> bool:
 
 
 def shown(value: float, number: Number) -> str:
-    """A value with one digit more than the recorded one has."""
+    """Format a value with one digit more than the recorded one."""
     if number.value is None:
         return f"{value:.6g}"
     if value == int(value) and number.value == int(number.value) and abs(value) < 1e15:

@@ -1,17 +1,17 @@
-"""The ledger: a file `rows/NAME.toml` for each of its rows, and `data.toml` for the data sets that they name.
+"""Ledger of results: one file `rows/NAME.toml` per row, and `data.toml` with the data sets that they name.
 
-    paper = "Hardt & Ma"                # or "Li et al."; without it, a run of this package's own
-    order = 80                          # its place in its paper's table
+    paper = "Hardt & Ma"                # or "Li et al."; without it, a run of this package
+    order = 80                          # position in the table of the paper
     item = "Table 1"
     claim = "55 convolutions, 13.5M parameters"
-    commands = ["trainers.cifar --dataset cifar10 --data-dir DATA --out OUT"]    # and, or instead:
+    commands = ["trainers.cifar --dataset cifar10 --data-dir DATA --out OUT"]    # and/or:
     tests = ["tests/models/test_cifar.py"]
-    rests_on = ["quick"]                # rows whose runs it rests on; they are run where it has no command of its own
-    exit_code = 1                       # how the last command ends, where that is not 0
+    rests_on = ["quick"]                # rows on which it depends; they are run if it has no command
+    exit_code = 1                       # exit code of the last command, if not 0
     seeds = [0]
-    data = "cifar10"                    # of data.toml
-    versions, hardware, date, minutes or seconds, cost (in words)
-    measured = "{test error} after ..."    # Markdown; a name in braces stands for the number of that name
+    data = "cifar10"                    # a data set of data.toml
+    versions, hardware, date, minutes or seconds, cost (text)
+    measured = "{test error} after ..."    # Markdown; a name in braces is replaced by the number of that name
     verdict = "exact"
     figure = "figures/quick.png"        # below docs/
     model_card = "model_cards/fast"     # a folder with a README.md
@@ -19,16 +19,17 @@
 
     [[numbers]]
     name = "test error"
-    value = 21.49                       # absent: not recorded yet
+    value = 21.49                       # missing: not recorded yet
     unit = "%"
-    tolerance = 1.0                     # of the value itself; or `factor = 2`: the ratio is between 1/2 and 2
+    tolerance = 1.0                     # absolute; or `factor = 2`: the ratio is between 1/2 and 2
     file, key, where, pattern, take, times, base    # see `trainers.reproduce.numbers`
 
     [weights]
-    sha256 = "93e0..."                  # see `trainers.reproduce.weights`; its first digits will do
+    sha256 = "93e0..."                  # see `trainers.reproduce.weights`; the first digits are sufficient
     note = "..."
 
-In commands OUT stands for the run's folder and DATA for the folder of the data sets. What was never recorded is absent.
+In commands, OUT is the folder of the run and DATA the folder of the data sets. Values that were not recorded are
+missing.
 """
 
 import dataclasses
@@ -43,22 +44,22 @@ from trainers.cli.arguments import UsageError
 FOLDER = pathlib.Path(__file__).resolve().parent
 NOT_RECORDED = "not recorded"
 PAPERS = ("Hardt & Ma", "Li et al.")
-# What "seconds", without a number, counts as in a budget.
+# Minutes in a budget for the cost "seconds" without a number.
 FEW_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A number of a row.
+    """Number of a row.
 
     Attributes:
-        name: what it is.
-        value: as it was recorded, digit for digit; None: not recorded yet.
-        unit: of the value.
-        tolerance: how far another run may be from it.
-        factor: the largest ratio to it, instead of a tolerance.
-        file: where it is read, relative to the run's folder; "log": from what the command prints. None: nowhere.
-        key, where, pattern, take, times, base: how it is read, see `trainers.reproduce.numbers`.
+        name: name of the number.
+        value: recorded value with its digits; None if not recorded yet.
+        unit: unit of the value.
+        tolerance: largest difference of another run.
+        factor: largest ratio of another run, instead of a tolerance.
+        file: source of the number, relative to the run's folder; "log": the output of the command; None: no source.
+        key, where, pattern, take, times, base: selection of the number, see `trainers.reproduce.numbers`.
     """
 
     name: str
@@ -75,11 +76,11 @@ class Number:
     base: float | None = None
 
     def shown(self) -> str:
-        """The recorded value with its unit."""
+        """Return the recorded value with its unit."""
         return NOT_RECORDED if self.value is None else f"{plain(self.value)} {self.unit}".strip()
 
     def allowed(self) -> str:
-        """The tolerance in words."""
+        """Return the tolerance as text."""
         if self.factor is not None:
             return f"a factor of {plain(self.factor)}"
         return "" if self.tolerance is None else f"{plain(self.tolerance)} {self.unit}".strip()
@@ -87,7 +88,7 @@ class Number:
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """The checksum of a run's weights, or its first hexadecimal digits."""
+    """Checksum of a run's weights, or its first hexadecimal digits."""
 
     sha256: str
     note: str = ""
@@ -95,12 +96,12 @@ class Weights:
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-    """A data set.
+    """Data set of the ledger.
 
     Attributes:
-        title: in words.
-        files: the SHA-256 of each official file, by name.
-        digest: what config.json says of the whole set, where that is known.
+        title: description.
+        files: SHA-256 of each official file by name.
+        digest: digest of the whole set in config.json, if known.
     """
 
     title: str
@@ -110,7 +111,7 @@ class DataSet:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row of the ledger; the fields are those of its file, see the module, and `name`, that of the file."""
+    """Row of the ledger, with the fields of its file, see the module, and the name of the file."""
 
     name: str
     order: int
@@ -139,7 +140,7 @@ class Row:
 
     @property
     def cost_in_minutes(self) -> float | None:
-        """What it costs to run it again, as far as that was recorded."""
+        """Recorded cost of running the row again, or None."""
         if self.minutes is not None:
             return float(self.minutes)
         if self.seconds is not None:
@@ -147,14 +148,14 @@ class Row:
         return FEW_SECONDS if self.cost == "seconds" else None
 
     def cost_in_words(self) -> str:
-        """The same for people."""
+        """Return the recorded cost as text."""
         number = f"{plain(self.minutes)} minutes" if self.minutes is not None else ""
         number = f"{plain(self.seconds)} s" if self.seconds is not None else number
         return " ".join(part for part in (number, self.cost) if part) or NOT_RECORDED
 
 
 class Written(decimal.Decimal):
-    """A number of a file that knows how it is written there."""
+    """Number of a file that stores its original text."""
 
     text: str
 
@@ -165,18 +166,18 @@ class Written(decimal.Decimal):
 
 
 def plain(number: decimal.Decimal) -> str:
-    """A number as it is written in its file, whole ones with commas: 6.2e-12, 0.20, 50,000."""
+    """Format a number as in its file, with commas in integers: 6.2e-12, 0.20, 50,000."""
     return number.text if isinstance(number, Written) else f"{number:,f}"
 
 
 def load(folder: pathlib.Path = FOLDER) -> dict[str, Row]:
-    """The rows by name, paper by paper in the order of their tables, the package's own runs last.
+    """Load the rows by name, sorted by paper and position, with runs of this package last.
 
     Args:
-        folder: holds `rows/`.
+        folder: folder that contains `rows/`.
 
     Raises:
-        UsageError: a file is damaged, or names what does not exist.
+        UsageError: a file is damaged, or names a row or data set that does not exist.
     """
     rows = [_row(path) for path in sorted((folder / "rows").glob("*.toml"))]
     places = {paper: place for place, paper in enumerate((*PAPERS, ""))}
@@ -194,7 +195,7 @@ def load(folder: pathlib.Path = FOLDER) -> dict[str, Row]:
 
 
 def data_sets(folder: pathlib.Path = FOLDER) -> dict[str, DataSet]:
-    """The data sets by name."""
+    """Load the data sets by name."""
     path = folder / "data.toml"
     return {name: _make(DataSet, values, path) for name, values in _read(path).items()}
 
@@ -213,9 +214,9 @@ def _row(path: pathlib.Path) -> Row:
             and number.value is not None
             and (number.tolerance is None) == (number.factor is None)
         ):
-            raise UsageError(f"{path}: the number {number.name!r} needs either a tolerance or a factor.")
+            raise UsageError(f"{path}: the number {number.name!r} requires either a tolerance or a factor.")
         if (number.file is None) != (number.key is None and number.pattern is None):
-            raise UsageError(f"{path}: the number {number.name!r} needs a file together with a key or a pattern.")
+            raise UsageError(f"{path}: the number {number.name!r} requires a file together with a key or a pattern.")
     return row
 
 
@@ -238,7 +239,7 @@ def _make(kind: Any, values: Mapping[str, Any], path: pathlib.Path) -> Any:
         if name not in values and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
     if unknown or missing:
-        wrong = f"there is no field {unknown[0]!r}" if unknown else f"the field {missing[0]!r} is missing"
+        wrong = f"unknown field {unknown[0]!r}" if unknown else f"the field {missing[0]!r} is missing"
         raise UsageError(f"{path}: {wrong}.")
     whole = {name: decimal.Decimal(value) for name, value in values.items() if name in _DECIMALS and type(value) is int}
     return kind(**{**values, **whole})

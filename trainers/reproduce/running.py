@@ -1,4 +1,4 @@
-"""Runs the commands of a row again, each as a process of its own whose output is shown and kept."""
+"""Execution of the commands of a row in separate processes, whose output is shown and logged."""
 
 import contextlib
 import hashlib
@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Stopped(Exception):
-    """The command was stopped by a signal, after it had saved; `code` is 128 + the signal."""
+    """Exception for a command that a signal stopped after it had saved; `code` is 128 + the signal."""
 
     def __init__(self, code: int):
         super().__init__(code)
@@ -27,17 +27,18 @@ class Stopped(Exception):
 
 
 def log_of(folder: pathlib.Path) -> pathlib.Path:
-    """Where the output of the commands that write into a folder is kept: beside it."""
+    """Return the path of the log of the commands that write to a folder."""
     return folder.with_name(f"{folder.name}.log")
 
 
 def words_of(command: str, folder: str | os.PathLike, data_dir: str | None) -> list[str]:
-    """The words of a row's command, OUT and DATA replaced; without --data-dir where none is given.
+    """Split a row's command into words, with OUT and DATA replaced.
 
     Args:
-        command: as it is in the row.
-        folder: for OUT, also in OUT/NAME.
-        data_dir: for DATA, also in DATA/NAME; None: the program looks where TensorFlow Datasets keeps its data.
+        command: command of the row.
+        folder: replacement of OUT, also in OUT/NAME.
+        data_dir: replacement of DATA, also in DATA/NAME; None removes --data-dir, so that the program uses the folder
+            of TensorFlow Datasets.
     """
     words = shlex.split(command)
     if data_dir is None:
@@ -45,20 +46,20 @@ def words_of(command: str, folder: str | os.PathLike, data_dir: str | None) -> l
         words = [word for place, word in enumerate(words) if place not in places and place + 1 not in places]
     named = {"DATA": data_dir or "", "OUT": folder}
 
-    def filled(word: str) -> str:
+    def fill(word: str) -> str:
         first, *inside = word.split("/")
         return str(pathlib.Path(named[first], *inside)) if first in named else word
 
-    return [filled(word) for word in words]
+    return [fill(word) for word in words]
 
 
 def shown(row: Row, folder: str = "OUT", data_dir: str | None = "DATA") -> list[str]:
-    """The commands of a row as one types them.
+    """Return the command lines of a row.
 
     Args:
-        row: whose commands; its tests are the last.
-        folder: in place of OUT.
-        data_dir: in place of DATA.
+        row: row of the ledger; its tests are the last command.
+        folder: replacement of OUT.
+        data_dir: replacement of DATA.
     """
     lines = []
     for command in row.commands:
@@ -68,21 +69,21 @@ def shown(row: Row, folder: str = "OUT", data_dir: str | None = "DATA") -> list[
 
 
 def run_again(row: Row, folder: pathlib.Path, data_dir: str | None) -> None:
-    """Runs the commands of a row, then its tests. What is finished already only says so: the programs resume.
+    """Run the commands of a row, then its tests. The programs resume stopped runs and skip finished ones.
 
     Args:
-        row: with commands or tests.
-        folder: for OUT.
-        data_dir: for DATA, or None.
+        row: row with commands or tests.
+        folder: replacement of OUT.
+        data_dir: replacement of DATA, or None.
 
     Raises:
-        UsageError: a command was refused, or needs a file that only a checkout has.
-        RunError: a command ended otherwise than it did when the row was recorded.
-        Stopped: it was stopped by a signal.
+        UsageError: a command was rejected, or requires a file of a checkout.
+        RunError: a command ended with a different exit code than the recorded one.
+        Stopped: a command was stopped by a signal.
     """
     commands = [_process(words_of(command, folder, data_dir), row) for command in row.commands]
     if row.tests and (row.commands and not _in_checkout(row.tests[0])):
-        print(f"{row.name}: its tests are left out: they are part of a checkout, not of the installed package")
+        print(f"{row.name}: skipped its tests, which require a checkout")
     elif row.tests:
         commands.append(_process(["-m", "pytest", "-q", *row.tests], row))
     log = log_of(folder)
@@ -95,20 +96,20 @@ def run_again(row: Row, folder: pathlib.Path, data_dir: str | None) -> None:
         if code == expected:
             continue
         if code == 2:
-            raise UsageError(f"{row.name}: the command was refused, for the reason above.")
+            raise UsageError(f"{row.name}: the command was rejected, see the message above.")
         raise RunError(f"{row.name}: the command ended with exit code {code}, not {expected}. Its output is in {log}.")
 
 
 def other_files(data: DataSet, folder: pathlib.Path) -> list[str]:
-    """Which of the files in a folder, or one level below it, are not the official ones, in words.
+    """Describe the files in a folder, or one level below it, that differ from the official files.
 
     Args:
-        data: names the official files and their checksums.
-        folder: of the data sets.
+        data: official files and their checksums.
+        folder: folder of the data sets.
     """
     lines = []
     folders = [folder, *(path for path in folder.glob("*") if path.is_dir())]
-    # Other data sets may have single files of the same names.
+    # Other data sets may have some files of the same names, but not all.
     for holding in (each for each in folders if all((each / name).is_file() for name in data.files)):
         for name, expected in data.files.items():
             with open(holding / name, "rb") as stream:
@@ -119,13 +120,13 @@ def other_files(data: DataSet, folder: pathlib.Path) -> list[str]:
 
 
 def _process(words: Sequence[str], row: Row) -> list[str]:
-    """What is executed for the words of a command."""
+    """Return the process arguments for the words of a command."""
     program = words[0]
     if program.startswith("trainers."):
         return as_module(words)
     files = [word for word in words if word.endswith(".py")]
     if not all(map(_in_checkout, files)):
-        raise UsageError(f"{row.name} needs {files[0]}, which is part of a checkout, not of the installed package.")
+        raise UsageError(f"{row.name} requires {files[0]}, which only a checkout contains.")
     if program == "-m":
         return [sys.executable, *words]
     return [sys.executable, *(str(ROOT / word) if word in files else word for word in words)]
@@ -136,7 +137,7 @@ def _in_checkout(file: str) -> bool:
 
 
 def _run(words: Sequence[str], log: pathlib.Path) -> int:
-    """Runs a process to its end; its output goes to ours and to the log. Returns its exit code."""
+    """Run a process, and copy its output to standard output and the log. Returns its exit code."""
     tests = words[1:3] == ["-m", "pytest"]
     print(f"$ {shlex.join(['python', *words[1:]])}", flush=True)
     with (
@@ -148,7 +149,7 @@ def _run(words: Sequence[str], log: pathlib.Path) -> int:
             stderr=subprocess.STDOUT,
             cwd=ROOT if tests else None,
         ) as process,
-        _handing_on(process),
+        _forward_signals(process),
     ):
         assert process.stdout is not None
         while chunk := os.read(process.stdout.fileno(), 1 << 16):
@@ -160,8 +161,8 @@ def _run(words: Sequence[str], log: pathlib.Path) -> int:
 
 
 @contextlib.contextmanager
-def _handing_on(process: subprocess.Popen) -> Iterator[None]:
-    """Leaves Ctrl-C, which the process receives as well, and SIGTERM, which it does not, to the process."""
+def _forward_signals(process: subprocess.Popen) -> Iterator[None]:
+    """Forward SIGTERM to the process, and ignore Ctrl-C, which the process also receives."""
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),

@@ -1,8 +1,8 @@
-"""The checksum of a run's weights.
+"""Checksum of a run's weights.
 
-SHA-256 over every tensor of the newest intact checkpoint (weights, optimizer, step), in the order of their names: the
-name in UTF-8, then the tensor's bytes in C order. Runs on machines with the same number of threads and the same
-instructions have the same one; others differ by rounding from the first step on.
+The checksum is SHA-256 over every tensor of the newest intact checkpoint (weights, optimizer, step), sorted by name:
+the name in UTF-8, then the bytes of the tensor in C order. It is equal on machines with the same number of threads and
+the same instructions. On other machines, weights differ by rounding from the first step on.
 """
 
 import hashlib
@@ -15,27 +15,27 @@ from idmatters_tf._checkpointing import checkpoint_path, newest_intact
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, say
 
-# TensorFlow's description of the objects, which also names what does not belong to the weights.
+# TensorFlow's description of the objects, which also contains names unrelated to the weights.
 _GRAPH = "OBJECT_GRAPH"
-# Without this file a folder is no checkpoint.
+# File that every checkpoint contains.
 _INDEX = "checkpoint.index"
 
 
 def weights_digest(folder: pathlib.Path, report: Callable[[str], object] = say) -> str | None:
-    """The checksum, 64 hexadecimal digits; None for a folder without an intact checkpoint.
+    """Return the checksum as 64 hexadecimal digits, or None for a folder without an intact checkpoint.
 
     Args:
-        folder: of a run.
-        report: called with a sentence for each damaged checkpoint that is passed over.
+        folder: folder of a run.
+        report: called with a message about each damaged checkpoint.
 
     Raises:
-        UsageError: the checkpoint is not one of TensorFlow.
+        UsageError: the checkpoint is not a TensorFlow checkpoint.
     """
     checkpoints = folder / "checkpoints"
     step = newest_intact(
         checkpoints,
         _INDEX,
-        lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the one before"),
+        lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the previous one"),
     )
     if step is None:
         return None
@@ -46,7 +46,7 @@ def weights_digest(folder: pathlib.Path, report: Callable[[str], object] = say) 
     try:
         reader = tf.train.load_checkpoint(str(path / "checkpoint"))
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{path} is not a checkpoint of TensorFlow. Remove it, and the one before is used.") from error
+        raise UsageError(f"{path} is not a TensorFlow checkpoint. Remove it to use the previous one.") from error
     digest = hashlib.sha256()
     for name in sorted(name for name in reader.get_variable_to_shape_map() if _GRAPH not in name):
         digest.update(name.encode())

@@ -1,4 +1,4 @@
-"""Reproduces the experiments of "Demystifying ResNet" (Li et al.) on whitened MNIST, and its Theorem 1."""
+"""Reproduce the experiments and Theorem 1 of "Demystifying ResNet" (Li et al.) on whitened MNIST."""
 
 import dataclasses
 import sys
@@ -16,13 +16,13 @@ from trainers.shortcuts.settings import COMMANDS, DataSettings, NormsSettings, S
 if TYPE_CHECKING:
     from trainers.shortcuts.data import Problem
 
-EXIT_CODES = "exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C"
+EXIT_CODES = "exit codes: 0 success; 1 failure while running; 2 bad input; 130 stopped by Ctrl-C"
 EXAMPLES = f"""
 commands:
 {chr(10).join(f"  {command:12} {summary(command)}" for command in COMMANDS)}
 
-Each writes a table (CSV) and a figure into --out, and a line that says whether the paper's claim was seen, with the
-numbers. COMMAND --help lists its options.
+Each command writes a table (CSV) and a figure to --out, and prints a verdict on the paper's claim with the numbers.
+COMMAND --help lists its options.
 
 examples:
   python -m trainers.shortcuts conditions --data-dir DATA         MNIST's idx files or a prepared TensorFlow data set
@@ -35,7 +35,7 @@ examples:
 
 
 def parser(command: str | None = None) -> Parser:
-    """Return the command line of one of `COMMANDS`, or of the program, with the list of commands."""
+    """Return the argument parser of one of `COMMANDS`, or of the program, with the list of commands."""
     program = "python -m trainers.shortcuts"
     if command is None:
         usage = f"{program} COMMAND [options]"
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command == "--version":
         parser().parse_args(["--version"])
     if command not in COMMANDS:
-        raise UsageError(f"{command!r} is none of the commands {', '.join(COMMANDS)} (see --help).")
+        raise UsageError(f"{command!r} is not one of the commands {', '.join(COMMANDS)} (see --help).")
     settings = with_defaults(COMMANDS[command], parse(parser(command), argv[1:]))
     if isinstance(settings, NormsSettings) and settings.norms.runs:
         return _training_norms(Run(settings.run.out), settings)
@@ -67,12 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(run: Run, command: str, saved: dict[str, Any], settings: Settings) -> int:
     import threadpoolctl
 
-    # Only a BLAS that is loaded can be limited.
+    # The BLAS must be loaded before it can be limited.
     import idmatters_tf.linear  # noqa: F401
     from trainers.experiments.results import output_names
     from trainers.shortcuts.experiments import EXPERIMENTS
 
-    # Eigenvalues are taken of many matrices side by side, each on one core; see `trainers.shortcuts.spectra`.
+    # Eigenvalues of many matrices are computed in parallel, each on one core, see `trainers.shortcuts.spectra`.
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
         run.check_outputs(output_names([EXPERIMENTS[command]] if command in EXPERIMENTS else [], settings.run.format))
         problem = _load(settings.data)
@@ -97,7 +97,7 @@ def _load(data: DataSettings) -> "Problem":
         print(f"{data.dataset}: loading and whitening ...", file=sys.stderr)
         return load(data.dataset, data.components, data.data_dir, data.download)
     except DataError as error:
-        raise UsageError(f"{error} (option --data-dir; or use the built-in data with --dataset digits-like)") from error
+        raise UsageError(f"{error} (option --data-dir; built-in data: --dataset digits-like)") from error
 
 
 def _experiment(run: Run, command: str, problem: "Problem", settings: Settings) -> int:
@@ -118,7 +118,7 @@ def _theorem1(run: Run, saved: dict[str, Any], settings: Theorem1Settings, probl
     samples = network.pop("samples")
     lines, numbers = report(problem.first(samples), Architecture(**network), settings.run.seed)
     if "expected_order" in numbers and "max_abs" not in numbers:
-        lines.append("--relu-slope 0.5 makes that choice.")
+        lines.append("--relu-slope 0.5 chooses this slope.")
     run.start(saved, {"origin": problem.origin, "digest": problem.digest()})
     print("\n".join(lines))
     run.finish({"verdicts": lines[2:], "numbers": numbers})
@@ -126,7 +126,7 @@ def _theorem1(run: Run, saved: dict[str, Any], settings: Theorem1Settings, probl
 
 
 def _training_norms(run: Run, settings: NormsSettings) -> int:
-    """Write Figure 2 from the logs of trainers.cifar, over an earlier one in the folder."""
+    """Write Figure 2 from the logs of trainers.cifar, and replace an earlier one in the folder."""
     from trainers.experiments.experiment import by_column
     from trainers.experiments.results import output_names, run_experiment
     from trainers.shortcuts.training_norms import EXPERIMENT
@@ -136,10 +136,10 @@ def _training_norms(run: Run, settings: NormsSettings) -> int:
     with locked(run.path, say):
         found = run_experiment(EXPERIMENT, settings.norms.runs or (), settings, run.path, unit="runs")
     print(", ".join(map(str, found.paths)))
-    for network, of_run in by_column(found.rows, "network").items():
+    for network, rows in by_column(found.rows, "network").items():
         print(
-            f"{network}: mean Frobenius norm {of_run[0].mean_frobenius:.3f} to {of_run[-1].mean_frobenius:.3f}, "
-            f"training loss {of_run[-1].loss:.3f} at last"
+            f"{network}: mean Frobenius norm {rows[0].mean_frobenius:.3f} to {rows[-1].mean_frobenius:.3f}, final "
+            f"training loss {rows[-1].loss:.3f}"
         )
     return 0
 

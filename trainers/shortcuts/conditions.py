@@ -1,4 +1,4 @@
-"""Figure 5: condition numbers of the Hessian at the start, against depth."""
+"""Figure 5: condition numbers of the Hessian at initialization against depth."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,17 +20,17 @@ from trainers.shortcuts.spectra import deviation, eigenvalue_pool, summary_of
 
 @dataclasses.dataclass(frozen=True)
 class ConditionsRow:
-    """One kind of network at one depth. "lg" in a column's name is log10, as in the paper's figures.
+    """One kind of network at one depth. In names of columns, "lg" is log10, as in the paper's figures.
 
     Attributes:
-        kind: of `LINEAR_NETWORKS`.
-        depth: in layers.
-        runs: the number of starts.
-        lg_condition: the mean of log10 of the condition number.
-        deviation: its standard deviation.
-        at_limit: the number of runs whose condition number is not resolved in float64.
-        lg_max_abs: the mean of log10 of the largest |eigenvalue|.
-        index: the mean fraction of negative eigenvalues.
+        kind: one of `LINEAR_NETWORKS`.
+        depth: number of layers.
+        runs: number of starts.
+        lg_condition: mean of log10 of the condition number.
+        deviation: standard deviation of log10 of the condition number.
+        at_limit: number of runs whose condition number is not resolved in float64.
+        lg_max_abs: mean of log10 of the largest |eigenvalue|.
+        index: mean fraction of negative eigenvalues.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class ConditionsRow:
 
 
 def cases(problem: Problem, settings: ConditionsSettings) -> Cases:
-    """Yield the arguments of `measure` for each kind of network and each depth that its units divide."""
+    """Yield the arguments of `measure` for each kind of network and each depth that is a multiple of its units."""
     for kind, network in LINEAR_NETWORKS.items():
         for depth in settings.networks.depths:
             if depth % network.shortcut_depth == 0:
@@ -54,8 +54,8 @@ def cases(problem: Problem, settings: ConditionsSettings) -> Cases:
 def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int, seed: int) -> list[ConditionsRow]:
     """Compute the Hessian at the start by the closed form.
 
-    A condition number is at most 1 / (P eps) here, P the number of weights: beyond that the 10th percentile is
-    rounding.
+    Condition numbers are limited to 1 / (P eps), where P is the number of weights. For larger ones the 10th percentile
+    is a rounding error.
 
     Args:
         statistics: second moments of the data.
@@ -95,7 +95,7 @@ def verdict(rows: Sequence[ConditionsRow]) -> Verdict:
         if len(curve) > 1:
             change[kind] = curve[-1][1] - curve[0][1], curve[0][0], curve[-1][0]
     if "2-shortcut" not in change or "xavier" not in change:
-        return Verdict(None, "needs two even depths at least")
+        return Verdict(None, "at least two even depths are required")
     seen = abs(change["2-shortcut"][0]) < 0.3 and all(
         change[kind][0] > 0.3 for kind in ("xavier", "orthogonal", "1-shortcut") if kind in change
     )
@@ -110,15 +110,15 @@ def verdict(rows: Sequence[ConditionsRow]) -> Verdict:
 def draw(rows: Sequence[ConditionsRow]) -> Figure:
     """Draw the condition number of each kind against depth."""
     figure, (axes,) = panels(1)
-    for kind, of_kind in by_column(rows, "kind").items():
-        depths = shifted([row.depth for row in of_kind], kind)
-        means, deviations = [row.lg_condition for row in of_kind], [row.deviation for row in of_kind]
+    for kind, chosen in by_column(rows, "kind").items():
+        depths = shifted([row.depth for row in chosen], kind)
+        means, deviations = [row.lg_condition for row in chosen], [row.deviation for row in chosen]
         axes.errorbar(depths, means, deviations, color=COLORS[kind], marker="o", markersize=4, capsize=3, label=kind)
     mark_depths(axes, rows)
     beyond = [f"{row.kind} at {row.depth} ({row.at_limit} runs)" for row in rows if row.at_limit]
     if beyond:
         note(axes, f"beyond float64, drawn at its limit: {', '.join(beyond)}")
-    axes.set_ylabel("log10 of the condition number at the start")
+    axes.set_ylabel("log10 of the condition number at initialization")
     axes.set_title(f"Li et al., Figure 5; mean and deviation of {rows[0].runs} runs")
     add_legend(figure, columns=3)
     return figure

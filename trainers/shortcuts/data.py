@@ -1,4 +1,4 @@
-"""The data of Li et al.'s experiments: whitened inputs of a few dimensions, one-hot outputs.
+"""Data of Li et al.'s experiments: whitened inputs of low dimension and one-hot outputs.
 
 Source: Li et al., *Demystifying ResNet*, appendix B: MNIST, whitened, the 10 greatest principal components, one-hot.
 """
@@ -16,11 +16,11 @@ CLASSES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A regression problem for networks that keep the dimension.
+    """Regression problem for networks that keep the dimension.
 
     Attributes:
-        X, Y: (d, m) each, float64, a column for each example.
-        origin: where they came from, in words.
+        X, Y: (d, m) each, float64, one column per example.
+        origin: description of the source.
     """
 
     X: NDArray[np.float64]
@@ -29,31 +29,29 @@ class Problem:
 
     @property
     def statistics(self) -> linear.Statistics:
-        """The second moments of all examples, `idmatters_tf.linear.Statistics`."""
+        """Second moments of all examples, `idmatters_tf.linear.Statistics`."""
         return linear.sufficient_statistics(self.X, self.Y)
 
     def first(self, samples: int) -> "Problem":
-        """The first examples alone."""
+        """Return the problem with the first `samples` examples."""
         return dataclasses.replace(self, X=self.X[:, :samples], Y=self.Y[:, :samples])
 
     def digest(self) -> str:
-        """A checksum, to tell problems apart."""
+        """Return a checksum of the data."""
         return hashlib.sha256(self.X.tobytes() + self.Y.tobytes()).hexdigest()
 
 
 def load(dataset: str, components: int, data_dir: str | None = None, download: bool = False) -> Problem:
-    """Loads and whitens a data set.
+    """Load and whiten a data set.
 
     Args:
         dataset: "mnist", or the built-in "digits-like".
         components: d, at least the number of classes, 10; outputs beyond the classes are zero.
-        data_dir, download: see `idmatters_tf.data.mnist.load`.
-
-    Returns:
-        `Problem`.
+        data_dir: see `idmatters_tf.data.mnist.load`.
+        download: see `idmatters_tf.data.mnist.load`.
 
     Raises:
-        idmatters_tf.data.images.DataError: where MNIST is not there.
+        idmatters_tf.data.images.DataError: MNIST is missing.
     """
     if dataset == "digits-like":
         inputs, labels = _digits_like()
@@ -64,13 +62,13 @@ def load(dataset: str, components: int, data_dir: str | None = None, download: b
         data = mnist.load(data_dir, download)
         inputs, labels = data.train_images.reshape(len(data.train_images), -1).T / 255.0, data.train_labels
         origin = data.origin
-    # The components that are kept are far from rounding, and the SVD of all of MNIST takes ten times as long.
+    # The components kept are far above rounding errors, and the SVD of MNIST takes ten times as long.
     X = linear.whiten(inputs, components, method="covariance").coordinates
     return Problem(X, np.eye(components)[:, labels], origin)
 
 
 def _digits_like(samples: int = 10_000, dim: int = 40, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Ten Gaussian classes: like MNIST a falling spectrum, and one-hot labels that a linear map finds only in part."""
+    """Draw ten Gaussian classes with a decreasing spectrum, like MNIST, which a linear map separates only partly."""
     rng = np.random.default_rng(seed)
     spectrum = np.arange(1, dim + 1) ** -0.6
     labels = rng.integers(0, CLASSES, samples)

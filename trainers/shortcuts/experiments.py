@@ -1,4 +1,4 @@
-"""The experiments of `trainers.shortcuts`, by command."""
+"""Experiments of `trainers.shortcuts` by command."""
 
 from trainers.experiments.experiment import AnyExperiment
 from trainers.shortcuts import conditions, norms, sweep, trajectory

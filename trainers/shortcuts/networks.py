@@ -1,7 +1,7 @@
-"""Li et al.'s networks, and the gradient descent of many of them at once.
+"""Li et al.'s networks, and gradient descent of many of them at once.
 
-Linear networks are trained on second moments by `idmatters_tf.linear`. With ReLUs the second moments are not enough:
-all networks of a kind go through the examples together, as one batch of matrix products.
+Linear networks are trained on second moments by `idmatters_tf.linear`. Networks with ReLUs need the examples: all
+networks of a kind are computed together, as a batch of matrix products.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ Floats = NDArray[np.floating]
 
 @dataclasses.dataclass(frozen=True)
 class ShortcutNetwork:
-    """A kind of network.
+    """Kind of network.
 
     Attributes:
         start: see `linear.initial_weights`.
-        shortcut_depth: the layers of a unit.
-        shortcut: whether each unit adds its input.
+        shortcut_depth: number of layers per unit.
+        shortcut: True if each unit adds its input.
     """
 
     start: str
@@ -31,12 +31,12 @@ class ShortcutNetwork:
     shortcut: bool
 
     def starts(self, depth: int, dim: int, networks: int, seed: int = 0) -> NDArray[np.float64]:
-        """Starting points of networks with `depth` layers, (networks, units, shortcut_depth, dim, dim)."""
+        """Return initial weights of networks with `depth` layers, (networks, units, shortcut_depth, dim, dim)."""
         units = depth // self.shortcut_depth
         return linear.initial_weights(self.start, units, self.shortcut_depth, dim, seed, networks)
 
 
-# "Zero initialisation" in the paper is Xavier's times 0.01.
+# The paper's "zero initialization" is Xavier's, multiplied by 0.01.
 LINEAR_NETWORKS = {
     "xavier": ShortcutNetwork("xavier", 1, False),
     "orthogonal": ShortcutNetwork("orthogonal", 1, False),
@@ -45,7 +45,7 @@ LINEAR_NETWORKS = {
     "3-shortcut": ShortcutNetwork("small", 3, True),
 }
 
-# With ReLUs in the mid positions of units of two layers, also where these have no shortcut (appendix B).
+# With ReLUs in the mid positions of units of two layers, with or without shortcuts (appendix B).
 RELU_NETWORKS = {
     "xavier": ShortcutNetwork("xavier", 2, False),
     "orthogonal": ShortcutNetwork("orthogonal", 2, False),
@@ -54,10 +54,10 @@ RELU_NETWORKS = {
 
 
 class Epoch(NamedTuple):
-    """Many networks after so many updates; what belongs to a network that has diverged is not finite.
+    """State of many networks after a number of updates. The values of diverged networks are not finite.
 
     Attributes:
-        epoch: the number of updates.
+        epoch: number of updates.
         loss: (networks,), less the optimum for linear networks.
         gradient_norm: (networks,).
         weights: (networks, units, shortcut_depth, d, d).
@@ -79,16 +79,19 @@ def relu_descent(
     every: int,
     dtype: str = "float64",
 ) -> Iterator[Epoch]:
-    """Full-batch gradient descent of ReLU networks, ||Y - f(X)||_F^2 / (2m), ReLUs between the layers of each unit.
+    """Run full-batch gradient descent of networks with ReLUs between the layers of each unit.
+
+    The loss is ||Y - f(X)||_F^2 / (2m).
 
     Args:
         W: (networks, units, shortcut_depth, d, d).
-        X, Y: (d, m).
+        X: (d, m).
+        Y: (d, m).
         rates: (networks,).
-        epochs: updates in all.
-        shortcut: whether the units have skips.
+        epochs: number of updates.
+        shortcut: True if the units have skip connections.
         every: epochs between records; the start and the end are always recorded.
-        dtype: of the computation.
+        dtype: dtype of the computation.
 
     Yields:
         An `Epoch` for each record.
@@ -108,7 +111,7 @@ def relu_descent(
         return tf.reduce_sum((outputs - hidden) ** 2, [-2, -1]) / (2 * X.shape[1])
 
     def loss_and_gradient(weights: list[Any]) -> tuple[Any, Any]:
-        # One tensor for each layer: slices of one stacked tensor would be copied together again in each gradient.
+        # One tensor per layer: the gradient of slices of a stacked tensor would copy them together again.
         with tf.GradientTape() as tape:
             tape.watch(weights)
             loss = forward(tf.nest.pack_sequence_as(structure, weights))
@@ -128,9 +131,9 @@ def relu_descent(
     units, layers_in_unit = W.shape[1:3]
     structure = [[0] * layers_in_unit for _ in range(units)]
     weights = [tf.constant(W[:, unit, layer], dtype) for unit in range(units) for layer in range(layers_in_unit)]
-    # Traced once, here: calling a `tf.function` would count traces by the place in the source, and warn. Called as they
-    # were traced, with a list: with the tensors one by one TensorFlow formats an error message first, which takes 60 ms
-    # a call.
+    # Trace explicitly: TensorFlow counts the traces of `tf.function` calls by position in the source, and warns. Call
+    # the functions with a list, as they were traced: with separate tensors, TensorFlow formats an error message first,
+    # which takes 60 ms per call.
     measure = tf.function(measured).get_concrete_function(weights)
     update = tf.function(updated).get_concrete_function(weights, tf.constant(0))
     for epoch in [*range(0, epochs, every), epochs]:
@@ -148,12 +151,15 @@ def linear_descent(
     shortcut: bool,
     every: int,
 ) -> Iterator[Epoch]:
-    """The same for linear networks, on second moments; it ends where a network diverges.
+    """Run full-batch gradient descent of linear networks on second moments until a network diverges.
 
     Args:
         W: (networks, units, shortcut_depth, d, d).
-        statistics: the second moments of the data.
-        rates, epochs, shortcut, every: see `relu_descent`.
+        statistics: second moments of the data.
+        rates: (networks,).
+        epochs: number of updates.
+        shortcut: True if the units have skip connections.
+        every: epochs between records; the start and the end are always recorded.
 
     Yields:
         An `Epoch` for each record.

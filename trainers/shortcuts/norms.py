@@ -1,4 +1,4 @@
-"""Figure 3: the mean Frobenius norm of the weights of 2-shortcut networks against the loss in training."""
+"""Figure 3: mean Frobenius norm of the weights of 2-shortcut networks against the training loss."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ from trainers.shortcuts.data import Problem
 from trainers.shortcuts.settings import NormsSettings
 from trainers.shortcuts.training import Training, best_rate, trainings
 
-# Runs with which the rate of each depth is chosen.
+# Number of runs with which the learning rate of each depth is chosen.
 TRIALS = 2
 
 
@@ -23,12 +23,12 @@ class NormsRow:
 
     Attributes:
         activation: "linear" or "relu".
-        depth: in layers.
-        run: which of the starts.
-        rate: the learning rate.
+        depth: number of layers.
+        run: number of the start.
+        rate: learning rate.
         epoch: updates so far.
-        loss: less the optimum for linear networks.
-        mean_frobenius: the mean of the layers' Frobenius norms.
+        loss: loss, minus the optimum for linear networks.
+        mean_frobenius: mean of the layers' Frobenius norms.
     """
 
     activation: str
@@ -51,7 +51,7 @@ def measure(training: Training, depth: int, every: int) -> Iterator[NormsRow]:
     """Compute norms and losses of 2-shortcut networks along training with the best learning rate.
 
     Args:
-        training: the training of the runs.
+        training: training of the runs.
         depth: layers, an even number.
         every: epochs between records.
     """
@@ -81,7 +81,7 @@ def verdict(rows: Sequence[NormsRow]) -> Verdict:
         at_level[depth] = float(np.interp(level, log10_losses, norms))
     values = list(at_level.values())
     if len(values) < 2:
-        return Verdict(None, "needs two depths at least")
+        return Verdict(None, "at least two depths are required")
     seen = all(deeper < shallower for shallower, deeper in itertools.pairwise(values))
     numbers = ", ".join(f"{norm:.3f} at depth {depth}" for depth, norm in at_level.items())
     return Verdict(
@@ -94,13 +94,13 @@ def draw(rows: Sequence[NormsRow]) -> Figure:
     activations = by_column(rows, "activation")
     figure, axes = panels(len(activations))
     for each, (activation, chosen) in zip(axes, activations.items(), strict=True):
-        for number, (depth, of_depth) in enumerate(sorted(by_column(chosen, "depth").items())):
-            for run, of_run in by_column(of_depth, "run").items():
-                points = [(row.loss, row.mean_frobenius) for row in of_run if row.loss > 0]
+        for number, (depth, by_depth) in enumerate(sorted(by_column(chosen, "depth").items())):
+            for run, by_run in by_column(by_depth, "run").items():
+                points = [(row.loss, row.mean_frobenius) for row in by_run if row.loss > 0]
                 losses, norms = zip(*points, strict=True)
                 label, marker = None if run else f"depth {depth}", "o" if len(points) == 1 else None
                 each.semilogx(losses, norms, color=f"C{number}", marker=marker, label=label)
-        # What is below is rounding.
+        # Smaller values are rounding errors.
         each.set_xlim(left=max(each.get_xlim()[0], 1e-9))
         each.set_xlabel("loss - optimum" if activation == "linear" else "loss")
         each.set_ylabel("mean Frobenius norm")

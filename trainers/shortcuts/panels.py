@@ -19,14 +19,14 @@ COLORS = {
 
 
 def shifted(depths: Sequence[int], kind: str) -> NDArray[np.float64]:
-    """Return depths moved a little to the side, differently for each kind of network."""
+    """Return depths shifted slightly, by a different amount for each kind of network."""
     return beside(depths, list(COLORS).index(kind))
 
 
 def mark_depths(axes: Axes, rows: Sequence[Any]) -> None:
-    """Make the horizontal axis one of depths, with a label that explains missing points."""
+    """Label the horizontal axis with depths and explain missing points."""
     depths = sorted({row.depth for row in rows})
     axes.set_xscale("log")
     axes.set_xticks(depths, list(map(str, depths)))
     axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-    axes.set_xlabel("depth, layers (n-shortcuts: where n divides it)")
+    axes.set_xlabel("depth, layers (n-shortcuts: multiples of n)")

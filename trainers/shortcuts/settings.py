@@ -1,4 +1,4 @@
-"""The settings of the commands of `trainers.shortcuts`."""
+"""Settings of the commands of `trainers.shortcuts`."""
 
 import dataclasses
 from typing import Literal
@@ -12,7 +12,7 @@ Activation = Literal["linear", "tanh", "silu", "gelu", "relu"]
 
 @dataclasses.dataclass(frozen=True)
 class DataSettings:
-    """Which regression problem is learnt."""
+    """Regression problem."""
 
     dataset: Literal["mnist", "digits-like"] = setting("mnist", help="data set; digits-like is built in")
     data_dir: str | None = setting(
@@ -27,7 +27,7 @@ class DataSettings:
 
 @dataclasses.dataclass(frozen=True)
 class NetworkSettings:
-    """The networks that are compared."""
+    """Networks to compare."""
 
     depths: tuple[int, ...] = setting(help="numbers of layers", metavar="N", at_least=1, at_most=1000)
     starts: int = setting(help="number of runs of each kind of network", metavar="N", at_least=1, at_most=1000)
@@ -35,7 +35,7 @@ class NetworkSettings:
 
 @dataclasses.dataclass(frozen=True)
 class TrajectoryNetworkSettings:
-    """The networks that are followed while they train."""
+    """Networks whose training is recorded."""
 
     depth: int = setting(16, help="number of layers, an even number", metavar="N", at_least=2, at_most=200)
     starts: int = setting(10, help="number of runs of each kind of network", metavar="N", at_least=1, at_most=1000)
@@ -60,34 +60,33 @@ class DescentSettings:
     """Full-batch gradient descent."""
 
     activation: Literal["linear", "relu", "both"] = setting(
-        "both", help="activation in the middle of the units: none, ReLU, or one experiment with each"
+        "both", help="activation in the middle of the units: none, ReLU, or both in separate experiments"
     )
     epochs: int = setting(1000, help="number of updates", metavar="N", at_least=1)
     rates: tuple[float, ...] | None = setting(
-        None, help="learning rates, of which the best is taken (default: 17 from 1e-3 to 10)", metavar="X", above=0
+        None, help="learning rates; the best one is used (default: 17 from 1e-3 to 10)", metavar="X", above=0
     )
     samples: int = setting(
         500,
-        help="number of examples for networks with ReLUs, for which second moments are not enough (linear networks use "
-        "all examples)",
+        help="number of examples for networks with ReLUs (linear networks use all examples)",
         metavar="N",
         at_least=10,
     )
 
     @property
     def activations(self) -> tuple[str, ...]:
-        """One or both."""
+        """Selected activations."""
         return ("linear", "relu") if self.activation == "both" else (self.activation,)
 
 
 @dataclasses.dataclass(frozen=True)
 class SpectraSettings:
-    """When the Hessian's spectrum is computed."""
+    """Intervals of the spectra of the Hessian."""
 
     records: int = setting(
         12,
-        help="number of moments of each run at which the spectrum is computed, spread evenly over the logarithm of the "
-        "loss; three times as many for the first run",
+        help="number of spectra of each run, evenly distributed over the logarithm of the loss; three times as many "
+        "for the first run",
         metavar="N",
         at_least=2,
     )
@@ -101,11 +100,11 @@ class SpectraSettings:
 
 @dataclasses.dataclass(frozen=True)
 class RecordSettings:
-    """Where norms and losses are taken from."""
+    """Source and interval of norms and losses."""
 
     every: int = setting(10, help="number of epochs between records", metavar="N", at_least=1)
     runs: tuple[str, ...] | None = setting(
-        None, help="take Figure 2's measurement from these runs of trainers.cifar instead", metavar="RUN"
+        None, help="draw Figure 2 from these runs of trainers.cifar instead", metavar="RUN"
     )
 
 
@@ -113,12 +112,12 @@ class RecordSettings:
 class RunSettings(opening.RunSettings):
     """Seed, folder of the results and format of the figures."""
 
-    seed: int = setting(0, help="seed of the starting weights", metavar="N", at_least=0, at_most=2**31 - 1)
+    seed: int = setting(0, help="random seed of the initial weights", metavar="N", at_least=0, at_most=2**31 - 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class ConditionsSettings:
-    """Figure 5: condition numbers of the Hessian at the start, against depth"""
+    """Figure 5: condition numbers of the Hessian at initialization against depth."""
 
     data: DataSettings = group(DataSettings, "data")
     networks: NetworkSettings = group(NetworkSettings, "networks", depths=(1, 2, 3, 4, 6, 8, 12, 16, 24), starts=10)
@@ -127,7 +126,7 @@ class ConditionsSettings:
 
 @dataclasses.dataclass(frozen=True)
 class TrajectorySettings:
-    """Figures 6, 7, 8: the Hessian's spectrum, its index and the gradient along training"""
+    """Figures 6, 7, 8: spectrum and index of the Hessian and norm of the gradient during training."""
 
     data: DataSettings = group(DataSettings, "data")
     networks: TrajectoryNetworkSettings = group(TrajectoryNetworkSettings, "networks")
@@ -138,7 +137,7 @@ class TrajectorySettings:
 
 @dataclasses.dataclass(frozen=True)
 class SweepSettings:
-    """Figures 9, 10: final loss at the best learning rate, and that rate, against depth"""
+    """Figures 9, 10: best learning rate and its final loss against depth."""
 
     data: DataSettings = group(DataSettings, "data")
     networks: NetworkSettings = group(NetworkSettings, "networks", depths=(4, 8, 16, 32, 64, 96), starts=5)
@@ -148,7 +147,7 @@ class SweepSettings:
 
 @dataclasses.dataclass(frozen=True)
 class NormsSettings:
-    """Figure 3: mean Frobenius norm against loss in training; Figure 2 with --runs of trainers.cifar"""
+    """Figure 3: mean Frobenius norm against training loss; Figure 2 with --runs of trainers.cifar."""
 
     data: DataSettings = group(DataSettings, "data")
     networks: EvenNetworkSettings = group(EvenNetworkSettings, "networks", depths=(2, 4, 8, 16, 32), starts=3)
@@ -159,7 +158,7 @@ class NormsSettings:
 
 @dataclasses.dataclass(frozen=True)
 class UnitSettings:
-    """A network of shortcut units at its zero point."""
+    """Network of shortcut units at its zero point."""
 
     units: int = setting(4, help="number of shortcut units R", metavar="N", at_least=1, at_most=10_000)
     shortcut_depth: int = setting(2, help="number of layers in each unit", metavar="N", at_least=1, at_most=12)
@@ -168,7 +167,7 @@ class UnitSettings:
     post: Activation = setting("linear", help="activation after the last layer of a unit")
     relu_slope: float | None = setting(
         None,
-        help="value to take for ReLU's derivative at zero, which does not exist: 0.5 for a smooth approximation",
+        help="value for the undefined derivative of ReLU at zero: 0.5 for a smooth approximation",
         metavar="X",
         at_least=0,
         at_most=1,
@@ -177,14 +176,14 @@ class UnitSettings:
 
     def __post_init__(self) -> None:
         if self.relu_slope is not None and "relu" not in (self.mid, self.post):
-            raise UsageError("--relu-slope needs --mid relu or --post relu.")
+            raise UsageError("--relu-slope requires --mid relu or --post relu.")
         if self.shortcut_depth == 1 and self.mid != "linear":
-            raise UsageError("--mid needs a --shortcut-depth of at least 2: with one layer nothing is between layers.")
+            raise UsageError("--mid requires a --shortcut-depth of at least 2, because it acts between layers.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Theorem1Settings:
-    """The zero point by closed form and by automatic differentiation, and what it is"""
+    """Theorem 1: Hessian and order of the zero point, in closed form and by automatic differentiation."""
 
     data: DataSettings = group(DataSettings, "data")
     network: UnitSettings = group(UnitSettings, "network")
@@ -203,5 +202,5 @@ COMMANDS: dict[str, type[Settings]] = {
 
 
 def summary(command: str) -> str:
-    """What a command does, in one line."""
-    return (COMMANDS[command].__doc__ or "").strip()
+    """Return the description of a command in one line."""
+    return (COMMANDS[command].__doc__ or "").strip().rstrip(".")

@@ -1,4 +1,4 @@
-"""Figures 9 and 10: the final loss at the best learning rate, and that rate, against depth."""
+"""Figures 9 and 10: best learning rate and its final loss against depth."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -21,14 +21,14 @@ class SweepRow:
 
     Attributes:
         activation: "linear" or "relu".
-        kind: of network.
-        depth: in layers.
-        rate: the learning rate.
-        best: whether it is the best one of this kind at this depth.
-        loss: the mean of the final losses over the runs, less the optimum for linear networks; None where one diverged.
-        diverged: the number of runs that did.
-        runs: the number of runs.
-        deviation: the standard deviation of the final losses.
+        kind: kind of network.
+        depth: number of layers.
+        rate: learning rate.
+        best: True for the best rate of this kind at this depth.
+        loss: mean of the final losses over the runs, minus the optimum for linear networks; None if a run diverged.
+        diverged: number of diverged runs.
+        runs: number of runs.
+        deviation: standard deviation of the final losses.
     """
 
     activation: str
@@ -53,8 +53,8 @@ def measure(training: Training, depth: int) -> Iterator[SweepRow]:
     """Compute final losses, averaged over the runs, for every kind of network and learning rate.
 
     Args:
-        training: the training of the runs.
-        depth: layers; a kind of network is left out if its units do not divide the depth.
+        training: training of the runs.
+        depth: layers; kinds of network whose units do not divide the depth are skipped.
     """
     kinds = [kind for kind, network in training.networks.items() if depth % network.shortcut_depth == 0]
     for kind, losses in training.final_losses(kinds, depth).items():
@@ -85,7 +85,7 @@ def verdict(rows: Sequence[SweepRow]) -> Verdict:
     deepest = max((depth for kind, depth in best if kind == "2-shortcut"), default=None)
     others = [kind for kind in ("xavier", "orthogonal") if (kind, deepest) in best]
     if deepest is None or not others:
-        return Verdict(None, "needs a depth that 2-shortcuts and others have")
+        return Verdict(None, "a depth shared by 2-shortcuts and other kinds is required")
     ours = best["2-shortcut", deepest]
     kept = [loss for (kind, _), loss in losses.items() if kind == "2-shortcut"]
     seen = all(losses["2-shortcut", deepest] < losses[kind, deepest] for kind in others)
@@ -98,11 +98,11 @@ def verdict(rows: Sequence[SweepRow]) -> Verdict:
 
 
 def at_edge(rows: Sequence[SweepRow], best: SweepRow) -> bool:
-    """Return True if a best rate is the lowest or highest of those tried, so that one outside might be better.
+    """Return True if a best rate is the lowest or highest one tested, so that a rate outside might be better.
 
     Args:
         rows: rows of all rates.
-        best: one of them.
+        best: row of the best rate.
     """
     rates = [
         row.rate for row in rows if (row.activation, row.kind, row.depth) == (best.activation, best.kind, best.depth)
@@ -117,13 +117,13 @@ def draw(rows: Sequence[SweepRow]) -> Figure:
     for place, (activation, chosen) in enumerate(activations.items()):
         losses, rates = axes[2 * place : 2 * place + 2]
         diverged = []
-        for kind, of_kind in by_column(chosen, "kind").items():
-            best = [row for row in of_kind if row.best and row.loss is not None]
-            diverged += [f"{kind} at {row.depth}" for row in of_kind if row.best and row.loss is None]
+        for kind, by_kind in by_column(chosen, "kind").items():
+            best = [row for row in by_kind if row.best and row.loss is not None]
+            diverged += [f"{kind} at {row.depth}" for row in by_kind if row.best and row.loss is None]
             depths = shifted([row.depth for row in best], kind)
             for each, values in ((losses, [row.loss for row in best]), (rates, [row.rate for row in best])):
                 each.loglog(depths, values, color=COLORS[kind], marker="o", markersize=4)
-            edges = [(depth, row.rate) for depth, row in zip(depths, best, strict=True) if at_edge(of_kind, row)]
+            edges = [(depth, row.rate) for depth, row in zip(depths, best, strict=True) if at_edge(by_kind, row)]
             for depth, rate in edges:
                 rates.plot(depth, rate, color=COLORS[kind], marker="o", markersize=10, markerfacecolor="none")
         if diverged:
@@ -134,7 +134,7 @@ def draw(rows: Sequence[SweepRow]) -> Figure:
             mark_depths(each, chosen)
             each.set_title(f"{activation}; Figure {9 if activation == 'linear' else 10}")
     handles = [sample_of(kind, color=COLORS[kind], marker="o") for kind in by_column(rows, "kind")]
-    handles.append(sample_of("at the edge of the rates tried", linestyle="", marker="o", markerfacecolor="none"))
+    handles.append(sample_of("at the edge of the tested rates", linestyle="", marker="o", markerfacecolor="none"))
     add_legend(figure, handles, columns=3)
     return figure
 

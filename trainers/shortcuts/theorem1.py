@@ -1,4 +1,4 @@
-"""Theorem 1 of Li et al.: the zero point of an n-shortcut network, by closed form and by automatic differentiation."""
+"""Theorem 1 of Li et al.: zero point of an n-shortcut network, in closed form and by automatic differentiation."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -13,27 +13,27 @@ from trainers.shortcuts.data import Problem
 if TYPE_CHECKING:
     import keras
 
-# The derivatives at zero; ReLU has none.
+# Derivatives at zero; that of ReLU is undefined.
 SLOPES = {"linear": 1.0, "tanh": 1.0, "silu": 0.5, "gelu": 0.5}
-# The most parameters for which the dense Hessian by automatic differentiation is computed.
+# Largest number of parameters for which automatic differentiation computes the dense Hessian.
 MOST_PARAMETERS = 5000
 
 
 class Undefined(Exception):
-    """The Hessian does not exist: ReLU has no derivative at zero."""
+    """Error for an undefined Hessian, because ReLU has no derivative at zero."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """A network of shortcut units.
+    """Network of shortcut units.
 
     Attributes:
         units: R.
-        shortcut_depth: the layers in each unit, n in the paper.
-        pre, mid, post: the activations before, between and after the layers of a unit: "linear", "tanh", "silu",
-            "gelu" or "relu".
-        relu_slope: what is taken, knowingly, in the place of ReLU's derivative at zero.
-        shortcut: whether each unit adds its input.
+        shortcut_depth: number of layers per unit, n in the paper.
+        pre, mid, post: activations before, between and after the layers of a unit: "linear", "tanh", "silu", "gelu" or
+            "relu".
+        relu_slope: value for the undefined derivative of ReLU at zero, or None.
+        shortcut: True if each unit adds its input.
     """
 
     units: int
@@ -45,19 +45,19 @@ class Architecture:
     shortcut: bool = True
 
     def parameters(self, dim: int) -> int:
-        """The number of weights in dimension `dim`."""
+        """Return the number of weights in dimension `dim`."""
         return self.units * self.shortcut_depth * dim**2
 
     @property
     def has_kink(self) -> bool:
-        """Whether the Hessian at zero needs the derivative of ReLU there."""
+        """True if the Hessian at zero depends on the derivative of ReLU at zero."""
         return "relu" in (self.post, self.mid if self.shortcut_depth > 1 else "linear")
 
     def slope(self) -> float:
-        """mid'(0) * post'(0).
+        """Return mid'(0) * post'(0).
 
         Raises:
-            Undefined: for a ReLU without a `relu_slope`.
+            Undefined: a ReLU has no `relu_slope`.
         """
         product = 1.0
         for place, name in (("mid", self.mid), ("post", self.post)):
@@ -66,19 +66,19 @@ class Architecture:
             value = self.relu_slope if name == "relu" else SLOPES[name]
             if value is None:
                 raise Undefined(
-                    f"the Hessian at zero is undefined: ReLU in the {place} position has no derivative at 0, where its "
-                    f"inputs are. Automatic differentiation takes 0 there and returns zeros, which say nothing; the "
-                    f"paper's 'local polynomial approximation' is a choice, that of a slope such as 0.5"
+                    f"the Hessian at zero is undefined: ReLU in the {place} position has no derivative at its inputs, "
+                    f"which are 0. Automatic differentiation uses the derivative 0, and its result is meaningless; the "
+                    f"paper's 'local polynomial approximation' is the choice of a slope such as 0.5"
                 )
             product *= value
         return product
 
 
 def closed_form(problem: Problem, architecture: Architecture) -> NDArray[np.float64] | None:
-    """The eigenvalues at zero, ascending, or None where there is no formula: one layer in a unit, with activations.
+    """Return the eigenvalues at zero in ascending order, or None for units of one layer with activations.
 
     Raises:
-        Undefined: for a ReLU without a slope.
+        Undefined: a ReLU has no `relu_slope`.
     """
     units, shortcut_depth = architecture.units, architecture.shortcut_depth
     factor = architecture.slope()
@@ -94,7 +94,7 @@ def closed_form(problem: Problem, architecture: Architecture) -> NDArray[np.floa
 
 
 def by_differentiation(problem: Problem, architecture: Architecture) -> NDArray[np.float64]:
-    """The eigenvalues at zero, ascending, of the Keras model's Hessian, (units * shortcut_depth * d^2,)."""
+    """Return the eigenvalues of the Keras model's Hessian at zero, ascending, (units * shortcut_depth * d^2,)."""
     from idmatters_tf.curvature import dense_hessian
 
     model = zero_network(len(problem.X), architecture)
@@ -103,11 +103,11 @@ def by_differentiation(problem: Problem, architecture: Architecture) -> NDArray[
 
 
 def zero_network(dim: int, architecture: Architecture) -> "keras.Model":
-    """The Keras model in float64, with all weights zero.
+    """Return the Keras model in float64 with all weights zero.
 
     Args:
         dim: d.
-        architecture: its units.
+        architecture: architecture of the network.
     """
     import keras
 
@@ -131,7 +131,7 @@ def zero_network(dim: int, architecture: Architecture) -> "keras.Model":
 
 
 def half_squares(y: Any, outputs: Any) -> Any:
-    """||y - f(x)||^2 / 2 of each example: Li et al.'s loss (Eq. 6) is its mean."""
+    """Return ||y - f(x)||^2 / 2 of each example. Its mean is Li et al.'s loss (Eq. 6)."""
     import keras
 
     return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2  # pyright: ignore[reportOptionalOperand]
@@ -140,20 +140,20 @@ def half_squares(y: Any, outputs: Any) -> Any:
 def stationary_order(
     problem: Problem, architecture: Architecture, seed: int = 0, directions: int = 3
 ) -> tuple[int, list[float]]:
-    """The order of growth of the loss along random lines through zero, less one, found numerically.
+    """Compute the order of stationarity: the order of growth of the loss along lines through zero, minus one.
 
-    The loss differs from that at zero by |D|^2 / (2m) - <D, Y - X> / m, D the change of the outputs, computed as such:
-    a difference of the losses would cancel. The exponent comes from steps t and 2t with t^n = 1e-5, n the layers of a
-    unit.
+    The change of the loss is computed as |D|^2 / (2m) - <D, Y - X> / m, where D is the change of the outputs, because a
+    difference of losses would cancel. The exponent follows from steps t and 2t with t^n = 1e-5, where n is the number
+    of layers of a unit.
 
     Args:
-        problem: the data.
-        architecture: of the network.
-        seed: of the lines.
-        directions: the number of lines.
+        problem: data.
+        architecture: architecture of the network.
+        seed: seed of the random lines.
+        directions: number of lines.
 
     Returns:
-        (order, exponents): a whole number, and what it was rounded from, one for each direction.
+        (order, exponents): an integer, and the exponents of the lines from which it was rounded.
     """
     import keras
 
@@ -177,15 +177,15 @@ def stationary_order(
 
 
 def report(problem: Problem, architecture: Architecture, seed: int = 0) -> tuple[list[str], dict[str, Any]]:
-    """Everything about the zero point.
+    """Analyze the zero point.
 
     Args:
-        problem: the data.
-        architecture: of the network.
-        seed: of the random lines along which the order of stationarity is measured.
+        problem: data.
+        architecture: architecture of the network.
+        seed: seed of the random lines along which the order of stationarity is measured.
 
     Returns:
-        (lines, numbers): as text, and by name.
+        (lines, numbers): results as text, and numbers by name.
     """
     dim, shortcut_depth = len(problem.X), architecture.shortcut_depth
     parameters = architecture.parameters(dim)
@@ -195,7 +195,7 @@ def report(problem: Problem, architecture: Architecture, seed: int = 0) -> tuple
     ]
     activations = f"activations: pre {architecture.pre}, mid {architecture.mid}, post {architecture.post}"
     lines.append(f"{activations}; {problem.X.shape[1]:,} examples, {problem.origin}")
-    # Theorem 1 speaks of activations that vanish at zero; all offered here do.
+    # Theorem 1 assumes activations that vanish at zero, as all of `SLOPES` and ReLU do.
     expected = shortcut_depth - 1
     if architecture.pre == architecture.mid == architecture.post == "linear":
         sxx, syx, _ = problem.statistics
@@ -214,9 +214,9 @@ def report(problem: Problem, architecture: Architecture, seed: int = 0) -> tuple
         lines.append(f"closed form{slope}: {_in_words(spectrum)}")
     differentiated = None
     if architecture.has_kink:
-        lines.append("by tape: left out; automatic differentiation takes ReLU's slope at zero as 0")
+        lines.append("by tape: skipped, because automatic differentiation uses the slope 0 for ReLU at zero")
     elif parameters > MOST_PARAMETERS:
-        lines.append(f"by tape: left out beyond {MOST_PARAMETERS:,} weights")
+        lines.append(f"by tape: skipped for more than {MOST_PARAMETERS:,} weights")
     else:
         differentiated = by_differentiation(problem, architecture)
         lines.append(f"by tape:     {_in_words(differentiated)}")
@@ -225,7 +225,7 @@ def report(problem: Problem, architecture: Architecture, seed: int = 0) -> tuple
             lines.append(f"largest difference: {numbers['difference']:.1e}")
     known = differentiated if spectrum is None else spectrum
     if known is not None:
-        # What is rounding is judged by the data, for the Hessian itself may be zero.
+        # The tolerance for rounding is relative to the data, because the Hessian may be zero.
         tolerance = 1e-10 * max(np.abs(problem.statistics.sxx).max(), 1.0)
         summary = summarize(known, tolerance)
         numbers |= dataclasses.asdict(summary) | {"smallest_abs": float(np.abs(known).min())}
@@ -236,16 +236,16 @@ def report(problem: Problem, architecture: Architecture, seed: int = 0) -> tuple
 def _verdict(shortcut_depth: int, order: int, summary: Summary, smallest: float, tolerance: float) -> list[str]:
     if summary.max_abs <= tolerance:
         if shortcut_depth > 2:
-            return [f"the Hessian is zero: a flat point of order {order}, no strict saddle"]
+            return [f"the Hessian is zero: a flat point of order {order}, not a strict saddle"]
         return ["the Hessian is zero: the degenerate case of Theorem 1"]
     if smallest > tolerance:
         condition = f"condition number: {summary.max_abs / smallest:.4g}"
     else:
-        condition = "condition number: infinite, the Hessian is singular"
+        condition = "condition number: infinite (singular Hessian)"
     condition += f"; largest over 10th percentile of |eigenvalues| (the figures' measure): {summary.condition:.4g}"
     index = f"index, the fraction of negative eigenvalues: {summary.index:.3f}"
     if order < 1:
-        return [condition, index, "zero is not a stationary point: no saddle"]
+        return [condition, index, "zero is not a stationary point and therefore not a saddle"]
     saddle = "yes" if summary.smallest < -tolerance else "no"
     return [condition, index, f"strict saddle: {saddle} (smallest eigenvalue {summary.smallest:.4g})"]
 
@@ -259,7 +259,7 @@ def _activated(name: str, X: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _in_words(spectrum: NDArray[np.float64]) -> str:
-    """The extreme eigenvalues, and how many there are."""
+    """Return the extreme eigenvalues and the number of eigenvalues as text."""
     values = np.sort(spectrum)
     if np.abs(values).max() == 0:
         return f"all {len(values):,} eigenvalues are zero"

@@ -1,4 +1,4 @@
-"""Training of several runs of each kind of network: final losses at many learning rates, the best rate, histories."""
+"""Training of several runs of each kind of network: final losses, best learning rates and histories."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from trainers.shortcuts.networks import (
 )
 from trainers.shortcuts.settings import NormsSettings, SweepSettings, TrajectorySettings
 
-# Four a decade. At the largest all networks of the default depths diverge, so that the best rates lie inside.
+# Four per decade. All networks of the default depths diverge at the largest rate, so that the best rates are inside.
 RATES = np.logspace(-3, 1, 17)
 
 
@@ -26,7 +26,7 @@ def best_rate(losses: NDArray[np.float64], rates: ArrayLike) -> float:
     """Return the rate with the lowest mean of the final losses over the runs; no run may diverge at the best rate.
 
     Args:
-        losses: (runs, rates), not finite where a run diverged.
+        losses: (runs, rates), not finite for diverged runs.
         rates: (rates,).
     """
     means = np.where(np.isfinite(losses), losses, np.inf).mean(axis=0)
@@ -38,11 +38,11 @@ class Training:
     """Full-batch gradient descent of several runs of each kind of network, which differ in their starts.
 
     Attributes:
-        problem: the data.
+        problem: data.
         activation: "linear" or "relu".
-        rates: (rates,) learning rates in ascending order, of which the best is taken.
+        rates: (rates,) learning rates in ascending order; the best one is used.
         starts: number of runs of each kind.
-        epochs: updates.
+        epochs: number of updates.
         seed: seed of the starts.
     """
 
@@ -55,7 +55,7 @@ class Training:
 
     @property
     def networks(self) -> Mapping[str, ShortcutNetwork]:
-        """Kinds of network that are compared, by name."""
+        """Kinds of network to compare, by name."""
         return LINEAR_NETWORKS if self.activation == "linear" else RELU_NETWORKS
 
     def initial_weights(self, kind: str, depth: int) -> NDArray[np.float64]:
@@ -63,14 +63,14 @@ class Training:
         return self.networks[kind].starts(depth, len(self.problem.X), self.starts, self.seed)
 
     def final_losses(self, kinds: Iterable[str], depth: int) -> dict[str, NDArray[np.float64]]:
-        """Return the losses at the end of training, less the optimum for linear networks.
+        """Return the losses at the end of training, minus the optimum for linear networks.
 
         Args:
             kinds: kinds of network.
             depth: layers.
 
         Returns:
-            By kind, (starts, rates) float64, not finite where a run diverged.
+            Losses by kind, (starts, rates) float64, not finite for diverged runs.
         """
         problem, count = self.problem, len(self.rates)
         if self.activation == "linear":
@@ -92,7 +92,7 @@ class Training:
         Args:
             kind: kind of network.
             depth: layers.
-            rate: the learning rate.
+            rate: learning rate.
             every: epochs between records; the start and the end are always recorded.
         """
         W, rates, shortcut = self.initial_weights(kind, depth), np.full(self.starts, rate), self.networks[kind].shortcut

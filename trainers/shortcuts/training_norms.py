@@ -1,4 +1,4 @@
-"""Figure 2's measurement: the norms of the blocks against the training loss, from the logs of `trainers.cifar`."""
+"""Figure 2: norms of the blocks against the training loss, from the logs of `trainers.cifar`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ class TrainingNormsRow:
     """One evaluation of one run.
 
     Attributes:
-        run: its folder.
-        network: what tells it apart from the other runs.
+        run: folder of the run.
+        network: label that distinguishes the run from the others.
         step: updates so far.
-        loss: the training loss of the record before.
-        mean_frobenius: the mean of the Frobenius norms of the blocks' kernels.
+        loss: training loss of the previous record.
+        mean_frobenius: mean of the Frobenius norms of the blocks' kernels.
     """
 
     run: str
@@ -56,7 +56,7 @@ def measure(folder: str, label: str) -> list[TrainingNormsRow]:
             rows.append(TrainingNormsRow(str(folder), label, record["step"], loss, record["norms"]["mean_frobenius"]))
     if not rows:
         raise UsageError(
-            f"{folder} has no record of norms yet: they are written at each evaluation (--evaluate-every) of a "
+            f"{folder} has no record of norms yet. Norms are recorded at each evaluation (--evaluate-every) of a "
             f"network with residual blocks."
         )
     return rows
@@ -75,12 +75,12 @@ def _network(settings: Mapping[str, Any]) -> str:
 def draw(rows: Sequence[TrainingNormsRow]) -> Figure:
     """Draw a curve for each run, in the order of training."""
     figure, (axes,) = panels(1)
-    for network, of_run in by_column(rows, "network").items():
-        losses, norms = [row.loss for row in of_run], [row.mean_frobenius for row in of_run]
+    for network, chosen in by_column(rows, "network").items():
+        losses, norms = [row.loss for row in chosen], [row.mean_frobenius for row in chosen]
         axes.plot(losses, norms, marker="o", markersize=3, label=network)
     axes.set_xlabel("training loss")
     axes.set_ylabel("mean Frobenius norm of the blocks' kernels")
-    axes.set_title("Li et al., Figure 2's measurement")
+    axes.set_title("Li et al., measurement of Figure 2")
     axes.legend()
     return figure
 

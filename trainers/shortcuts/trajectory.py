@@ -1,4 +1,4 @@
-"""Figures 6 to 8: the Hessian's spectrum against the loss while networks train."""
+"""Figures 6 to 8: spectrum of the Hessian against the loss during training."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -19,25 +19,25 @@ from trainers.shortcuts.training import Training, best_rate, trainings
 
 KINDS = ("xavier", "orthogonal", "2-shortcut")
 
-# From weights (units, shortcut_depth, d, d) to the dense Hessian.
+# Function from weights (units, shortcut_depth, d, d) to the dense Hessian.
 HessianFunction = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 @dataclasses.dataclass(frozen=True)
 class TrajectoryRow:
-    """One moment of one run.
+    """One epoch of one run.
 
     Attributes:
         activation: "linear" or "relu".
-        kind: of network.
-        depth: in layers.
-        run: which of the starts.
-        rate: the learning rate.
+        kind: kind of network.
+        depth: number of layers.
+        run: number of the start.
+        rate: learning rate.
         epoch: updates so far.
-        loss: less the optimum for linear networks.
-        max_abs, p10_abs: the largest |eigenvalue| of the Hessian, and their 10th percentile.
-        index: the fraction of negative eigenvalues.
-        gradient_norm: of the whole gradient.
+        loss: loss, minus the optimum for linear networks.
+        max_abs, p10_abs: largest |eigenvalue| of the Hessian, and their 10th percentile.
+        index: fraction of negative eigenvalues.
+        gradient_norm: norm of the whole gradient.
     """
 
     activation: str
@@ -64,22 +64,22 @@ def measure(training: Training, kind: str, depth: int, records: int, every: int 
     """Compute the spectrum along training with the rate whose mean final loss is lowest.
 
     Args:
-        training: the training of the runs.
+        training: training of the runs.
         kind: one of `KINDS`.
         depth: layers.
-        records: number of moments of each run for which the spectrum is computed, spread evenly over the logarithm of
-            the loss; three times as many for the first run.
+        records: number of spectra of each run, evenly distributed over the logarithm of the loss; three times as many
+            for the first run.
         every: epochs between spectra, instead of `records`.
     """
     rate = best_rate(training.final_losses([kind], depth)[kind], training.rates)
-    # Every epoch is kept: the ones to use are known at the end.
+    # Keep every epoch, because the selection depends on all losses.
     history = list(training.descend(kind, depth, rate, 1))
     hessian = _hessian_function(training, kind, depth)
     for run in range(training.starts):
         loss = np.array([record.loss[run] for record in history])
         count = records * (3 if run == 0 else 1)
         chosen = _spread_over_loss(loss, count) if every is None else range(0, training.epochs + 1, every)
-        # The rate was chosen in other rounding: a run may diverge all the same, and ends there.
+        # The rate was chosen with different rounding, so that a run may still diverge and end early.
         finite = np.isfinite(np.array([np.sum(record.weights[run]) for record in history])) & np.isfinite(loss)
         chosen = [epoch for epoch in chosen if finite[: epoch + 1].all()]
         with eigenvalue_pool() as pool:
@@ -121,7 +121,7 @@ def _hessian_function(training: Training, kind: str, depth: int) -> HessianFunct
 
     def hessian(W: NDArray[np.float64]) -> NDArray[np.float64]:
         assign_weights(model, W)
-        # For these small networks faster than the operator's own choice, 0.5 against 0.8 s.
+        # Faster for these small networks than the operator's default, 0.5 s against 0.8 s.
         return np.asarray(operator.to_dense(chunk=128), np.float64)
 
     return hessian
@@ -135,8 +135,8 @@ def _spread_over_loss(loss: NDArray[np.float64], count: int) -> list[int]:
     return sorted({int(np.argmax(log10_loss <= level)) for level in levels} | {len(loss) - 1})
 
 
-def interpolated(rows: Sequence[TrajectoryRow], column: str, grid: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a column against the loss: each run interpolated linearly in log10 of the loss, NaN outside its losses.
+def interpolate(rows: Sequence[TrajectoryRow], column: str, grid: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Interpolate a column of each run linearly in log10 of the loss, with NaN outside its range of losses.
 
     Args:
         rows: rows of one kind of network.
@@ -157,15 +157,15 @@ def interpolated(rows: Sequence[TrajectoryRow], column: str, grid: NDArray[np.fl
 def at_common_losses(
     kinds: Sequence[Sequence[TrajectoryRow]], column: str, points: int = 40
 ) -> list[NDArray[np.float64]] | None:
-    """Return the means over runs at the losses that all kinds of network pass, or None without such losses.
+    """Return the means over runs at losses common to all kinds of network, or None without such losses.
 
     Args:
         kinds: rows of each kind.
-        column: see `interpolated`.
-        points: number of losses, evenly spread in logarithm, the lowest first.
+        column: see `interpolate`.
+        points: number of losses, logarithmically spaced, in ascending order.
 
     Returns:
-        For each kind (points,).
+        An array (points,) for each kind.
     """
     spans = []
     for rows in kinds:
@@ -180,7 +180,7 @@ def at_common_losses(
     if low >= high:
         return None
     grid = np.linspace(low, high, points)
-    return [np.nanmean(interpolated(rows, column, grid), axis=0) for rows in kinds]
+    return [np.nanmean(interpolate(rows, column, grid), axis=0) for rows in kinds]
 
 
 def _value(row: TrajectoryRow, column: str) -> float:
@@ -199,11 +199,11 @@ def verdict(rows: Sequence[TrajectoryRow]) -> Verdict:
     Args:
         rows: rows of one activation.
     """
-    # The paper's Figures 6 and 7 show orthogonal and 2-shortcut networks; Xavier is added here.
+    # The paper's Figures 6 and 7 show only orthogonal and 2-shortcut networks.
     compared = [[row for row in rows if row.kind == kind] for kind in ("orthogonal", "2-shortcut")]
     conditions, indices = (at_common_losses(compared, column) for column in ("log10_condition", "index"))
     if conditions is None or indices is None:
-        return Verdict(None, "the kinds have no losses in common")
+        return Verdict(None, "the kinds have no common losses")
     theirs, ours = conditions
     high = np.mean(theirs[-len(theirs) // 3 :] - ours[-len(ours) // 3 :])
     smaller = np.mean(ours < theirs)
@@ -222,20 +222,20 @@ def verdict(rows: Sequence[TrajectoryRow]) -> Verdict:
 
 
 def draw(rows: Sequence[TrajectoryRow]) -> Figure:
-    """Draw for each activation the eigenvalues and the index against the loss: means and deviations over the runs."""
+    """Draw eigenvalues and index against the loss for each activation, as means and deviations over the runs."""
     activations = by_column(rows, "activation")
     figure, axes = panels(2 * len(activations))
     for place, (activation, chosen) in enumerate(activations.items()):
         eigenvalues, index = axes[2 * place : 2 * place + 2]
         log10_losses = [np.log10(row.loss) for row in chosen if row.loss > 0]
         grid = np.linspace(min(log10_losses), max(log10_losses), 200)
-        for kind, of_kind in by_column(chosen, "kind").items():
+        for kind, by_kind in by_column(chosen, "kind").items():
             for each, column, style in (
                 (eigenvalues, "log10_max_abs", "-"),
                 (eigenvalues, "log10_p10_abs", "--"),
                 (index, "index", "-"),
             ):
-                _draw_band(each, grid, interpolated(of_kind, column, grid), COLORS[kind], style)
+                _draw_band(each, grid, interpolate(by_kind, column, grid), COLORS[kind], style)
         loss = "log10(loss - optimum)" if activation == "linear" else "log10 loss"
         figures = ("6", "8 left") if activation == "linear" else ("7", "8 left with ReLU")
         for each, label, number in ((eigenvalues, "log10 |eigenvalue|", figures[0]), (index, "index", figures[1])):
@@ -248,7 +248,7 @@ def draw(rows: Sequence[TrajectoryRow]) -> Figure:
 
 
 def _draw_band(axes: Axes, grid: NDArray[np.float64], curves: NDArray[np.float64], color: str, style: str) -> None:
-    """Draw the mean over the runs that have such losses, and one standard deviation around it."""
+    """Draw the mean over the runs with losses in the range, and a band of one standard deviation."""
     there = np.isfinite(curves).any(axis=0)
     curves, grid = curves[:, there], grid[there]
     mean, spread = np.nanmean(curves, axis=0), np.nanstd(curves, axis=0)
