@@ -162,8 +162,8 @@ SHA-256 of the checkpoint's tensors: `{facts["digest"]}`.
 
 ## Limitations
 
-The model classifies every image as one of its {facts["classes"]:,} classes, often with a large logit, including images of
-other subjects or sizes. The error is that of one run; another seed gives another error.
+The model classifies every image as one of its {facts["classes"]:,} classes, often with a large logit,
+including images of other subjects or sizes. The error is that of one run; another seed gives another error.
 
 ## Publish
 
