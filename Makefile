@@ -1,20 +1,20 @@
-# `make` lists the targets. Everything happens in .venv, which the first target that needs it sets up.
+# `make` lists the targets. All targets use .venv, which is created when it is first needed.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Two more than the cores of a small machine: many tests wait for other processes.
+# More processes than the cores of a small machine, because many tests wait for other processes.
 TEST_PROCESSES ?= 4
-# Tests that have longer variants under --more-faults.
+# Tests with longer variants under --more-faults.
 LONGER := $(shell grep -rl more_faults tests --include='test_*.py')
 
-# Modules are compiled when they are first imported, not all 11,000 during the installation.
+# Compile modules when they are first imported, not all 11,000 during the installation.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help train test faults lowest lint format docs gallery user bench wheel clean
 
-help:  ## this list
+help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
 
 $(VENV)/installed: setup.cfg pyproject.toml
@@ -23,17 +23,17 @@ $(VENV)/installed: setup.cfg pyproject.toml
 	$(BIN)/pip install --quiet --no-compile --editable '.[tensorflow,train,dev]'
 	touch $@
 
-train: $(VENV)/installed  ## set up, then train on the built-in data (two minutes, no network needed after set-up)
+train: $(VENV)/installed  ## set up, then train on the built-in data (two minutes, offline after set-up)
 	$(BIN)/python -m trainers.cifar --preset quick
 
-test: $(VENV)/installed  ## set up, then run all tests in four processes (TESTS=tests/linear for a part of them)
+test: $(VENV)/installed  ## set up, then run all tests in four processes (TESTS=tests/linear: a part of them)
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder $(TESTS)
 
-faults: $(VENV)/installed  ## 100 SIGKILLs and many other faults; goes on where it was stopped (FAULTS=50 SEED=0 KINDS="kills soak")
+faults: $(VENV)/installed  ## inject 100 SIGKILLs and many other faults; resumes where it stopped (FAULTS=50 SEED=0 KINDS="kills soak")
 	$(BIN)/python -m tests.faults --faults $(or $(FAULTS),50) --seed $(or $(SEED),0) $(if $(KINDS),--kinds $(KINDS))
 	$(if $(KINDS),,$(BIN)/python -m pytest $(LONGER) --more-faults)
 
-lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=tests/linear for a part of them)
+lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=tests/linear: a part of them)
 	$(PYTHON) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/pip install --quiet --upgrade pip uv
 	$(VENV)-lowest/bin/uv pip compile --quiet --python $(VENV)-lowest/bin/python --resolution lowest-direct \
@@ -49,24 +49,24 @@ lint: $(VENV)/installed  ## check style, docstrings, spelling, annotations, impo
 	$(BIN)/codespell
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-format: $(VENV)/installed  ## put the code into the house style
+format: $(VENV)/installed  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/installed  ## build the site into build/site; a warning is an error
+docs: $(VENV)/installed  ## build the site in build/site, with warnings as errors
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/site
 
-gallery: $(VENV)/installed  ## run the examples anew and record what they print for the site (EXAMPLES=draw_shapes for a part)
+gallery: $(VENV)/installed  ## run the examples and record their output for the site (EXAMPLES=draw_shapes: one of them)
 	$(BIN)/python docs/gallery/record.py $(EXAMPLES)
 
-user: docs  ## play a new user: fresh environments, the wheel, README.md, TensorBoard and the site in Chromium
+user: docs  ## test as a new user would: fresh environments, the wheel, README.md, TensorBoard and the site in Chromium
 	$(BIN)/python .ci/new_user.py --screenshots build/seen
 
-bench: $(VENV)/installed  ## run the benchmarks, each against an alternative (half an hour; PyTorch only if it is installed)
+bench: $(VENV)/installed  ## run the benchmarks, each against an alternative (half an hour; PyTorch if it is installed)
 	$(BIN)/python benchmarks/everything.py
 
-wheel: $(VENV)/installed  ## build the wheel into dist/
+wheel: $(VENV)/installed  ## build the wheel in dist/
 	$(BIN)/python -m build --no-isolation --wheel
 
-clean:  ## remove what was set up and built; runs/ stays
+clean:  ## remove environments, builds and caches; keep runs/
 	rm -rf $(VENV) $(VENV)-lowest build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

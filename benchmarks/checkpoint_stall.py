@@ -3,9 +3,9 @@
     python benchmarks/checkpoint_stall.py [--rounds N] [--every N] [--batch-size N] [--blocks N] [--widths C ...]
                                           [--folder DIR]
 
-Table 1's network of 13.5 million weights with momentum is trained by Keras' `fit` with `ExactResume`, and by the update
-of the training programs with their checkpoints. Checkpoints are written in the background and waited for at once in
-turn. The stall is the time between two training steps that a checkpoint takes. A cycle is a checkpoint and the training
+Table 1's network of 13.5 million weights is trained with momentum by Keras' `fit` with `ExactResume`, and by the update
+of the training programs with their checkpoints. Checkpoints are alternately written in the background and waited for at
+once. The stall is the time that a checkpoint adds between two training steps. A cycle is a checkpoint and the training
 steps up to the next one, which share the cores with the write.
 """
 
@@ -33,12 +33,12 @@ from idmatters_tf.optimizers import Momentum
 from trainers.training.checkpoints import Checkpoints
 
 BACKGROUND, AT_ONCE = "in the background", "waited for at once"
-# Checkpoints of each kind that are not measured: the first one checks the training step.
+# Checkpoints of each kind that are not measured: the first one includes a check of the training step.
 WARM_UP = 1
 
 
 class Recorder:
-    """Times of the checkpoints in seconds: stalls and cycles by kind, and writes."""
+    """Times of checkpoints in seconds: stalls and cycles by kind, and writes."""
 
     def __init__(self) -> None:
         self.stalls: dict[str, list[float]] = {BACKGROUND: [], AT_ONCE: []}
@@ -48,7 +48,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Record the writes, and wait for them if that is the kind of the present checkpoint."""
+        """Record the writes, and wait for them if the current kind is `AT_ONCE`."""
         submit = BackgroundWriter.submit
 
         def timed_submit(writer: BackgroundWriter, write: Callable[[], object]) -> None:
@@ -68,13 +68,13 @@ class Recorder:
             BackgroundWriter.submit = submit
 
     def add(self, stall: float, cycle: float) -> None:
-        """Record a checkpoint of the present kind; the next one is of the other kind."""
+        """Record a checkpoint of the current kind and switch to the other kind."""
         self.stalls[self.kind].append(stall)
         self.cycles[self.kind].append(cycle)
         self.kind = AT_ONCE if self.kind == BACKGROUND else BACKGROUND
 
     def report(self, report: results.Report, name: str) -> None:
-        """Report all that was recorded after the warm-up."""
+        """Report all measurements after the warm-up."""
         stalls, cycles = ({kind: each[WARM_UP:] for kind, each in of.items()} for of in (self.stalls, self.cycles))
         for what, values in (("stall", stalls), ("cycle", cycles)):
             report.add(f"{name}, {what}, {AT_ONCE}", values[AT_ONCE], "ms", 1e3)
@@ -84,14 +84,14 @@ class Recorder:
 
 
 class Clock(keras.callbacks.Callback):
-    """Measures the time between the training steps of a `fit`: callbacks, among them `ExactResume`, take it."""
+    """Callback that measures the time between training steps, which the other callbacks take."""
 
     def __init__(self, recorder: Recorder, every: int) -> None:
         super().__init__()
         self._recorder, self._every = recorder, every
         self._ended = self._saved = self._stall = 0.0
 
-    # `ExactResume` saves nothing of it.
+    # Without state, `ExactResume` saves nothing for this callback.
     def get_state(self):
         return None
 
@@ -118,7 +118,7 @@ def measure_fit(options: argparse.Namespace, build: Callable[[], keras.Model], f
     steps = (2 * (options.rounds + WARM_UP) + 1) * options.every
     callbacks = [Clock(recorder, options.every), ExactResume(folder, options.every)]
     with recorder.recording():
-        # One more, so that the last measured step is not the end of the epoch.
+        # One more step, so that the last measured step is not the end of the epoch.
         model.fit(FunctionBatches(lambda step: batch, steps + 1), callbacks=callbacks, verbose=0)
     return recorder
 
@@ -149,10 +149,11 @@ def make_batch(size: int) -> tuple[np.ndarray, np.ndarray]:
 def main():
     parser = results.parser(__doc__, rounds=7)
     parser.add_argument("--every", type=int, default=8, help="steps between checkpoints (default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=8, help="(default: %(default)s)")
-    parser.add_argument("--blocks", type=int, default=9, help="per stage (default: %(default)s)")
-    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256], help="(default: 64 128 256)")
-    parser.add_argument("--folder", help="of the checkpoints, on the disk to measure (default: a temporary one)")
+    parser.add_argument("--batch-size", type=int, default=8, help="images per batch (default: %(default)s)")
+    parser.add_argument("--blocks", type=int, default=9, help="residual blocks per stage (default: %(default)s)")
+    default_widths = [64, 128, 256]
+    parser.add_argument("--widths", type=int, nargs="+", default=default_widths, help="channels (default: 64 128 256)")
+    parser.add_argument("--folder", help="folder for checkpoints, on the disk to measure (default: a temporary folder)")
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow", "keras"])
 

@@ -1,12 +1,12 @@
-"""Claim: products as exact as those of curvlinops and hessian-eigenthings, and faster once a model is not tiny.
+"""Claim: products are as accurate as in curvlinops and hessian-eigenthings, and faster except for tiny models.
 
     pip install '.[bench]'
     python benchmarks/curvature_against_torch.py [--rounds N] [--networks NAME ...] [--peer-python FILE]
 
 Networks of three sizes with the same weights and data: a 3 x 3 convolution with stride 2, tanh and a dense layer (618
 parameters, 256 images of 16 x 16); three dense layers with tanh (269,322 parameters, 256 vectors); six 3 x 3
-convolutions with ReLU in three stages (1.1 million parameters, 32 images of 32 x 32). Cross-entropy; float64 for the
-agreement and float32 for the times. PyTorch runs in a process of its own.
+convolutions with ReLU in three stages (1.1 million parameters, 32 images of 32 x 32). The loss is cross-entropy.
+Products are compared in float64 and timed in float32. PyTorch runs in a separate process.
 """
 
 import os
@@ -27,19 +27,19 @@ LIBRARIES = {"curvlinops": "curvlinops-for-pytorch", "hessian-eigenthings": "hes
 
 
 def convolutional(dtype):
-    """(Keras model, number of examples)."""
+    """Return (Keras model, number of examples)."""
     layers = [keras.layers.Conv2D(16, 3, strides=2, activation="tanh"), keras.layers.GlobalAveragePooling2D()]
     return keras.Sequential([keras.Input((16, 16, 3), dtype=dtype), *layers, keras.layers.Dense(10)]), 256
 
 
 def dense(dtype):
-    """(Keras model, number of examples)."""
+    """Return (Keras model, number of examples)."""
     layers = [keras.layers.Dense(width, activation="tanh") for width in (256, 256)]
     return keras.Sequential([keras.Input((784,), dtype=dtype), *layers, keras.layers.Dense(10)]), 256
 
 
 def deep(dtype):
-    """(Keras model, number of examples)."""
+    """Return (Keras model, number of examples)."""
     layers = []
     for stage, width in enumerate((64, 128, 256)):
         layers += [keras.layers.Conv2D(width, 3, padding="same", activation="relu") for _ in range(2)]
@@ -50,8 +50,8 @@ def deep(dtype):
 NETWORKS = {"convolutional": convolutional, "dense": dense, "deep": deep}
 
 
-def prepared(network, name, dtype, folder, torch):
-    """Our operator and a vector; the peer gets the same ones."""
+def prepare(network, name, dtype, folder, torch):
+    """Return an operator and a vector, and send the same model and vector to the peer."""
     keras.config.set_dtype_policy(dtype)
     keras.utils.set_random_seed(0)
     model, examples = NETWORKS[network](dtype)
@@ -68,15 +68,15 @@ def prepared(network, name, dtype, folder, torch):
 
 def main():
     parser = results.parser(__doc__, rounds=20)
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), help="(default: all three)")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), help="(default: all)")
     peer.add_option(parser)
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow", "keras"])
     for module in ("curvlinops", "hessian_eigenthings"):
         if not peer.installed(module, options.peer_python):
             raise SystemExit(
-                f"error: {module} is not installed: pip install '.[bench]', or name the Python of an environment "
-                f"that has PyTorch, curvlinops and hessian-eigenthings with --peer-python"
+                f"error: {module} is not installed. Run pip install '.[bench]', or set --peer-python to an interpreter "
+                f"with PyTorch, curvlinops and hessian-eigenthings."
             )
     for package in ("torch", *LIBRARIES.values()):
         report.versions[package] = peer.version(package, options.peer_python)
@@ -87,13 +87,13 @@ def main():
         with peer.Peer("torch_products", folder, options.peer_python) as torch:
             for network in options.networks:
                 for name in OPERATORS:
-                    operator, vector = prepared(network, name, "float64", folder, torch)
+                    operator, vector = prepare(network, name, "float64", folder, torch)
                     ours = operator @ vector
                     for library in LIBRARIES:
                         torch.ask("save", library=library)
                         expected = np.load(folder / "product.npy")
                         errors.append(np.abs(ours - expected).max() / np.abs(expected).max())
-                    operator, vector = prepared(network, name, "float32", folder, torch)
+                    operator, vector = prepare(network, name, "float32", folder, torch)
                     ways = {"ours": timed(lambda o=operator, v=vector: o @ v)}
                     for library in LIBRARIES:
                         ways[library] = lambda library=library: torch.ask("seconds", library=library)

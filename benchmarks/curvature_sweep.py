@@ -1,14 +1,16 @@
-"""Are curvature products right for every layer and loss that Keras has? Each is compared with central differences.
+"""Claim: curvature products agree with central differences for every loss, activation and layer of Keras.
 
     python benchmarks/curvature_sweep.py [--only PATTERN] [--out FILE] [--write]
 
-The cases are generated from `keras.layers`, `keras.activations` and `keras.losses`: a layer is given what its
-constructor needs by the names of its parameters, and the first of a few input shapes that it accepts; a `Dense` layer
-with tanh stands in front of it, so that it is differentiated with respect to its inputs, and another one behind it. In
-float64, except for what TensorFlow computes in float32 alone, where differences are accurate to a percent or so; layers
-that know `training` in both modes. Half an hour on two idle cores is plenty. Each case is kept in --out as it ends: a
-sweep that was stopped goes on with the cases that are missing, unless the package's code or Keras has changed since.
-`--write` writes the table to benchmarks/results/curvature_sweep.csv, from which the site's page is made.
+The cases are generated from `keras.layers`, `keras.activations` and `keras.losses`. The arguments of a layer's
+constructor are chosen by name, and its input shape is the first of a list that works. The layer follows a `Dense` layer
+with tanh, so that it is differentiated with respect to its inputs, and precedes another `Dense` layer. Computations are
+in float64, except for layers that TensorFlow computes in float32 only, where differences are accurate to about a
+percent. Layers with an argument `training` are tested in both modes.
+
+The sweep takes at most half an hour on two idle cores. Finished cases are stored in --out, and a stopped sweep resumes
+with the remaining cases, unless the code of the package or the version of Keras has changed. `--write` writes the table
+to benchmarks/results/curvature_sweep.csv, the source of the page on the site.
 """
 
 import argparse
@@ -31,7 +33,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from harness.sittings import finished
+from harness.sittings import load_finished
 from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -39,7 +41,7 @@ TABLE = ROOT / "benchmarks" / "results" / "curvature_sweep.csv"
 ROWS = 4
 TOLERANCE = 1e-5
 
-# By the name of a constructor's parameter: what it is given where it has no default.
+# Values of constructor arguments without a default, by name.
 ARGUMENTS: dict[str, Any] = {
     "units": 3, "filters": 2, "kernel_size": 2, "rate": 0.3, "input_dim": 5, "output_dim": 3, "n": 2, "num_heads": 2,
     "key_dim": 2, "head_dim": 2, "num_query_heads": 2, "num_key_value_heads": 1, "stddev": 0.1, "seed": 0,
@@ -49,7 +51,7 @@ ARGUMENTS: dict[str, Any] = {
     "reduction_axes": 1, "output_size": 2, "pool_size": 2, "group_size": 2, "target_height": 4, "target_width": 4,
     "alpha": 0.1, "height_factor": 0.1, "width_factor": 0.1, "layers": [],
 }  # fmt: skip
-# Constructors that need more than one parameter's name tells.
+# Constructors whose arguments cannot be chosen by name.
 CONSTRUCTORS: dict[str, Any] = {
     "Bidirectional": lambda: keras.layers.Bidirectional(keras.layers.GRU(2)),
     "TimeDistributed": lambda: keras.layers.TimeDistributed(keras.layers.Dense(2)),
@@ -68,7 +70,7 @@ CONSTRUCTORS: dict[str, Any] = {
     "STFTSpectrogram": lambda: keras.layers.STFTSpectrogram(frame_length=8, frame_step=4, fft_length=8),
     "RandomPosterization": lambda: keras.layers.RandomPosterization(4),
 }
-# Nothing differentiable can stand in front of them (strings, categories, boxes), or they are no layers of their own.
+# Layers without differentiable inputs (strings, categories, boxes), and base classes.
 EXCLUDED = {
     "Layer", "InputLayer", "Wrapper", "MaxNumBoundingBoxes", "StringLookup", "IntegerLookup", "Hashing",
     "HashedCrossing", "CategoryEncoding", "Discretization", "TextVectorization", "TorchModuleWrapper", "TFSMLayer",
@@ -76,14 +78,14 @@ EXCLUDED = {
 }  # fmt: skip
 SHAPES = ((4,), (5, 4), (6, 6, 4), (4, 4, 4, 4), (3, 6, 6, 4), (2, 4, 4, 4, 4))
 IMAGES, SIGNALS = ((8, 8, 4),), ((24,), (24, 1))
-# By the precision of a layer: the step of the differences in the oracle, and how large an error may be.
+# By the precision of a layer: the step of the oracle's differences, and the largest error.
 STEPS = {"float64": 1e-5, "float32": 1e-2}
 TOLERANCES = {"float64": TOLERANCE, "float32": 0.05}
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One case: a name, a mode, and for each product its relative error or why there is none."""
+    """Result of one case: name, mode, and for each product its relative error or the reason for its absence."""
 
     name: str
     mode: str
@@ -92,13 +94,13 @@ class Result:
     fisher: str
 
     @property
-    def right(self) -> bool:
-        """Whether nothing is off."""
+    def is_right(self) -> bool:
+        """True if no product is wrong."""
         return not any("WRONG" in entry for entry in (self.hessian, self.gauss_newton, self.fisher))
 
 
-def instance(name: str) -> Any:
-    """A layer, with arguments by the names of its parameters."""
+def make_layer(name: str) -> Any:
+    """Return a layer with arguments chosen by name."""
     if name in CONSTRUCTORS:
         return CONSTRUCTORS[name]()
     kind = getattr(keras.layers, name)
@@ -112,13 +114,13 @@ def instance(name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model with a layer between two dense ones.
+    """Model with a layer between two dense layers.
 
     Attributes:
-        model: it.
-        shape: of an input.
-        tokens: whether the inputs are whole numbers.
-        precision: the layer's dtype; all else is float64.
+        model: the model.
+        shape: shape of an input.
+        tokens: True if the inputs are integers.
+        precision: dtype of the layer; the rest of the model is float64.
     """
 
     model: keras.Model
@@ -127,19 +129,19 @@ class Case:
     precision: str
 
 
-def built(name: str, shape: tuple[int, ...], form: str, precision: str) -> Case | None:
-    """The model with one way to call the layer; None where nothing would be trained in front of it."""
+def build_case(name: str, shape: tuple[int, ...], form: str, precision: str) -> Case | None:
+    """Return a model that calls the layer in one form, or None if the layer had no trainable weights before it."""
     keras.utils.set_random_seed(0)
     tokens = form == "tokens"
     inputs = keras.Input(shape, dtype="int32" if tokens else "float64")
-    # Layers for colours take three channels, those for signals as many samples or channels as there are.
-    width = 3 if form == "colours" else shape[-1] if shape in SIGNALS else 4
+    # Color layers take three channels; signal layers keep the number of samples or channels.
+    width = 3 if form == "colors" else shape[-1] if shape in SIGNALS else 4
     hidden, other = (
         inputs if tokens else keras.layers.Dense(width, activation="tanh")(inputs) for _ in ("hidden", "other")
     )
     keras.config.set_dtype_policy(precision)
     try:
-        layer = instance(name)
+        layer = make_layer(name)
     finally:
         keras.config.set_dtype_policy("float64")
     if tokens and not layer.trainable_variables:
@@ -154,15 +156,15 @@ def built(name: str, shape: tuple[int, ...], form: str, precision: str) -> Case 
 
 
 def model_with(name: str) -> Case:
-    """The first way to build a model with a layer that works; float32 where TensorFlow has no other kernel."""
+    """Return the first model with a layer that can be built, in float32 if TensorFlow has no float64 kernel."""
     problems: list[Exception] = []
     module = getattr(keras.layers, name).__module__
     shapes = SIGNALS if name.endswith("Spectrogram") else IMAGES if "image_preprocessing" in module else SHAPES
     for precision in ("float64", "float32"):
         for shape in shapes:
-            for form in ("one", "list", "pair", "colours", "tokens"):
+            for form in ("one", "list", "pair", "colors", "tokens"):
                 try:
-                    case = built(name, shape, form, precision)
+                    case = build_case(name, shape, form, precision)
                     if case is not None:
                         return case
                 except Exception as error:
@@ -171,15 +173,15 @@ def model_with(name: str) -> Case:
 
 
 def oracle(model: Any, losses: Any, x: Any, y: Any, training: bool, vector: Any, step: float) -> tuple[Any, Any]:
-    """(G v, F v) from differences of outputs, losses and slopes of the loss, and first derivatives.
+    """Return (G v, F v) from first derivatives and differences of outputs, losses and gradients of the loss.
 
     Args:
-        model: it.
-        losses: a function of labels and outputs, (ROWS,) or a scalar; of a scalar there is no F v that means anything.
-        x, y: the data.
-        training: how the model is called.
+        model: the model.
+        losses: function of labels and outputs that returns (ROWS,) or a scalar; F v is meaningless for a scalar.
+        x, y: data.
+        training: argument of the model's call.
         vector: v.
-        step: of the differences.
+        step: step of the differences.
     """
     variables = model.trainable_variables
     start = [keras.ops.convert_to_numpy(variable) for variable in variables]
@@ -222,16 +224,16 @@ def oracle(model: Any, losses: Any, x: Any, y: Any, training: bool, vector: Any,
     return flat(along_outputs), flat(along_losses)
 
 
-def judged(name: str, mode: str, model: Any, loss: Any, losses: Any, x: Any, y: Any, training: bool = False) -> Result:
-    """All three products compared.
+def compare(name: str, mode: str, model: Any, loss: Any, losses: Any, x: Any, y: Any, training: bool = False) -> Result:
+    """Compare all three products with the oracle.
 
     Args:
-        name, mode: of the case.
-        model: it.
-        loss: what the operators are given.
-        losses: the same loss by example, for the oracle.
-        x, y: the data.
-        training: how the model is called.
+        name, mode: name and mode of the case.
+        model: the model.
+        loss: loss for the operators.
+        losses: the same loss per example, for the oracle.
+        x, y: data.
+        training: argument of the model's call.
     """
     options: dict[str, Any] = {"training": training, "batch_size": ROWS}
     with warnings.catch_warnings():
@@ -244,7 +246,7 @@ def judged(name: str, mode: str, model: Any, loss: Any, losses: Any, x: Any, y: 
     assert check is not None
     if check.status == "differs":
         return Result(name, mode, f"warned of: {100 * check.difference:.2g} % from differences", "", "")
-    # Some layers cast to float32 whatever their dtype is.
+    # Some layers cast to float32, independently of their dtype.
     precision = "float64" if check.accuracy < TOLERANCE else "float32"
     vector = np.random.default_rng(1).normal(size=hessian.shape[0])
     arguments = model, losses, tf.constant(x), tf.constant(y), training, vector
@@ -258,28 +260,28 @@ def judged(name: str, mode: str, model: Any, loss: Any, losses: Any, x: Any, y: 
             continue
         error = difference(product, expected[index])
         if error >= TOLERANCES[precision]:
-            # A logarithm close to zero: the error of the oracle falls with the square of its step.
+            # Near the pole of a logarithm a smaller step helps: the oracle's error is quadratic in its step.
             error = min(error, difference(product, oracle(*arguments, STEPS[precision] / 10)[index]))
-        found.append(shown(error, precision))
+        found.append(format_error(error, precision))
     mode += " (float32)" if precision == "float32" else ""
-    return Result(name, mode, shown(check.difference, precision), *found)
+    return Result(name, mode, format_error(check.difference, precision), *found)
 
 
 def difference(product: Any, right: Any) -> float:
     return float(np.linalg.norm(product - right) / max(np.linalg.norm(right), 1e-30))
 
 
-def shown(error: float, precision: str = "float64") -> str:
+def format_error(error: float, precision: str = "float64") -> str:
     return f"{error:.0e}" if error < TOLERANCES[precision] else f"WRONG: {error:.0e}"
 
 
 class RefusedError(Exception):
-    """What an operator says to a case that it does not take."""
+    """Error for a case that an operator rejects."""
 
 
 def refusal(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    # Of what goes wrong while a graph is traced or run, the last line says what it was.
+    # The last line names the cause of an error while a graph is traced or run.
     line = lines[-1] if lines[0].startswith(("in user code", "Graph execution error")) else lines[0]
     return f"refused: {line.split('. ')[0][:90]}".replace("|", "/")
 
@@ -288,8 +290,8 @@ def squares(y: Any, outputs: Any) -> Any:
     return tf.reduce_mean((outputs - y) ** 2, axis=-1)
 
 
-def of_layer(name: str, training: bool) -> Result:
-    """A layer in one mode."""
+def check_layer(name: str, training: bool) -> Result:
+    """Return the result of a layer in one mode."""
     mode = "training" if training else "inference"
     keras.config.set_dtype_policy("float64")
     try:
@@ -300,33 +302,33 @@ def of_layer(name: str, training: bool) -> Result:
     size = (ROWS, *case.shape)
     x: Any = rng.integers(0, 5, size).astype("int32") if case.tokens else rng.normal(size=size)
     try:
-        return judged(name, mode, case.model, squares, squares, x, rng.normal(size=(ROWS, 2)), training)
+        return compare(name, mode, case.model, squares, squares, x, rng.normal(size=(ROWS, 2)), training)
     except RefusedError as error:
         return Result(name, mode, str(error), "", "")
 
 
-def behind(*layers: Any, shape: tuple[int, ...] = (4,)) -> keras.Model:
-    """A model that ends with these layers, with a dense one in front of them."""
+def build_model(*layers: Any, shape: tuple[int, ...] = (4,)) -> keras.Model:
+    """Return a model of a dense layer followed by `layers`."""
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(0)
     first = keras.layers.Dense(3, activation="tanh")
     return keras.Sequential([keras.Input(shape, dtype="float64"), first, *layers])
 
 
-def of_activation(name: str) -> Result:
-    """An activation function between dense layers."""
+def check_activation(name: str) -> Result:
+    """Return the result of an activation function between dense layers."""
     rng = np.random.default_rng(0)
     keras.config.set_dtype_policy("float64")
-    model = behind(keras.layers.Dense(4, activation=name), keras.layers.Dense(2))
+    model = build_model(keras.layers.Dense(4, activation=name), keras.layers.Dense(2))
     x, y = rng.normal(size=(ROWS, 4)), rng.normal(size=(ROWS, 2))
     try:
-        return judged(name, "activation", model, squares, squares, x, y)
+        return compare(name, "activation", model, squares, squares, x, y)
     except RefusedError as error:
         return Result(name, "activation", str(error), "", "")
 
 
-def of_loss(name: str) -> Result:
-    """A loss behind a small network, with outputs and labels that it takes."""
+def check_loss(name: str) -> Result:
+    """Return the result of a loss after a small network, with outputs and labels that the loss accepts."""
     rng = np.random.default_rng(0)
     whole, shares = np.arange(ROWS), rng.uniform(0.2, 0.8, (ROWS, 4))
     attempts: list[tuple[str, Any]] = [("sigmoid", shares), ("linear", shares), ("softmax", np.eye(4)[whole])]
@@ -337,37 +339,37 @@ def of_loss(name: str) -> Result:
     elif "Sparse" in name or "Generalized" in name:
         attempts = [("softmax", whole)]
     elif name.startswith("Categorical"):
-        # Behind a sigmoid Keras' own loss depends on whether it still knows the logits.
+        # After a sigmoid, Keras' loss depends on whether its outputs still carry the logits.
         attempts = [("softmax", shares / shares.sum(axis=1, keepdims=True))]
     refused = ""
     for activation, y in attempts:
         shape = (5, 4) if name == "CTC" else (4,)
         keras.config.set_dtype_policy("float64")
-        model = behind(keras.layers.Dense(4, activation=activation), shape=shape)
+        model = build_model(keras.layers.Dense(4, activation=activation), shape=shape)
         kind = getattr(keras.losses, name)
         x = rng.normal(size=(ROWS, *shape))
         try:
-            # Alone, a Keras loss computes in float32.
+            # Outside a model, a Keras loss computes in float32 by default.
             losses = kind(reduction=None, dtype="float64")
-            return judged(name, f"{activation} outputs", model, kind(), losses, x, y)
+            return compare(name, f"{activation} outputs", model, kind(), losses, x, y)
         except RefusedError as error:
             refused = str(error)
     return Result(name, "", refused, "", "")
 
 
-def names(pattern: str) -> Iterator[tuple[str, Callable[[], Result]]]:
-    """All cases: a key, and the function that works it out."""
+def list_cases(pattern: str) -> Iterator[tuple[str, Callable[[], Result]]]:
+    """Yield the key of each case and the function that returns its result."""
     for name in sorted(dir(keras.losses)):
         kind = getattr(keras.losses, name)
         is_loss = inspect.isclass(kind) and issubclass(kind, keras.losses.Loss) and kind is not keras.losses.Loss
         if is_loss and fnmatch.fnmatch(name, pattern):
-            yield f"loss {name}", functools.partial(of_loss, name)
+            yield f"loss {name}", functools.partial(check_loss, name)
     for name in sorted(dir(keras.activations)):
-        # Of these, one halves its input and one needs arguments: a layer does not take them by name.
+        # `glu` halves its input and `threshold` needs arguments, so that layers do not accept them by name.
         others = ("deserialize", "get", "serialize", "glu", "threshold")
         is_activation = not name.startswith("_") and name not in others
         if is_activation and fnmatch.fnmatch(name, pattern):
-            yield f"activation {name}", functools.partial(of_activation, name)
+            yield f"activation {name}", functools.partial(check_activation, name)
     for name in sorted(dir(keras.layers)):
         kind = getattr(keras.layers, name)
         if not inspect.isclass(kind) or not issubclass(kind, keras.layers.Layer) or name in EXCLUDED:
@@ -376,36 +378,36 @@ def names(pattern: str) -> Iterator[tuple[str, Callable[[], Result]]]:
             continue
         modes = (False, True) if "training" in inspect.signature(kind.call).parameters else (False,)
         for training in modes:
-            yield f"layer {name} {training}", functools.partial(of_layer, name, training)
+            yield f"layer {name} {training}", functools.partial(check_layer, name, training)
 
 
 def write(results: list[Result]) -> None:
-    """Write the results as a CSV file, one line for each case."""
+    """Write the results as a CSV file with one line per case."""
     with TABLE.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(field.name for field in dataclasses.fields(Result))
         writer.writerows(map(dataclasses.astuple, results))
 
 
-def code() -> dict[str, str]:
-    """What the results depend on: the versions, and the code of products and sweep."""
+def code_version() -> dict[str, str]:
+    """Return the versions and a checksum of the code on which the results depend."""
     sources = [*sorted((ROOT / "idmatters_tf" / "curvature").glob("*.py")), pathlib.Path(__file__)]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     return {"code": digest, "keras": keras.__version__, "tensorflow": tf.__version__}
 
 
 def main() -> None:
-    """Runs the sweep and prints each case."""
+    """Run the sweep and print each case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="*", help="names of layers and losses, a pattern (default: all)")
-    parser.add_argument("--out", default="runs/curvature-sweep.jsonl", help="(default: %(default)s)")
+    parser.add_argument("--only", default="*", help="pattern of names of layers and losses (default: all)")
+    parser.add_argument("--out", default="runs/curvature-sweep.jsonl", help="output file (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="write the table to benchmarks/results")
     options = parser.parse_args()
-    out, settings = pathlib.Path(options.out), code()
+    out, settings = pathlib.Path(options.out), code_version()
     out.parent.mkdir(parents=True, exist_ok=True)
-    known = {row["case"]: Result(**row["result"]) for row in finished(out, settings)}
+    known = {row["case"]: Result(**row["result"]) for row in load_finished(out, settings)}
     results = []
-    for case, work in names(options.only):
+    for case, work in list_cases(options.only):
         if case not in known:
             try:
                 known[case] = work()
@@ -417,7 +419,7 @@ def main() -> None:
                 print(json.dumps(row), file=file)
         results.append(known[case])
         print(" | ".join(dataclasses.astuple(known[case])), flush=True)
-    wrong = [result.name for result in results if not result.right]
+    wrong = [result.name for result in results if not result.is_right]
     print(f"{len(results)} cases, wrong: {', '.join(wrong) or 'none'}")
     if options.write:
         write(results)

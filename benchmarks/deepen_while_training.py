@@ -1,22 +1,23 @@
-"""Claim: a network that is deepened while it trains needs less computation than the deep one from scratch.
+"""Claim: a network that is deepened during training needs less computation than the deep network from scratch.
 
     python benchmarks/deepen_while_training.py --dataset cifar10 --data-dir DIR [--out runs/deepen_while_training]
 
 Three ways to spend the same number of multiply-adds on CIFAR-10:
 
-    deep        4 residual blocks a stage from the first step on
-    deepened    1 block a stage, then 2, then 4, each for a third of the multiply-adds: `idmatters_tf.surgery.deepen`
-                inserts the new ones as the identity, and the optimizer's velocities are carried over
-    shallow     1 block a stage to the end
+    deep        4 residual blocks per stage from the first step
+    deepened    1 block per stage, then 2, then 4, each for a third of the multiply-adds: `idmatters_tf.surgery.deepen`
+                inserts the new blocks as the identity and keeps the optimizer's velocities
+    shallow     1 block per stage throughout
 
-so the shallow phases take more steps. Networks of the family of Hardt & Ma's Table 1 with batch normalisation: a stem
-of stride 2, stages at 16x16, 8x8 and 4x4 pixels. Momentum 0.9, batches of 128, weight decay 1e-4, pad by 4, crop, flip,
-standardise; the rate rises over a twentieth of the multiply-adds and then falls to zero in a straight line. An update
-counts as three forward passes; multiply-adds are those of `idmatters_tf.models.cost` (convolutions and head).
+The shallow phases take more steps. The networks belong to the family of Hardt & Ma's Table 1, with batch normalization,
+a stem of stride 2, and stages at 16x16, 8x8 and 4x4 pixels. Recipe: momentum 0.9, batches of 128, weight decay 1e-4,
+pad by 4, crop, flip, standardize; the learning rate increases over a twentieth of the multiply-adds and then decreases
+linearly to zero. An update counts as three forward passes; multiply-adds are those of `idmatters_tf.models.cost`
+(convolutions and head).
 
-The budget is that of `--steps` updates of the deep network. Each finished run is a line of results.jsonl: a sitting
-that was stopped goes on with the same command, from the last network that was finished. At the end there are a table
-with verdicts (results.md) and the test errors against multiply-adds (deepen_while_training.png).
+The budget is that of `--steps` updates of the deep network. Each finished run is a line of results.jsonl. If the
+benchmark is stopped, the same command resumes it after the last finished network. The outputs are a table with verdicts
+(results.md) and a figure of the test errors against multiply-adds (deepen_while_training.png).
 """
 
 import argparse
@@ -46,7 +47,7 @@ from idmatters_tf.models.layout import Layout
 from idmatters_tf.surgery import deepen
 from trainers.run.figures import save_figure
 
-# By way: the blocks of each stage, one number for each third of the multiply-adds.
+# Blocks per stage in each third of the multiply-adds.
 WAYS = {"deep": (4, 4, 4), "deepened": (1, 2, 4), "shallow": (1, 1, 1)}
 DECAY = 1e-4
 
@@ -55,17 +56,19 @@ def parser():
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--dataset", choices=("cifar10", "shapes"), default="cifar10", help="the data")
-    parser.add_argument("--data-dir", help="folder with the official binary files")
-    parser.add_argument("--images", type=int, help="training images; all if not given")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/deepen_while_training"), help="results")
-    parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=tuple(WAYS), help="which networks")
+    parser.add_argument("--dataset", choices=("cifar10", "shapes"), default="cifar10", help="data set")
+    parser.add_argument("--data-dir", help="folder of CIFAR-10's official binary files")
+    parser.add_argument("--images", type=int, help="number of training images (None: all)")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("runs/deepen_while_training"), help="output folder"
+    )
+    parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=tuple(WAYS), help="networks to train")
     parser.add_argument("--widths", type=int, nargs=3, default=[16, 32, 64], help="channels of each stage")
     parser.add_argument("--steps", type=int, default=1000, help="updates of the deep network")
     parser.add_argument("--batch-size", type=int, default=128, help="images per update")
-    parser.add_argument("--learning-rate", type=float, default=0.1, help="the highest")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds")
-    parser.add_argument("--evaluations", type=int, default=2, help="tests in each third")
+    parser.add_argument("--learning-rate", type=float, default=0.1, help="largest learning rate")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="random seeds")
+    parser.add_argument("--evaluations", type=int, default=2, help="evaluations per third")
     return parser
 
 
@@ -75,13 +78,13 @@ def layout(blocks, widths):
 
 
 def cost(blocks, data, options):
-    """Multiply-adds of an update."""
+    """Return the multiply-adds of an update."""
     forward = identity_network_cost(layout(blocks, options.widths), data.image_shape[0], data.classes).multiply_adds
     return 3 * forward * options.batch_size
 
 
 def new_block(shape):
-    """What is inserted: the same block as the network's own. `deepen` makes it the identity."""
+    """Return a block like those of the network. `deepen` initializes it as the identity."""
     return ResidualConv2D(
         shape[-1],
         norm="batch",
@@ -91,7 +94,7 @@ def new_block(shape):
 
 
 def deeper(model, have, want):
-    """The network with `want` blocks a stage, compiled with the optimizer and its velocities."""
+    """Return the network with `want` blocks per stage, compiled with the optimizer and its velocities."""
     ends = [
         [layer for layer in model.layers if layer.name.startswith(f"stage{stage}_")][-1].name for stage in (1, 2, 3)
     ]
@@ -99,7 +102,7 @@ def deeper(model, have, want):
 
 
 class Rate(keras.callbacks.Callback):
-    """The learning rate as a function of the multiply-adds that were spent."""
+    """Learning rate as a function of the multiply-adds spent."""
 
     def __init__(self, highest, budget):
         super().__init__()
@@ -112,7 +115,7 @@ class Rate(keras.callbacks.Callback):
 
 
 def train(way, seed, data, options, told):
-    """One network from the first step to the end of the budget: its row of results.jsonl."""
+    """Train one network until the budget is spent and return its row of results.jsonl."""
     keras.utils.set_random_seed(seed)
     budget = options.steps * cost(WAYS["deep"][-1], data, options)
     batches = TrainBatches(
@@ -142,13 +145,13 @@ def train(way, seed, data, options, told):
             step += steps
             measured = model.evaluate(tests, verbose=0, return_dict=True)
             points.append([rate.spent, blocks, 1 - measured["accuracy"], measured["loss"]])
-            told(f"{way}, seed {seed}: {blocks} blocks a stage, step {step}, test error {points[-1][2]:.1%}")
+            told(f"{way}, seed {seed}: {blocks} blocks per stage, step {step}, test error {points[-1][2]:.1%}")
     seconds = round(time.monotonic() - began, 1)
     return {"way": way, "seed": seed, "steps": step, "points": points, "error": points[-1][2], "seconds": seconds}
 
 
 def table(rows):
-    """The results in Markdown."""
+    """Return the table of results in Markdown."""
     text = "| network | updates | multiply-adds | test error: mean | by seed | seconds a run |\n"
     text += "|---|---|---|---|---|---|\n"
     for way in WAYS:
@@ -162,7 +165,7 @@ def table(rows):
 
 
 def verdicts(rows):
-    """One sentence for each network beside the deepened one: which has the lower test error, seed by seed."""
+    """Return one sentence per other network that compares its test error with the deepened one's, seed by seed."""
     errors = {(row["way"], row["seed"]): 100 * row["error"] for row in rows}
     text = ""
     for way in WAYS:
@@ -172,12 +175,12 @@ def verdicts(rows):
         found = [errors["deepened", seed] - errors[way, seed] for seed in seeds]
         each = ", ".join(f"{difference:+.2f}" for difference in found)
         if all(difference < 0 for difference in found):
-            word = "lower with every seed"
+            word = "lower for every seed"
         elif all(difference > 0 for difference in found):
-            word = "higher with every seed"
+            word = "higher for every seed"
         else:
-            word = "lower with some seeds and not with others"
-        text += f"- deepened against {way}: its test error is {word} (percentage points by seed: {each})\n"
+            word = "lower for some seeds only"
+        text += f"- deepened against {way}: the test error is {word} (percentage points by seed: {each})\n"
     return text
 
 
@@ -201,7 +204,7 @@ def draw(rows, path):
 
 
 def main():
-    # TensorFlow takes a new network for an old one that is traced too often.
+    # TensorFlow mistakes each new network for repeated tracing of the same function and warns.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     options = parser().parse_args()
     data = sittings.load(options)
@@ -209,9 +212,9 @@ def main():
     path = options.out / "results.jsonl"
     names = ("dataset", "images", "widths", "steps", "batch_size", "learning_rate", "evaluations")
     settings = {name: getattr(options, name) for name in names}
-    rows = sittings.finished(path, settings)
+    rows = sittings.load_finished(path, settings)
     done = {(row["way"], row["seed"]) for row in rows}
-    # All ways of one seed before the next seed, so that a comparison is there early.
+    # All networks of one seed before the next seed, so that a comparison is available early.
     wanted = [(way, seed) for seed in options.seeds for way in options.ways]
     with tqdm(total=len(wanted), initial=len(done & set(wanted)), unit="run", dynamic_ncols=True) as progress:
         for way, seed in wanted:

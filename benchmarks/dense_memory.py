@@ -1,10 +1,9 @@
-"""Claim: beside the matrix itself, `to_dense` takes memory in proportion to its chunk, not to the number of parameters.
+"""Claim: the memory of `to_dense` beyond the matrix is proportional to the chunk, not to the number of parameters.
 
     python benchmarks/dense_memory.py [--units N ...] [--chunks C ...]
 
-The Hessian of a network of three dense layers on 512 examples, in float32. Each case runs in a process of its own: what
-is reported is its largest resident memory, less that of the same process after a single product and less the P x P
-matrix.
+The Hessian of a network of three dense layers on 512 examples, in float32. Each case runs in a separate process. The
+reported value is its peak resident memory, less the peak after a single product and less the P x P matrix.
 """
 
 import argparse
@@ -21,12 +20,12 @@ EXAMPLES, INPUTS, CLASSES = 512, 32, 10
 
 
 def peak():
-    """Bytes: the largest resident memory of this process so far."""
+    """Return the peak resident memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def case(units, chunk):
-    """Prints P and the bytes beside matrix and product."""
+    """Print P and the bytes beyond those of the matrix and a product."""
     import keras
     import numpy as np
 
@@ -47,8 +46,10 @@ def case(units, chunk):
 
 def main():
     parser = results.parser(__doc__, rounds=1)
-    parser.add_argument("--units", type=int, nargs="+", default=[24, 48, 64], help="(default: %(default)s)")
-    parser.add_argument("--chunks", type=int, nargs="+", default=[8, 32, 128], help="(default: %(default)s)")
+    parser.add_argument("--units", type=int, nargs="+", default=[24, 48, 64], help="hidden units (default: 24 48 64)")
+    parser.add_argument(
+        "--chunks", type=int, nargs="+", default=[8, 32, 128], help="columns at once (default: 8 32 128)"
+    )
     parser.add_argument("--case", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:

@@ -1,10 +1,10 @@
-"""Claim: a training step costs in proportion to depth, to the batch, and to the square of the width.
+"""Claim: the time of a training step is proportional to depth, to batch size and to the square of the width.
 
     python benchmarks/growth.py [--blocks N] [--rounds N]
 
 The update of `trainers.cifar` for the network of Table 1 with fewer blocks, with one change at a time: blocks per
-stage, widths, the batch, and the number of replicas (logical CPUs on the same cores, so the best they can do is the
-same time). The ratio is to the step of the first line; predicted is the ratio of the numbers of operations.
+stage, widths, batch size, and number of replicas (logical CPUs on the same cores, so at best the time is the same).
+Ratios are relative to the first line; predicted ratios are ratios of numbers of operations.
 """
 
 import os
@@ -23,7 +23,7 @@ WIDTHS, STEPS = (64, 128, 256), 3
 
 
 def operations(blocks, widths, batch):
-    """Multiply-adds of the residual convolutions in the forward pass."""
+    """Return the multiply-adds of the residual convolutions in the forward pass."""
     channels, size, total = 16, 32, 0
     for stage, width in enumerate(widths):
         size = size // 2 if stage else size
@@ -33,7 +33,7 @@ def operations(blocks, widths, batch):
 
 
 def step(blocks, widths, batch, replicas):
-    """A function that returns the seconds per step, over a few steps up to when the weights are there."""
+    """Return a function that measures the seconds per step over a few steps, until the weights are available."""
     devices = [f"CPU:{number}" for number in range(replicas)]
     strategy = tf.distribute.MirroredStrategy(devices) if replicas > 1 else tf.distribute.get_strategy()
     trainer = make_trainer(lambda: identity_resnet(blocks=blocks, widths=widths), batch, strategy)
@@ -56,8 +56,8 @@ def step(blocks, widths, batch, replicas):
 
 def main():
     parser = results.parser(__doc__, rounds=3)
-    parser.add_argument("--blocks", type=int, default=2, help="per stage (default: %(default)s)")
-    parser.add_argument("--widths", type=int, nargs=3, default=WIDTHS, help="(default: 64 128 256)")
+    parser.add_argument("--blocks", type=int, default=2, help="residual blocks per stage (default: %(default)s)")
+    parser.add_argument("--widths", type=int, nargs=3, default=WIDTHS, help="channels (default: 64 128 256)")
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow", "keras"])
 

@@ -1,14 +1,15 @@
-"""Claim: a Hessian-vector product of the 55-convolution network costs less than its arithmetic, 8/3 gradients.
+"""Claim: a Hessian-vector product of the 55-convolution network takes less time than 8/3 gradients.
 
     python benchmarks/hessian_vector_product.py [--batch N] [--vectors K] [--rounds N]
 
-The network of Hardt & Ma's Table 1, 13,538,736 parameters, float32, cross-entropy without weight decay, random
-images. `HessianOperator`, with one vector and with K at once, and `GaussNewtonOperator` against the gradient by a plain
-`tf.function` with a GradientTape. All are traced beforehand.
+The network of Hardt & Ma's Table 1, 13,538,736 parameters, float32, cross-entropy without weight decay, random images.
+`HessianOperator`, with one vector and with K vectors at once, and `GaussNewtonOperator` are compared with the gradient
+by a plain `tf.function` with a GradientTape. All functions are traced beforehand.
 
-A gradient takes three convolutions for each of the network: forward, and backward to the input and to the kernel. A
-product with one vector takes eight, a product with K takes 2 + 6 K: forward and backward to the input once, and for
-each vector two of each of the three. That is 2.67 gradients for one vector, 2.17 each for four, and 2 in the limit.
+For each convolution of the network, a gradient computes three convolutions: forward, backward to the input, and
+backward to the kernel. A product with one vector computes eight, a product with K vectors 2 + 6 K: forward and backward
+to the input once, and for each vector two of each of the three. This is 2.67 gradients for one vector, 2.17 per vector
+for four, and 2 in the limit.
 """
 
 import os
@@ -27,9 +28,9 @@ from idmatters_tf.models.cifar import identity_resnet
 
 def main():
     parser = results.parser(__doc__, rounds=3)
-    parser.add_argument("--batch", type=int, default=32, help="images (default: %(default)s)")
-    parser.add_argument("--blocks", type=int, default=9, help="per stage (default: %(default)s)")
-    parser.add_argument("--vectors", type=int, default=4, help="at once (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=32, help="number of images (default: %(default)s)")
+    parser.add_argument("--blocks", type=int, default=9, help="residual blocks per stage (default: %(default)s)")
+    parser.add_argument("--vectors", type=int, default=4, help="vectors per product (default: %(default)s)")
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow", "keras"])
 

@@ -1,12 +1,12 @@
-"""Claim: batches of ImageNet come at 80 % or more of the rate at which JPEGs can be decoded at all.
+"""Claim: the input pipeline for ImageNet reaches at least 80 % of the rate of bare JPEG decoding.
 
     python benchmarks/imagenet_input.py [--data-dir DIR] [--augment paper|standard] [--seconds S] [--rounds N]
 
-The alternative is `tf.io.decode_and_crop_jpeg` alone: the same files, read and decoded in the same order, to the same
-windows (drawn beforehand), in a `map` with AUTOTUNE, and thrown away. Ours also draws the windows and
-packs them into batches; the devices resize to 224 x 224, flip and standardise. A third measurement does that on the
-same cores as well, as where the device is the processor. Without --data-dir the images are synthetic: 120 of
-500 x 375 pixels and about 90 kB.
+The alternative is `tf.io.decode_and_crop_jpeg` alone: the same files are read and decoded in the same order, to the
+same windows (drawn beforehand), in a `map` with AUTOTUNE, and discarded. Our pipeline also draws the windows and packs
+them into batches; the devices resize to 224 x 224, flip and standardize. A third measurement includes this work on the
+same cores, as on a CPU device. Without --data-dir, the images are synthetic: 120 images of 500 x 375 pixels and about
+90 kB.
 """
 
 import functools
@@ -30,7 +30,7 @@ BATCH, POSITIONS = 32, 600
 
 
 def write_synthetic(folder, count=120):
-    """Writes images with the size and about the detail of ImageNet's into one class folder."""
+    """Write images with the size and approximate detail of ImageNet's into one class folder."""
     from PIL import Image
 
     rng = np.random.default_rng(0)
@@ -44,18 +44,18 @@ def write_synthetic(folder, count=120):
 
 
 def ours(files, augmentation):
-    """The training batches."""
+    """Return the training batches."""
     return StreamTrainBatches(files, BATCH, 0, augmentation).dataset(0, 1 << 40)
 
 
-def finished(files, augmentation):
-    """The training batches, with the devices' part done on the same cores."""
+def preprocessed(files, augmentation):
+    """Return the training batches, with the work of the devices done on the same cores."""
     finish = functools.partial(_decoding.preprocess_on_device, size=224)
     return ours(files, augmentation).map(lambda images, _: finish(images), num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def bare(files, augmentation):
-    """Decoding alone."""
+    """Return a data set that decodes without augmentation or batching of images."""
     batches = StreamTrainBatches(files, BATCH, 0, augmentation)
     positions = tf.range(POSITIONS, dtype=tf.int64)
     paths = [f"{files.root}/{files.names[index]}" for index in batches.indices(positions).numpy()]
@@ -76,14 +76,14 @@ def bare(files, augmentation):
 
 def main():
     parser = results.parser(__doc__, rounds=7)
-    parser.add_argument("--data-dir", help="with train/CLASS/*.JPEG (default: synthetic images)")
+    parser.add_argument("--data-dir", help="folder with train/CLASS/*.JPEG (default: synthetic images)")
     parser.add_argument("--augment", choices=("paper", "standard"), default="standard", help="(default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="time per measurement (default: %(default)s)")
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow"])
 
     def measure(make, files):
-        # Made anew and dropped each time, so that none works ahead while another one is measured.
+        # A new iterator each time, so that none prefetches while another one is measured.
         iterator = iter(make(files, options.augment))
         items_per_second(iterator, min(1.0, options.seconds), BATCH)
         return items_per_second(iterator, options.seconds, BATCH)
@@ -92,7 +92,11 @@ def main():
         if options.data_dir is None:
             write_synthetic(pathlib.Path(folder))
         files = list_classes(pathlib.Path(options.data_dir) / "train" if options.data_dir else pathlib.Path(folder))
-        ways = {"training batches": ours, "decoding alone": bare, "with the devices' part on the same cores": finished}
+        ways = {
+            "training batches": ours,
+            "decoding alone": bare,
+            "with the devices' part on the same cores": preprocessed,
+        }
         rates = in_turn({name: functools.partial(measure, make, files) for name, make in ways.items()}, options.rounds)
     for name, values in rates.items():
         to_bare = None if name == "decoding alone" else ratio(values, rates["decoding alone"])

@@ -1,13 +1,13 @@
-"""Claim: augmented training batches of 128 come at 150,000 images/s or more on two cores.
+"""Claim: the input pipeline delivers at least 150,000 augmented images/s in batches of 128 on two cores.
 
     python benchmarks/input_pipeline.py [--seconds S] [--rounds N] [--deterministic]
 
-The alternatives are the usual pipeline and, if Grain is installed, two of Grain's. The usual pipeline is
+The alternatives are the usual pipeline and, if Grain is installed, two pipelines of Grain. The usual pipeline is
 `Dataset.from_tensor_slices`, `shuffle`, a `map` of `tf.image.resize_with_crop_or_pad`, `random_crop`,
-`random_flip_left_right` and `per_image_standardization` over single examples with AUTOTUNE, `batch`, `prefetch`.
-Grain's are a shuffled, repeated `MapDataset` with the same augmentation in NumPy as a `random_map`: over single
-examples, and over whole batches. All pad by 2 pixels, crop to 32x32, flip and standardise the same random images of
-CIFAR's number and size.
+`random_flip_left_right` and `per_image_standardization` over single examples with AUTOTUNE, `batch`, `prefetch`. The
+pipelines of Grain are a shuffled, repeated `MapDataset` with the same augmentation in NumPy as a `random_map`: over
+single examples, and over whole batches. All pad by 2 pixels, crop to 32x32, flip and standardize the same random
+images, which have CIFAR's number and size.
 """
 
 import importlib.util
@@ -27,12 +27,12 @@ BATCH = 128
 
 
 def ours(images, labels):
-    """Batches as a function of (seed, step), a whole batch at a time."""
+    """Return batches as a function of (seed, step), augmented a whole batch at a time."""
     return TrainBatches(images, labels, BATCH, 0, AUGMENTATIONS["paper"]).dataset(0, 10**9)
 
 
 def usual(images, labels):
-    """One example at a time."""
+    """Return batches augmented one example at a time."""
 
     def augment(image, label):
         image = tf.image.resize_with_crop_or_pad(image, 36, 36)
@@ -59,7 +59,7 @@ def crop_flip_standardize(batch, rng):
 
 
 def grain_iterator(images, labels, batches_at_once):
-    """Return an iterator of Grain that augments single examples or whole batches."""
+    """Return a Grain iterator that augments single examples or whole batches."""
     import grain
 
     def read(index):
@@ -80,11 +80,11 @@ def grain_iterator(images, labels, batches_at_once):
 
 def main():
     parser = results.parser(__doc__, rounds=7)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time per measurement (default: %(default)s)")
     parser.add_argument(
         "--deterministic",
         action="store_true",
-        help="with op determinism, the default of trainers.cifar; it slows down random operations that keep state",
+        help="enable op determinism, as trainers.cifar does by default; it slows down stateful random operations",
     )
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow", "grain"])
@@ -95,7 +95,7 @@ def main():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (50_000, 32, 32, 3), dtype=np.uint8)
     labels = rng.integers(0, 10, 50_000).astype(np.int32)
-    # What one prefetches while another is measured does not matter: it is a few batches.
+    # Each pipeline prefetches only a few batches while another one is measured, which is negligible.
     iterators = {"ours": iter(ours(images, labels)), "per-example map": iter(usual(images, labels))}
     if importlib.util.find_spec("grain"):
         for name, batches_at_once in {"Grain, per example": False, "Grain, whole batches": True}.items():

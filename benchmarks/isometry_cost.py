@@ -1,11 +1,11 @@
-"""Claim: one measurement of how near the identity all blocks of the 55-convolution network are takes under a minute.
+"""Claim: measuring the distance to the identity of all blocks of the 55-convolution network takes under a minute.
 
     python benchmarks/isometry_cost.py [--points N] [--rounds N]
 
-The network of Hardt & Ma's Table 1, 13,538,736 parameters, float32, at its initialisation, random images:
-`block_distances` of its 27 blocks and `measure`, which adds singular values and the Jacobian from input to output.
-Compared with the gradient of the loss on as many images by a plain `tf.function`. Peak memory is that of the process
-above what it was before the first measurement, network included.
+The network of Hardt & Ma's Table 1, 13,538,736 parameters, float32, at initialization, on random images:
+`block_distances` of its 27 blocks and `measure`, which adds singular values and the Jacobian from input to output. The
+baseline is the gradient of the loss on the same number of images by a plain `tf.function`. Peak memory is the increase
+of the process' peak over its value before the first measurement, when the network is already in memory.
 """
 
 import os
@@ -24,14 +24,14 @@ from idmatters_tf.models.cifar import identity_resnet
 
 
 def peak():
-    """The process' largest resident memory so far, in MB."""
+    """Return the peak resident memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main():
     parser = results.parser(__doc__, rounds=3)
-    parser.add_argument("--points", type=int, default=1, help="images (default: %(default)s)")
-    parser.add_argument("--blocks", type=int, default=9, help="per stage (default: %(default)s)")
+    parser.add_argument("--points", type=int, default=1, help="number of images (default: %(default)s)")
+    parser.add_argument("--blocks", type=int, default=9, help="residual blocks per stage (default: %(default)s)")
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow", "keras"])
 

@@ -1,11 +1,11 @@
-"""Claim: the linear sweep of Li et al.'s Figure 9 runs over 5 times faster at once than one network at a time.
+"""Claim: the linear sweep of Li et al.'s Figure 9 is over 5 times faster with all networks at once than one at a time.
 
     python benchmarks/linear_sweep.py [--epochs N] [--depths L ...]
 
 1,000 epochs of gradient descent for 10 seeds x 12 learning rates x depths up to 96 of 10 x 10 networks, for each
-parameterisation of the figure: Xavier, orthogonal, 1-, 2- and 3-shortcut. The data are white inputs and one-hot outputs
-of 60,000 random samples: the time of a step does not depend on them. The alternative is one network at a time on the
-same second moments; a few are timed, and their time is multiplied.
+parameterization of the figure: Xavier, orthogonal, 1-, 2- and 3-shortcut. The data are white inputs and one-hot outputs
+of 60,000 random samples; the time of a step does not depend on them. The alternative trains one network at a time on
+the same second moments; its time is extrapolated from a few networks.
 """
 
 import os
@@ -23,7 +23,7 @@ SEEDS, RATES, DIM, SAMPLES = 10, 12, 10, 60_000
 
 
 def starts(depths):
-    """The networks of the figure by (kind, depth); depths that are no multiple of a shortcut's n are left out."""
+    """Return the networks of the figure by (kind, depth), without depths that are not multiples of a shortcut's n."""
     kinds = {
         "xavier": ("xavier", 1, False),
         "orthogonal": ("orthogonal", 1, False),
@@ -40,7 +40,7 @@ def starts(depths):
 
 
 def one_at_a_time(networks, sxx, syx, rates, epochs):
-    """The seconds that all networks would take, from the first of each shape, trained for a tenth of the epochs."""
+    """Return the estimated seconds for all networks, from the first of each shape and a tenth of the epochs."""
     total = 0.0
     for W, shortcut in networks.values():
         one, start = W[0], time.perf_counter()
@@ -52,9 +52,9 @@ def one_at_a_time(networks, sxx, syx, rates, epochs):
 
 def main():
     parser = results.parser(__doc__, rounds=1)
-    parser.add_argument("--epochs", type=int, default=1000, help="(default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=1000, help="training epochs (default: %(default)s)")
     parser.add_argument(
-        "--depths", type=int, nargs="+", default=[3, 6, 12, 24, 48, 96], help="(default: 3 6 12 24 48 96)"
+        "--depths", type=int, nargs="+", default=[3, 6, 12, 24, 48, 96], help="layers (default: 3 6 12 24 48 96)"
     )
     options = parser.parse_args()
     report = results.Report(__file__, options, ["numpy", "scipy"])

@@ -1,12 +1,16 @@
-"""Claim: two workers on one machine take no longer than one device, beyond what the machine itself loses to sharing.
+"""Claim: two workers on one machine take no longer than one device, apart from the machine's own cost of sharing.
 
     python benchmarks/local_workers.py [--steps N] [--rounds N]
 
-Four ways to train the same network on the same cores with the same global batch, each in processes of its own: one
-device; two workers with half of the batch each, started by `trainers.launch`; and, as limits of the machine itself, two
-independent processes with half of the batch each, which is what two workers would take if exchanging gradients cost
-nothing; and two processes that exchange gradients by hand: a bare compiled step on batches that are already in memory,
-a loopback socket, no strategy, no pipeline, no records. The first half of each run is left out.
+Four ways to train the same network on the same cores with the same global batch, each in separate processes:
+
+- one device;
+- two workers with half of the batch each, started by `trainers.launch`;
+- two independent processes with half of the batch each, the limit for workers whose exchange of gradients is free;
+- two processes that exchange gradients over a loopback socket: a bare compiled step on batches in memory, without
+  strategy, pipeline or records.
+
+The first half of each run is not measured.
 """
 
 import argparse
@@ -30,7 +34,7 @@ BATCH = 128
 
 
 def seconds_per_step(run):
-    """The mean over the second half of the records."""
+    """Return the mean over the second half of the records."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     records = [record for record in records if record["kind"] == "train"]
     records = records[len(records) // 2 :]
@@ -39,7 +43,7 @@ def seconds_per_step(run):
 
 
 def by_hand(number, port, steps):
-    """One of two processes that train together over a socket; prints its seconds per step."""
+    """Run one of two processes that train together over a socket, and print its seconds per step."""
     import numpy as np
     import tensorflow as tf
 
@@ -72,7 +76,7 @@ def by_hand(number, port, steps):
         for part, variable in zip(tf.split(flat, sizes), model.trainable_variables, strict=True):
             optimizer.update_step(tf.reshape(part, variable.shape), variable.value, tf.constant(0.05))
 
-    # The one with the lower number listens.
+    # The first process listens.
     if number == 0:
         with socket.create_server(("127.0.0.1", port)) as server:
             other, _ = server.accept()
@@ -100,7 +104,7 @@ def by_hand(number, port, steps):
 
 
 def exchange(other, ours, theirs, first):
-    """Sends and receives; the first one sends first, so that buffers need not hold a whole gradient."""
+    """Exchange gradients. One process sends first, so that buffers need not hold a whole gradient."""
 
     def receive():
         view = memoryview(theirs).cast("B")
@@ -116,7 +120,7 @@ def exchange(other, ours, theirs, first):
 
 
 def measure_by_hand(steps):
-    """Seconds per step of two processes that exchange gradients by hand."""
+    """Return the seconds per step of two processes that exchange gradients over a socket."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     command = [sys.executable, __file__, "--steps", str(steps), "--by-hand"]
@@ -128,13 +132,13 @@ def measure_by_hand(steps):
 
 
 def measure_programs(program, batch, runs, steps):
-    """Seconds per step of one training, or of several at the same time.
+    """Return the seconds per step of one training run, or of several concurrent ones.
 
     Args:
         program: the words after `python -m`.
-        batch: of each run.
-        runs: how many are started.
-        steps: of each run.
+        batch: batch size of each run.
+        runs: number of concurrent runs.
+        steps: number of steps of each run.
     """
     with tempfile.TemporaryDirectory() as folder:
         folders = [pathlib.Path(folder) / str(number) for number in range(runs)]
@@ -151,7 +155,7 @@ def measure_programs(program, batch, runs, steps):
 
 def main():
     parser = results.parser(__doc__, rounds=3)
-    parser.add_argument("--steps", type=int, default=60, help="of each run (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=60, help="steps of each run (default: %(default)s)")
     parser.add_argument("--by-hand", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.by_hand:

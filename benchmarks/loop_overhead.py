@@ -2,10 +2,10 @@
 
     python benchmarks/loop_overhead.py [--steps N] [--rounds N] [--blocks N] [--widths C ...]
 
-The bare step is the same network, loss, gradient and update as one `tf.function` in a plain `for`, on batches that are
-already in memory. The loop reads augmented batches through its pipeline, counts steps, computes the learning rate, the
-error and the gradient's norm, handles signals, and writes a record of every 20 steps to metrics.jsonl and TensorBoard.
-The time until its first step, which is spent once per session, is reported separately.
+The bare step is the same network, loss, gradient and update as one `tf.function` in a plain `for` loop, on batches in
+memory. The training loop reads augmented batches through its pipeline, counts steps, computes the learning rate, the
+error and the gradient norm, handles signals, and writes a record every 20 steps to metrics.jsonl and TensorBoard. The
+time until its first step, which is spent once per session, is reported separately.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ NEVER = 1 << 30
 
 
 def bare_step(build):
-    """The update alone: a function of a batch."""
+    """Return the bare update, a function of a batch."""
     model = build()
     optimizer = Momentum(0.05, 0.9)
     optimizer.build(model.trainable_variables)
@@ -58,9 +58,9 @@ def bare_step(build):
 
 def main():
     parser = results.parser(__doc__, rounds=9)
-    parser.add_argument("--steps", type=int, default=100, help="of each round (default: %(default)s)")
-    parser.add_argument("--blocks", type=int, default=1, help="per stage (default: %(default)s)")
-    parser.add_argument("--widths", type=int, nargs="+", default=[16, 32, 64], help="(default: 16 32 64)")
+    parser.add_argument("--steps", type=int, default=100, help="steps per round (default: %(default)s)")
+    parser.add_argument("--blocks", type=int, default=1, help="residual blocks per stage (default: %(default)s)")
+    parser.add_argument("--widths", type=int, nargs="+", default=[16, 32, 64], help="channels (default: 16 32 64)")
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow", "keras"])
 
@@ -77,7 +77,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         run = Run(pathlib.Path(folder) / "run")
         run.start({}, {"digest": "", "origin": ""})
-        # Two more: the first step includes making the pipeline, the last one is followed by the test and a checkpoint.
+        # Two more steps: the first one includes building the pipeline, the last one is followed by an evaluation and a
+        # checkpoint.
         trainer = make_trainer(build, BATCH, learning_rate=1e-4)
         intervals = Intervals(log_every=20, evaluate_every=NEVER, checkpoint_every=NEVER, keep_checkpoints=1)
         session = Session(run, trainer, test, Events(folder), options.steps + 2, intervals)

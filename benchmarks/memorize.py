@@ -1,13 +1,13 @@
-"""Claim: a memoriser is built and checked as fast as the plain algorithm would be at half this machine's matrix rate.
+"""Claim: building and checking a memorizer is as fast as the plain algorithm at half of the machine's matrix rate.
 
     python benchmarks/memorize.py [--rows N] [--dim D] [--classes R] [--width K] [--dtype DTYPE] [--rounds N]
 
-Random points and labels. Done plainly, building and checking take about 4 n^2 k floating-point operations each: every
-block is applied to every row. "Counted as the plain algorithm" divides that number by the time. What is computed is
-less: n^2 k for building (each point against those after it, in float32), and for checking 2 n^2 k (every row against
-every unit; the second half only where a unit fires) and 2 n r (k + r) for the last block; "counted as computed" divides
-that number by the time. Ratios are to the rate of NumPy's product of two square matrices in the same run, in float32
-for building where it is counted as computed.
+The points and labels are random. In the plain algorithm, which applies every block to every row, building and checking
+take about 4 n^2 k floating-point operations each. "Counted as plain algorithm" divides this number by the time. The
+actual computation is smaller: n^2 k for building (each point with those after it, in float32), and 2 n^2 k for checking
+(every row with every unit; the second half only where a unit fires) plus 2 n r (k + r) for the last block. "Counted as
+computed" divides this number by the time. Rates are relative to NumPy's product of two square matrices in the same run;
+for building, counted as computed, in float32.
 """
 
 import os
@@ -23,7 +23,7 @@ from idmatters_tf.expressivity import memorize
 
 
 def machine_rate(dtype, size=3000):
-    """Floating-point operations per second of a product of two square matrices."""
+    """Return the floating-point operations per second of a product of two square matrices."""
     a = np.random.default_rng(0).standard_normal((size, size)).astype(dtype)
     a @ a
     start = time.perf_counter()
@@ -34,10 +34,10 @@ def machine_rate(dtype, size=3000):
 
 def main():
     parser = results.parser(__doc__, rounds=3)
-    parser.add_argument("--rows", type=int, default=50_000, help="n (default: %(default)s)")
-    parser.add_argument("--dim", type=int, default=64, help="d (default: %(default)s)")
-    parser.add_argument("--classes", type=int, default=10, help="r (default: %(default)s)")
-    parser.add_argument("--width", type=int, default=32, help="k (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=50_000, help="number of points n (default: %(default)s)")
+    parser.add_argument("--dim", type=int, default=64, help="dimension d (default: %(default)s)")
+    parser.add_argument("--classes", type=int, default=10, help="number of classes r (default: %(default)s)")
+    parser.add_argument("--width", type=int, default=32, help="units per block k (default: %(default)s)")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="(default: %(default)s)")
     options = parser.parse_args()
     report = results.Report(__file__, options, ["numpy", "tensorflow", "keras"])
@@ -63,7 +63,7 @@ def main():
         verified = made.verified[options.dtype]
         print(
             f"n = {n:,}, d = {options.dim}, r = {r:,}, k = {k}, {made.dtype}: {made.parameters:,} parameters, "
-            f"{verified.correct:,} rows right, largest error {verified.largest_error:.1e}, smallest margin "
+            f"{verified.correct:,} rows correct, largest error {verified.largest_error:.1e}, smallest margin "
             f"{made.smallest_margin:.1e}; machine {single / 1e9:.0f} (float32) and {rate / 1e9:.0f} GFLOP/s "
             f"({options.dtype})",
             flush=True,

@@ -1,11 +1,11 @@
-"""Claim: float64 ends the constructions on a line at a number of rows that falls as one over the root of the dimension.
+"""Claim: float64 limits the constructions on a line to a number of rows that is proportional to 1 / sqrt(dimension).
 
     python benchmarks/memorize_limits.py [--dims D ...] [--rows N] [--classes R]
 
-Normal points and random labels. On a line the smallest gap of n points is about their range over n^2, and rounding may
-move a sum of d products by about d times the unit roundoff; a construction refuses where the second is too large for
-the first. Each is built for n rows, and the share of the rounding allowed that is taken there, times (m / n)^2, is 1 at
-m: the number of rows that is reported.
+The points are normal and the labels random. On a line the smallest gap of n points is about their range divided by n^2,
+and rounding moves a sum of d products by up to about d times the unit roundoff. A construction raises an error if the
+rounding is too large for the gap. Each construction is built for n rows, where it uses a share s of the allowed
+rounding. The reported number of rows is m with s (m / n)^2 = 1.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from idmatters_tf.expressivity import construct_lookup, construct_three_layers
 
 def main():
     parser = results.parser(__doc__, rounds=1)
-    parser.add_argument("--dims", type=int, nargs="+", default=[2, 64, 3072], help="d (default: %(default)s)")
-    parser.add_argument("--rows", type=int, default=4000, help="n (default: %(default)s)")
-    parser.add_argument("--classes", type=int, default=10, help="r (default: %(default)s)")
+    parser.add_argument("--dims", type=int, nargs="+", default=[2, 64, 3072], help="dimensions d (default: 2 64 3072)")
+    parser.add_argument("--rows", type=int, default=4000, help="number of points n (default: %(default)s)")
+    parser.add_argument("--classes", type=int, default=10, help="number of classes r (default: %(default)s)")
     options: argparse.Namespace = parser.parse_args()
     report = results.Report(__file__, options, ["numpy"])
     n, classes = options.rows, options.classes

@@ -1,13 +1,13 @@
-"""Claim: what keeps the memoriser from the rate of large matrix products is that its own products are thin.
+"""Claim: thin matrix products keep the memorizer below the rate of large matrix products.
 
     python benchmarks/memorize_products.py [--width K] [--rounds N]
 
-Every point meets every unit in an inner product of k numbers: 2 k operations for each number that is written and
-looked at once, by `max` when building, by a comparison when checking. Measured, each as a share of the rate of square
-matrices of the same dtype in the same run: the thin products alone, the most that any arrangement of the search can
-reach, and the same with what is done to the results, for several sizes of tiles (building, NumPy, float32; `TILE` of
-construction.py) and of groups of blocks (checking, TensorFlow, float64; `LOOKAHEAD_UNITS` of memorizer.py), and the
-products of the check in NumPy. What came out of it is in README.md.
+Each point and each unit form an inner product of k numbers: 2 k operations for a number that is written once and read
+once, by `max` when building and by a comparison when checking. The measurements, as shares of the rate of square
+matrices of the same dtype in the same run, are: the thin products alone, an upper bound for any arrangement of the
+search; the products with the operation on their results; and the products of the check in NumPy. Sizes of tiles
+(building, NumPy, float32; `TILE` of construction.py) and of groups of blocks (checking, TensorFlow, float64;
+`LOOKAHEAD_UNITS` of memorizer.py) vary. docs/experiments/benchmarks.md discusses the results.
 """
 
 import os
@@ -39,7 +39,7 @@ def square_rate(dtype, size=3000):
 
 
 def building(width, tile, rng):
-    """Seconds of all products of a panel's units with the points, without and with the maxima."""
+    """Return the seconds of all products of a panel's units with the points, without and with the maxima."""
     units = rng.standard_normal((PANEL, width)).astype(np.float32)
     points = rng.standard_normal((POINTS, width)).astype(np.float32)
     buffer, highest = np.empty((PANEL, tile), np.float32), np.empty(PANEL, np.float32)
@@ -57,7 +57,7 @@ def building(width, tile, rng):
 
 
 def checking(width, group, rng):
-    """The same for a batch of rows and groups of units, and whether any fires; and the products alone in NumPy."""
+    """Return the seconds of a batch of rows times a group of units: alone, with the comparison, and in NumPy."""
     rows = tf.constant(rng.standard_normal((BATCH, width)))
     units, thresholds = tf.constant(rng.standard_normal((width, group))), tf.constant(np.full(group, 1e9))
 
@@ -76,7 +76,7 @@ def checking(width, group, rng):
 
 def main():
     parser = results.parser(__doc__, rounds=3)
-    parser.add_argument("--width", type=int, default=32, help="k (default: %(default)s)")
+    parser.add_argument("--width", type=int, default=32, help="units per block k (default: %(default)s)")
     options = parser.parse_args()
     report = results.Report(__file__, options, ["numpy", "tensorflow"])
     shares = {}

@@ -1,10 +1,10 @@
-"""Claim: Muon's update takes at most two thirds of the time of Newton-Schulz iterations kernel by kernel, as in Keras.
+"""Claim: Muon's update takes at most two thirds of the time of Keras' Newton-Schulz iterations, one kernel at a time.
 
     python benchmarks/muon_update.py [--network NAME] [--batch-size N] [--precision P] [--rounds N]
 
-Compared is the update of all kernels of a network, with given gradients, as one `tf.function`. The alternative differs
-in the orthogonalization alone: `keras.optimizers.Muon.zeropower_via_newtonschulz5`, called for one kernel after the
-other with the same number of iterations. The training step that contains the update gives its share.
+The benchmark updates all kernels of a network with given gradients in one `tf.function`. The alternative differs only
+in the orthogonalization: `keras.optimizers.Muon.zeropower_via_newtonschulz5`, called for one kernel after the other
+with the same number of iterations. The time of the whole training step gives the share of the update.
 """
 
 import os
@@ -47,7 +47,7 @@ class KernelByKernel(Muon):
 
 
 def updates(build, optimizer, gradients):
-    """Return a function that updates a network of its own by given gradients, and the kernels' values."""
+    """Return a function that updates a new network with given gradients, and the values of its variables."""
     model = build()
     variables = [variable.value for variable in model.trainable_variables]
     optimizer.build(model.trainable_variables)
@@ -61,7 +61,7 @@ def updates(build, optimizer, gradients):
 
 
 def training_step(build, batch_size):
-    """Return a function that makes one training step, with Muon, on one batch of random images."""
+    """Return a function that makes one training step with Muon on one batch of random images."""
     model, optimizer = build(), Muon(0.01, norm="free", iterations=ITERATIONS)
     optimizer.build(model.trainable_variables)
     variables = [variable.value for variable in model.trainable_variables]
@@ -82,14 +82,14 @@ def training_step(build, batch_size):
 def main():
     parser = results.parser(__doc__, rounds=7)
     parser.add_argument("--network", choices=tuple(NETWORKS), default="identity", help="(default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=256, help="of the training step (default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=256, help="images per step (default: %(default)s)")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="(default: float32)")
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow", "keras"])
     keras.config.set_dtype_policy("mixed_bfloat16" if options.precision == "bfloat16" else "float32")
 
     def build():
-        # The normalizer-free network of docs/explanation/fast.md; the other one is Table 1's.
+        # The normalizer-free network is that of docs/explanation/fast.md, the other one that of Table 1.
         sizes = {"blocks": 3, "widths": (96, 192, 384), "stem": 48} if options.network == "normalizer-free" else {}
         return NETWORKS[options.network](weight_decay=0.0, seed=0, **sizes)
 

@@ -1,8 +1,8 @@
-"""Claim: `import idmatters_tf` and every `--help` answer over ten times sooner than `import tensorflow` alone.
+"""Claim: `import idmatters_tf` and every `--help` are over ten times faster than `import tensorflow`.
 
     python benchmarks/startup.py [--rounds N]
 
-Each is a fresh process; the interpreter's own start is included in all of them.
+Each command runs in a new process; all times include the start of the interpreter.
 """
 
 import pathlib
@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def programs():
-    """The names of all programs, by the files that can be run with `python -m`."""
+    """Return the names of all programs that can be run with `python -m`."""
     trainers = ROOT / "trainers"
     candidates = [*trainers.glob("*.py"), *trainers.glob("*/__main__.py")]
     paths = [path for path in candidates if "run_program(" in path.read_text()]

@@ -1,4 +1,4 @@
-"""Writes the table in benchmarks/README.md from the files in benchmarks/results.
+"""Write the table of benchmarks/README.md from the files in benchmarks/results.
 
 python benchmarks/table.py [--check]
 """
@@ -22,7 +22,7 @@ VERSION_NAMES = {
 
 
 def row(name: str, against: str, meaning: str, result: results.Result) -> str:
-    """The line of one result."""
+    """Return the table row of one result."""
     lines = [measurement.sentence() for measurement in result.measurements]
     if result.notes:
         lines.append(result.notes)
@@ -37,7 +37,7 @@ def row(name: str, against: str, meaning: str, result: results.Result) -> str:
 
 
 def table() -> str:
-    """The whole table in Markdown."""
+    """Return the table in Markdown."""
     text = "| benchmark | compared with | last result: median (lowest to highest) | measured on |\n|---|---|---|---|\n"
     for path in sorted(results.FOLDER.glob("*.json")):
         against, meaning, runs = results.load(path.stem)
@@ -45,24 +45,26 @@ def table() -> str:
     return text
 
 
-def with_table(page: str) -> str:
-    """A page with the table between its two marks."""
+def insert_table(page: str) -> str:
+    """Return the page with the table between its two markers."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise SystemExit(f"error: {README} has no lines {BEGIN} and {END}")
+        raise SystemExit(f"error: {README} lacks the lines {BEGIN} and {END}")
     return f"{before}{begin}\n\n{table()}\n{end}{after}"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="only say whether the page is up to date")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with an error if the page is out of date; write nothing"
+    )
     options = parser.parse_args()
     page = README.read_text()
-    expected = with_table(page)
+    expected = insert_table(page)
     if options.check:
         if page != expected:
-            sys.exit(f"error: {README} does not show the results: run python benchmarks/table.py")
+            sys.exit(f"error: {README} is out of date: run python benchmarks/table.py")
     else:
         README.write_text(expected)
 

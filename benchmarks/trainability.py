@@ -1,23 +1,24 @@
-"""Claim: near the identity a network trains at every depth, where other starts need a smaller rate or do not train.
+"""Claim: networks near the identity train at every depth; other initializations need smaller rates or do not train.
 
     python benchmarks/trainability.py --dataset cifar10 --data-dir DIR [--out runs/trainability]
 
-Hardt & Ma's central practical claim as one image. Networks of the family of Table 1, narrow ones, from 7 to 109
-convolutions, are trained for a few hundred steps from six starts at learning rates over two decades:
+The benchmark tests Hardt & Ma's central practical claim. Narrow networks of the family of Table 1, from 7 to 109
+convolutions, are trained for a few hundred steps from six initializations, at learning rates over two decades:
 
-    identity        the paper's: residual kernels N(0, 1/(k^2 c)^2), frozen random head, nothing else
+    identity        the paper's: residual kernels N(0, 1/(k^2 c)^2) and a frozen random head
     standard        residual kernels N(0, 1/(k sqrt c)^2)
-    clipped         standard, the gradient clipped to norm 1
+    clipped         standard, with the gradient clipped to norm 1
     fixup           Zhang et al. (2019): branches scaled by depth, second kernels and head zero, biases, multipliers
     skipinit        De & Smith (2020): standard kernels, each branch times a trained factor that starts at 0
-    batch           standard kernels with batch normalisation behind each convolution
+    batch           standard kernels with batch normalization after each convolution
 
-A heat map for each start shows the training loss (mean over the last tenth of the steps and over the seeds that did not
-diverge) by depth and rate; a cross marks runs whose loss was no longer finite, or rose above 100, for one seed or more.
-Momentum 0.9, batches of 64, weight decay 1e-4, pad by 2, crop, flip, standardise, constant rate.
+A heat map for each initialization shows the training loss by depth and learning rate: the mean over the last tenth of
+the steps and over the seeds that did not diverge. A cross marks runs whose loss was not finite, or exceeded 100, for at
+least one seed. Recipe: momentum 0.9, batches of 64, weight decay 1e-4, pad by 2, crop, flip, standardize, constant
+rate.
 
-Each finished run is a line of results.jsonl: a run that was stopped goes on with the same command. The order is such
-that the whole map is there coarsely before it is there in full.
+Each finished run is a line of results.jsonl. If the benchmark is stopped, the same command resumes it. All runs of one
+seed precede those of the next seed, so that a coarse map is available early.
 """
 
 import argparse
@@ -57,7 +58,7 @@ TITLES = {
     "clipped": "standard, clipped to norm 1",
     "fixup": "Fixup",
     "skipinit": "SkipInit",
-    "batch": "standard, batch normalisation",
+    "batch": "standard, batch normalization",
 }
 BOUND = 100.0
 
@@ -66,22 +67,22 @@ def parser():
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--dataset", choices=("cifar10", "shapes"), default="cifar10", help="the data")
-    parser.add_argument("--data-dir", help="folder with the official binary files")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/trainability"), help="the results")
-    parser.add_argument("--starts", nargs="+", choices=tuple(STARTS), default=tuple(STARTS), help="which starts")
+    parser.add_argument("--dataset", choices=("cifar10", "shapes"), default="cifar10", help="data set")
+    parser.add_argument("--data-dir", help="folder of CIFAR-10's official binary files")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/trainability"), help="output folder")
+    parser.add_argument("--starts", nargs="+", choices=tuple(STARTS), default=tuple(STARTS), help="initializations")
     parser.add_argument("--blocks", type=int, nargs="+", default=[1, 2, 4, 9, 18], help="residual blocks per stage")
     parser.add_argument("--widths", type=int, nargs=3, default=[8, 16, 32], help="channels of each stage")
     default_rates = [0.01, 0.0215, 0.0464, 0.1, 0.215, 0.464, 1.0]
     parser.add_argument("--rates", type=float, nargs="+", default=default_rates, help="learning rates")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="random seeds")
     parser.add_argument("--steps", type=int, default=200, help="updates of each run")
     parser.add_argument("--batch-size", type=int, default=64, help="images per update")
     return parser
 
 
 class Trainee:
-    """One network that is trained many times, so that its step is compiled once."""
+    """Network that is trained many times with a training step that is compiled once."""
 
     def __init__(self, start, blocks, options, classes):
         self.start, self.options, self.classes = start, options, classes
@@ -108,7 +109,7 @@ class Trainee:
         return loss
 
     def train(self, batches, rate, seed):
-        """The mean loss over the last tenth of the steps; infinite where it diverged."""
+        """Train from a seed and return the mean loss over the last tenth of the steps, infinite if it diverged."""
         for variable, first in zip(self.model.variables, self.network(seed).variables, strict=True):
             variable.assign(first)
         for variable in self.optimizer.variables:
@@ -121,8 +122,8 @@ class Trainee:
         return float(np.mean(losses[-max(1, len(losses) // 10) :]))
 
 
-def planned(options):
-    """(start, blocks, rate, seed) of all runs: the first seed first."""
+def list_runs(options):
+    """Return (start, blocks, rate, seed) of all runs, sorted by seed."""
     return [
         (start, blocks, rate, seed)
         for seed, blocks, start, rate in itertools.product(
@@ -169,7 +170,7 @@ def draw(rows, options, path):
     figure.supylabel("convolutions", fontsize=9)
     if image is not None:
         bar = figure.colorbar(image, ax=axes[: len(starts)], shrink=0.8, extend="both")
-        crossed = "diverged" if len(options.seeds) == 1 else f"diverged for one of {len(options.seeds)} seeds or more"
+        crossed = "diverged" if len(options.seeds) == 1 else f"diverged for at least one of {len(options.seeds)} seeds"
         bar.set_label(f"training loss after {options.steps} steps; cross: {crossed}", fontsize=8)
     save_figure(figure, path)
 
@@ -180,9 +181,9 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "results.jsonl"
     settings = {name: getattr(options, name) for name in ("dataset", "widths", "steps", "batch_size")}
-    rows = sittings.finished(path, settings)
+    rows = sittings.load_finished(path, settings)
     done = {key(row) for row in rows}
-    wanted = planned(options)
+    wanted = list_runs(options)
     open_runs = [each for each in wanted if each not in done]
     progress = tqdm(total=len(wanted), initial=len(wanted) - len(open_runs), unit="run", dynamic_ncols=True)
     with path.open("a") as file:

@@ -3,9 +3,9 @@
     python benchmarks/training_step.py [--precision bfloat16] [--blocks N] [--widths C ...] [--peer-python FILE]
 
 One update with momentum and weight decay on the same batch with the same threads: the loop of `trainers.cifar`,
-`model.fit` of the compiled Keras model, and, where PyTorch is installed, the same network there with the same starting
-weights, in a process of its own, in both of its memory formats. Before anything is timed, all have to agree on the
-losses of the first three steps.
+`model.fit` of the compiled Keras model, and, if PyTorch is installed, the same network in PyTorch with the same initial
+weights, in a separate process, in both memory formats. Before the measurement, the losses of the first three steps are
+checked for agreement.
 """
 
 import json
@@ -35,14 +35,14 @@ def network(options):
 
 
 def by_loop(options, images, labels):
-    """A function that takes several steps and returns the losses."""
+    """Return a function that takes several steps and returns the losses."""
     trainer = make_trainer(lambda: network(options), len(images), learning_rate=RATE)
     batches = iter(tf.data.Dataset.from_tensors((images, labels)).repeat())
     return lambda: [float(tf.reduce_sum(trainer.update(batches)[:2])) for _ in range(STEPS)]
 
 
 def by_fit(options, images, labels):
-    """The same with Keras' own training loop, several steps at a time, so that its start-up does not dominate."""
+    """Return the same function with `fit`, several steps per call so that its start-up time does not dominate."""
     model = network(options)
     model.compile(Momentum(RATE, 0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
     batches = tf.data.Dataset.from_tensors((images, labels)).repeat()
@@ -56,7 +56,7 @@ def by_fit(options, images, labels):
 
 
 class Losses(keras.callbacks.Callback):
-    """The loss of each step: Keras reports the mean since the epoch began."""
+    """Callback that records the loss of each step, computed from Keras' mean over the epoch."""
 
     def __init__(self):
         super().__init__()
@@ -67,7 +67,7 @@ class Losses(keras.callbacks.Callback):
 
 
 def write_inputs(folder, options, images, labels):
-    """Writes what the peer needs to train the same network."""
+    """Write the weights, data and settings with which the peer trains the same network."""
     weights = network(options).get_weights()
     np.savez(
         folder / "inputs.npz",
@@ -83,9 +83,10 @@ def write_inputs(folder, options, images, labels):
 def main():
     parser = results.parser(__doc__, rounds=3)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="(default: float32)")
-    parser.add_argument("--blocks", type=int, default=9, help="per stage (default: %(default)s)")
-    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256], help="(default: 64 128 256)")
-    parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
+    parser.add_argument("--blocks", type=int, default=9, help="residual blocks per stage (default: %(default)s)")
+    default_widths = [64, 128, 256]
+    parser.add_argument("--widths", type=int, nargs="+", default=default_widths, help="channels (default: 64 128 256)")
+    parser.add_argument("--batch-size", type=int, default=32, help="images per batch (default: %(default)s)")
     peer.add_option(parser)
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow", "keras"])

@@ -1,10 +1,11 @@
-"""Claim: a search for eigenvalues from the last eigenvectors takes fewer products where they have not turned far.
+"""Claim: starting from the last eigenvectors, a search for eigenvalues takes fewer products if they changed little.
 
     python benchmarks/warm_starts.py [--dataset cifar10 --data-dir DIR] [--every N] [--measurements N] [--tolerance T]
 
-Trains a small identity network of 19,194 parameters on the built-in images or CIFAR-10 by momentum on batches of 128,
-and every so many steps counts the Hessian-vector products on 128 training images that `top_eigenpairs` takes for one
-and for three eigenvalues at each end: from random vectors, and from the eigenvectors of the measurement before.
+The benchmark trains a small identity network of 19,194 parameters on the built-in images or CIFAR-10 with momentum and
+batches of 128. At regular intervals it counts the Hessian-vector products on 128 training images that `top_eigenpairs`
+takes for one and for three eigenvalues at each end: from random vectors, and from the eigenvectors of the previous
+measurement.
 """
 
 import os
@@ -27,8 +28,10 @@ def main():
     parser.add_argument("--dataset", choices=("shapes", "cifar10"), default="shapes", help="(default: %(default)s)")
     parser.add_argument("--data-dir", help="folder of CIFAR-10's files")
     parser.add_argument("--every", type=int, default=20, help="steps between measurements (default: %(default)s)")
-    parser.add_argument("--measurements", type=int, default=6, help="after the first one (default: %(default)s)")
-    parser.add_argument("--tolerance", type=float, default=1e-3, help="(default: %(default)s)")
+    parser.add_argument(
+        "--measurements", type=int, default=6, help="measurements after the first one (default: %(default)s)"
+    )
+    parser.add_argument("--tolerance", type=float, default=1e-3, help="relative tolerance (default: %(default)s)")
     options = parser.parse_args()
     report = results.Report(__file__, options, ["tensorflow", "keras"])
 
@@ -60,7 +63,7 @@ def main():
             model.train_on_batch(images[rows], labels[rows])
 
     for count in COUNTS:
-        # The first search has nothing to start from.
+        # The first measurement has no previous eigenvectors.
         cold, warm = products[count, "random"][1:], products[count, "last"]
         report.add(f"{count} at each end, random start", cold, "products")
         saved = float(np.median(np.divide(warm, cold)))

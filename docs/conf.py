@@ -1,4 +1,4 @@
-"""The site: `make docs` builds it from these pages and the docstrings, without a network."""
+"""Sphinx configuration of the site, which `make docs` builds from the pages and docstrings without a network."""
 
 import inspect
 import os
@@ -25,23 +25,23 @@ extensions += [f"sphinx.ext.{name}" for name in ("autodoc", "napoleon", "mathjax
 root_doc = "index"
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
-# Blocks without a language are commands and what they print.
+# Blocks without a language are commands and their output.
 highlight_language = "text"
 html_theme = "furo"
-# Served from the site itself, not from a network.
+# All files are served from the site itself.
 html_theme_options = {"source_view_link": ""}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
-# Links to files of the repository outside docs/, which are no pages.
+# Links to files of the repository outside of docs/ are not cross-references.
 suppress_warnings = ["myst.xref_missing", "myst.header"]
 
 autodoc_typehints = "none"
 autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
-# What Keras calls of its layers.
+# Methods of layers that Keras calls.
 KERAS_METHODS = "build, call, compute_output_shape, compute_output_spec, from_config, get_config"
 autodoc_default_options = {"members": True, "exclude-members": KERAS_METHODS}
 default_role = "code"
@@ -57,7 +57,7 @@ def _is_doctest(line):
 
 
 def _markdown(app, what, name, obj, options, lines):
-    """Of what docstrings borrow from Markdown: fenced code, and a module's table of contents as aligned columns."""
+    """Convert Markdown in docstrings: fenced code, and tables of contents of modules in aligned columns."""
     found, fenced, in_table = [], False, False
     for line in lines:
         row = re.fullmatch(r" {0,4}(\S+(?:,? \S+)*) {2,}(\S.*)", line) if what == "module" else None
@@ -78,7 +78,7 @@ def _markdown(app, what, name, obj, options, lines):
 
 
 def _escape(app, what, name, obj, options, lines):
-    """Docstrings are plain text with single backticks: bars and lone asterisks in formulas mean themselves."""
+    """Escape bars and single asterisks outside of backticks, which are literal in docstrings."""
     for number, line in enumerate(lines):
         if _is_doctest(line):
             continue
@@ -90,7 +90,7 @@ def _escape(app, what, name, obj, options, lines):
 
 
 def _signature(app, what, name, obj, options, signature, returned):
-    """Keras' classes are made by a `__new__` that hides the arguments."""
+    """Return the signature of `__init__`, since the `__new__` of Keras' classes hides the arguments."""
     if what != "class" or obj.__init__ is object.__init__:
         return None
     parameters = list(inspect.signature(obj.__init__).parameters.values())[1:]
@@ -104,12 +104,12 @@ def _write_pages(app):
 
 
 def _link_to_pages(app, docname, source):
-    """Link to generated pages where a committed page links to their sources."""
+    """Replace links to sources by links to their generated pages."""
     source[0] = to_pages(source[0])
 
 
 def setup(app):
-    """Connect the generator, and what has to happen before napoleon reads the sections."""
+    """Connect the generator, and the conversion of docstrings before napoleon parses the sections."""
     app.connect("builder-inited", _write_pages)
     app.connect("source-read", _link_to_pages)
     app.connect("autodoc-process-docstring", _markdown, priority=300)

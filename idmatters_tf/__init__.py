@@ -1,27 +1,26 @@
-"""Identity-parameterised residual networks for Keras: layers, mathematics and data.
+"""Near-identity residual networks for Keras: layers, models, exact resume, curvature and mathematics.
 
 Modules:
 
     initializers   IdentityNormal, StandardNormal, ScaledGlorot
     layers         residual blocks, shortcuts, frozen projections and preprocessing
-    models         the networks of the two papers, as functions that return a `keras.Model`
-    optimizers     Momentum (the learning rate outside the velocity, as in TensorFlow 1), Muon (orthogonalised momentum)
-    clipping       adaptive gradient clipping, for networks without normalisation
-    callbacks      for `model.fit`: exact resume after a kill, monitors of norms, distances and curvature
-    determinism    all switches for reproducible training in one call
-    surgery        insertion of blocks into trained models as the identity, and removal of blocks near it
+    models         networks of the two papers, as functions that return a `keras.Model`
+    optimizers     Momentum (learning rate outside the velocity, as in TensorFlow 1), Muon (orthogonalized momentum)
+    clipping       adaptive gradient clipping for networks without normalization
+    callbacks      exact resume of `model.fit`; monitors of norms, distances from the identity and curvature
+    determinism    all settings for reproducible training in one call
+    surgery        insertion of identity blocks into trained models, and removal of near-identity blocks
     autodiff       gradient, jvp, vjp, hvp, linearize, jacobian, hessian of functions and Keras models
     curvature      Hessians, Gauss-Newton and Fisher matrices of any Keras model, and their spectra
     isometry       distances of blocks from the identity; singular values and norms of Jacobians and convolutions
-    expressivity   networks that memorise any sample, in closed form
-    linear         deep linear networks in NumPy: risks, factorisations, Hessians, gradient descent
+    expressivity   networks that memorize any sample, in closed form
+    linear         deep linear networks in NumPy: risks, factorizations, Hessians, gradient descent
     data           CIFAR-10, CIFAR-100, MNIST, ImageNet and the built-in `shapes`, in batches by (seed, step)
 
-Exported from them as well: ExactResume, HessianOperator, Muon, RandomProjection, ResidualConv2D, block_distances,
-deepen, memorize.
+Also exported: ExactResume, HessianOperator, Muon, RandomProjection, ResidualConv2D, block_distances, deepen, memorize.
 
-Modules and names are imported when they are first used: `import idmatters_tf` imports neither Keras nor NumPy. It
-registers the package's classes, so that `keras.saving.load_model` can load models that contain them.
+Modules and names are imported on first use: `import idmatters_tf` imports neither Keras nor NumPy. It registers the
+classes of the package, so that `keras.saving.load_model` can load models that contain them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Attributes of packages that are imported when they are first used."""
+"""Lazy import of package attributes."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -8,12 +8,12 @@ from typing import Any
 def lazy_attributes(
     package: str, exported: Sequence[str], origins: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the functions `__getattr__` and `__dir__` of a package whose attributes are imported on first use.
+    """Return `__getattr__` and `__dir__` for a package whose attributes are imported on first use.
 
     Args:
         package: name of the package.
-        exported: names of its attributes, as in `__all__`.
-        origins: by attribute, the module that defines it. All other attributes are modules of the package.
+        exported: names of the attributes, as in `__all__`.
+        origins: module that defines each attribute. Attributes without an entry are modules of the package.
     """
     origins = origins or {}
 

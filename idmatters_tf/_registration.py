@@ -38,6 +38,10 @@ CLASSES = {
 """The names of the registered classes by the module that has them."""
 
 
+BACKENDS = ("tensorflow", "jax", "torch")
+"""Packages of Keras' backends."""
+
+
 class Deferred:
     """Stands for a class in Keras' registry until a saved model needs it.
 
@@ -69,6 +73,19 @@ def _enter(keras: ModuleType) -> None:
             registry.setdefault(f"{PACKAGE}>{name}", Deferred(module, name))
 
 
+def _missing_backend(name: str) -> str:
+    """Return the error message for a missing backend."""
+    install = "pip install torch" if name == "torch" else f"pip install 'idmatters-tf[{name}]'"
+    other = next((each for each in ("tensorflow", "jax") if each != name and importlib.util.find_spec(each)), None)
+    if other is not None:
+        remedy = f"Set the environment variable KERAS_BACKEND={other}, whose package is installed, or use {install}"
+    elif name == "tensorflow":
+        remedy = f"Use {install}, or pip install 'idmatters-tf[jax]' and the environment variable KERAS_BACKEND=jax"
+    else:
+        remedy = f"Use {install}"
+    return f"The package of Keras' backend {name!r} is not installed. {remedy}."
+
+
 class _AfterKeras:
     """An import hook that enters the names once Keras has been executed, and then removes itself."""
 
@@ -91,7 +108,14 @@ class _AfterKeras:
         loader, execute = spec.loader, spec.loader.exec_module
 
         def execute_and_enter(module: ModuleType) -> None:
-            execute(module)
+            try:
+                execute(module)
+            except ModuleNotFoundError as error:
+                name = (error.name or "").partition(".")[0]
+                # A damaged installation keeps its own error message.
+                if name not in BACKENDS or importlib.util.find_spec(name) is not None:
+                    raise
+                raise ModuleNotFoundError(_missing_backend(name), name=name) from None
             sys.meta_path.remove(self)
             _enter(module)
 

@@ -1,4 +1,4 @@
-"""Networks as functions that return a `keras.Model`, in pure Keras: they run on every backend.
+"""Networks as functions that return a `keras.Model`, in pure Keras, for every backend.
 
 cifar            identity_resnet: the all-convolutional residual network of Hardt & Ma's Table 1
 imagenet         identity_resnet34: its variant for ImageNet, section 4.2
@@ -10,6 +10,7 @@ resnet           resnet, preresnet: residual baselines
 densenet         densenet: the densely connected baseline
 normalizer_free  normalizer_free_resnet: blocks with trained gains, for fast training without normalisation
 linear           linear_residual, plain, shortcut_network: deep linear networks, for fitting and for curvature
+transfer         features, replace_head: fine-tuning of trained classifiers
 """
 
 from typing import TYPE_CHECKING
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
         linear,
         normalizer_free,
         resnet,
+        transfer,
     )
+    from idmatters_tf.models.transfer import features, replace_head
 
 if __name__ == "models":
     raise ImportError("The networks are imported as idmatters_tf.models. This folder is its source.", name=__name__)
@@ -38,12 +41,17 @@ __all__ = [
     "cifar",
     "cost",
     "densenet",
+    "features",
     "identity",
     "imagenet",
     "layout",
     "linear",
     "normalizer_free",
+    "replace_head",
     "resnet",
+    "transfer",
 ]
 
-__getattr__, __dir__ = lazy_attributes(__name__, __all__)
+_ORIGINS = dict.fromkeys(("features", "replace_head"), "idmatters_tf.models.transfer")
+
+__getattr__, __dir__ = lazy_attributes(__name__, __all__, _ORIGINS)

@@ -1,4 +1,4 @@
-"""The benchmarks' results and their table. Nothing is timed here."""
+"""Tests of the benchmarks' results and their table, without timing."""
 
 import os
 import shutil
@@ -35,8 +35,8 @@ def test_a_recorded_result_replaces_the_one_of_the_same_command(tmp_path):
     for hardware in ("an abacus", "a slide rule"):
         command = [sys.executable, str(copy / "factorize.py"), *options, "--record", "--hardware", hardware]
         done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=True)
-        # Of a benchmark that has never been recorded nobody has written what it is compared with.
-        described = 'write into that file what it is compared with, "against"' in done.stdout
+        # The file of a new benchmark does not describe the alternative yet.
+        described = 'add the alternative, "against"' in done.stdout
         assert described == (hardware == "an abacus")
         saved.write_text(saved.read_text().replace('"against": ""', '"against": "fingers"'))
     assert table(copy).returncode == 0

@@ -1,4 +1,4 @@
-"""Every command and every Python block in README.md, docs/ and --help is right: it is parsed, or run on little data."""
+"""Commands and Python blocks of README.md, docs/ and --help: parsed, or run on little data."""
 
 import importlib
 import json
@@ -23,6 +23,11 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
 ]
 PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "examples")]
+START, OWN_IMAGES = ROOT / "docs/tutorials/start.md", ROOT / "docs/tutorials/own_images.md"
+# Pages whose training commands are run on little data. Their Python blocks use the results.
+TRAINING_PAGES = [START, OWN_IMAGES, ROOT / "docs/howto/imagenet.md", ROOT / "docs/reference/networks.md"]
+# Pages whose blocks run one by one.
+ALONE = ("README.md", "resume.md")
 PROGRAMS = ("cifar", "imagenet", "launch", "plan", "report", "sweep", "landscape.__main__", "shortcuts.__main__")
 PROGRAMS += ("expressivity.__main__", "reproduce.__main__", "card.__main__")
 # NAME, COMMAND, N and ... stand for something else, $ for a variable of the shell.
@@ -40,7 +45,7 @@ SMALL = {
     "trainers.imagenet": "--data-dir photos --batch-size 4 --steps 4 --evaluate-every 4 --checkpoint-every 4 "
     "--size 24 --blocks 1 1 --stem 4 --widths 4 8",
 }
-# Their networks in small, by an option that they have.
+# Small networks for commands that have an option of the network.
 SMALL_NETWORKS = {"--widths": "--blocks 1 --stem 4 --widths 4 8", "--depth": "--depth 8"}
 RUN = """
 import importlib, json, sys
@@ -50,44 +55,46 @@ for kind, *step in json.load(sys.stdin):
     if kind == "program":
         code = importlib.import_module(step[0]).main(step[1])
         assert code == 0, f"{step} ended with exit code {code}"
+    elif kind == "script":
+        exec(compile(step[0], "script", "exec"), {"__name__": "__main__"})
     else:
         exec(compile(step[0], "block", "exec"), namespace)
 """
 
 
 def blocks(page):
-    """(language, text) of the fenced blocks of a page; the language is empty where none is given."""
+    """Return (language, text) of each fenced block of a page. The language is empty if none is given."""
     return re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def python_blocks(page):
-    """The Python blocks of a page with what it has in comments `<!-- python: ... -->`, in the order of the page."""
+    """Return the Python blocks of a page and its comments `<!-- python: ... -->`, in the order of the page."""
     pattern = r"^```python\n(.*?)^```|^<!-- python:\n(.*?)^-->"
     return [shown or hidden for shown, hidden in re.findall(pattern, page.read_text(), re.MULTILINE | re.DOTALL)]
 
 
 def words_of(command):
-    """A command line without its comment, as words behind `python -m`."""
+    """Return the words of a command line behind `python -m`, without the comment."""
     command = command.replace("\\\n", " ").split(" && ")[0]
-    # The last one inside of sh -c '...'.
+    # The end of sh -c '...'.
     if command.count("'") % 2:
         command = command.rstrip().removesuffix("'")
     return tuple(shlex.split(command, comments=True)[2:])
 
 
 def fenced_commands(page):
-    """The commands `python -m trainers.NAME ...` in the fenced blocks of a page."""
+    """Return the commands `python -m trainers.NAME ...` in the fenced blocks of a page."""
     text = "".join(text for language, text in blocks(page) if language != "python").replace("\\\n", " ")
     return [words_of(command) for command in re.findall(r"\bpython -m trainers\..*", text)]
 
 
 def inline_commands(page):
-    """Those between backticks that are more than a program's name."""
+    """Return the commands between backticks that have options."""
     return [words_of(command) for command in re.findall(r"`(python -m trainers\.\w+\s[^`]*)`", page.read_text())]
 
 
 def examples(program):
-    """Those of a program's help."""
+    """Return the commands in the help of a program."""
     module = importlib.import_module(f"trainers.{program}")
     lines = re.findall(r"^  (python -m trainers\..*)", re.sub(r"\\\n\s*", " ", module.EXAMPLES), re.MULTILINE)
     return [words_of(re.split(r"\s{3,}", line)[0]) for line in lines]
@@ -109,7 +116,7 @@ def all_commands():
 
 
 def check(words):
-    """Parses a command and checks its settings; raises UsageError or SystemExit where they are wrong."""
+    """Parse a command and check its settings. Raise UsageError or SystemExit if they are wrong."""
     name, *argv = words
     program = name.removeprefix("trainers.")
     module = importlib.import_module(name)
@@ -142,7 +149,7 @@ def check(words):
 
 @pytest.mark.parametrize(("words", "where"), list(all_commands().items()), ids=lambda value: str(value)[:60])
 def test_commands_are_accepted(words, where):
-    check([word for word in words if word != "--help"])
+    check([word for word in words if word not in ("--help", "--help-all")])
 
 
 def test_commands_are_found():
@@ -160,7 +167,7 @@ def is_option(flag, source):
 
 
 def test_scripts_and_their_options_exist():
-    """Those of `python examples/...` and `python benchmarks/...`, which are run elsewhere, with other options."""
+    """Commands `python examples/...` and `python benchmarks/...`, which other tests run with other options."""
     shared = "".join(path.read_text() for path in ROOT.glob("benchmarks/harness/*.py"))
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     found = set()
@@ -190,12 +197,13 @@ def test_links_lead_to_files_and_headings(page):
 
 
 def in_small(words):
-    """A training command on little data."""
+    """Return a training command on little data."""
     name, *argv = words
     if name not in SMALL or {"--evaluate", "--export-only", "--resume"} & set(argv):
         return [name, argv]
+    small = SMALL[name].removeprefix("--dataset shapes ") if "folder-in-memory" in argv else SMALL[name]
     network = [words for option, words in SMALL_NETWORKS.items() if option in argv and name == "trainers.cifar"]
-    return [name, [*argv, *shlex.split(" ".join([SMALL[name], *network]))]]
+    return [name, [*argv, *shlex.split(" ".join([small, *network]))]]
 
 
 # Runs a script in a folder. Every `fit` in it ends after `killed_after` batches; `trained` counts its batches.
@@ -237,7 +245,7 @@ keras.Model.fit = watched
 
 
 def run(steps, folder, **variables):
-    """Runs programs and blocks one after the other in one process, with environment variables."""
+    """Run programs and blocks one after the other in one process, with environment variables."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     command = [sys.executable, "-c", RUN]
     done = subprocess.run(
@@ -246,47 +254,75 @@ def run(steps, folder, **variables):
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 
-def test_readme_runs(tmp_path, more_faults):
-    """README.md from top to bottom, on little data: its Python blocks, and with --more-faults its training commands.
+def test_readme_runs(tmp_path):
+    """Each Python block of README.md runs by itself: its names are not those of another block."""
+    scripts = python_blocks(ROOT / "README.md")
+    assert len(scripts) == 4
+    run([["script", script] for script in scripts], tmp_path)
 
-    Every command is parsed by `test_commands_are_accepted`, and trainings of each kind have tests of their own.
+
+def steps_of(page, more_faults):
+    """Return the Python blocks and the training commands of a page in their order, on little data.
+
+    Without `more_faults` the commands are those that later blocks need. `test_commands_are_accepted` parses every
+    command, and trainings of each kind have tests of their own.
     """
-    page = ROOT / "README.md"
-    make_tree(tmp_path / "photos")
-    quick = shlex.split("--preset quick --steps 8 --train-images 300 --test-images 50 --evaluate-every 8")
-    steps = [["program", "trainers.cifar", quick]]
-    runnable = ("trainers.cifar", "trainers.imagenet", "trainers.report", "trainers.plan") if more_faults else ()
-    in_the_ci_block = page.read_text().split("<!-- ci: run -->")[1].split("```")[1]
-    for words in fenced_commands(page):
-        shown = "python -m " + " ".join(words)
-        if words[0] in runnable and words not in LARGE and shown not in in_the_ci_block:
-            steps.append(["program", *in_small(words)])
-    assert len(steps) >= (6 if more_faults else 1)
-    learned, blocks_of_page = "history.history['val_accuracy'][-1] > 0.5", python_blocks(page)
-    if not more_faults:
+    steps = []
+    runnable = ("trainers.cifar", "trainers.imagenet", "trainers.report") if more_faults else ()
+    text = page.read_text()
+    in_the_ci_block = text.split("<!-- ci: run -->")[1].split("```")[1] if page == START else ""
+    for language, block in blocks(page):
+        if language == "python":
+            block = block if more_faults else block.replace("shapes.load(4000, 1000)", "shapes.load(800, 200)")
+            steps.append(["python", block])
+            continue
+        for command in re.findall(r"^python -m trainers\..*", block, re.MULTILINE):
+            words = words_of(command)
+            needed = page == OWN_IMAGES and "--preset" in words
+            if needed or (words[0] in runnable and words not in LARGE and command not in in_the_ci_block):
+                steps.append(["program", *in_small(words)])
+    return steps
+
+
+@pytest.mark.parametrize("page", TRAINING_PAGES, ids=lambda page: page.stem)
+def test_pages_with_training_run(page, tmp_path, more_faults):
+    steps = steps_of(page, more_faults)
+    if page == START:
+        # `make train`, and the network of the last block learns visibly.
+        quick = shlex.split("--preset quick --steps 8 --train-images 300 --test-images 50 --evaluate-every 8")
         learned = "history.history['loss'][-1] < 0.98 * history.history['loss'][0]"
-        blocks_of_page = [block.replace("shapes.load(4000, 1000)", "shapes.load(800, 200)") for block in blocks_of_page]
-        assert blocks_of_page != python_blocks(page)
-    steps += [["python", block] for block in blocks_of_page]
-    # The network of the layers' block has to learn visibly.
-    steps.append(["python", f"assert {learned}, history.history"])
+        learned = "history.history['val_accuracy'][-1] > 0.5" if more_faults else learned
+        steps = [["program", "trainers.cifar", quick], *steps, ["python", f"assert {learned}, history.history"]]
+    elif page != OWN_IMAGES:
+        make_tree(tmp_path / "photos")
+    if not steps:
+        pytest.skip("runs with --more-faults")
     run(steps, tmp_path)
 
 
 def test_both_programs_have_the_same_options():
     cifar, imagenet = (
-        set(re.findall(r"--[\w-]+", importlib.import_module(f"trainers.{name}").parser().format_usage()))
+        {
+            flag
+            for action in importlib.import_module(f"trainers.{name}").parser()._actions
+            for flag in action.option_strings
+        }
         for name in ("cifar", "imagenet")
     )
     assert cifar == imagenet
+    assert len(cifar) > 90
 
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if page.name not in ("README.md", "resume.md") and python_blocks(page)],
+    [page for page in PAGES if python_blocks(page) and page not in TRAINING_PAGES and page.name not in ALONE],
     ids=lambda page: page.stem,
 )
 def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
+    if page.stem == "jax":
+        pytest.importorskip("jax")
+        run([["python", block] for block in python_blocks(page)], tmp_path, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
+        return
     if "make_deterministic" in page.read_text():
         # Not for the tests that follow.
         run([["python", block] for block in python_blocks(page)], tmp_path)

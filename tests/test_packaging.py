@@ -1,4 +1,4 @@
-"""What the package says about itself."""
+"""Metadata, entry points and exports of the package."""
 
 import configparser
 import importlib
@@ -13,6 +13,7 @@ import pytest
 
 import idmatters_tf
 from tests.conftest import ROOT
+from trainers.cli import startup
 
 
 def setup():
@@ -54,8 +55,51 @@ def test_a_missing_extra_is_one_sentence(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "error: tensorflow is not installed: pip install 'idmatters-tf[tensorflow]'"
+    install = "pip install 'idmatters-tf[tensorflow,train]'"
+    assert done.stderr.splitlines()[-1] == f"error: tensorflow is not installed: {install}"
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "backend", "code"),
+    [
+        (["-m", "trainers.cifar"], "jax", 2),
+        (["-m", "trainers.landscape"], "torch", 2),
+        (["-c", "import sys; sys.argv[0] = 'idmatters-sweep'; from trainers.console import sweep; sweep()"], "jax", 2),
+        (["-m", "trainers.imagenet", "--help"], "jax", 0),
+        (["-m", "trainers.plan"], "jax", 0),
+    ],
+)
+def test_programs_refuse_other_backends(program, backend, code, tmp_path):
+    env = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *program]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stderr
+    expected = (
+        f"error: this program needs Keras' TensorFlow backend. Received: KERAS_BACKEND={backend}. Unset it, or train "
+        "on JAX with examples/cifar_with_fit.py\n"
+    )
+    assert done.stderr == (expected if code else "")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("missing", "code", "extras"),
+    [
+        (["tensorflow"], "import tensorflow", "tensorflow,train"),
+        (["tensorflow", "matplotlib"], "import matplotlib", "tensorflow,train"),
+        (["tensorboard"], "import tensorboard", "train"),
+        (["tensorflow", "matplotlib"], "sys.argv[0] = 'idmatters-report'; import matplotlib", "train"),
+    ],
+)
+def test_all_extras_that_a_program_needs_are_named_at_once(missing, code, extras, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["idmatters-cifar"])
+    for name in missing:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModuleNotFoundError) as error:
+        exec(code, {"sys": sys})
+    sentence, _ = startup.explained(error.value)
+    assert sentence == f"{error.value.name} is not installed: pip install 'idmatters-tf[{extras}]'"
 
 
 @pytest.mark.parametrize("program", ["cifar", "landscape", "plan", "shortcuts"])
@@ -96,7 +140,7 @@ def test_submodules_load_on_first_use(package):
 
 
 def test_the_package_exports_what_people_come_for():
-    """The names and their modules, written out a second time; each is the object that its module defines."""
+    """Each exported name is the object that its module defines."""
     exported = {
         "ExactResume": "callbacks",
         "HessianOperator": "curvature",
@@ -124,3 +168,30 @@ def test_the_version_is_the_changelogs_newest():
 @pytest.mark.parametrize("package", ["idmatters_tf", "idmatters_tf/models", "trainers"])
 def test_type_checkers_see_the_annotations(package):
     assert (ROOT / package / "py.typed").is_file()
+
+
+def test_a_release_fills_in_the_address_of_the_repository(tmp_path):
+    home = "https://example.org/me/name"
+    for name in ("setup.cfg", "README.md"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    command = [sys.executable, ROOT / ".ci/set_home.py", f"{home}/", "v1.2", "--folder", tmp_path]
+    subprocess.run(command, check=True)
+    config = configparser.ConfigParser()
+    config.read(tmp_path / "setup.cfg")
+    urls = dict(line.split(" = ") for line in config["metadata"]["project_urls"].split("\n") if line)
+    before = dict(line.split(" = ") for line in setup()["metadata"]["project_urls"].split("\n") if line)
+    assert urls["Source"] == home
+    assert before.items() < urls.items()
+    assert {name: dict(config[name]) for name in config.sections() if name != "metadata"} == {
+        name: dict(setup()[name]) for name in config.sections() if name != "metadata"
+    }
+    # Every link is absolute, images lead to the files themselves, and all else is as it was.
+    text, old = (tmp_path / "README.md").read_text(), (ROOT / "README.md").read_text()
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert all(target.startswith("https://") for target in targets)
+    assert sum(target.startswith(f"{home}/blob/v1.2/docs/") for target in targets) > 5
+    assert f"({home}/raw/v1.2/docs/figures/quick.png)" in text
+    assert re.sub(rf"{home}/(blob|raw)/v1\.2/", "", text) == old
+    # A second time it fails and changes nothing.
+    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
+    assert (tmp_path / "README.md").read_text() == text

@@ -1,6 +1,7 @@
 """Saved models load after `import idmatters_tf` alone, in processes that have imported nothing else of the package."""
 
 import importlib
+import os
 import pkgutil
 import subprocess
 import sys
@@ -84,3 +85,35 @@ def test_every_registered_class_is_listed():
     for module, names in CLASSES.items():
         for name in names:
             assert getattr(sys.modules[module], name).__name__ == name
+
+
+INSTALL_JAX = "pip install 'idmatters-tf[jax]'"
+INSTALL_BOTH = f"pip install 'idmatters-tf[tensorflow]', or {INSTALL_JAX} and the environment variable KERAS_BACKEND=jax"
+SET_TENSORFLOW = "Set the environment variable KERAS_BACKEND=tensorflow, whose package is installed"
+
+
+@pytest.mark.parametrize(
+    ("backend", "missing", "remedy"),
+    [
+        ("", ("tensorflow", "jax"), f"Use {INSTALL_BOTH}."),
+        ("jax", ("tensorflow", "jax"), f"Use {INSTALL_JAX}."),
+        ("jax", ("jax",), f"{SET_TENSORFLOW}, or use {INSTALL_JAX}."),
+    ],
+)
+def test_a_missing_backend_is_explained(backend, missing, remedy, tmp_path):
+    """Modules that need Keras raise an ImportError with the remedy; `linear` is usable."""
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({missing!r}))\n"
+        "from idmatters_tf import linear; linear.compose\n"
+        "import importlib\n"
+        "for name in ('layers', 'models.cifar', 'layers'):\n"
+        "    try: importlib.import_module(f'idmatters_tf.{name}')\n"
+        "    except ImportError as error: print(error, error.name, error.__suppress_context__)\n"
+    )
+    env = {**os.environ, "KERAS_BACKEND": backend, "KERAS_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+    name = backend or "tensorflow"
+    expected = f"The package of Keras' backend {name!r} is not installed. {remedy} {name} True"
+    assert done.stdout.splitlines() == [expected] * 3, done.stderr

@@ -1,7 +1,8 @@
-"""Generated pages of the site: the ledger, the gallery, the cases of curvature, and the links to them."""
+"""Generated pages of the site: the ledger, the gallery, the command lines, the cases of curvature, and the links."""
 
 import dataclasses
 import decimal
+import importlib
 import json
 import posixpath
 import re
@@ -15,9 +16,10 @@ from trainers.reproduce.rows import Number, Row
 
 @pytest.fixture(scope="module")
 def generator():
-    """The package in docs/, which is on the path of conf.py."""
+    """Import the generator package from docs/, as conf.py does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "docs")
+        import generator.commands
         import generator.gallery
         import generator.ledger
         import generator.links
@@ -46,6 +48,8 @@ def test_links_to_sources_become_links_to_pages(generator, pages):
         (rows, "ledger/index"),
         ("../examples/README.md", "gallery/index"),
         ("../examples/first_steps.ipynb", "gallery/first_steps"),
+        ("../trainers/sweep.py", "commands/sweep"),
+        ("../trainers/card/__main__.py", "commands/card"),
         ("../benchmarks/results/curvature_sweep.csv", "curvature-cases"),
     ):
         assert (ROOT / "docs" / target).exists()
@@ -56,6 +60,49 @@ def test_links_to_sources_become_links_to_pages(generator, pages):
     for path in (ROOT / "docs").glob("*/*.md"):
         for name in re.findall(r"\]\(\.\./generated/([^)]+)\)", generator.links.to_pages(path.read_text())):
             assert name in pages, (path.name, name)
+
+
+def test_command_lines_have_a_page_with_every_option(generator, pages):
+    scripts = generator.commands.programs()
+    assert scripts["idmatters-cifar"] == "trainers.cifar"
+    assert scripts["idmatters-shortcuts"] == "trainers.shortcuts.__main__"
+    assert {name for name in pages if name.startswith("commands/")} == {
+        "commands/index.md",
+        *(f"commands/{script.removeprefix('idmatters-')}.md" for script in scripts),
+    }
+    for script, name in scripts.items():
+        text = pages[f"commands/{script.removeprefix('idmatters-')}.md"]
+        assert f"[{script}](" in pages["commands/index.md"]
+        module = importlib.import_module(name)
+        commands = [module.parser(command) for command in getattr(module, "COMMANDS", ())]
+        listed = re.findall(r"^\| `([^`]*)` \|", text, re.MULTILINE)
+        for parser in commands or [module.parser()]:
+            for action in parser._actions:
+                flags = ", ".join(action.option_strings)
+                expected = rf"{re.escape(flags)}( .*)?" if flags else rf"\[?{re.escape(action.metavar)}.*"
+                assert any(re.fullmatch(expected, cell) for cell in listed), (script, expected)
+        # No table is broken by a bar in a cell, and no cell repeats its default.
+        for line in re.findall(r"^\| .*$", text, re.MULTILINE):
+            assert len(re.findall(r"(?<!\\)\|", line)) == 4, line
+            assert "(default:" not in line, line
+        assert "## Examples\n\n```text\npython -m trainers." in text
+        assert "## Exit codes\n\n- 0 " in text
+
+
+def test_a_page_of_a_command_line_has_defaults_choices_and_groups(pages):
+    text = pages["commands/cifar.md"]
+    for part in (
+        "# idmatters-cifar\n",
+        "```text\npython -m trainers.cifar [OPTIONS]\n```",
+        "\n## Recipe\n\n| option | description | default |\n|---|---|---|\n| `--steps N` |",
+        " | 60000 |\n",
+        "| `--blocks N [N ...]` |",
+        "One of `identity`, `standard`, `fixup`. | identity |\n",
+        "| `--nesterov, --no-nesterov` | use Nesterov momentum |  |\n",
+        "| no clipping |\n",
+    ):
+        assert part in text, part
+    assert "| `-- PROGRAM ...` |" in pages["commands/sweep.md"]
 
 
 def test_only_changed_pages_are_written(generator, tmp_path, monkeypatch):
@@ -91,14 +138,14 @@ def test_a_page_of_the_ledger_has_what_its_row_records(generator):
         "Measured: error 6.4 %, see [it](other.md) and [fast](../../fast.md).\n",
         "python -m trainers.reproduce row --data-dir DATA\n",
         "python -m trainers.cifar --preset quick --steps 70 --data-dir DATA --out runs/reproduce/row\n",
-        "It rests on [Other](other.md).",
+        "This result depends on [Other](other.md).",
         "| seed | 3 |\n",
         "| date | 2026-01-02 |\n",
         "| error | 6.4 % | 0.5 % | `result.json`, `error` |\n",
         "| `steps` | 70 | 60000 |\n",
     ):
         assert part in text
-    with pytest.raises(UsageError, match="there is no number 'loss'"):
+    with pytest.raises(UsageError, match="unknown number 'loss'"):
         generator.ledger.page(dataclasses.replace(row, measured="{loss}"), {"row": row, "other": other})
 
 

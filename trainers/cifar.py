@@ -1,6 +1,4 @@
-"""Trains the all-convolutional residual network of "Identity Matters in Deep Learning" (Hardt & Ma, Table 1), or one
-of those that the paper compares it with.
-"""
+"""Train the all-convolutional residual network of Hardt & Ma (Table 1), or one of its baselines, on CIFAR."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,22 +13,22 @@ from trainers.training.task import Task
 
 EXAMPLES = """
 examples:
-  python -m trainers.cifar --preset quick                      the built-in data, two minutes on two CPU cores
-  python -m trainers.cifar --dataset cifar10                   the paper's network and recipe
+  python -m trainers.cifar --preset quick                      built-in data, two minutes on two CPU cores
+  python -m trainers.cifar --dataset cifar10                   network and recipe of the paper
   python -m trainers.cifar --dataset cifar10 --blocks 3 --widths 32 64 128 --steps 4000 --out runs/small
   python -m trainers.cifar --model resnet --depth 20 --out runs/resnet20
-  python -m trainers.cifar --resume --out runs/small           go on after a stop (so does the same command again)
+  python -m trainers.cifar --resume --out runs/small           resume, as the same command does
   python -m trainers.cifar --evaluate runs/small               test error of the newest checkpoint
   python -m trainers.cifar --export-only runs/small            model.keras and SavedModel of the newest checkpoint
-  tensorboard --logdir runs                                    follow the training
+  tensorboard --logdir runs                                    monitor the training
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM after saving
 """
 
 PRESETS = {
-    # The recipe of the paper's section 4.1: these are the defaults of the options themselves.
+    # The recipe of the paper's section 4.1; the defaults of the options.
     "paper": {},
-    # See docs/explanation/fast.md. The rest is the recipe of the network, in trainers/networks/normalizer_free.py.
+    # See docs/explanation/fast.md. Other options are set by the recipe in trainers/networks/normalizer_free.py.
     "fast": {
         "model": "normalizer-free",
         "precision": "bfloat16",
@@ -55,17 +53,18 @@ PRESETS = {
 
 @dataclasses.dataclass(frozen=True)
 class CifarCommand(Command):
-    """What to do."""
+    """Options of the command with the presets of this program."""
 
     preset: Literal["paper", "fast", "quick"] = setting(
         "paper",
-        help="defaults of all other options: the paper's recipe; one for two CPU cores (docs/explanation/fast.md); "
-        "or a small network on the built-in data",
+        help="defaults of all other options: the paper's recipe; a recipe for two CPU cores "
+        "(docs/explanation/fast.md); or a small network on the built-in data",
+        common=True,
     )
 
 
 class Cifar(Task):
-    """Training with the defaults for CIFAR."""
+    """Training task with the defaults for CIFAR."""
 
     program = "trainers.cifar"
     command_type = CifarCommand
@@ -74,12 +73,12 @@ class Cifar(Task):
 
 
 def parser() -> Parser:
-    """The command line of this program; the defaults shown are the paper's recipe."""
+    """Return the command line of this program, with the paper's recipe as defaults."""
     return make_parser(Cifar, __doc__, EXAMPLES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
+    """Run the program and return its exit code."""
     return run_task(Cifar, parser(), argv)
 
 

@@ -1,5 +1,6 @@
-"""Trains the all-convolutional network of section 4.2 of "Identity Matters in Deep Learning" (Hardt & Ma) on ImageNet,
-or on any folder of labelled images; or one of the networks that the paper compares with.
+"""Train the all-convolutional residual network of Hardt & Ma (section 4.2), or one of its baselines, on ImageNet.
+
+Any other folder of labeled images takes the place of ImageNet.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ from trainers.training.program import make_parser, run_task
 from trainers.training.settings import Command
 from trainers.training.task import Task
 
-# Section 4.2. The sizes of the networks are in trainers/networks.
+# Recipe of section 4.2. The sizes of the networks are defined in trainers/networks.
 PAPER = {
     "dataset": "folder",
     "size": 224,
@@ -27,8 +28,8 @@ PAPER = {
 }
 PRESETS = {
     "paper": {},
-    # For ten classes of 64x64 pixels (Imagenette) on two CPU cores: 60 epochs. The rest is the recipe of the network,
-    # in trainers/networks/normalizer_free.py.
+    # For ten classes at 64x64 pixels (Imagenette) on two CPU cores: 60 epochs. Other options are set by the recipe in
+    # trainers/networks/normalizer_free.py.
     "fast": {
         "model": "normalizer-free",
         "size": 64,
@@ -40,24 +41,24 @@ PRESETS = {
         "evaluate_every": 370,
         "checkpoint_every": 185,
     },
-    # He et al.'s widths, normalisation and head, and the usual crops: to compare with.
+    # Baseline with the widths, normalization and head of He et al., and standard crops.
     "resnet34": {"widths": (64, 128, 256, 512), "norm": "batch", "head": "trained", "augment": "standard"},
 }
 
 EXAMPLES = """
 examples:
-  python -m trainers.imagenet --data-dir ILSVRC2012            the paper's network and recipe, on this machine's GPUs
+  python -m trainers.imagenet --data-dir ILSVRC2012            network and recipe of the paper, on all GPUs
   python -m trainers.imagenet --data-dir photos --size 64 --blocks 1 1 1 1 --stem 32 --widths 32 64 128 256 \\
       --clip-norm 1 --batch-size 32 --steps 2000 --out runs/trial   a small network on a folder of your own images
   python -m trainers.imagenet --preset fast --data-dir imagenette   64x64 pixels on two CPU cores
   python -m trainers.imagenet --model resnet --data-dir ILSVRC2012   ResNet-34 of He et al.
-  python -m trainers.launch --workers 2 -- imagenet ...        the same on two processes of this machine
-  python -m trainers.imagenet --resume --out runs/trial        go on after a stop (so does the same command again)
-  python -m trainers.plan --help                               how long it takes on which machines
+  python -m trainers.launch --workers 2 -- imagenet ...        two processes on this machine
+  python -m trainers.imagenet --resume --out runs/trial        resume, as the same command does
+  python -m trainers.plan --help                               estimate the training time
 
---data-dir holds train/CLASS/*.JPEG and val/CLASS/*.JPEG (or a flat val/ with a file of classes), or CLASS/*.JPEG alone
+--data-dir contains train/CLASS/*.JPEG and val/CLASS/*.JPEG (or a flat val/ with --val-labels), or only CLASS/*.JPEG
 with --val-fraction 0.1, or imagenet2012 as prepared by TensorFlow Datasets, or the two ILSVRC2012 tar files. Images are
-.jpeg, .jpg, .png, .webp or .bmp. On several machines: docs/howto/scaling.md.
+.jpeg, .jpg, .png, .webp or .bmp. Several machines: docs/howto/clusters.md.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM after saving
 """
@@ -65,17 +66,18 @@ exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctr
 
 @dataclasses.dataclass(frozen=True)
 class ImageNetCommand(Command):
-    """What to do."""
+    """Options of the command with the presets of this program."""
 
     preset: Literal["paper", "fast", "resnet34"] = setting(
         "paper",
-        help="defaults of all other options: the paper's recipe; one for small images on two CPU cores "
-        "(docs/explanation/fast.md); or He et al.'s network to compare with",
+        help="defaults of all other options: the paper's recipe; a recipe for small images on two CPU cores "
+        "(docs/explanation/fast.md); or the network of He et al. as a baseline",
+        common=True,
     )
 
 
 class ImageNet(Task):
-    """Training with the defaults for ImageNet."""
+    """Training task with the defaults for ImageNet."""
 
     program = "trainers.imagenet"
     command_type = ImageNetCommand
@@ -85,12 +87,12 @@ class ImageNet(Task):
 
 
 def parser() -> Parser:
-    """The command line of this program; the defaults shown are the paper's recipe."""
+    """Return the command line of this program, with the paper's recipe as defaults."""
     return make_parser(ImageNet, __doc__, EXAMPLES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
+    """Run the program and return its exit code."""
     return run_task(ImageNet, parser(), argv)
 
 

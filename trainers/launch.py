@@ -1,4 +1,4 @@
-"""Starts a cluster of processes on this machine and trains with it, to try several workers out."""
+"""Train on a cluster of local processes, to test distributed training on one machine."""
 
 import argparse
 import contextlib
@@ -24,28 +24,29 @@ from trainers.run.signals import SignalHandler
 
 EXAMPLES = """
 examples:
-  python -m trainers.launch --workers 2 -- cifar --preset quick           two workers, each step together
+  python -m trainers.launch --workers 2 -- cifar --preset quick           two synchronous workers
   python -m trainers.launch --workers 2 --ps 1 -- cifar --preset quick    asynchronous, with one parameter server
 
-The processes share the cores of this machine: this is for trying out, not for speed. Ctrl-C and SIGTERM are passed on:
-all save a checkpoint and end; the same command goes on. When one process fails, all are ended.
+The processes share the cores of this machine: this is for testing, not for speed. Ctrl-C and SIGTERM are forwarded to
+all processes, which save a checkpoint and exit. The same command resumes the run. If one process fails, the others are
+ended.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM after saving
 """
 PROGRAMS = ("cifar", "imagenet")
-# How long the other processes may take to end by themselves once one has failed.
+# Number of seconds in which the other processes may exit on their own after one has failed.
 GRACE_SECONDS = 20.0
 PACKAGES = str(pathlib.Path(__file__).resolve().parents[1])
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How many processes are started."""
+    """Settings of the launcher."""
 
     workers: int = setting(2, help="number of processes that compute gradients", metavar="N", at_least=1, at_most=256)
     ps: int = setting(
         0,
-        help="number of parameter servers; with any, training is asynchronous, and one more process leads the workers",
+        help="number of parameter servers; with any, training is asynchronous, with one more process as coordinator",
         metavar="N",
         at_least=0,
         at_most=256,
@@ -54,40 +55,42 @@ class Settings:
 
 
 def parser() -> Parser:
-    """The command line of this program."""
-    parser = Parser(prog="python -m trainers.launch", description=__doc__, epilog=EXAMPLES)
+    """Return the command line of this program."""
+    program = "python -m trainers.launch"
+    usage = f"{program} [OPTIONS] -- PROGRAM ..."
+    parser = Parser(prog=program, usage=usage, description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
     add_command(parser)
     return parser
 
 
 def add_command(parser: Parser) -> None:
-    """Adds `-- PROGRAM ...`, the command of a training program, to the command line of one that starts it."""
+    """Add the argument `-- PROGRAM ...`, the command of a training program."""
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="cifar or imagenet, and its options"
     )
 
 
 def command_of(words: Sequence[str]) -> list[str]:
-    """The name of the training program and its options, from the words of `-- PROGRAM ...`; may be empty."""
+    """Return the training program and its options from the words of `-- PROGRAM ...`; may be empty."""
     return list(words[1:] if words[:1] == ["--"] else words)
 
 
 def as_module(words: Sequence[str]) -> list[str]:
-    """The command line that runs a program of this package, from its module's name and its options."""
-    # -P: the current folder may have packages of the same names.
+    """Return the command that runs a program of this package, from its module and options."""
+    # -P: the current folder may contain packages of the same names.
     return [sys.executable, "-P", "-m", *words]
 
 
 def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that finds this package: this process's and the variables given."""
+    """Return this process's environment with further variables, in which Python finds this package."""
     path = os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))
     form = {CONSOLE_VARIABLE: "1"} if uses_console_scripts() else {}
     return {**os.environ, **variables, **form, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def check_program(name: str) -> None:
-    """Raises UsageError where a name is that of no training program."""
+    """Raise UsageError if a name is not that of a training program."""
     if name not in PROGRAMS:
         raise UsageError(
             f"expected the name of a training program after --: {' or '.join(PROGRAMS)}. Received: {name!r}"
@@ -95,29 +98,29 @@ def check_program(name: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
+    """Run the program and return its exit code."""
     typed = parse(parser(), argv)
     command = command_of(typed.pop("command"))
     settings = with_defaults(Settings, typed)
     if not command:
-        raise UsageError("no program to start. Name one after --, for example: -- cifar --preset quick")
+        raise UsageError("the training program is missing. Pass it after --, for example: -- cifar --preset quick")
     check_program(command[0])
     jobs, control_port = local_cluster(settings.workers, settings.ps)
     secret = {token.VARIABLE: os.environ.get(token.VARIABLE) or token.new()}
     processes = Processes()
-    with processes.passing_signals_on():
+    with processes.forwarding_signals():
         for job, addresses in jobs.items():
             for index in range(len(addresses)):
                 config = {"cluster": jobs, "task": {"type": job, "index": index}}
                 variables = {"TF_CONFIG": json.dumps(config), **secret}
-                # The tasks' meeting place comes from TF_CONFIG; here its usual port may be taken by another cluster.
+                # The default control port may be used by another cluster on this machine.
                 words = [f"trainers.{command[0]}", *command[1:], "--control-port", str(control_port)]
                 processes.start(f"{job} {index}", as_module(words), variables)
         return processes.wait()
 
 
 def local_cluster(workers: int, ps: int = 0) -> tuple[dict[str, list[str]], int]:
-    """The jobs of a cluster on this machine at free ports, and the port where its tasks meet."""
+    """Return the jobs of a cluster on this machine at free ports, and a free control port."""
     names = ["chief"] * (ps > 0) + ["worker"] * workers + ["ps"] * ps
     with_sockets = [socket.create_server(("127.0.0.1", 0)) for _ in (*names, "control")]
     ports = [each.getsockname()[1] for each in with_sockets]
@@ -130,10 +133,10 @@ def local_cluster(workers: int, ps: int = 0) -> tuple[dict[str, list[str]], int]
 
 
 class Processes:
-    """Processes whose output is printed line by line, each with the name of its process.
+    """Child processes whose output is printed line by line with their names.
 
-    They end within seconds when this process is gone, even if it was killed: only it holds the writing end of a pipe
-    whose reading end they all watch, see `trainers.cli.startup`.
+    They exit within seconds after the end of this process, even if it was killed: they read from a pipe whose writing
+    end only this process holds, see `trainers.cli.startup`.
     """
 
     def __init__(self) -> None:
@@ -141,7 +144,7 @@ class Processes:
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._readers: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
-        self._signals = SignalHandler(self._pass_on, patience=None)
+        self._signals = SignalHandler(self._forward, patience=None)
 
     def start(
         self,
@@ -150,13 +153,13 @@ class Processes:
         variables: Mapping[str, str] | None = None,
         cores: Sequence[int] | None = None,
     ) -> None:
-        """Starts one, in a process group of its own: signals reach it through `passing_signals_on` alone.
+        """Start a process in its own process group, so that it receives signals from `forwarding_signals` only.
 
         Args:
-            name: of the process.
-            command: its command line.
-            variables: environment variables that it has beside this process's.
-            cores: the only ones that it may use, where the system can see to that.
+            name: name of the process.
+            command: command line of the process.
+            variables: environment variables in addition to those of this process.
+            cores: CPU cores of the process, on systems that support affinity.
         """
         process = subprocess.Popen(
             command,
@@ -169,7 +172,7 @@ class Processes:
             pass_fds=(self._watched,),
         )
         if cores is not None and hasattr(os, "sched_setaffinity"):
-            # It may have ended already.
+            # The process may have ended already.
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(process.pid, cores)
         self._processes[name] = process
@@ -177,38 +180,38 @@ class Processes:
         reader.start()
         self._readers[name] = reader
         if self._signals.received is not None:
-            # It came while this one was being started.
+            # Received during the start of this process.
             process.send_signal(self._signals.received)
 
     def _copy(self, name: str, stream: IO[str]) -> None:
         for line in stream:
-            # The processes go on where nobody reads this any more.
+            # The processes continue if the output is closed.
             with self._lock, contextlib.suppress(OSError):
                 print(f"[{name}] {line}", end="", flush=True)
 
-    def passing_signals_on(self) -> SignalHandler:
-        """A context in which SIGTERM and Ctrl-C go to all processes; the third one kills them."""
+    def forwarding_signals(self) -> SignalHandler:
+        """Return a context in which SIGTERM and Ctrl-C are sent to all processes; the third signal kills them."""
         return self._signals
 
-    def _pass_on(self, number: int, count: int) -> None:
+    def _forward(self, number: int, count: int) -> None:
         self.send(number if count < 3 else signal.SIGKILL)
 
     def send(self, number: int) -> None:
-        """Sends a signal to all that have not ended."""
+        """Send a signal to all running processes."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.send_signal(number)
 
     def ended(self) -> dict[str, int]:
-        """The exit codes of those that have ended since the last call, by name, all of their output printed."""
+        """Return the exit codes of the processes that have ended since the last call, after printing their output."""
         codes = {name: code for name, process in self._processes.items() if (code := process.poll()) is not None}
         for name in codes:
             self._readers.pop(name).join(timeout=5)
             del self._processes[name]
-        return {name: _as_in_shells(code) for name, code in codes.items()}
+        return {name: _shell_code(code) for name, code in codes.items()}
 
     def wait(self) -> int:
-        """Waits for all; ends the others when one fails. Returns the first bad exit code, or 0."""
+        """Wait for all processes, end the others if one fails, and return the first nonzero exit code, or 0."""
         code, failed, killed = 0, None, False
         while any(process.poll() is None for process in self._processes.values()):
             for name, process in self._processes.items():
@@ -225,16 +228,16 @@ class Processes:
         for reader in self._readers.values():
             reader.join(timeout=5)
         codes = [process.returncode for process in self._processes.values() if process.returncode]
-        return _as_in_shells(code or (codes[0] if codes else 0))
+        return _shell_code(code or (codes[0] if codes else 0))
 
     def close(self) -> None:
-        """Gives back what watching the processes took, once all have ended."""
+        """Close the pipe, after the end of all processes."""
         os.close(self._held)
         os.close(self._watched)
 
 
-def _as_in_shells(code: int) -> int:
-    """A process killed by a signal has a negative exit code here; shells say 128 + the signal."""
+def _shell_code(code: int) -> int:
+    """Return the exit code in the convention of shells, 128 + signal instead of a negative number."""
     return 128 - code if code < 0 else code
 
 

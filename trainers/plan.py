@@ -1,4 +1,4 @@
-"""How long training on ImageNet takes on given machines, and what limits its speed: computed, not measured."""
+"""Compute the time, bottleneck and memory of training on ImageNet for given machines."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from trainers.cli.settings import add_options, group, parse, setting, with_defau
 from trainers.cli.startup import run_program
 
 BYTES = {"float32": 4, "bfloat16": 2}
-# Once forward; backward once for the inputs and once for the weights.
+# One forward pass; backward passes for the inputs and the weights.
 PASSES = 3
 TRAINING_IMAGES = 1_281_167
-# Bounds of speeds, far from where quotients of them overflow.
+# Bounds of rates, so that their quotients do not overflow.
 _RATE: dict[str, Any] = {"at_least": 1e-6, "at_most": 1e9}
 
 EXAMPLES = """
@@ -22,8 +22,8 @@ examples:
   python -m trainers.plan                                                    the paper's 6 machines of 8 K40, 1 Gbit/s
   python -m trainers.plan --machines 1 --devices 8 --tflops 312 --utilisation 0.3 --precision bfloat16 --cores 96
 
---tflops is the device's peak in the precision of training, --utilisation the fraction of it that convolutions reach.
-benchmarks/imagenet_input.py measures --decode-rate for your cores.
+The results are computed, not measured. --tflops is the peak rate of the device in the precision of training,
+--utilisation the fraction of it that convolutions reach. benchmarks/imagenet_input.py measures --decode-rate.
 
 exit codes: 0 done; 2 bad input; 130 stopped by Ctrl-C
 """
@@ -31,27 +31,31 @@ exit codes: 0 done; 2 bad input; 130 stopped by Ctrl-C
 
 @dataclasses.dataclass(frozen=True)
 class Machines:
-    """What trains."""
+    """Settings of the machines."""
 
     machines: int = setting(6, help="number of machines", metavar="N", at_least=1, at_most=1_000_000)
     devices: int = setting(8, help="devices per machine", metavar="N", at_least=1, at_most=1024)
-    strategy: Literal["multi-worker", "parameter-server"] = setting("parameter-server", help="as in trainers.imagenet")
+    strategy: Literal["multi-worker", "parameter-server"] = setting(
+        "parameter-server", help="strategy, as in trainers.imagenet"
+    )
     servers: int = setting(1, help="number of parameter servers", metavar="N", at_least=1, at_most=1_000_000)
     tflops: float = setting(
-        4.29, help="peak speed of a device, in 10^12 operations per second (K40: 4.29)", metavar="X", **_RATE
+        4.29, help="peak rate of a device, in 10^12 operations per second (K40: 4.29)", metavar="X", **_RATE
     )
     utilisation: float = setting(
-        0.4, help="fraction of the peak speed that is reached", metavar="X", at_least=_RATE["at_least"], at_most=1
+        0.4, help="fraction of the peak rate that is reached", metavar="X", at_least=_RATE["at_least"], at_most=1
     )
-    network_gbit: float = setting(1.0, help="each machine's network connection, in Gbit/s", metavar="X", **_RATE)
-    device_gbit: float = setting(64.0, help="connection between a machine's devices, in Gbit/s", metavar="X", **_RATE)
-    cores: int = setting(32, help="cores per machine, for decoding", metavar="N", at_least=1, at_most=1_000_000)
+    network_gbit: float = setting(1.0, help="network connection of each machine, in Gbit/s", metavar="X", **_RATE)
+    device_gbit: float = setting(
+        64.0, help="connection between the devices of a machine, in Gbit/s", metavar="X", **_RATE
+    )
+    cores: int = setting(32, help="CPU cores per machine, for decoding", metavar="N", at_least=1, at_most=1_000_000)
     decode_rate: float = setting(200.0, help="images decoded per second and core", metavar="X", **_RATE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What is trained."""
+    """Settings of the training."""
 
     batch_size: int = setting(256, help="batch size of each machine", metavar="N", at_least=1)
     steps: int = setting(700_000, help="number of updates", metavar="N", at_least=1)
@@ -70,7 +74,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """All settings."""
+    """All settings of the program."""
 
     machines: Machines = group(Machines, "machines")
     training: Training = group(Training, "training")
@@ -80,8 +84,8 @@ class Settings:
         blocks, widths = self.training.blocks, self.training.widths
         if len(blocks) != len(widths):
             raise UsageError(
-                f"--blocks and --widths must name as many stages. Received: --blocks {' '.join(map(str, blocks))} "
-                f"--widths {' '.join(map(str, widths))}"
+                f"--blocks and --widths must have the same number of values. Received: --blocks "
+                f"{' '.join(map(str, blocks))} --widths {' '.join(map(str, widths))}"
             )
         if self.training.batch_size % self.machines.devices:
             raise UsageError(
@@ -92,16 +96,18 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a training takes, in seconds per step (one batch on every machine) unless said otherwise.
+    """Computed times of a training, in seconds per step of one batch on every machine unless stated otherwise.
 
     Attributes:
-        compute, communicate, decode: computing, exchanging gradients, decoding images.
-        step: a whole step: images are decoded while the devices compute and then exchange gradients.
-        images_per_second: of all machines.
-        updates: all updates, in seconds.
-        epochs: how many epochs these are.
-        memory: bytes on each device.
-        bottleneck: which of the three takes longest, in words.
+        compute: time of computing.
+        communicate: time of exchanging gradients.
+        decode: time of decoding images.
+        step: time of a step: images are decoded in parallel with computing and the subsequent exchange of gradients.
+        images_per_second: rate of all machines together.
+        updates: time of all updates, in seconds.
+        epochs: number of epochs of all updates.
+        memory: memory on each device, in bytes.
+        bottleneck: name of the longest of computing, exchanging gradients and decoding images.
     """
 
     compute: float
@@ -116,15 +122,15 @@ class Plan:
 
 
 def plan(cost: Cost, settings: Settings) -> Plan:
-    """Computes a `Plan`.
+    """Compute the times of a training.
 
     Multi-worker: a ring all-reduce sends 2 (n-1)/n of the gradients, first among the devices of a machine, then among
-    the machines. Parameter servers: every machine reads all weights and sends all gradients, for each of its updates;
-    the servers' connections are shared by all machines.
+    the machines. Parameter servers: every machine reads all weights and sends all gradients for each of its updates,
+    and the machines share the connections of the servers.
 
     Args:
-        cost: of the network, a `idmatters_tf.models.cost.Cost`.
-        settings: the machines and the training.
+        cost: cost of the network.
+        settings: settings of machines and training.
     """
     given, training = settings.machines, settings.training
     per_device = training.batch_size / given.devices
@@ -141,7 +147,7 @@ def plan(cost: Cost, settings: Settings) -> Plan:
         communicate += 2 * (given.machines - 1) / given.machines * gradients / network
     decode = training.batch_size / (given.cores * given.decode_rate)
     step = max(compute + communicate, decode)
-    # Asynchronous machines make `machines` updates in the time of one step; synchronous ones make one together.
+    # In the time of one step, asynchronous machines make one update each, synchronous machines one together.
     at_once = given.machines if given.strategy == "parameter-server" else 1
     per_update = training.batch_size * (given.machines // at_once)
     parts = {"computing": compute, "exchanging gradients": communicate, "decoding images": decode}
@@ -161,14 +167,14 @@ def plan(cost: Cost, settings: Settings) -> Plan:
 
 
 def parser() -> Parser:
-    """The command line of this program."""
+    """Return the command line of this program."""
     parser = Parser(prog="python -m trainers.plan", description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
+    """Run the program and return its exit code."""
     settings = with_defaults(Settings, parse(parser(), argv))
     given, training = settings.machines, settings.training
     layout = imagenet_layout(training.blocks, training.widths, training.stem)
@@ -178,11 +184,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("network", f"{cost.parameters:,} parameters, {cost.multiply_adds / 1e9:.2f} x 10^9 multiply-adds per image"),
         ("computing", f"{made.compute:.3f} s per step of {training.batch_size} images on each machine"),
         ("exchanging gradients", f"{made.communicate:.3f} s ({4 * cost.parameters / 1e6:.0f} MB of gradients)"),
-        ("decoding images", f"{made.decode:.3f} s, at the same time as the rest"),
+        ("decoding images", f"{made.decode:.3f} s, in parallel with the rest"),
         ("one step", f"{made.step:.3f} s"),
         ("bottleneck", made.bottleneck),
         ("images/s", f"{made.images_per_second:,.0f} on {given.machines} machines"),
-        ("memory", f"{made.memory / 2**30:.1f} GiB on each device, besides the convolutions' workspace"),
+        ("memory", f"{made.memory / 2**30:.1f} GiB on each device, without the workspace of the convolutions"),
         (
             f"{training.steps:,} updates",
             f"{made.updates / 86400:.1f} days, {made.epochs:.0f} epochs ({given.strategy})",

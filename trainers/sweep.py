@@ -1,4 +1,4 @@
-"""Trains one run for each seed and each combination of options, and compares them."""
+"""Train one run for each seed and each combination of options, and compare the runs."""
 
 import dataclasses
 import importlib
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from idmatters_tf._environment import cores
-from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.arguments import Parser, UsageError, suggest
 from trainers.cli.settings import Option, add_options, options, parse, setting, with_defaults
 from trainers.cli.startup import run_program, say
 from trainers.cli.text import program_command
@@ -31,41 +31,40 @@ examples:
   python -m trainers.sweep --vary "widths=16 32 64,32 64 128" nesterov=true,false --dry-run -- cifar --preset quick
   python -m trainers.sweep --jobs 4 --seeds 0 1 2 3 -- cifar --preset quick         four at once
 
-Each run is a folder in --out, named after what is its own; the same command goes on after a stop and leaves finished
-runs as they are. A run that diverges or fails does not stop the others. trainers.report compares the runs at the end,
-seeds as mean and standard deviation, in the folder report in --out.
+Each run is written to a folder in --out, named after its options and seed. The same command resumes an interrupted
+sweep and skips finished runs. A run that diverges or fails does not stop the others. At the end, trainers.report compares
+the runs, with mean and standard deviation over the seeds, in the folder report in --out.
 
 exit codes: 0 done; 1 a run failed; 2 bad input; 130, 143 stopped by Ctrl-C, SIGTERM, the runs in progress saved
 """
-# What the sweep decides itself, or what is no training.
+# Options that the sweep sets itself, or that do not train.
 _OWN = ("out", "seed", "resume", "evaluate", "export_only", "overwrite")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Which runs there are."""
+    """Settings of the sweep."""
 
     seeds: tuple[int, ...] = setting(
         (0, 1, 2), help="seeds of each combination", metavar="N", at_least=0, at_most=2**31 - 1
     )
     vary: tuple[str, ...] = setting(
         (),
-        help="options and their values, separated by commas; spaces separate the values of one option, and those of a "
-        "flag are true and false",
+        help="options with comma-separated values; spaces separate several numbers of one value, and the values of "
+        "flags are true and false",
         metavar="OPTION=VALUE,VALUE",
         may_be_empty=True,
     )
     jobs: int = setting(
         1,
-        help="how many runs are trained at once, each on cores of its own, so at most one for each core; faster in "
-        "total where a run does not keep all cores busy",
+        help="number of runs at a time, each on its own share of the cores; at most the number of cores",
         metavar="N",
         at_least=1,
         at_most=1024,
     )
     out: str = setting("runs/sweep", help="folder of the runs", metavar="DIR")
-    format: Literal["png", "svg", "pdf"] = setting("png", help="format of the plot that compares the runs")
-    dry_run: bool = setting(False, help="print the commands and start nothing")
+    format: Literal["png", "svg", "pdf"] = setting("png", help="format of the convergence plot")
+    dry_run: bool = setting(False, help="print the commands without running them")
     debug: bool = setting(False, help="show tracebacks")
 
     def __post_init__(self) -> None:
@@ -74,15 +73,17 @@ class Settings:
 
 
 def parser() -> Parser:
-    """The command line of this program."""
-    parser = Parser(prog="python -m trainers.sweep", description=__doc__, epilog=EXAMPLES)
+    """Return the command line of this program."""
+    program = "python -m trainers.sweep"
+    usage = f"{program} [OPTIONS] -- PROGRAM ..."
+    parser = Parser(prog=program, usage=usage, description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
     add_command(parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
+    """Run the program and return its exit code."""
     typed = parse(parser(), argv)
     command = command_of(typed.pop("command"))
     settings = with_defaults(Settings, typed)
@@ -94,31 +95,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     jobs = min(settings.jobs, cores())
     if jobs < settings.jobs:
-        say(f"--jobs {settings.jobs}: {jobs} at once, one for each core")
+        say(f"--jobs {settings.jobs}: reduced to {jobs}, the number of cores")
     codes, received = _train(command[0], runs, jobs)
     if 2 in codes.values():
         return 2
     if received is not None:
         same = program_command("trainers.sweep", *(sys.argv[1:] if argv is None else argv))
         finished = sum(code == 0 for code in codes.values())
-        say(f"stopped by {received.name} with {finished} of {len(runs)} runs finished. To go on: {same}")
+        say(f"stopped by {received.name} with {finished} of {len(runs)} runs finished. To resume: {same}")
         return 128 + received
     return _report(settings, runs, [name for name in runs if codes[name]])
 
 
 def runs_of(program: str, arguments: Sequence[str], settings: Settings) -> dict[str, list[str]]:
-    """The runs of a sweep.
+    """Return the runs of a sweep.
 
     Args:
         program: "cifar" or "imagenet".
-        arguments: what all runs share.
-        settings: of the sweep.
+        arguments: options of all runs.
+        settings: settings of the sweep.
 
     Returns:
-        The arguments of each run, `--out` among them, by its name.
+        The arguments of each run, including `--out`, by its name.
 
     Raises:
-        UsageError: a value or a combination is not possible; nothing has been started by then.
+        UsageError: a value or a combination is invalid.
     """
     module = importlib.import_module(f"trainers.{program}")
     task = _task(module)
@@ -126,21 +127,21 @@ def runs_of(program: str, arguments: Sequence[str], settings: Settings) -> dict[
     taken = [name for name in _OWN if name in shared]
     if taken:
         raise UsageError(
-            f"--{taken[0].replace('_', '-')} must not be among the options after --: the sweep chooses seeds and "
-            f"folders (--seeds, --out)."
+            f"--{taken[0].replace('_', '-')} must not be among the options after --. Pass --seeds and --out to the "
+            f"sweep instead."
         )
     varied = [_values(each) for each in settings.vary]
     names = [option.name for option, _ in varied]
     for name in names:
         if names.count(name) > 1 or name in shared:
-            raise UsageError(f"--{name.replace('_', '-')} is given twice: in --vary and once more.")
+            raise UsageError(f"--{name.replace('_', '-')} is given twice. Pass it either to --vary or after --, once.")
     runs = {}
     for chosen in itertools.product(*(values for _, values in varied)):
         of_combination, words = [], list(arguments)
         for (option, _), value in zip(varied, chosen, strict=True):
             of_combination.append(f"{option.name.replace('_', '-')}-{value.replace(' ', '-').replace('/', '-')}")
             words += _as_typed(option, value)
-        # Before anything is started.
+        # Check all combinations before the first run.
         _checked(task, module.parser(), words)
         for seed in settings.seeds:
             name = "-".join([*of_combination, f"seed-{seed}"])
@@ -159,23 +160,25 @@ def _task(module: types.ModuleType) -> type[Task]:
 
 
 def _checked(task: type[Task], parser: Parser, arguments: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """(the settings, what was typed) of a run's arguments."""
+    """Return (settings, options of the command line) of a run's arguments."""
     typed = parse(parser, arguments)
     command, of_run = split(task, typed)
     return task.resolve(task.presets.get(getattr(command, "preset", ""), {}), of_run), typed
 
 
 def _values(text: str) -> tuple[Option, list[str]]:
-    """(the option, its values) of OPTION=VALUE,VALUE."""
+    """Return (option, values) of OPTION=VALUE,VALUE."""
     name, equals, values = text.partition("=")
     option = options(TrainingSettings).get(name.strip().lstrip("-").replace("-", "_"))
     if option is None:
-        raise UsageError(f"--vary {text}: there is no option --{name.strip().lstrip('-')}.")
+        flag = f"--{name.strip().lstrip('-')}"
+        hint = suggest(flag.replace("_", "-"), [known.flag for known in options(TrainingSettings).values()])
+        raise UsageError(f"--vary {text}: there is no option {flag}.{hint}")
     found = [value.strip() for value in values.split(",")]
     if not equals or not all(found) or len(set(found)) < len(found):
         raise UsageError(f"--vary {text}: expected OPTION=VALUE,VALUE, all different.")
     if option.name == "seed":
-        raise UsageError("--vary seed=...: give the seeds as --seeds.")
+        raise UsageError("--vary seed=...: pass the seeds as --seeds.")
     if option.kind is bool and not set(found) <= {"true", "false"}:
         raise UsageError(f"--vary {text}: {option.flag} is a flag: its values are true and false.")
     return option, found
@@ -188,17 +191,16 @@ def _as_typed(option: Option, value: str) -> list[str]:
 
 
 def _train(program: str, runs: Mapping[str, Sequence[str]], jobs: int) -> tuple[dict[str, int], signal.Signals | None]:
-    """Trains the runs, each in a process of its own, `jobs` at a time.
+    """Train the runs in separate processes, `jobs` at a time. A usage error (exit code 2) stops all runs.
 
     Returns:
-        The exit codes by name, and the signal that has stopped the runs in progress. Bad input, exit code 2, stops
-        them as well.
+        Exit codes by name, and the signal that has stopped the runs in progress, or None.
     """
     waiting, free = list(runs), shares(jobs)
     in_progress: dict[str, list[int] | None] = {}
     codes: dict[str, int] = {}
     processes = Processes()
-    with processes.passing_signals_on() as handler:
+    with processes.forwarding_signals() as handler:
         while True:
             if waiting and free and handler.received is None and 2 not in codes.values():
                 name = waiting.pop(0)
@@ -210,7 +212,7 @@ def _train(program: str, runs: Mapping[str, Sequence[str]], jobs: int) -> tuple[
                 break
             ended = processes.ended()
             if 2 in ended.values() and 2 not in codes.values():
-                # Once: a second one would end them before they have saved.
+                # Sent once: a second signal would end the runs before they save.
                 processes.send(signal.SIGTERM)
             free += [in_progress.pop(name) for name in ended]
             codes |= ended
@@ -220,7 +222,7 @@ def _train(program: str, runs: Mapping[str, Sequence[str]], jobs: int) -> tuple[
 
 
 def shares(jobs: int) -> list[list[int] | None]:
-    """The cores that this process may use, divided evenly among that many; None stands for all of them."""
+    """Return the cores of each job, an even division of those of this process; None for all cores."""
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return [None] * jobs
     available = sorted(os.sched_getaffinity(0))
@@ -229,7 +231,7 @@ def shares(jobs: int) -> list[list[int] | None]:
 
 
 def _report(settings: Settings, runs: Mapping[str, Sequence[str]], failed: Sequence[str]) -> int:
-    """Compares what there is. Returns the exit code of the sweep."""
+    """Compare the runs with results, and return the exit code of the sweep."""
     from trainers import report
 
     folders = {name: Run(pathlib.Path(settings.out) / name) for name in runs}

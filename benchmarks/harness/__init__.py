@@ -1,1 +1,1 @@
-"""What the benchmarks share: measuring in turn, results as data, peers in processes of their own."""
+"""Shared code of the benchmarks: interleaved measurements, recorded results, peers in separate processes."""

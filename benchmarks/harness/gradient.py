@@ -1,4 +1,4 @@
-"""The alternative to curvature and Jacobians: a plain gradient."""
+"""Plain gradients, the baseline of curvature products and Jacobians."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 def plain_gradient(
     model: keras.Model, loss: Callable[[Any, Any], Any], x: ArrayLike, y: ArrayLike
 ) -> Callable[[], list[NDArray[Any]]]:
-    """A function that computes the gradient of a loss of labels and outputs, and waits for it."""
+    """Return a function that computes the gradient of `loss(labels, outputs)` and waits for the result."""
     x, y = tf.constant(x), tf.constant(y)
 
     @tf.function

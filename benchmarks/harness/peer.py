@@ -1,8 +1,8 @@
-"""Peers: other frameworks, each in a process of its own, on the same inputs, measured in turn with ours.
+"""Peers: other frameworks that run in separate processes on the same inputs.
 
-PyTorch from PyPI brings Triton, which cannot be loaded in one process with TensorFlow. A peer is a module of
-benchmarks/peers that calls `serve`. Requests and answers are one line of JSON each; arrays travel as files. A peer
-measures its own time, so that asking is not part of it.
+PyTorch from PyPI installs Triton, which cannot be loaded in one process with TensorFlow. A peer is a module of
+benchmarks/peers that calls `serve`. Requests and answers are one line of JSON each; arrays are exchanged as files. A
+peer measures its own time, so that communication is not included.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ BENCHMARKS = pathlib.Path(__file__).resolve().parents[1]
 
 
 class Peer:
-    """A process that answers requests.
+    """Process that answers requests.
 
     Args:
-        module: of benchmarks/peers.
-        folder: where the two exchange arrays; its path is the peer's first argument.
-        python: the interpreter to run it with.
+        module: name of a module in benchmarks/peers.
+        folder: folder for the exchange of arrays; passed to the peer as its first argument.
+        python: Python interpreter of the peer.
     """
 
     def __init__(self, module: str, folder: str | os.PathLike, python: str = sys.executable):
@@ -45,38 +45,38 @@ class Peer:
         self._process.wait(timeout=60)
 
     def ask(self, question: str, **arguments: Any) -> Any:
-        """Sends a request and waits for its answer."""
+        """Send a request and return its answer."""
         print(json.dumps([question, arguments]), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if not answer:
-            raise SystemExit(f"error: the peer {self._module} ended with exit code {self._process.wait(timeout=60)}")
+            raise SystemExit(f"error: the peer {self._module} exited with code {self._process.wait(timeout=60)}")
         return json.loads(answer)
 
 
 def installed(package: str, python: str = sys.executable) -> bool:
-    """Whether an interpreter has a package; nothing is imported here."""
+    """Return True if a package is installed for an interpreter, without importing it."""
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
     return subprocess.run([python, "-c", code], check=False).returncode == 0
 
 
 def version(package: str, python: str = sys.executable) -> str:
-    """The version of a package in another interpreter."""
+    """Return the version of a package that is installed for another interpreter."""
     code = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
     return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def add_option(parser) -> None:
-    """Adds the choice of the interpreter that runs the peer."""
+    """Add the option that selects the interpreter of the peer."""
     parser.add_argument(
         "--peer-python",
         default=sys.executable,
         metavar="FILE",
-        help="Python interpreter of the environment with PyTorch (default: this one)",
+        help="Python interpreter with PyTorch (default: this one)",
     )
 
 
 def serve(answers: Mapping[str, Callable[..., Any]]) -> None:
-    """Answers requests until the other side closes; whatever else is printed goes to standard error."""
+    """Answer requests until the connection is closed. All other output is sent to standard error."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Results: printed as they come and, with --record, kept in benchmarks/results, where the README's table comes from."""
+"""Results: printed and, with --record, stored in benchmarks/results, the source of the table in README.md."""
 
 import argparse
 import dataclasses
@@ -15,7 +15,7 @@ from harness.timing import available_cores
 from idmatters_tf._environment import version_of
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "results"
-# Options that say nothing about what is measured.
+# Options that do not affect the measurement.
 _UNRECORDED = ("--record", "--peer-python", "--hardware", "--load")
 
 
@@ -24,11 +24,11 @@ class Measurement:
     """One line of a result.
 
     Attributes:
-        name: what was measured.
+        name: the measured quantity.
         unit: such as "s" or "images/s"; empty for a plain number.
-        median, low, high: over the rounds; None where only a ratio is known.
-        ratio: see the benchmark's `ratio`; None for the baseline.
-        expected: a ratio that theory predicts.
+        median, low, high: statistics over the rounds; None if only a ratio is known.
+        ratio: ratio to the baseline as defined by the benchmark's `ratio`; None for the baseline.
+        expected: ratio predicted by theory.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Measurement:
     expected: float | None = None
 
     def sentence(self) -> str:
-        """In words: name, median, range, ratio."""
+        """Return the name, median, range and ratio as text."""
         value, ratio = "", ""
         if self.median is not None:
             value = f"{plain(self.median)} {self.unit}".strip()
@@ -58,14 +58,14 @@ class Result:
     """One execution of a benchmark.
 
     Attributes:
-        command: as typed in the project's folder.
-        date: ISO 8601.
-        hardware: the processor and how many of its cores.
-        load: what else the machine was doing; empty where that is not known.
-        versions: of the packages that were measured.
-        rounds: how many measurements the medians are of; None where that is not known.
-        measurements: in the order in which they are shown.
-        notes: what else is to be said.
+        command: command line, for the project's folder.
+        date: ISO 8601 date.
+        hardware: the processor and the number of cores used.
+        load: other load on the machine; empty if unknown.
+        versions: versions of the measured packages.
+        rounds: number of measurements behind each median; None if unknown.
+        measurements: in the order of the table.
+        notes: further remarks.
     """
 
     command: str
@@ -79,14 +79,14 @@ class Result:
 
 
 def plain(value: float, digits: int = 4) -> str:
-    """A number for people: whole from 1,000 on, else with so many significant digits."""
+    """Format a number: as an integer from 1,000 on, otherwise with `digits` significant digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
 
 
 def load(name: str) -> tuple[str, str, list[Result]]:
-    """What a benchmark's file holds: the alternative that it compares with, what its ratio means, its results.
+    """Return the contents of a benchmark's file: the alternative, the meaning of the ratio, and the results.
 
-    A benchmark that has never been recorded has no file yet: two empty texts and no results.
+    For a benchmark without recorded results, return two empty strings and an empty list.
     """
     path = FOLDER / f"{name}.json"
     if not path.exists():
@@ -100,7 +100,7 @@ def load(name: str) -> tuple[str, str, list[Result]]:
 
 
 def save(name: str, against: str, ratio: str, results: Sequence[Result]) -> None:
-    """Writes a benchmark's file; what is empty is left out."""
+    """Write a benchmark's file, without empty fields."""
 
     def brief(fields):
         return {key: value for key, value in fields.items() if value not in (None, "", {})}
@@ -118,22 +118,24 @@ def save(name: str, against: str, ratio: str, results: Sequence[Result]) -> None
 
 
 def parser(description: str, rounds: int) -> argparse.ArgumentParser:
-    """A command line with the options that all benchmarks have."""
+    """Return a parser with the options shared by all benchmarks."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--rounds", type=int, default=rounds, help="measurements of each kind (default: %(default)s)")
-    parser.add_argument("--record", action="store_true", help="keep the result in benchmarks/results")
-    parser.add_argument("--hardware", default=None, help="what to record as the hardware (default: as detected)")
-    parser.add_argument("--load", default="", help="what to record about other work on the machine")
+    parser.add_argument(
+        "--rounds", type=int, default=rounds, help="measurements of each implementation (default: %(default)s)"
+    )
+    parser.add_argument("--record", action="store_true", help="store the result in benchmarks/results")
+    parser.add_argument("--hardware", default=None, help="description of the hardware to record (default: detected)")
+    parser.add_argument("--load", default="", help="description of other load on the machine to record")
     return parser
 
 
 class Report:
-    """Prints measurements and records them at the end.
+    """Printer of measurements that records them at the end.
 
     Args:
-        script: the benchmark's `__file__`.
-        options: the parsed command line, see `parser`.
-        packages: whose versions belong to the result.
+        script: `__file__` of the benchmark.
+        options: parsed command line, see `parser`.
+        packages: packages whose versions are recorded.
     """
 
     def __init__(self, script: str, options: argparse.Namespace, packages: Sequence[str]):
@@ -150,14 +152,14 @@ class Report:
         ratio: float | None = None,
         expected: float | None = None,
     ) -> None:
-        """One more measurement: its values in all rounds, multiplied by `scale` to be in the unit."""
+        """Add a measurement: its values in all rounds, multiplied by `scale` to convert them to the unit."""
         low, middle, high = (scale * f(values) for f in (min, statistics.median, max))
         ends = {} if len(values) == 1 else {"low": low, "high": high}
         self.measurements.append(Measurement(name, unit, middle, **ends, ratio=ratio, expected=expected))
         print(self.measurements[-1].sentence(), flush=True)
 
     def finish(self, notes: str = "") -> None:
-        """Prints the notes and, with --record, replaces the result of the same command."""
+        """Print the notes and, with --record, replace the result of the same command."""
         if notes:
             print(notes)
         if not self.options.record:
@@ -181,9 +183,9 @@ class Report:
         else:
             results.append(result)
         save(self.name, against, ratio, results)
-        print(f"recorded in {FOLDER / self.name}.json; python benchmarks/table.py updates the table")
+        print(f"recorded in {FOLDER / self.name}.json; to update the table, run python benchmarks/table.py")
         if not against:
-            print('its first result: write into that file what it is compared with, "against", and what "ratio" means')
+            print('first result: add the alternative, "against", and the meaning of the ratio, "ratio", to this file')
 
 
 def _measured_options(arguments: list[str]) -> list[str]:
@@ -208,7 +210,7 @@ def _processor() -> str:
 
 
 def _rounded(measurement: Measurement) -> Measurement:
-    """With six significant digits: more would only be noise in the history of the files."""
+    """Round to six significant digits, so that noise does not enter the history of the files."""
     numbers = {
         name: float(f"{value:.6g}")
         for name, value in dataclasses.asdict(measurement).items()

@@ -1,4 +1,4 @@
-"""Benchmarks of many trainings that go on after a stop: their data, and their results as lines of JSON."""
+"""Data and resumable results, as lines of JSON, of benchmarks that consist of many training runs."""
 
 import argparse
 import pathlib
@@ -12,16 +12,16 @@ from trainers.run.records import objects
 
 
 def load(options: argparse.Namespace) -> ImageData:
-    """CIFAR-10 from `--data-dir`, or the built-in images; ends the program with a sentence where they are missing."""
+    """Load CIFAR-10 from `--data-dir` or the built-in images; exit with an error message if they are missing."""
     try:
         return cifar.load("cifar10", options.data_dir) if options.dataset == "cifar10" else shapes.load()
     except DataError as error:
         sys.exit(f"error: {error}")
 
 
-def finished(path: pathlib.Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of an earlier sitting with the same settings; ends the program with a sentence where they differ."""
+def load_finished(path: pathlib.Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Load the rows that earlier runs with the same settings wrote; exit with an error message if settings differ."""
     rows = objects(path)
     if rows and rows[0]["settings"] != settings:
-        sys.exit(f"error: {path} holds runs with other settings: {rows[0]['settings']}. Give another --out.")
+        sys.exit(f"error: {path} contains runs with other settings: {rows[0]['settings']}. Use another --out.")
     return rows

@@ -1,4 +1,4 @@
-"""Measurements of several implementations in turn, so that a change in the machine's load affects all of them."""
+"""Interleaved measurements of several implementations, so that changes of the machine's load affect all of them."""
 
 import os
 import statistics
@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator, Mapping
 
 
 def seconds(function: Callable[[], object]) -> float:
-    """The duration of one call."""
+    """Return the duration of one call in seconds."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
 
 
 def timed(function: Callable[[], object]) -> Callable[[], float]:
-    """A function that calls another one and returns how long it took, for `in_turn`."""
+    """Return a function that calls `function` and returns the duration in seconds, for `in_turn`."""
     return lambda: seconds(function)
 
 
 def items_per_second(iterator: Iterator, duration: float, batch_size: int) -> float:
-    """The rate at which an iterator delivers items in batches, measured for about `duration` seconds."""
+    """Return the items per second of an iterator over batches, measured for about `duration` seconds."""
     count, start = 0, time.perf_counter()
     while time.perf_counter() - start < duration:
         next(iterator)
@@ -28,15 +28,15 @@ def items_per_second(iterator: Iterator, duration: float, batch_size: int) -> fl
 
 
 def in_turn(ways: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 0) -> dict[str, list[float]]:
-    """Measures every implementation once per round.
+    """Measure every implementation once per round.
 
     Args:
-        ways: by name, functions that measure themselves once, such as `timed(function)`.
-        rounds: how many measurements of each are kept.
-        warm_up: rounds before these, whose measurements are discarded.
+        ways: functions by name, each of which returns one measurement, such as `timed(function)`.
+        rounds: number of measurements of each implementation.
+        warm_up: number of additional rounds at the beginning whose measurements are discarded.
 
     Returns:
-        The measurements of each, in the order of the rounds.
+        The measurements of each implementation, in the order of the rounds.
     """
     values = {name: [] for name in ways}
     for number in range(warm_up + rounds):
@@ -48,10 +48,10 @@ def in_turn(ways: Mapping[str, Callable[[], float]], rounds: int, warm_up: int =
 
 
 def ratio(numerators: list[float], denominators: list[float]) -> float:
-    """The median over the rounds of the ratio within a round."""
+    """Return the median over the rounds of the ratio within a round."""
     return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
 
 
 def available_cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of CPU cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

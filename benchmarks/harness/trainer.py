@@ -1,4 +1,4 @@
-"""The update of the training programs, with a plain recipe, for benchmarks that time it."""
+"""Update step of the training programs with a plain recipe."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def make_trainer(
     strategy: tf.distribute.Strategy | None = None,
     learning_rate: float = 0.05,
 ) -> SynchronousTrainer:
-    """A trainer with momentum 0.9 and a constant learning rate."""
+    """Return a trainer with momentum 0.9 and a constant learning rate."""
     strategy, schedule = strategy or tf.distribute.get_strategy(), Schedule(learning_rate)
     return SynchronousTrainer(
         Learner(strategy, build_model, lambda: Momentum(learning_rate, 0.9), schedule, Recipe(batch_size=batch_size))

@@ -1,4 +1,4 @@
-"""The dense Hessian of a deep linear shortcut network by `torch.func.hessian`; the peer of `linear_hessian.py`."""
+"""Dense Hessian of a deep linear shortcut network by `torch.func.hessian`; peer of `linear_hessian.py`."""
 
 import pathlib
 import sys

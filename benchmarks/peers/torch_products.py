@@ -1,4 +1,4 @@
-"""Curvature products by curvlinops and hessian-eigenthings on PyTorch; the peer of `curvature_against_torch.py`."""
+"""Curvature products by curvlinops and hessian-eigenthings on PyTorch; peer of `curvature_against_torch.py`."""
 
 import pathlib
 import sys
@@ -13,19 +13,19 @@ from harness.timing import available_cores, seconds
 
 
 def convolutional():
-    """The network of the same name in `curvature_against_torch.py`."""
+    """Return the network of the same name in `curvature_against_torch.py`."""
     layers = [torch.nn.Conv2d(3, 16, 3, stride=2), torch.nn.Tanh(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
     return torch.nn.Sequential(*layers, torch.nn.Linear(16, 10))
 
 
 def dense():
-    """The network of the same name in `curvature_against_torch.py`."""
+    """Return the network of the same name in `curvature_against_torch.py`."""
     layers = [torch.nn.Linear(784, 256), torch.nn.Tanh(), torch.nn.Linear(256, 256), torch.nn.Tanh()]
     return torch.nn.Sequential(*layers, torch.nn.Linear(256, 10))
 
 
 def deep(width=64):
-    """The network of the same name in `curvature_against_torch.py`."""
+    """Return the network of the same name in `curvature_against_torch.py`."""
     layers, channels = [], 3
     for stage in range(3):
         for _ in range(2):
@@ -39,7 +39,7 @@ NETWORKS = {"convolutional": convolutional, "dense": dense, "deep": deep}
 
 
 def operators(name, model, data):
-    """By library, the product of a matrix with a vector."""
+    """Return the curvature operator of each library."""
     criterion = torch.nn.CrossEntropyLoss()
     if name == "Hessian":
         kind = curvlinops.HessianLinearOperator
@@ -56,7 +56,7 @@ def operators(name, model, data):
 
 
 def to_torch(array):
-    """A kernel, or a vector in its shape, with the axes in PyTorch's order."""
+    """Return a kernel, or a vector in the shape of one, with the axes in PyTorch's order."""
     return array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
 
 
@@ -66,7 +66,7 @@ def main():
     current = {}
 
     def build(network, operator, dtype):
-        """Makes the operators and a vector from the arrays of inputs.npz."""
+        """Build the operators and a vector from the arrays of inputs.npz."""
         with np.load(folder / "inputs.npz") as arrays:
             count = sum(name.startswith("weight") for name in arrays.files)
             weights = [arrays[f"weight{number}"] for number in range(count)]
@@ -87,7 +87,7 @@ def main():
         current["product"] = current["operators"][library] @ current["vector"]
 
     def save(library):
-        """Writes a product, its axes in Keras' order."""
+        """Write a product with the axes in Keras' order."""
         product(library)
         result, parts = current["product"].detach().numpy(), []
         for shape in current["shapes"]:

@@ -1,4 +1,4 @@
-"""The network of Table 1 in PyTorch, trained from given weights; the peer of `training_step.py`."""
+"""Network of Table 1 in PyTorch, trained from given weights; peer of `training_step.py`."""
 
 import json
 import pathlib
@@ -13,12 +13,12 @@ from harness.timing import available_cores, seconds
 
 
 def make_step(settings, images, labels, weights, memory_format):
-    """A function that takes one training step and returns the loss.
+    """Return a function that takes one training step and returns the loss.
 
     Args:
         settings: `blocks`, `learning_rate`, `weight_decay`, `precision`.
-        images, labels: the batch, channels last.
-        weights: the stem's kernel, the kernels of all blocks, the head's matrix, in Keras' axis order.
+        images, labels: batch, channels last.
+        weights: kernel of the stem, kernels of all blocks, matrix of the head, in Keras' axis order.
         memory_format: "contiguous_format" or "channels_last".
     """
     layout = getattr(torch, memory_format)
@@ -28,7 +28,7 @@ def make_step(settings, images, labels, weights, memory_format):
     images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(memory_format=layout)
     labels = torch.from_numpy(labels).long()
     decay = settings["weight_decay"]
-    # PyTorch's momentum has our form; its weight decay adds decay * w to the gradient, that of decay * |w|^2 / 2.
+    # PyTorch's weight decay adds decay * w to the gradient, the gradient of decay * |w|^2 / 2.
     optimizer = torch.optim.SGD(kernels, settings["learning_rate"], momentum=0.9, weight_decay=decay)
 
     def same(features, kernel, stride):

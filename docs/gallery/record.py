@@ -1,11 +1,10 @@
-"""Record the output of the examples, from which the gallery's pages are made.
+"""Record the output of the examples for the gallery.
 
     python docs/gallery/record.py [NAME ...] [--folder DIR] [--hardware TEXT]
 
-Each example runs in a folder of its own below DIR, with the commands listed in `docs/generator/gallery.py`. Its output,
-the date and the versions are written to docs/gallery/NAME.json, and its images beside it: building the site runs no
-example. Without names all examples are recorded, in some minutes on two CPU cores. The cells of the notebook run one
-after the other in one process.
+Each example runs in a separate folder below DIR, with the commands listed in `docs/generator/gallery.py`. Output, date
+and versions are written to docs/gallery/NAME.json, images to the same folder. Building the site therefore runs no
+example. Without names all examples are recorded, in a few minutes on two CPU cores.
 """
 
 import argparse
@@ -33,14 +32,14 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT), "MPLBACKEND": "ag
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of examples, without .py (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="names of examples without .py (default: all)")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "runs/gallery", help="(default: runs/gallery)")
     parser.add_argument(
         "--hardware", default=f"{os.cpu_count()} cores, {platform.machine()}", help="(default: %(default)s)"
     )
     options = parser.parse_args()
     if unknown := set(options.names) - set(GALLERY):
-        parser.error(f"no such example: {', '.join(sorted(unknown))}. There are {', '.join(GALLERY)}")
+        parser.error(f"unknown example: {', '.join(sorted(unknown))}. Available: {', '.join(GALLERY)}")
     for name in options.names or GALLERY:
         print(name, flush=True)
         record(name, options.folder.absolute() / name, options.hardware)
@@ -58,14 +57,14 @@ def record(name: str, folder: pathlib.Path, hardware: str) -> None:
 
 
 def versions() -> str:
-    """Return the versions of Python and of the packages that the examples compute with."""
+    """Return the versions of Python and of the numerical packages."""
     names = {"tensorflow": "TensorFlow", "keras": "Keras", "numpy": "NumPy"}
     found = [f"{name} {version}" for package, name in names.items() if (version := version_of(package)) is not None]
     return ", ".join([f"Python {platform.python_version()}", *found])
 
 
 def run_script(name: str, folder: pathlib.Path) -> dict[str, list[str]]:
-    """Run a script with each of its commands and copy its images. Return the lines that a terminal would show."""
+    """Run a script with each of its commands and copy its images. Return the lines shown by a terminal."""
     example = GALLERY[name]
     if example.before and not (folder / "runs").exists():
         run([sys.executable, "-m", *example.before.split()], folder)
@@ -80,7 +79,7 @@ def run_script(name: str, folder: pathlib.Path) -> dict[str, list[str]]:
 
 
 def run_notebook(name: str, folder: pathlib.Path) -> dict[str, list[dict[str, list]]]:
-    """Run the code cells of a notebook and copy its figures. Return the output and the figures of each."""
+    """Run the code cells of a notebook in one process and copy the figures. Return output and figures of each cell."""
     code = json.dumps([text for kind, text in cells(source(name)) if kind == "code"])
     run([sys.executable, str(pathlib.Path(__file__)), "--cells", code], folder)
     found = json.loads((folder / "outputs.json").read_text())
@@ -91,7 +90,7 @@ def run_notebook(name: str, folder: pathlib.Path) -> dict[str, list[dict[str, li
 
 
 def run(command: list[str], folder: pathlib.Path, fails: bool = False) -> str:
-    """Run a command. Return its standard output as a terminal would show it at the end."""
+    """Run a command. Return its standard output as shown by a terminal."""
     done = subprocess.run(command, cwd=folder, env={**os.environ, **QUIET}, capture_output=True, text=True, check=False)
     if bool(done.returncode) != fails:
         raise SystemExit(f"{' '.join(command)} ended with exit code {done.returncode}\n{done.stderr[-3000:]}")
@@ -99,17 +98,17 @@ def run(command: list[str], folder: pathlib.Path, fails: bool = False) -> str:
 
 
 def as_seen(output: str) -> str:
-    """Return text without colours, overwritten parts of lines and unfinished states of Keras' progress bars."""
+    """Return text without colors, overwritten parts of lines and unfinished states of Keras' progress bars."""
     plain = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", output)
     lines = [re.split(r"[\r\b]+", line.rstrip("\r\b "))[-1].rstrip() for line in plain.split("\n")]
-    # Where standard output is no terminal, Keras writes a line for each state.
+    # Keras writes a line for each state if standard output is not a terminal.
     bars = [re.match(r" *(\d+)/(\d+) ━", line) for line in lines]
     unfinished = [bar is not None and bar[1] != bar[2] for bar in bars]
     return "\n".join(line for line, is_unfinished in zip(lines, unfinished, strict=True) if not is_unfinished)
 
 
 def run_cells(code: list[str]) -> None:
-    """Run code in one namespace. Write [output, figures] of each cell to outputs.json, and the figures beside it."""
+    """Run cells in one namespace. Write [output, figures] of each to outputs.json, and the figures to image files."""
     import matplotlib.pyplot as plt
 
     namespace: dict[str, object] = {"__name__": "__main__"}

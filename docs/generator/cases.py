@@ -1,4 +1,4 @@
-"""Page with the result of `benchmarks/curvature_sweep.py` for each loss, activation and layer."""
+"""Page with the results of `benchmarks/curvature_sweep.py` for each loss, activation and layer."""
 
 import csv
 
@@ -6,11 +6,12 @@ from generator import DOCS
 from trainers.reporting.markdown import table
 
 RESULTS = DOCS.parent / "benchmarks/results/curvature_sweep.csv"
-_INTRODUCTION = """# Curvature products, case by case
+_INTRODUCTION = """# Accuracy of curvature products
 
 Relative errors of products with the Hessian (H v), the Gauss-Newton matrix (G v) and the Fisher matrix (F v), compared
-with central differences, for each loss, activation and layer of Keras. [Is it right for my
-model?](../explanation/curvature.md#is-it-right-for-my-model) describes how they are measured.
+with central differences, for each loss, activation and layer of Keras.
+[Curvature: cost and accuracy](../reference/results/curvature.md#keras-losses-activations-and-layers) describes the
+measurement.
 
 """
 

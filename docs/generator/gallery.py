@@ -1,6 +1,6 @@
-"""Pages of the gallery: each example with its recorded output and images, and an index with a card for each.
+"""Pages of the gallery: each example with its recorded output and images, and an index of cards.
 
-`docs/gallery/record.py` runs the examples and writes their output to docs/gallery/NAME.json, and images beside it.
+`docs/gallery/record.py` runs the examples and writes their output and images to docs/gallery/.
 """
 
 import ast
@@ -20,12 +20,11 @@ class Example:
     """An example of the gallery.
 
     Attributes:
-        title: title of its page and its card.
+        title: title of the page and the card.
         commands: options of each run of the script.
-        images: files that the runs write and the page shows, relative to the folder of the runs; the first one is on
-            the card.
-        before: command behind `python -m` that is run first and not shown.
-        fails: True if the first command is expected to end with an error.
+        images: images that the runs write, relative to their folder. The page shows all, the card the first one.
+        before: command after `python -m` that is run first and not shown.
+        fails: True if the first command is expected to fail.
     """
 
     title: str
@@ -37,14 +36,12 @@ class Example:
 
 GALLERY = {
     "first_steps": Example("First steps: a notebook"),
-    "layers_in_your_model": Example("The layers in your own model"),
+    "layers_in_your_model": Example("Residual layers in your own model"),
     "cifar_with_fit": Example("CIFAR with Keras' fit"),
-    "resume_your_fit": Example(
-        "A fit that is killed and goes on", ("--kill-after 100", "", "--out runs/other"), fails=True
-    ),
+    "resume_your_fit": Example("Resume a killed fit", ("--kill-after 100", "", "--out runs/other"), fails=True),
     "deepen_a_trained_model": Example("Deepen a trained model"),
     "watch_training": Example("Norms, distances and curvature in one fit", images=("runs/watched/distances.png",)),
-    "curvature_of_your_model": Example("The curvature of your own model", images=("runs/curvature/density.png",)),
+    "curvature_of_your_model": Example("Curvature of your own model", images=("runs/curvature/density.png",)),
     "isometry_against_depth": Example(
         "Distance from the identity against depth",
         ("--depths 1 3 9 --steps 0",),
@@ -55,16 +52,16 @@ GALLERY = {
         ("--images 200 --steps 100",),
         ("runs/edge-of-stability/sharpness.png", "runs/edge-of-stability/couplings.png"),
     ),
-    "factorize_a_matrix": Example("A matrix as a product near the identity"),
-    "certificate_along_descent": Example("Gradient dominance along a descent"),
-    "memorize_your_data": Example("A network that memorises your table"),
+    "factorize_a_matrix": Example("Factorize a matrix near the identity"),
+    "certificate_along_descent": Example("Gradient dominance along gradient descent"),
+    "memorize_your_data": Example("Memorize your own table"),
     "serve_saved_model": Example("Serve an exported network", before="trainers.cifar --preset quick"),
     "draw_shapes": Example("The built-in images", images=("runs/shapes.png",)),
 }
 _INTRODUCTION = """# Examples
 
-Scripts to copy from, each with its recorded output. They are located in `examples/` and run without changes from the
-project's folder. `--help` lists their options. Results are written to `runs/`.
+Scripts with their recorded output. They are in `examples/` and run without changes from the root of the repository.
+`--help` lists their options. Results are written to `runs/`.
 
 ::::{grid} 1 2 2 3
 :gutter: 3
@@ -117,8 +114,8 @@ def _script(name, recorded):
         for image in example.images:
             images += f"![{pathlib.Path(image).stem}](../../gallery/{image_name(name, image)})\n\n"
     return (
-        f"{_description(name)}\n\n## What it prints\n\n```text\n{printed}\n```\n\n{images}"
-        f"## The script\n\n```{{literalinclude}} ../../../examples/{name}.py\n:language: python\n```\n"
+        f"{_description(name)}\n\n## Output\n\n```text\n{printed}\n```\n\n{images}"
+        f"## Script\n\n```{{literalinclude}} ../../../examples/{name}.py\n:language: python\n```\n"
     )
 
 
@@ -128,7 +125,7 @@ def _notebook(name, recorded):
     outputs = iter(recorded["cells"] if recorded else ())
     for kind, text in cells(source(name)):
         if kind == "markdown":
-            # The page has a title already.
+            # The page already has a title.
             parts.append(re.sub(r"^# .*\n", "", text))
             continue
         parts.append(f"```python\n{text}\n```")
@@ -144,7 +141,7 @@ def _circumstances(recorded):
 
 
 def _description(name):
-    """Return the docstring of a script, its commands as a block of code."""
+    """Return the docstring of a script with its commands as code blocks."""
     text = ""
     for line in (ast.get_docstring(ast.parse(source(name).read_text(encoding="utf-8"))) or "").splitlines():
         command = re.match(r"(\w+=\w+ )?python examples/", line.strip())

@@ -1,7 +1,7 @@
-"""Pages of the ledger: one page for each row, and an index with the tables of both papers and of our own runs.
+"""Pages of the ledger: one page per row, and an index with the tables of both papers and of our own runs.
 
-In the texts of a row, links are relative to docs/, `row:NAME` stands for the page of another row, and the name of a
-number in braces stands for its value.
+In the texts of a row, links are relative to docs/, `row:NAME` is the page of another row, and the name of a number in
+braces is replaced by its value.
 """
 
 import importlib
@@ -21,9 +21,9 @@ _SECTION = re.MULTILINE | re.DOTALL
 _TASKS = {"trainers.cifar": "Cifar", "trainers.imagenet": "ImageNet"}
 _INTRODUCTION = """# The ledger
 
-One row for each theorem, table and figure of both papers, and for each of our own runs. A row links to a page with the
-command that runs it again, the recorded numbers and their tolerances. Tests named in a row are part of `make test`.
-[What was reproduced](../../reference/reproduction.md) has a summary and explains the conditions.
+The ledger has a row for each theorem, table and figure of both papers and for each of our own runs. Each row links to a
+page with the command to run it again, the recorded numbers and their tolerances. Tests named in a row are part of
+`make test`. [Reproduction of both papers](../../reference/reproduction.md) summarizes the results and conditions.
 """
 
 
@@ -42,8 +42,8 @@ def _index(rows: Mapping[str, Row]) -> str:
 
 
 def _table(rows: Mapping[str, Row], paper: str) -> str:
-    """Return the table of a paper, or of the package's own runs for an empty string."""
-    header = ("item", "the paper's claim", "command or test", "cost", "measured here", "verdict")
+    """Return the table of a paper, or of our own runs if `paper` is empty."""
+    header = ("item", "claim of the paper", "command or test", "cost", "measured", "verdict")
     lines = []
     for row in (each for each in rows.values() if each.paper == paper):
         link, cost, measured = f"[{row.item}](row:{row.name})", row.cost_in_words(), filled(row, row.measured)
@@ -77,10 +77,10 @@ def page(row: Row, rows: Mapping[str, Row]) -> str:
 
     Args:
         row: the row.
-        rows: the whole ledger, by name.
+        rows: all rows by name.
     """
     parts = [f"# {row.item}{f' ({row.paper})' if row.paper else ''}\n"]
-    for title, text in (("The paper's claim", row.claim), ("Measured", row.measured), ("Verdict", row.verdict)):
+    for title, text in (("Claim of the paper", row.claim), ("Measured", row.measured), ("Verdict", row.verdict)):
         if text:
             parts.append(f"{title}: {filled(row, text)}.\n")
     if row.figure:
@@ -91,7 +91,7 @@ def page(row: Row, rows: Mapping[str, Row]) -> str:
     if row.model_card is not None:
         card = f"../{row.model_card}/README.md"
         parts.append(
-            f"## Model card\n\nThe weights are in [{row.model_card}]({card}), ready for `keras.saving.load_model`.\n"
+            f"## Model card\n\nThe weights are in [{row.model_card}]({card}). `keras.saving.load_model` loads them.\n"
         )
         parts += re.findall(r"^## Error\n\n(.*?\n)(?=\n## )", (DOCS / card).read_text(encoding="utf-8"), _SECTION)
     return _links("\n".join(parts)).rstrip("\n") + "\n"
@@ -105,11 +105,13 @@ def _again(row: Row, rows: Mapping[str, Row]) -> list[str]:
         commands = shown(row, f"runs/reproduce/{row.name}")
         parts += ["## Run it again\n", f"```\npython -m trainers.reproduce {row.name}{data}\n```\n"]
         if commands:
-            parts += ["runs\n", "```\n" + "\n".join(commands) + "\n```\n"]
+            parts += ["This executes:\n", "```\n" + "\n".join(commands) + "\n```\n"]
         if row.exit_code:
-            parts.append(f"which ends with exit code {row.exit_code}.\n")
+            parts.append(f"The expected exit code is {row.exit_code}.\n")
     if row.rests_on:
-        parts.append(f"It rests on {', '.join(f'[{rows[name].item}](row:{name})' for name in row.rests_on)}.\n")
+        parts.append(
+            f"This result depends on {', '.join(f'[{rows[name].item}](row:{name})' for name in row.rests_on)}.\n"
+        )
     return parts
 
 
@@ -127,7 +129,7 @@ def _facts(row: Row) -> list[str]:
     }
     if not row.date:
         facts["date"] = "not run"
-    return [table(("what", "recorded"), [(name, _in_a_cell(text or NOT_RECORDED)) for name, text in facts.items()])]
+    return [table(("property", "recorded"), [(name, _in_a_cell(text or NOT_RECORDED)) for name, text in facts.items()])]
 
 
 def _numbers(row: Row) -> list[str]:
@@ -143,13 +145,13 @@ def _numbers(row: Row) -> list[str]:
 
 def _place(file: str, key: str | None, where: Mapping[str, object]) -> str:
     if file == "log":
-        return "what the command prints"
+        return "output of the command"
     at = f", where {', '.join(f'{name} = {value}' for name, value in where.items())}" if where else ""
     return f"`{file}`{f', `{key}`' if key else ''}{at}"
 
 
 def _settings(row: Row) -> list[str]:
-    """Return the table of the settings of a training that differ from the defaults."""
+    """Return the table of the training settings that differ from the defaults."""
     words = words_of(row.commands[0], "OUT", None) if row.commands else [""]
     if words[0] not in _TASKS:
         return []
@@ -158,7 +160,7 @@ def _settings(row: Row) -> list[str]:
     command, typed = split(task, parse(module.parser(), words[1:]))
     settings = task.resolve(task.presets.get(getattr(command, "preset", ""), {}), typed)
     usual, free = as_dict(task.resolve({}, {})), free_on_resume()
-    # The default network lacks the options of others.
+    # The default network lacks the options of other networks.
     lacking = object()
     differing = {
         name: value
@@ -166,7 +168,7 @@ def _settings(row: Row) -> list[str]:
         if value != usual.get(name, lacking) and name not in free
     }
     if not differing:
-        return ["## Settings\n", "All are the defaults.\n"]
+        return ["## Settings\n", "All settings have their default values.\n"]
     lines = [
         (f"`{name}`", as_words(value), as_words(usual[name]) if name in usual else "-")
         for name, value in differing.items()
@@ -181,12 +183,16 @@ def _data(row: Row) -> list[str]:
 
 
 def filled(row: Row, text: str) -> str:
-    """Return a text of a row with numbers in place of their names. Raises UsageError for an unknown number."""
+    """Return a text of a row with the values of numbers in place of their names.
+
+    Raises:
+        UsageError: a name in braces is not that of a number.
+    """
     numbers = {number.name: number for number in row.numbers}
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in numbers:
-            raise UsageError(f"rows/{row.name}.toml: there is no number {match[1]!r}.")
+            raise UsageError(f"rows/{row.name}.toml: unknown number {match[1]!r}.")
         return numbers[match[1]].shown()
 
     return re.sub(r"\{([^{}]+)\}", value, text)

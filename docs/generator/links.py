@@ -1,24 +1,26 @@
-"""Links to files of the repository that have a generated page on the site.
+"""Conversion of links to repository files into links to their generated pages.
 
-Committed pages link to the files, which readers on GitHub can open. On the site these links lead to the pages.
+Committed pages link to the files, which can be opened on GitHub. On the site these links lead to the generated pages.
 """
 
 import re
 
 from generator import FOLDER
 
-# File of the repository, and the generated page that replaces it on the site.
+# Pattern of the file and the generated page that replaces it on the site.
 _RULES = (
     (r"trainers/reproduce/rows/([\w.-]+)\.toml", r"ledger/\2"),
     (r"trainers/reproduce/rows", "ledger/index"),
     (r"examples/README\.md", "gallery/index"),
     (r"examples/(\w+)\.(?:py|ipynb)", r"gallery/\2"),
+    (r"trainers/(cifar|imagenet|launch|plan|report|sweep)\.py", r"commands/\2"),
+    (r"trainers/(card|expressivity|landscape|reproduce|shortcuts)/__main__\.py", r"commands/\2"),
     (r"benchmarks/results/curvature_sweep\.csv", "curvature-cases"),
 )
 
 
 def to_pages(text: str) -> str:
-    """Return Markdown of a page in docs/ or below whose links lead to generated pages instead of their sources."""
+    """Return the Markdown of a page in docs/ or below with links to generated pages instead of their sources."""
     for pattern, page in _RULES:
         text = re.sub(rf"\]\(\.\./((?:\.\./)*){pattern}\)", rf"](\1{FOLDER}/{page}.md)", text)
     return text

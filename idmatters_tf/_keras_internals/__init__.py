@@ -33,6 +33,7 @@ from idmatters_tf._keras_internals.graphs import (
     layers_within,
     mask_of,
     nodes,
+    overrides_call,
     producer,
     run_calls,
     run_graph,

@@ -30,6 +30,11 @@ def graph_of(operation: Any) -> Any:
     return operation if isinstance(operation, Functional) else None
 
 
+def overrides_call(model: keras.Model) -> bool:
+    """Return True if a functional or Sequential model computes something else than its graph."""
+    return type(model).call not in (Functional.call, keras.Sequential.call)
+
+
 def has_functional_constructor(model: keras.Model) -> bool:
     """Return True if the class of a functional model is called with (inputs, outputs, name)."""
     return functional_like_constructor(type(model))
@@ -172,7 +177,7 @@ def _inputs_and_masks(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 def _nested_graph(node: Any, nodes: Sequence[Any], inputs: Sequence[Any]) -> Any:
     """Return the graph of the nested model that a node calls, where its calls can replace the node; else None."""
     graph = graph_of(node.operation)
-    if graph is None or type(node.operation).call not in (Functional.call, keras.Sequential.call):
+    if graph is None or overrides_call(node.operation):
         return None
     one_tensor = len(inputs) == len(graph.inputs) == 1
     # training=True.

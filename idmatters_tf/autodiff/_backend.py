@@ -6,10 +6,10 @@ from idmatters_tf.autodiff._interface import Backend
 
 
 def current_backend() -> Backend:
-    """Return the derivatives on Keras' current backend.
+    """Return the implementation of derivatives for Keras' current backend.
 
     Raises:
-        ValueError: for a backend other than TensorFlow and JAX.
+        ValueError: if the backend is neither TensorFlow nor JAX.
     """
     name = keras.backend.backend()
     if name == "tensorflow":
@@ -20,4 +20,4 @@ def current_backend() -> Backend:
         from idmatters_tf.autodiff import _jax
 
         return _jax
-    raise ValueError(f"Derivatives need Keras' TensorFlow or JAX backend. Received: {name!r}. Set KERAS_BACKEND.")
+    raise ValueError(f"Derivatives require Keras' TensorFlow or JAX backend. Received: {name!r}. Set KERAS_BACKEND.")

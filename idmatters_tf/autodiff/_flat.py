@@ -1,4 +1,4 @@
-"""Functions of nested structures, Keras variables and models as functions of flat lists of tensors."""
+"""Conversion of functions of nested structures, variables and models to functions of flat lists of tensors."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,17 +11,17 @@ from idmatters_tf._keras_types import Tensor
 
 
 class FlatFunction:
-    """A function at a point, as a function of a flat list of tensors that changes no layer.
+    """Function at a point, as a function of a flat list of tensors without side effects on layers.
 
     Args:
-        function: of one argument in the structure of the point.
+        function: function of one argument in the structure of the point.
         point: tensors, arrays or `keras.Variable`s in any nested structure.
 
     Attributes:
-        point: the tensors of the point.
+        point: flat list of the tensors of the point.
 
     Raises:
-        ValueError: for a function that cannot be called, and for a point that cannot be differentiated by.
+        ValueError: if the function is not callable, or the point is not differentiable.
     """
 
     def __init__(self, function: Callable[[Any], Any], point: Any):
@@ -29,7 +29,7 @@ class FlatFunction:
             raise ValueError(f"Argument `function` must be callable. Received: {type(function).__name__}")
         if isinstance(function, keras.Model) and not function.built:
             raise ValueError(
-                f"Argument `function` must be a built model. Received: {function.name!r}. Call it once before."
+                f"Argument `function` must be a built model. Received: {function.name!r}. Call it once first."
             )
         self._function, self._structure = function, point
         leaves = keras.tree.flatten(point)
@@ -38,7 +38,7 @@ class FlatFunction:
         self._variables = [leaf if isinstance(leaf, keras.Variable) else None for leaf in leaves]
         named = [id(variable) for variable in self._variables if variable is not None]
         if len(set(named)) < len(named):
-            raise ValueError("Argument `point` contains a variable twice. Name each variable once.")
+            raise ValueError("Argument `point` must not contain a variable twice. Pass each variable once.")
         self.point = [_float_tensor(leaf) for leaf in leaves]
         self._outputs: Any = None
 
@@ -46,7 +46,7 @@ class FlatFunction:
         """Return the outputs as a flat list, and no auxiliary values.
 
         Raises:
-            ValueError: for outputs that are not floating-point tensors.
+            ValueError: if the outputs are not floating-point tensors.
         """
         values = [
             (variable, tensor)
@@ -69,7 +69,7 @@ class FlatFunction:
         """Return the output of a function with one scalar output.
 
         Raises:
-            ValueError: for other outputs.
+            ValueError: if the output is not one scalar.
         """
         outputs, _ = self(tensors)
         shapes = [tuple(output.shape) for output in outputs]
@@ -89,12 +89,12 @@ class FlatFunction:
         return keras.tree.pack_sequence_as(self._outputs, list(tensors))
 
     def vector_at_point(self, vector: Any) -> list[Tensor]:
-        """Return a vector in the structure of the point as a flat list. Raise ValueError where it does not fit."""
-        return _checked_vector(vector, self._structure, self.point, "`point`")
+        """Return a vector in the structure of the point as a flat list, or raise ValueError if it does not fit."""
+        return _flatten_vector(vector, self._structure, self.point, "`point`")
 
     def vector_at_outputs(self, vector: Any, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """Return a vector in the structure of the outputs as a flat list. Raise ValueError where it does not fit."""
-        return _checked_vector(vector, self._outputs, outputs, "the outputs of `function`")
+        """Return a vector in the structure of the outputs as a flat list, or raise ValueError if it does not fit."""
+        return _flatten_vector(vector, self._outputs, outputs, "the outputs of `function`")
 
 
 def _float_tensor(leaf: Any) -> Tensor:
@@ -110,12 +110,12 @@ def _float_tensor(leaf: Any) -> Tensor:
     if not keras.backend.is_float_dtype(dtype):
         raise ValueError(
             f"Argument `point` must contain floating-point tensors. Received: {dtype} of shape {tuple(tensor.shape)}. "
-            f"Pass other inputs inside of the function, as in lambda x: model([x, tokens])."
+            f"Pass other inputs inside the function, as in lambda x: model([x, tokens])."
         )
     return tensor
 
 
-def _checked_vector(vector: Any, structure: Any, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
+def _flatten_vector(vector: Any, structure: Any, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
     try:
         keras.tree.assert_same_structure(structure, vector)
         parts = keras.tree.flatten(vector)
@@ -125,17 +125,17 @@ def _checked_vector(vector: Any, structure: Any, tensors: Sequence[Tensor], what
         ]
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"Argument `vector` must contain tensors in the structure of {what}. Received: {type(vector).__name__}"
+            f"Argument `vector` must contain tensors in the structure of {name}. Received: {type(vector).__name__}"
         ) from error
     expected, received = ([tuple(part.shape) for part in parts] for parts in (tensors, converted))
     if not all(map(_agree, expected, received)):
         raise ValueError(
-            f"Argument `vector` must have the shapes of {what}: {', '.join(map(str, expected))}. Received: "
+            f"Argument `vector` must have the shapes of {name}: {', '.join(map(str, expected))}. Received: "
             f"{', '.join(map(str, received))}"
         )
     return converted
 
 
 def _agree(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
-    """Return True for shapes that are equal, as far as they are known."""
+    """Return True if the known sizes of two shapes are equal."""
     return len(shape) == len(other) and all(a is None or b is None or a == b for a, b in zip(shape, other, strict=True))

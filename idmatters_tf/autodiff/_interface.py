@@ -1,4 +1,4 @@
-"""The interface that `_tensorflow` and `_jax` have in common."""
+"""Common interface of `_tensorflow` and `_jax`."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,13 +13,13 @@ LinearMap = Callable[[Tensors], Tensors]
 
 
 class CannotVectorize(Exception):
-    """Several products cannot be computed at once."""
+    """Raised if several products cannot be computed at once."""
 
 
 class Compiler(Protocol):
-    """Methods of one object as compiled functions of the values of variables, which are read at each call.
+    """Methods of one object as compiled functions of the current values of variables.
 
-    What has been compiled is freed with the compiler, to which the object must not refer.
+    Compiled functions are freed with the compiler. The object must not refer to the compiler.
 
     Attributes:
         replicas: number of devices that share the work.
@@ -33,9 +33,9 @@ class Compiler(Protocol):
         """Return `method(values, *part, *arguments)`, summed over the replicas.
 
         Args:
-            method: a bound method that returns tensors; compiled for each combination of shapes.
-            parts: for each replica the arguments of its own; the first is a batch, whose shapes may vary.
-            arguments: tensors that all replicas have in common.
+            method: bound method that returns tensors. It is compiled for each combination of shapes.
+            parts: arguments of each replica. The first one is a batch, whose shapes may vary.
+            *arguments: tensors that are shared by all replicas.
         """
         ...
 
@@ -48,7 +48,7 @@ class Backend(Protocol):
 
     @property
     def FEWEST_VECTORS(self) -> int:
-        """Number of vectors from which on `batched` is the better way to compute products."""
+        """Smallest number of vectors for which `batched` is faster than single products."""
         ...
 
     @property
@@ -57,11 +57,11 @@ class Backend(Protocol):
         ...
 
     def tensors(self, structure: Any) -> Any:
-        """Convert the arrays of a nested structure, in which None remains."""
+        """Convert the arrays of a nested structure to tensors, and keep None."""
         ...
 
     def gradient(self, function: Callable[[Tensors], Tensor], point: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the value of a scalar function and its gradient, zero where it does not depend on a tensor."""
+        """Return the value of a scalar function and its gradient, which is zero for unused tensors."""
         ...
 
     def linearize(
@@ -78,9 +78,9 @@ class Backend(Protocol):
         ...
 
     def batched(self, linear_map: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the map of k vectors at once, along a first axis of all tensors."""
+        """Return the linear map of k vectors at once, with k as the first axis of all tensors."""
         ...
 
     def vectorizing(self) -> AbstractContextManager[None]:
-        """Return a context that raises `CannotVectorize` where `batched` fails and single products may work."""
+        """Return a context that raises `CannotVectorize` if `batched` fails and single products may work."""
         ...

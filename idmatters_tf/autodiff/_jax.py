@@ -15,7 +15,7 @@ FEWEST_VECTORS = 1
 
 
 def tensors(structure: Any) -> Any:
-    """See `Backend.tensors`; also from tensors of a tf.data.Dataset."""
+    """See `Backend.tensors`. Tensors of a tf.data.Dataset are also converted."""
     return keras.tree.map_structure(lambda part: None if part is None else jnp.asarray(np.asarray(part)), structure)
 
 
@@ -45,12 +45,12 @@ def batched(linear_map: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def vectorizing() -> contextlib.AbstractContextManager[None]:
-    """See `Backend.vectorizing`: `jax.vmap` does not fail."""
+    """See `Backend.vectorizing`. `jax.vmap` does not fail."""
     return contextlib.nullcontext()
 
 
 class Compiler:
-    """See `_interface.Compiler`. All variables are arguments of the compiled functions, none becomes a constant."""
+    """See `_interface.Compiler`. All variables are arguments of the compiled functions and not constants."""
 
     replicas = 1
 

@@ -1,4 +1,4 @@
-"""Derivatives on TensorFlow: tapes, Hessian products by reverse over reverse (Pearlmutter, 1994)."""
+"""Derivatives on TensorFlow: gradient tapes, and Hessian products by reverse over reverse (Pearlmutter, 1994)."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from idmatters_tf._tensorflow_internals.second_derivatives import differentiable_twice, is_recording
 from idmatters_tf.autodiff._interface import CannotVectorize, LinearMap, Tensors
-from idmatters_tf.autodiff._tensorflow_graphs import Compiler, explained, quiet
+from idmatters_tf.autodiff._tensorflow_graphs import Compiler, quiet, raise_missing_gradient
 
 __all__ = [
     "FEWEST_VECTORS",
@@ -33,7 +33,7 @@ def tensors(structure: Any) -> Any:
 def gradient(function: Callable[[Tensors], Any], point: Tensors) -> tuple[Any, Tensors]:
     """See `Backend.gradient`."""
     point = [tf.convert_to_tensor(part) for part in point]
-    with explained(), _differentiable_again():
+    with raise_missing_gradient(), _differentiable_again():
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(point)
             value = tf.convert_to_tensor(function(point))
@@ -43,25 +43,25 @@ def gradient(function: Callable[[Tensors], Any], point: Tensors) -> tuple[Any, T
 def linearize(
     function: Callable[[Tensors], tuple[Tensors, Any]], point: Tensors
 ) -> tuple[Tensors, Any, LinearMap, LinearMap]:
-    """See `Backend.linearize`. J v is the derivative of J^T u by u, so that it needs no forward-mode derivatives."""
+    """See `Backend.linearize`. J v is the derivative of J^T u with respect to u, without forward-mode derivatives."""
     point = [tf.convert_to_tensor(part) for part in point]
     tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
-    with explained(), _differentiable_again(), tape:
+    with raise_missing_gradient(), _differentiable_again(), tape:
         tape.watch(point)
         outputs, auxiliary = function(point)
         outputs = [tf.convert_to_tensor(output) for output in outputs]
     directions = [tf.zeros_like(output) for output in outputs]
     transposing = tf.GradientTape(persistent=True, watch_accessed_variables=False)
-    with explained(), differentiable_twice(), transposing:
+    with raise_missing_gradient(), differentiable_twice(), transposing:
         transposing.watch(directions)
         transposed = _gradient(tape, outputs, point, directions)
 
     def jvp(vector: Tensors) -> Tensors:
-        with explained(), _differentiable_again():
+        with raise_missing_gradient(), _differentiable_again():
             return _gradient(transposing, transposed, directions, vector)
 
     def vjp(vector: Tensors) -> Tensors:
-        with explained(), _differentiable_again():
+        with raise_missing_gradient(), _differentiable_again():
             return _gradient(tape, outputs, point, vector)
 
     return outputs, auxiliary, jvp, vjp
@@ -71,7 +71,7 @@ def hessian_product(function: Callable[[Tensors], Any], point: Tensors) -> Linea
     """See `Backend.hessian_product`."""
     point = [tf.convert_to_tensor(part) for part in point]
     outer = tf.GradientTape(persistent=True, watch_accessed_variables=False)
-    with explained(), differentiable_twice(), outer:
+    with raise_missing_gradient(), differentiable_twice(), outer:
         outer.watch(point)
         with tf.GradientTape(watch_accessed_variables=False) as inner:
             inner.watch(point)
@@ -79,14 +79,14 @@ def hessian_product(function: Callable[[Tensors], Any], point: Tensors) -> Linea
         slope = _gradient(inner, value, point)
 
     def product(vector: Tensors) -> Tensors:
-        with explained(), differentiable_twice():
+        with raise_missing_gradient(), differentiable_twice():
             return _gradient(outer, slope, point, vector)
 
     return product
 
 
 def batched(linear_map: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """See `Backend.batched`. Outside of graphs the map is traced once, for the shapes of the first call."""
+    """See `Backend.batched`. Outside graphs, the map is traced once for the shapes of the first call."""
 
     def mapped(vectors: Any) -> Any:
         return tf.vectorized_map(linear_map, vectors)
@@ -115,13 +115,13 @@ def vectorizing() -> Iterator[None]:
 
 
 def _gradient(tape: Any, target: Any, sources: Any, output_gradients: Any = None) -> Tensors:
-    """Return the gradient, zero where there is none; dense, because nested tapes cannot take IndexedSlices."""
+    """Return the gradient, with zeros for unused sources, and dense because nested tapes cannot use IndexedSlices."""
     gradients = tape.gradient(target, sources, output_gradients=output_gradients, unconnected_gradients="zero")
     return [tf.convert_to_tensor(part) for part in gradients]
 
 
 def _differentiable_again() -> contextlib.AbstractContextManager[None]:
-    """Return `differentiable_twice` where what is computed may be differentiated: in graphs and under other tapes."""
+    """Return `differentiable_twice` where results may be differentiated again: in graphs and under other tapes."""
     if tf.executing_eagerly() and not is_recording():
         return contextlib.nullcontext()
     return differentiable_twice()

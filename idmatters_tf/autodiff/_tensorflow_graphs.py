@@ -1,6 +1,6 @@
-"""Compiled functions on TensorFlow: graphs traced as rarely as the shapes of batches allow, on one or more devices.
+"""Compiled functions on TensorFlow, with as few traces as the shapes of batches allow, on one or more devices.
 
-With several devices, these are the replicas of the `tf.distribute.MirroredStrategy` in whose scope a compiler is made.
+Several devices are the replicas of the `tf.distribute.MirroredStrategy` in whose scope a compiler is created.
 """
 
 import contextlib
@@ -15,21 +15,21 @@ import tensorflow as tf
 
 from idmatters_tf._tensorflow_internals.second_derivatives import differentiable_twice
 
-# The shapes of a batch's tensors; None for a size that may be any.
+# Shapes of the tensors of a batch; None is any size.
 Shapes = tuple[tuple[int | None, ...], ...]
 
 
-class Traced:
-    """A function traced for the first two shapes of batches, and then once for all that differ in the same axes.
+class TracedFunction:
+    """Function traced for the first two shapes of batches, and then once for all shapes that differ in the same axes.
 
-    Batches differ in the number of examples, and those of sequences in their length. Calling a `tf.function` itself
-    would warn of retracing as soon as a few operators have been made: it counts by the place in the source.
+    Batches differ in the number of examples, and batches of sequences also in length. Calling a `tf.function` directly
+    would warn of retracing after a few operators, because traces are counted by source location.
     """
 
     def __init__(self, function: Callable[..., Any]):
         self.function: Any = tf.function(function, autograph=False)
         self._graphs: dict[Any, dict[Shapes, Any]] = {}
-        # False once a layer has failed on sizes that are not known, as Keras' UpSampling2D does.
+        # False after a layer has failed on unknown sizes, as Keras' UpSampling2D does.
         self._generalizes = True
 
     def __call__(self, batch: Any, *arguments: Any) -> Any:
@@ -39,7 +39,7 @@ class Traced:
         shapes: Shapes = tuple(tuple(tensor.shape) for tensor in tensors)
         key = next((known for known in graphs if _fits(known, shapes)), None)
         if key is None and len(graphs) >= 2 and self._generalizes:
-            key = _in_common([*graphs, shapes])
+            key = _generalize([*graphs, shapes])
             try:
                 graphs[key] = self._trace(batch, key, arguments)
             except Exception:
@@ -59,7 +59,7 @@ class Traced:
 
 
 def _fits(known: Shapes, shapes: Shapes) -> bool:
-    """Whether a graph for the known shapes takes those."""
+    """Return True if a graph for the known shapes accepts the given shapes."""
     return all(
         size is None or size == other
         for sizes, others in zip(known, shapes, strict=True)
@@ -67,11 +67,11 @@ def _fits(known: Shapes, shapes: Shapes) -> bool:
     )
 
 
-def _in_common(found: Sequence[Shapes]) -> Shapes:
-    """The sizes that are the same in all, and None for the others."""
+def _generalize(found: Sequence[Shapes]) -> Shapes:
+    """Return the sizes that all shapes have in common, and None for the others."""
     return tuple(
-        tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*of_tensor, strict=True))
-        for of_tensor in zip(*found, strict=True)
+        tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
+        for shapes in zip(*found, strict=True)
     )
 
 
@@ -86,19 +86,19 @@ class Compiler:
             (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.experimental.ParameterServerStrategy),
         ):
             raise ValueError(
-                "Derivatives are computed on one machine: leave the scope of the multi-worker strategy, or use "
-                "tf.distribute.MirroredStrategy."
+                f"Derivatives require a single machine. Received: {type(self._strategy).__name__}. Use "
+                f"tf.distribute.MirroredStrategy or no strategy."
             )
         self._variables = list(variables)
-        self._traces: dict[str, Traced] = {}
-        # TensorFlow's graphs are full of cycles, a megabyte for each operator, which would wait for a later collection.
+        self._traces: dict[str, TracedFunction] = {}
+        # TensorFlow's graphs contain reference cycles, about a megabyte per operator, which are collected here.
         weakref.finalize(self, _release, self._traces).atexit = False
 
     def __call__(self, method: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *arguments: Any) -> Any:
         traced = self._traces.get(method.__name__)
         if traced is None:
-            traced = self._traces[method.__name__] = Traced(self._function(method))
-        with explained():
+            traced = self._traces[method.__name__] = TracedFunction(self._function(method))
+        with raise_missing_gradient():
             if self.replicas == 1:
                 return traced(*parts[0], *arguments)
             spread = [self._spread(values) for values in zip(*parts, strict=True)]
@@ -127,15 +127,15 @@ class Compiler:
         )
 
 
-def _release(traces: dict[str, Traced]) -> None:
-    """Free the graphs of a compiler that is no longer used."""
+def _release(traces: dict[str, TracedFunction]) -> None:
+    """Free the graphs of an unused compiler."""
     traces.clear()
     gc.collect()
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Raise ValueError where an operation has no gradient. Inside of graphs the error is left to the outermost call."""
+def raise_missing_gradient() -> Iterator[None]:
+    """Raise ValueError if an operation has no gradient. Inside graphs, the outermost call raises it."""
     try:
         yield
     except Exception as error:
@@ -143,14 +143,14 @@ def explained() -> Iterator[None]:
         if reason is None:
             raise
         raise ValueError(
-            f"TensorFlow cannot differentiate this function twice: {reason}. Use KERAS_BACKEND=jax, which can."
+            f"TensorFlow cannot differentiate this function twice: {reason}. Use KERAS_BACKEND=jax."
         ) from error
 
 
 def _missing_gradient(error: Exception) -> str | None:
-    """Return the message of TensorFlow where an operation has no gradient, None for all other errors.
+    """Return TensorFlow's message for an operation without a gradient, or None for other errors.
 
-    Tracing wraps the error in one of its own. Inside a loop nothing is noticed before the graph runs.
+    Tracing wraps the error in another one. Inside a loop, the error occurs when the graph runs.
     """
     for cause in (error, error.__context__):
         lines = str(cause).strip().splitlines()
@@ -161,10 +161,10 @@ def _missing_gradient(error: Exception) -> str | None:
 
 @contextlib.contextmanager
 def quiet(level: int | None = None) -> Iterator[None]:
-    """Suppress the line that `vectorized_map` logs for each gradient of a kernel that it computes in a loop.
+    """Suppress the messages of `vectorized_map` about gradients of kernels that it computes in a loop.
 
     Args:
-        level: also suppress all messages up to this level.
+        level: logging level up to which all other messages are also suppressed.
     """
 
     def wanted(record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Derivatives of functions of tensors, Keras models and their variables, at a point; see `idmatters_tf.autodiff`."""
+"""Derivatives of functions of tensors, Keras models and their variables; see `idmatters_tf.autodiff`."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -20,7 +20,8 @@ def gradient(function: Callable[[Any], Any], point: Any) -> Any:
     """Return the gradient of a scalar function.
 
     Args:
-        function, point: see `idmatters_tf.autodiff`. The function returns a scalar.
+        function: see `idmatters_tf.autodiff`. It returns a scalar.
+        point: see `idmatters_tf.autodiff`.
 
     Returns:
         Tensors in the structure and shapes of the point.
@@ -37,10 +38,11 @@ def gradient(function: Callable[[Any], Any], point: Any) -> Any:
 
 
 def jvp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
-    """Return the product J v of the Jacobian with a vector: the derivative of the function along the vector.
+    """Return the product J v of the Jacobian with a vector, the derivative of the function along the vector.
 
     Args:
-        function, point: see `idmatters_tf.autodiff`.
+        function: see `idmatters_tf.autodiff`.
+        point: see `idmatters_tf.autodiff`.
         vector: tensors or arrays in the structure and shapes of the point.
 
     Returns:
@@ -53,10 +55,11 @@ def jvp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
 
 
 def vjp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
-    """Return the product J^T u of the transposed Jacobian with a vector: the gradient of <function(x), u>.
+    """Return the product J^T u of the transposed Jacobian with a vector, the gradient of <function(x), u>.
 
     Args:
-        function, point: see `idmatters_tf.autodiff`.
+        function: see `idmatters_tf.autodiff`.
+        point: see `idmatters_tf.autodiff`.
         vector: tensors or arrays in the structure and shapes of the outputs.
 
     Returns:
@@ -79,18 +82,19 @@ def vjp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
 def hvp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
     """Return the product H v of the Hessian of a scalar function with a vector (Pearlmutter, 1994).
 
-    It costs about as much as two to three gradients. For many products of a model's loss on a data set use
+    A product costs about two to three gradients. For many products of a model's loss on a data set, use
     `idmatters_tf.curvature.HessianOperator`, which compiles them.
 
     Args:
-        function, point: see `idmatters_tf.autodiff`. The function returns a scalar.
+        function: see `idmatters_tf.autodiff`. It returns a scalar.
+        point: see `idmatters_tf.autodiff`.
         vector: tensors or arrays in the structure and shapes of the point.
 
     Returns:
         Tensors in the structure and shapes of the point.
 
     Raises:
-        ValueError: as `gradient`, and where TensorFlow lacks a second derivative.
+        ValueError: as `gradient`, and if TensorFlow has no second derivative.
     """
     flat = FlatFunction(function, point)
     vectors = flat.vector_at_point(vector)
@@ -98,12 +102,12 @@ def hvp(function: Callable[[Any], Any], point: Any, vector: Any) -> Any:
 
 
 class Linearization:
-    """The derivative J of a function at a point, as `linearize` returns it.
+    """Derivative J of a function at a point, as returned by `linearize`.
 
-    The function has been evaluated once; what the products need is stored.
+    The function has been evaluated once, and the intermediate results for the products are stored.
 
     Attributes:
-        value: the outputs of the function at the point.
+        value: outputs of the function at the point.
     """
 
     def __init__(self, flat: FlatFunction):
@@ -124,15 +128,16 @@ def linearize(function: Callable[[Any], Any], point: Any) -> Linearization:
     """Evaluate a function once and return its derivative as a linear map, for products from both sides.
 
     Args:
-        function, point: see `idmatters_tf.autodiff`.
+        function: see `idmatters_tf.autodiff`.
+        point: see `idmatters_tf.autodiff`.
 
     Returns:
-        A `Linearization` with the attribute `value` and the methods `jvp(vector)` and `vjp(vector)`. For a scalar
-        function `value` and `vjp(1.0)` are its value and gradient.
+        `Linearization` with the attribute `value` and the methods `jvp(vector)` and `vjp(vector)`. For a scalar
+        function, `value` and `vjp(1.0)` are its value and gradient.
 
     Raises:
-        ValueError: as `gradient`, and where TensorFlow cannot differentiate the function twice: it computes J v as the
-            derivative of J^T u by u.
+        ValueError: as `gradient`, and if TensorFlow cannot differentiate the function twice: J v is computed as the
+            derivative of J^T u with respect to u.
 
     >>> linear = linearize(lambda x: x**3, np.array([1.0, 2.0]))
     >>> np.asarray(linear.value).tolist(), np.asarray(linear.jvp(np.array([1.0, 1.0]))).tolist()
@@ -142,20 +147,21 @@ def linearize(function: Callable[[Any], Any], point: Any) -> Linearization:
 
 
 def jacobian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CHUNK) -> Any:
-    """Return the whole Jacobian, by products with unit vectors on the side with fewer entries.
+    """Return the dense Jacobian, computed by products with unit vectors on the side with fewer entries.
 
-    `idmatters_tf.isometry.jacobian` is the operator that never forms the matrix.
+    `idmatters_tf.isometry.jacobian` returns an operator that does not form the matrix.
 
     Args:
-        function, point: see `idmatters_tf.autodiff`.
+        function: see `idmatters_tf.autodiff`.
+        point: see `idmatters_tf.autodiff`.
         chunk: products computed at once; memory grows with it.
 
     Returns:
-        For one tensor of outputs and one tensor as point, a tensor of shape `output.shape + point.shape`. Else such
+        A tensor of shape `output.shape + point.shape` for one output tensor and one tensor as point. Otherwise, such
         tensors in the structure of the outputs, each replaced by the structure of the point.
 
     Raises:
-        ValueError: as `linearize`, and for shapes that are not known, as inside of some graphs.
+        ValueError: as `linearize`, and for unknown shapes, as inside some graphs.
 
     >>> np.asarray(jacobian(lambda x: ops.stack([x[0] * x[1], x[0]]), np.array([2.0, 3.0]))).tolist()
     [[3.0, 2.0], [1.0, 0.0]]
@@ -165,7 +171,7 @@ def jacobian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CH
     if _entries(flat.point) < _entries(outputs):
         columns = _rows(forward, flat.point, chunk)
         rows = [
-            [_exchanged(column[place], len(part.shape)) for column, part in zip(columns, flat.point, strict=True)]
+            [_exchange_axes(column[place], len(part.shape)) for column, part in zip(columns, flat.point, strict=True)]
             for place in range(len(outputs))
         ]
     else:
@@ -174,18 +180,20 @@ def jacobian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CH
 
 
 def hessian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CHUNK) -> Any:
-    """Return the whole Hessian of a scalar function, by products with unit vectors.
+    """Return the dense Hessian of a scalar function, computed by products with unit vectors.
 
     Args:
-        function, point: see `idmatters_tf.autodiff`. The function returns a scalar.
+        function: see `idmatters_tf.autodiff`. It returns a scalar.
+        point: see `idmatters_tf.autodiff`.
         chunk: products computed at once; memory grows with it.
 
     Returns:
-        For one tensor as point, a tensor of shape `point.shape + point.shape`. Else such tensors in the structure of
-        the point, each replaced by the structure of the point: `found["a"]["b"]` is the derivative by "a" and "b".
+        A tensor of shape `point.shape + point.shape` for one tensor as point. Otherwise, such tensors in the structure
+        of the point, each replaced by the structure of the point: `found["a"]["b"]` is the derivative with respect to
+        "a" and "b".
 
     Raises:
-        ValueError: as `hvp`, and for shapes that are not known, as inside of some graphs.
+        ValueError: as `hvp`, and for unknown shapes, as inside some graphs.
 
     >>> np.asarray(hessian(lambda x: x[0] ** 2 * x[1], np.array([1.0, 3.0]))).tolist()
     [[6.0, 2.0], [2.0, 0.0]]
@@ -196,12 +204,12 @@ def hessian(function: Callable[[Any], Any], point: Any, chunk: int = DEFAULT_CHU
 
 
 def _rows(linear_map: LinearMap, sources: Sequence[Tensor], chunk: int) -> list[list[Tensor]]:
-    """Return the matrix of a linear map, by source and by result: tensors of shape `source.shape + result.shape`."""
+    """Return the matrix of a linear map as tensors of shape `source.shape + result.shape`, by source and result."""
     backend, total = current_backend(), _entries(sources)
     shapes = [tuple(source.shape) for source in sources]
     bounds = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)]).tolist()
     apply, found = backend.batched(linear_map), []
-    # All chunks have the same size, so that one graph serves all; the last one begins earlier.
+    # All chunks have the same size and share one graph. The last one starts earlier.
     chunk = min(chunk, total)
     for start in range(0, total, chunk):
         first = min(start, total - chunk)
@@ -229,15 +237,15 @@ def _entries(tensors: Sequence[Tensor]) -> int:
     """Return the number of entries of tensors.
 
     Raises:
-        ValueError: for shapes that are not known.
+        ValueError: for unknown shapes.
     """
     if any(size is None for tensor in tensors for size in tensor.shape):
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
-        raise ValueError(f"Whole matrices need tensors of known shapes. Received: {shapes}. Use jvp, vjp or hvp.")
+        raise ValueError(f"Dense matrices require tensors of known shapes. Received: {shapes}. Use jvp, vjp or hvp.")
     return sum(int(np.prod(tensor.shape)) for tensor in tensors)
 
 
-def _exchanged(tensor: Tensor, axes: int) -> Tensor:
-    """Return a tensor with its first axes behind the others."""
+def _exchange_axes(tensor: Tensor, axes: int) -> Tensor:
+    """Return a tensor with its first `axes` axes moved behind the others."""
     order = list(range(len(tensor.shape)))
     return ops.transpose(tensor, order[axes:] + order[:axes])

@@ -52,7 +52,7 @@ def check_devices(model: keras.Model) -> None:
     if _replicas(model) > 1 and kind != "MirroredStrategy":
         raise ValueError(
             f"ExactResume resumes under `tf.distribute.MirroredStrategy`. Received: {kind}, under which the training "
-            f"programs of this package resume (docs/howto/scaling.md)."
+            f"programs of this package resume (docs/howto/clusters.md)."
         )
     distribution = keras.distribution.distribution()
     processes = getattr(distribution, "num_processes", 1)

@@ -83,8 +83,8 @@ class BlockNorms(Monitor[NormsMeasurement]):
         norms = kernel_norms(model, self._tolerance)
         if not norms:
             raise ValueError(
-                f"BlockNorms needs a model with ResidualConv2D, ScaledResidualConv2D, BasicBlock2D, LinearResidual, "
-                f"ResidualDense or ShortcutUnit among its layers. Received: {model.name!r}, which has none."
+                f"BlockNorms needs residual layers of idmatters_tf.layers, or sums x + f(x) of Conv2D or Dense layers "
+                f"in a functional model. Received: {model.name!r}, which has none."
             )
         blocks = {name: summarize_norms(kernels) for name, kernels in norms.items()}
         return NormsMeasurement(blocks, branch_bounds(model, norms))

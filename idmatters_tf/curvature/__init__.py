@@ -1,7 +1,7 @@
-"""Curvature of any Keras model's loss: Hessians and their relatives, and what their spectra say.
+"""Hessian, Gauss-Newton and Fisher matrices of any Keras model's loss, and their spectra.
 
-The operators are SciPy's. The estimators take any symmetric SciPy operator. docs/explanation/curvature.md compares
-them.
+The matrices are SciPy linear operators. The estimators accept any symmetric SciPy operator;
+docs/explanation/curvature.md compares them.
 """
 
 # ruff: noqa: I001 - grouped by subject, a table of contents
@@ -12,15 +12,15 @@ from idmatters_tf.curvature.operators import FisherOperator, GaussNewtonOperator
 # The whole matrix.
 from idmatters_tf.curvature.dense import dense_hessian
 
-# Eigenvalues: in short, at the ends, and the density of all.
+# Eigenvalues: summary, extreme eigenvalues, spectral density.
 from idmatters_tf.curvature.spectrum import Summary, summarize
 from idmatters_tf.curvature.eigenpairs import Eigenpairs, top_eigenpairs
 from idmatters_tf.curvature.density import SpectralDensity, spectral_density
 
-# Numbers from random products, with standard errors.
+# Stochastic estimates with standard errors.
 from idmatters_tf.curvature.estimators import Estimate, diagonal, trace
 
-# Between layers.
+# Coupling between layers.
 from idmatters_tf.curvature.coupling import Coupling, draw_coupling, layer_coupling
 
 # During training.

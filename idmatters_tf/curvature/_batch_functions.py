@@ -1,4 +1,4 @@
-"""The loss, its gradient and products of matrices with vectors on one batch, as functions of the variables' values."""
+"""Loss, gradient and matrix-vector products of one batch, as functions of the variables' values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,25 +12,25 @@ from idmatters_tf.curvature._objective import Objective
 
 
 class BatchFunctions:
-    """Functions to be compiled. Their sums over the batches are those of the data.
+    """Functions to be compiled, whose sums over the batches are the values for all data.
 
-    All methods take the values of the objective's variables and of all others, a batch and the scales: the factors of
-    the sums of the loss's terms and, last, of the penalties; for `fisher`, of the sum of g g^T. The vectors of the
-    matrices are one vector (P,), of which the product is a list of tensors like the variables, or several, (k, P).
+    All methods take the values of the objective's variables and of all others, a batch, and the scales: one factor for
+    the sum of each loss term and a last one for the penalties (for `fisher`, for the sum of g g^T). `vectors` is one
+    vector (P,), with a list of tensors like the variables as the product, or k vectors (k, P).
     """
 
     def __init__(self, objective: Objective, backend: Backend):
         self._objective, self._backend = objective, backend
 
     def value(self, values: Sequence[Tensor], batch: Any, scales: Tensor) -> Tensor:
-        """Return the part of the loss that the batch contributes."""
+        """Return the contribution of the batch to the loss."""
         theta, others = self._separate(values)
         return self._objective.value(theta, batch, scales, others=others)
 
     def loss_and_gradient(
         self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Tensor, offset: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the same and its gradient, (P,). See `Products.loss_and_gradient` for the arguments."""
+        """Return `value` and its gradient, (P,). `Products.loss_and_gradient` describes the arguments."""
         theta, others = self._separate(values)
         theta = [value + part for value, part in zip(theta, self._objective.split(offset), strict=True)]
         value, gradient = self._backend.gradient(
@@ -58,7 +58,7 @@ class BatchFunctions:
             return outputs, [mask_of(output) for output in outputs]
 
         def loss_at(outputs: list[Tensor]) -> Tensor:
-            # The masks belong to the tensors that the model returns, not to those that stand for them here.
+            # Masks are attached to the tensors that the model returned, not to these replacements.
             for output, mask in zip(outputs, masks, strict=True):
                 if mask is not None:
                     set_mask(output, mask)

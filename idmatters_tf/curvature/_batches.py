@@ -1,4 +1,4 @@
-"""A data set as batches that can be gone through again and again, whatever the backend."""
+"""Data sets as batches that can be iterated repeatedly, on any backend."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,23 +10,23 @@ from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import irregular_kind, weights_by_output
 from idmatters_tf.curvature._losses import Batch, split_batch
 
-SINGLE_EXAMPLES = "Argument `data` must give batches; received: single examples. Use data.batch(batch_size)."
+SINGLE_EXAMPLES = "Argument `data` must contain batches. Received: single examples. Use data.batch(batch_size)."
 
 
 class Batches:
     """Batches of examples.
 
     Args:
-        data: a `tf.data.Dataset` of batches; a tuple of arrays, cut into batches here; or any other iterable of batches
-            that can be gone through more than once.
-        batch_size: for arrays.
-        class_weight: by class, the weight of the examples with that label, as in `model.fit`.
+        data: a `tf.data.Dataset` of batches; a tuple of arrays, which is split into batches; or any other iterable of
+            batches that can be iterated more than once.
+        batch_size: batch size for arrays.
+        class_weight: weight of the examples of each class, by label, as in `model.fit`.
 
     Attributes:
-        kept: whether each pass gives the same objects: arrays that were cut here.
+        kept: True if each pass yields the same objects, which holds for arrays.
 
     Raises:
-        ValueError: for data that are not batches, can be gone through only once, or never end.
+        ValueError: if the data are not batches, can be iterated only once, or are infinite.
     """
 
     def __init__(self, data: Any, batch_size: int, class_weight: Mapping[int, float] | None = None):
@@ -34,28 +34,28 @@ class Batches:
         self._batches, self._class_weight = data, class_weight
         self.kept = isinstance(data, tuple) and class_weight is None
         if isinstance(data, tuple):
-            self._batches = list(_cut(_checked_arrays(data), batch_size))
+            self._batches = list(_split_into_batches(_check_arrays(data), batch_size))
         elif data is None or hasattr(data, "__array__") or not hasattr(data, "__iter__"):
             raise ValueError(
                 f"Argument `data` must be a tf.data.Dataset of batches, a tuple of arrays (x, y), or an iterable of "
                 f"batches. Received: {type(data).__name__}"
             )
         elif hasattr(data, "cardinality"):
-            # TensorFlow's own name for it is tf.data.INFINITE_CARDINALITY.
+            # The value of tf.data.INFINITE_CARDINALITY.
             if int(data.cardinality()) == -1:
                 raise ValueError(
-                    "Argument `data` must come to an end: every product needs all of it. Received: an infinite "
-                    "tf.data.Dataset. Leave repeat() out, or use data.take(batches)."
+                    "Argument `data` must be finite, because every product uses all of it. Received: an infinite "
+                    "tf.data.Dataset. Remove repeat(), or use data.take(batches)."
                 )
         elif iter(data) is data:
             raise ValueError(
-                "Argument `data` must be an iterable that can be gone through again: every product needs all of it. "
-                "Received: an iterator. Pass a list or a tf.data.Dataset."
+                "Argument `data` must be an iterable that can be iterated repeatedly. Received: an iterator. Pass a "
+                "list or a tf.data.Dataset."
             )
         elif isinstance(data, list) and _looks_like_one_batch(data):
             raise ValueError(
                 f"Argument `data` must be a tuple of arrays, (x, y), or a list of batches. Received: a list of "
-                f"{len(data)} arrays that differ in shape or dtype. Pass the tuple."
+                f"{len(data)} arrays that differ in shape or dtype. Pass a tuple."
             )
 
     def __iter__(self) -> Iterator[Any]:
@@ -69,7 +69,8 @@ class Batches:
     def _weighted(self, batch: Batch) -> tuple[Any, Any, Any]:
         if batch.weights is not None or keras.tree.is_nested(batch.y) or batch.y is None:
             raise ValueError(
-                "Argument `class_weight` needs one array of labels and no sample weights in `data`, as in `model.fit`."
+                "Argument `class_weight` requires one array of labels and no sample weights in `data`, as in "
+                "`model.fit`."
             )
         labels = np.asarray(batch.y)
         if labels.ndim > 1:
@@ -80,19 +81,19 @@ class Batches:
 
 
 def length(batch: Any) -> int:
-    """The number of examples in a batch."""
+    """Return the number of examples in a batch."""
     return int(np.shape(keras.tree.flatten(batch)[0])[0])
 
 
 def check_batch(model: keras.Model, batch: Any) -> None:
-    """Raise ValueError for a single example in place of a batch (x, y, sample_weight) of a model."""
+    """Raise ValueError if a batch (x, y, sample_weight) of a model is a single example."""
     parts = split_batch(batch)
     if any(part is not None and not np.shape(part) for part in keras.tree.flatten((parts.y, parts.weights))):
         raise ValueError(SINGLE_EXAMPLES)
     # Only functional models declare the shapes of their inputs.
     inputs = getattr(model, "inputs", None) or []
     found = keras.tree.flatten(parts.x)
-    # Keras adds an axis itself where an input has one feature.
+    # Keras adds an axis where an input has one feature.
     if len(found) == len(inputs) and any(
         len(np.shape(array)) == len(declared.shape) - 1 and declared.shape[-1] != 1
         for array, declared in zip(found, inputs, strict=True)
@@ -100,15 +101,15 @@ def check_batch(model: keras.Model, batch: Any) -> None:
         raise ValueError(SINGLE_EXAMPLES)
 
 
-def _checked_arrays(data: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a tuple of arrays, its sample weights given to each of several outputs as `fit` does."""
+def _check_arrays(data: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a tuple of arrays, with sample weights repeated for each output as in `fit`."""
     flat = keras.tree.flatten(data)
     _check_dense(flat)
     for part in flat:
         if part is not None and not len(getattr(part, "shape", ())):
             raise ValueError(
-                f"Argument `data` must hold arrays where it is a tuple: (x, y) or (x, y, sample_weight). Received: "
-                f"{type(part).__name__}. Pass a data set by itself, and convert numbers with np.asarray."
+                f"Argument `data`, if a tuple, must contain arrays: (x, y) or (x, y, sample_weight). Received: "
+                f"{type(part).__name__}. Pass a data set without a tuple, and convert numbers with np.asarray."
             )
     if len(data) == 3:
         return data[0], data[1], weights_by_output(data[1], data[2])
@@ -123,23 +124,24 @@ def _check_dense(arrays: list[Any]) -> None:
             kind = "ragged" if np.ndim(array.ravel()[0]) else None
         if kind is not None:
             raise ValueError(
-                f"Argument `data` must give dense tensors. Received: a {kind} tensor. Make it dense, e.g. by padding, "
-                f"to_tensor() or tf.sparse.to_dense."
+                f"Argument `data` must contain dense tensors. Received: a {kind} tensor. Make it dense, e.g. by "
+                f"padding, to_tensor() or tf.sparse.to_dense."
             )
 
 
 def _looks_like_one_batch(data: list[Any]) -> bool:
-    """Return True for a list of arrays that cannot be batches of the same kind of examples."""
+    """Return True for a list of arrays whose shapes or dtypes rule out batches of the same kind of examples."""
     if len(data) not in (2, 3) or not all(hasattr(part, "shape") and hasattr(part, "dtype") for part in data):
         return False
     return len({(tuple(part.shape[1:]), str(part.dtype)) for part in data}) > 1
 
 
-def _cut(arrays: tuple[Any, ...], batch_size: int) -> Iterator[Any]:
+def _split_into_batches(arrays: tuple[Any, ...], batch_size: int) -> Iterator[Any]:
     lengths = {int(array.shape[0]) for array in keras.tree.flatten(arrays) if array is not None}
     if len(lengths) != 1:
         raise ValueError(
-            f"Argument `data` must hold arrays of one length. Received: lengths {', '.join(map(str, sorted(lengths)))}"
+            f"Argument `data` must contain arrays of equal length. Received: lengths "
+            f"{', '.join(map(str, sorted(lengths)))}"
         )
     for start in range(0, lengths.pop(), batch_size):
         yield keras.tree.map_structure(

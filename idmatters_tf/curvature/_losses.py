@@ -1,8 +1,8 @@
-"""Losses of batches: a value for each example or element, and the factors that combine them over all the data.
+"""Losses of batches: values for examples or elements, and the factors that combine them over all data.
 
-One principle: the loss is that of all the data as if they were one batch. It depends neither on how they are cut into
-batches, nor on whether these have equal sizes. Keras assigns losses, weights and labels to outputs, see
-`idmatters_tf._keras_internals.losses`; masks, sample weights and reductions are those of `keras.losses.Loss`.
+The loss is that of all data as one batch, for any division into batches of equal or unequal sizes. Keras assigns
+losses, weights and labels to outputs, see `idmatters_tf._keras_internals.losses`. Masks, sample weights and reductions
+are those of `keras.losses.Loss`.
 """
 
 import dataclasses
@@ -18,21 +18,21 @@ from keras import ops
 from idmatters_tf import _keras_internals
 from idmatters_tf._keras_types import Tensor
 
-# Losses that take outputs for probabilities, unless `from_logits` says otherwise: of classes, and of yes or no.
+# Losses of probabilities unless `from_logits` is set: of several classes, and binary.
 CATEGORICAL = ("categorical_crossentropy", "sparse_categorical_crossentropy", "categorical_focal_crossentropy")
 BINARY = ("binary_crossentropy", "binary_focal_crossentropy")
-# Losses that divide one sum over the examples of a batch by another.
-JOINING = ("dice", "tversky")
+# Losses that are quotients of sums over the examples of a batch.
+COUPLING = ("dice", "tversky")
 
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """The loss of one output.
+    """Loss of one output.
 
     Attributes:
         loss: a Keras loss, or a callable of labels and outputs.
-        weight: its factor in the sum over the outputs.
-        is_scalar: whether it gives one number for a batch, the mean over its examples.
+        weight: factor in the sum over the outputs.
+        is_scalar: True if the loss returns one number for a batch, the mean over its examples.
     """
 
     loss: Any
@@ -50,7 +50,7 @@ class Term:
 
     @property
     def is_opaque(self) -> bool:
-        """True for a loss with its own `__call__`, which applies sample weights and masks itself."""
+        """True for a loss with its own `__call__`, which handles sample weights and masks."""
         return isinstance(self.loss, keras.losses.Loss) and type(self.loss).__call__ is not keras.losses.Loss.__call__
 
     @property
@@ -58,7 +58,7 @@ class Term:
         """Kind of probabilities that the loss expects, "categorical" or "binary", or None for other losses."""
         function = _keras_internals.plain_function(self.loss)
         if function is None and isinstance(self.loss, keras.losses.Loss):
-            # Keras 3.16 has it in the configuration alone.
+            # Keras 3.16 stores it only in the configuration.
             if self.loss.get_config().get("from_logits", getattr(self.loss, "from_logits", False)):
                 return None
             function = getattr(self.loss, "fn", None)
@@ -66,31 +66,33 @@ class Term:
         return "categorical" if name in CATEGORICAL else "binary" if name in BINARY else None
 
     @property
-    def joins_examples(self) -> bool:
-        """True where the loss of several batches is not made of theirs, because examples of a batch are joined."""
+    def couples_examples(self) -> bool:
+        """True if the loss couples the examples of a batch and cannot be summed over batches."""
         if isinstance(self.loss, (keras.losses.Dice, keras.losses.Tversky)):
             return self.loss.axis is None or 0 in keras.tree.flatten(self.loss.axis)
-        return self.counts_by_outputs or _function_name(self.loss) in JOINING
+        return self.counts_by_outputs or _function_name(self.loss) in COUPLING
 
     @property
     def counts_by_outputs(self) -> bool:
-        """True where the outputs decide which elements count, as in Keras' `Circle`."""
+        """True if the counted elements depend on the outputs, as in Keras' `Circle`."""
         return isinstance(self.loss, keras.losses.Circle) or _function_name(self.loss) == "circle"
 
     def elements(self, y: Any, output: Any, weights: Any, dtype: str | None = None) -> "Elements":
         """Return the values of the loss on a batch, with their mask and sample weights.
 
         Args:
-            y, output, weights: labels, output and sample weights of the batch.
-            dtype: of the computation. `Loss.__call__` would round to the loss' own dtype, float32 by default; if None
-                it is that of the output, but at least float32 as there: bfloat16 has not even the labels of more than
-                256 classes.
+            y: labels of the batch.
+            output: output of the model.
+            weights: sample weights.
+            dtype: dtype of the computation; if None, that of the output, but at least float32, because bfloat16 cannot
+                represent the labels of more than 256 classes. (`Loss.__call__` would round to the dtype of the loss,
+                float32 by default.)
         """
-        dtype = dtype or float_type(output)
+        dtype = dtype or loss_dtype(output)
         if self.is_opaque:
-            return Elements(_checked_values(self.loss(y, output, weights)), None, None)
+            return Elements(_check_values(self.loss(y, output, weights)), None, None)
         function = self.loss.call if isinstance(self.loss, keras.losses.Loss) else self.loss
-        values = _checked_values(function(cast(y, dtype), cast(output, dtype)))
+        values = _check_values(function(cast(y, dtype), cast(output, dtype)))
         # Labels of `ignore_class` do not count, nor do pairs without a loss in `Circle`.
         mask, counted = _keras_internals.mask_of(output), _keras_internals.mask_of(values)
         if counted is not None:
@@ -100,28 +102,28 @@ class Term:
                 raise ValueError(no_example_losses(values))
             return Elements(values, None, None)
         if weights is not None and mask is not None:
-            mask, weights = _paired(mask, ops.cast(weights, dtype), "sample weights", "the mask")
+            mask, weights = _align(mask, ops.cast(weights, dtype), "sample weights", "the mask")
         if mask is not None:
-            values, mask = _paired(values, mask, "a mask", "the loss")
+            values, mask = _align(values, mask, "a mask", "the loss")
         if weights is not None:
-            values, weights = _paired(values, ops.cast(weights, dtype), "sample weights", "the loss")
+            values, weights = _align(values, ops.cast(weights, dtype), "sample weights", "the loss")
         return Elements(values, mask, weights)
 
     def divisor(self, total: float, unmasked: float, weight: float) -> float:
-        """Return the divisor of the sum of the elements, from the sums of `Elements.counts`."""
+        """Return the divisor of the sum of the elements, given the sums of `Elements.counts`."""
         return {"mean": unmasked, "none": total, "sum": 1.0, "mean_with_sample_weight": weight}[self.reduction]
 
 
 @dataclasses.dataclass(frozen=True)
 class Elements:
-    """Values of a loss on a batch: (batch, ...), or a scalar; mask and weights of the same rank."""
+    """Values of a loss on a batch, (batch, ...) or a scalar, with mask and weights of the same rank."""
 
     values: Tensor
     mask: Tensor | None
     weights: Tensor | None
 
     def scaled(self, dtype: str, weighted: bool = True) -> Tensor:
-        """Return the values where the mask lets them through, times the weights."""
+        """Return the values times mask and weights."""
         values: Tensor = ops.cast(self.values, dtype)
         if self.mask is not None:
             zeros: Tensor = ops.zeros_like(values)
@@ -131,8 +133,9 @@ class Elements:
         return values
 
     def counts(self, count: Tensor, dtype: str) -> Tensor:
-        """Return (elements, of these unmasked in proportion, sum of the weights): their sums over the data give the
-        factor.
+        """Return (number of elements, number of unmasked elements, sum of weights).
+
+        The sums over the data determine the factor of the term.
         """
         if not _rank(self.values):
             return ops.stack([count, count, count])
@@ -151,7 +154,7 @@ class Elements:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A batch as `model.fit` takes it; what is not there is None."""
+    """Batch in the format of `model.fit`; missing parts are None."""
 
     x: Any
     y: Any = None
@@ -159,20 +162,20 @@ class Batch:
 
 
 class DataLoss:
-    """A loss of the labels and the model's outputs, or of the model and the batch.
+    """Loss of the labels and the model's outputs, or of the model and the batch.
 
     Args:
-        model: whose compiled loss is meant where `loss` is None; its `compute_loss` if that is overridden.
-        loss: a Keras loss or its name; a dict or list of these, by output as in `model.compile`; a callable
-            `loss(y, outputs)` that returns either a value for each example (then the batch is the first axis) or a
-            scalar, the mean over the batch; or a callable whose first parameter is called `model`,
-            `loss(model, batch)`, that returns a scalar, the mean over the batch.
+        model: model with the compiled loss, or an overridden `compute_loss`, for `loss=None`.
+        loss: a Keras loss or its name; a dict or list of these by output, as in `model.compile`; a callable
+            `loss(y, outputs)` that returns either a value for each example (with the batch as the first axis) or a
+            scalar, the mean over the batch; or a callable `loss(model, batch)`, with a first parameter named `model`,
+            that returns a scalar, the mean over the batch.
 
     Attributes:
-        of_model: whether it takes the model and the batch.
-        is_compute_loss: whether it is the model's own `compute_loss`, which contains the penalties.
-        terms: `Term`s, one for each output that has a loss; of the outputs they are known after `build`.
-        keras_value: on the batch of `build`, computed by Keras; None where Keras has no such loss.
+        takes_model: True for a loss of the model and the batch.
+        is_compute_loss: True for the model's `compute_loss`, which includes the penalties.
+        terms: one `Term` for each output with a loss. Losses of the outputs have terms after `build`.
+        keras_value: value of Keras on the batch of `build`; None for losses that Keras cannot compute.
     """
 
     def __init__(self, model: keras.Model, loss: Any):
@@ -180,8 +183,8 @@ class DataLoss:
         self.is_compute_loss = loss is None and _keras_internals.overrides_compute_loss(model)
         if loss is None and not self.is_compute_loss and not _keras_internals.has_compiled_loss(model):
             raise ValueError(
-                f"Argument `loss` is needed: the model {model.name!r} was not compiled with one. Pass a Keras loss, a "
-                f"callable loss(y, outputs), or a callable loss(model, batch)."
+                f"Argument `loss` is required: the model {model.name!r} was not compiled with a loss. Pass a Keras "
+                f"loss, a callable loss(y, outputs), or a callable loss(model, batch)."
             )
         for part in keras.tree.flatten(loss):
             if not (part is None or isinstance(part, (str, keras.losses.Loss)) or callable(part)):
@@ -190,8 +193,8 @@ class DataLoss:
                     f"loss(y, outputs), or a callable loss(model, batch). Received: loss={loss!r}"
                 )
         self._is_function = callable(loss) and not isinstance(loss, keras.losses.Loss)
-        self.of_model = self.is_compute_loss or (self._is_function and _first_parameter(self._loss) == "model")
-        self.terms: tuple[Term, ...] = (Term(loss, is_scalar=True),) if self.of_model else ()
+        self.takes_model = self.is_compute_loss or (self._is_function and _first_parameter(self._loss) == "model")
+        self.terms: tuple[Term, ...] = (Term(loss, is_scalar=True),) if self.takes_model else ()
         self.keras_value: float | None = None
         self._compiled: _keras_internals.CompiledLosses | None = None
         self._model_name = model.name
@@ -199,38 +202,38 @@ class DataLoss:
     def __repr__(self) -> str:
         if self.is_compute_loss:
             return f"compute_loss of {self._model_name!r}"
-        named = [_named(term.loss) for term in self.terms]
+        named = [_loss_name(term.loss) for term in self.terms]
         return named[0] if len(named) == 1 else f"[{', '.join(named)}]"
 
     def build(self, model: keras.Model, batch: Batch, outputs: Any) -> None:
-        """Find the terms of a loss of the outputs, from a batch and the model's outputs for it.
+        """Determine the terms of a loss of the outputs from a batch and the model's outputs for it.
 
         Raises:
-            ValueError: where Keras cannot compute the loss, or labels, sample weights or values do not fit.
+            ValueError: if Keras cannot compute the loss, or labels, sample weights or values do not fit.
         """
-        y, weights = cast((batch.y, batch.weights), float_type(outputs), floats_only=True)
+        y, weights = cast((batch.y, batch.weights), loss_dtype(outputs), floats_only=True)
         if self._is_function:
             aligned = batch.y is not None and not keras.tree.is_nested(outputs) and not keras.tree.is_nested(y)
             self.terms = (Term(_keras_internals.wrapped_function(self._loss) if aligned else self._loss),)
         else:
             if batch.y is None:
                 raise ValueError(
-                    "Argument `data` must give batches (x, y) or (x, y, sample_weight) for this loss. Received: "
-                    "batches without labels. Pass arrays as a tuple (x, y): a list is taken for a list of batches."
+                    "Argument `data` must contain batches (x, y) or (x, y, sample_weight) for this loss. Received: "
+                    "batches without labels. Pass arrays as a tuple (x, y), because a list is a list of batches."
                 )
             try:
                 self._compiled = _keras_internals.CompiledLosses(
-                    model, self._loss, y, outputs, weights, float_type(outputs)
+                    model, self._loss, y, outputs, weights, loss_dtype(outputs)
                 )
             except Exception as error:
-                raise ValueError(_refusal(model, error, y, outputs, weights)) from error
+                raise ValueError(_keras_error_message(model, error, y, outputs, weights)) from error
             self.keras_value = self._compiled.value
             pairs = zip(self._compiled.losses, self._compiled.weights, strict=True)
             self.terms = tuple(Term(loss, weight) for loss, weight in pairs)
             if not self.terms:
                 raise ValueError(
-                    f"Argument `loss` must give at least one output of {model.name!r} a loss with a weight other than "
-                    f"0. Received: loss={self._loss!r}"
+                    f"Argument `loss` must contain a loss with a non-zero weight for at least one output of "
+                    f"{model.name!r}. Received: loss={self._loss!r}"
                 )
         parts = self.parts(Batch(batch.x, y, weights), outputs)
         self.terms = tuple(
@@ -240,14 +243,14 @@ class DataLoss:
 
     def parts(self, batch: Batch, outputs: Any) -> list[tuple[Any, Any, Any]]:
         """Return (labels, output, sample weights) of each term."""
-        y, weights = cast((batch.y, batch.weights), float_type(outputs), floats_only=True)
+        y, weights = cast((batch.y, batch.weights), loss_dtype(outputs), floats_only=True)
         return [(y, outputs, weights)] if self._compiled is None else self._compiled.split(y, outputs, weights)
 
     def value_in_dtype_of_keras(self, batch: Batch, outputs: Any) -> tuple[float, float, float]:
-        """Return (value, size, eps) of the loss of a batch alone, for a comparison with `keras_value`.
+        """Return (value, size, eps) of the loss of a single batch, for a comparison with `keras_value`.
 
-        Each loss is computed in its own dtype, as Keras does; size is the sum of the terms' magnitudes, eps their
-        rounding.
+        Each loss is computed in its own dtype, as in Keras. `size` is the sum of the magnitudes of the terms, and `eps`
+        their rounding.
         """
         value, size, eps = 0.0, 0.0, 2.0**-23
         for term, part in zip(self.terms, self.parts(batch, outputs), strict=True):
@@ -255,72 +258,75 @@ class DataLoss:
             scaled = np.asarray(ops.convert_to_numpy(elements.scaled("float32")), np.float64)
             counts: Any = ops.convert_to_numpy(elements.counts(ops.ones((), "float32"), "float32"))
             divisor = term.divisor(*map(float, counts))
-            # Keras takes 0 for the mean of nothing.
+            # In Keras, the mean of no elements is 0.
             factor = term.weight / divisor if divisor else 0.0
             value, size = value + factor * scaled.sum(), size + abs(factor) * float(np.abs(scaled).sum())
             eps = eps if term.loss.dtype in ("float32", "float64") else 2.0**-7
         return value, size, eps
 
-    def of_batch(self, model: keras.Model, batch: Any, training: bool) -> Tensor:
+    def evaluate(self, model: keras.Model, batch: Any, training: bool) -> Tensor:
         """Return the value of a loss of the model and the batch, a scalar."""
         if self.is_compute_loss:
             parts = split_batch(batch)
             outputs = model(parts.x, training=training)
-            x, y, weights = cast((parts.x, parts.y, parts.weights), float_type(outputs), floats_only=True)
+            x, y, weights = cast((parts.x, parts.y, parts.weights), loss_dtype(outputs), floats_only=True)
             try:
                 value = _keras_internals.compute_loss(model, x, y, outputs, weights, training)
             except Exception as error:
-                raise ValueError(_refusal(model, error, y, outputs, weights)) from error
+                raise ValueError(_keras_error_message(model, error, y, outputs, weights)) from error
         else:
             value = self._loss(model, batch)
         if not ops.is_tensor(value) or _rank(value):
             what = "`compute_loss` of the model" if self.is_compute_loss else "Argument `loss`, a callable of the model"
             raise ValueError(
                 f"{what} and the batch, must return a scalar tensor, the mean over the batch. Received: "
-                f"{described(value)}"
+                f"{_describe(value)}"
             )
         return value
 
     def factors(self, counts: Sequence[Sequence[float]]) -> list[float]:
-        """Return the factor of each term's sum over the data, its weight included.
+        """Return the factor of each term's sum over the data, including its weight.
 
         Args:
-            counts: for each term the sums over the data of `Elements.counts`.
+            counts: sums of `Elements.counts` over the data, for each term.
         """
         factors = []
         for term, (total, unmasked, weight) in zip(self.terms, counts, strict=True):
             if not total:
-                raise ValueError("Argument `data` is empty: it gives no example. Pass at least one batch.")
+                raise ValueError("Argument `data` must contain at least one example. Received: empty data.")
             if not unmasked > 0:
-                raise ValueError("Argument `data` is masked out as a whole: no element counts. Look at the mask.")
+                raise ValueError("Argument `data` must have unmasked elements. Received: data that are fully masked.")
             if not weight > 0:
-                raise ValueError(f"Argument `data` has sample weights that sum to {weight:g}. They must be positive.")
+                raise ValueError(
+                    f"Argument `data` must have a positive sum of sample weights. Received: sample weights that sum to "
+                    f"{weight:g}"
+                )
             factors.append(term.weight / term.divisor(total, unmasked, weight))
         return factors
 
 
 def split_batch(batch: Any) -> Batch:
-    """A batch `x`, `(x, y)` or `(x, y, sample_weight)` by its parts."""
+    """Return the parts of a batch `x`, `(x, y)` or `(x, y, sample_weight)`."""
     if isinstance(batch, Batch):
         return batch
     if not isinstance(batch, (tuple, list)):
         return Batch(batch)
     if len(batch) > 3:
         raise ValueError(
-            f"Argument `data` must give batches (x, y) or (x, y, sample_weight). Received: {len(batch)} parts. Put "
-            f"several inputs into one tuple or dict: ((x1, x2), y)."
+            f"Argument `data` must contain batches (x, y) or (x, y, sample_weight). Received: {len(batch)} parts. "
+            f"Combine several inputs into one tuple or dict: ((x1, x2), y)."
         )
     return Batch(*batch)
 
 
-def float_type(outputs: Any) -> str:
-    """Return the dtype in which the loss of outputs is computed: theirs, but at least float32."""
+def loss_dtype(outputs: Any) -> str:
+    """Return the dtype in which the loss of outputs is computed, that of the outputs but at least float32."""
     dtype = keras.backend.standardize_dtype(keras.tree.flatten(outputs)[0].dtype)
     return "float64" if dtype == "float64" else "float32"
 
 
 def cast(structure: Any, dtype: str, floats_only: bool = False) -> Any:
-    """Return tensors cast to a dtype, as losses do; with `floats_only` integers stay, as `fit` passes labels on."""
+    """Return tensors cast to a dtype, as losses do; with `floats_only`, integers stay as in `fit`."""
 
     def leaf(part: Any) -> Any:
         part = None if part is None else ops.convert_to_tensor(part)
@@ -330,22 +336,22 @@ def cast(structure: Any, dtype: str, floats_only: bool = False) -> Any:
     return keras.tree.map_structure(leaf, structure)
 
 
-def described(value: Any) -> str:
-    """A tensor's shape and dtype, for messages."""
+def _describe(value: Any) -> str:
+    """Return the shape and dtype of a tensor in words."""
     if not ops.is_tensor(value):
         return repr(value)
     return f"a tensor of shape {tuple(value.shape)}, {keras.backend.standardize_dtype(value.dtype)}"
 
 
 def no_example_losses(values: Tensor) -> str:
-    """Return the message for a loss that reduces by itself where its examples' values are needed."""
+    """Return the message for a loss that returns a mean where values for each example are required."""
     return (
-        f"Argument `loss` must give a value for each example here (for sample weights and for the Fisher matrix). "
-        f"Received: a loss of shape {tuple(values.shape)} for a batch. Return the examples' losses, not their mean."
+        f"Argument `loss` must return a value for each example with sample weights and for the Fisher matrix. "
+        f"Received: a loss of shape {tuple(values.shape)} for a batch."
     )
 
 
-def _refusal(model: keras.Model, error: Exception, y: Any, outputs: Any, weights: Any) -> str:
+def _keras_error_message(model: keras.Model, error: Exception, y: Any, outputs: Any, weights: Any) -> str:
     shapes = [
         keras.tree.map_structure(lambda part: None if part is None else tuple(part.shape), structure)
         for structure in (outputs, y, weights)
@@ -353,29 +359,31 @@ def _refusal(model: keras.Model, error: Exception, y: Any, outputs: Any, weights
     reason = textwrap.shorten(" ".join(str(error).split()), 300)
     return (
         f"Keras cannot compute the loss of {model.name!r} on a batch: {type(error).__name__}: {reason} Received: "
-        f"outputs {shapes[0]}, labels {shapes[1]}, sample weights {shapes[2]}. Pass losses, labels and weights as "
-        f"`model.compile` and `model.fit` take them."
+        f"outputs {shapes[0]}, labels {shapes[1]}, sample weights {shapes[2]}. Use the formats of `model.compile` and "
+        f"`model.fit`."
     )
 
 
-def _checked_values(values: Any) -> Tensor:
+def _check_values(values: Any) -> Tensor:
     if not ops.is_tensor(values) or not _is_float(values):
         raise ValueError(
-            f"Argument `loss` must return a tensor of floating-point numbers. Received: {described(values)}"
+            f"Argument `loss` must return a tensor of floating-point numbers. Received: {_describe(values)}"
         )
     return values
 
 
-def _paired(values: Tensor, other: Tensor, name: str, of: str) -> tuple[Tensor, Tensor]:
-    """Return both in one rank, as Keras' losses do; ValueError where it would multiply entries that do not belong
-    together.
+def _align(values: Tensor, other: Tensor, name: str, of: str) -> tuple[Tensor, Tensor]:
+    """Return both tensors with the same rank, as Keras' losses do.
+
+    Raises:
+        ValueError: if broadcasting would multiply entries of different examples.
     """
     first, second = _keras_internals.same_rank(values, other)
     sizes = zip(first.shape, second.shape, strict=False)
     if _rank(first) != _rank(second) or any(b not in (a, 1) for a, b in sizes if None not in (a, b)):
         raise ValueError(
-            f"Argument `data` gives {name} of shape {tuple(other.shape)} for {of} of shape {tuple(values.shape)}. "
-            f"Pass one for each entry, or (examples, 1, ...) with as many axes."
+            f"Argument `data` must have one weight for each entry, or (examples, 1, ...) with as many axes. Received: "
+            f"{name} of shape {tuple(other.shape)} for {of} of shape {tuple(values.shape)}"
         )
     return first, second
 
@@ -399,7 +407,7 @@ def _function_name(loss: Any) -> str:
     return getattr(_keras_internals.plain_function(loss) or loss, "__name__", "")
 
 
-def _named(loss: Any) -> str:
+def _loss_name(loss: Any) -> str:
     name = _function_name(loss)
     if name or not isinstance(loss, keras.losses.Loss):
         return name or repr(loss)

@@ -1,6 +1,6 @@
-"""The function whose curvature is taken: a model's loss on a data set, as a function of chosen variables.
+"""Loss of a model on a data set as a function of selected variables.
 
-Nothing here is differentiated or compiled; `_products` does both with `idmatters_tf.autodiff`.
+`_products` differentiates and compiles it with `idmatters_tf.autodiff`.
 """
 
 import itertools
@@ -20,19 +20,18 @@ from idmatters_tf.curvature._losses import DataLoss, no_example_losses, split_ba
 
 
 class Objective:
-    """The loss of a model on a data set, as one batch.
+    """Loss of a model on a data set, as one batch.
 
-    The model is called as a function of its variables. Nothing of it is changed, see `unchanged`.
+    The model is called as a function of its variables and is not changed, see `unchanged`.
 
     Args: see `idmatters_tf.curvature.HessianOperator`.
 
     Attributes:
-        variables: those it is a function of.
+        variables: arguments of the function.
         others: all other variables of the model.
-        slices: by layer, where its variables are in the flat vector.
-        dtype: of the flat vector, "float32" or "float64".
-        size: of the flat vector.
-        reproducible: whether the model draws no random numbers; set by the check.
+        slices: slice of the flat vector for each layer.
+        dtype: dtype of the flat vector, "float32" or "float64".
+        size: length of the flat vector.
     """
 
     def __init__(
@@ -50,25 +49,25 @@ class Objective:
             raise ValueError(f"Argument `model` must be a keras.Model. Received: {type(model).__name__}")
         if not model.built:
             raise ValueError(
-                f"Argument `model` must be built: {model.name!r} has no variables yet. Call it on a batch, or "
-                f"model.build(input_shape), before."
+                f"Argument `model` must be built. Received: {model.name!r} without variables. Call it on a batch, or "
+                f"model.build(input_shape), first."
             )
         self.model, self.loss = model, DataLoss(model, loss)
         self.regularization, self.training = bool(regularization), bool(training)
-        self.variables = _checked_variables(model, variables)
+        self.variables = _resolve_variables(model, variables)
         chosen = {id(variable) for variable in self.variables}
         self.others = [variable for variable in model.variables if id(variable) not in chosen]
         self.sizes = [int(np.prod(variable.shape, dtype=np.int64)) for variable in self.variables]
         self.size = sum(self.sizes)
-        # Of the values: JAX stores float64 variables as float32 unless jax_enable_x64 is set.
+        # Dtype of the values, because JAX stores float64 variables as float32 unless jax_enable_x64 is set.
         self.dtype = str(np.result_type(*(_dtype_of(variable) for variable in self.variables)))
         self.slices = _layer_slices(self.variables, self.sizes)
         self._seeds = {id(state) for state in seed_states(model)}
         self.batches = Batches(data, batch_size, class_weight)
 
     def split(self, flat: Tensor) -> list[Tensor]:
-        """A vector (P,) as tensors of the variables' shapes."""
-        # Slices, which TensorFlow takes without copying where it can; ops.split always copies.
+        """Split a vector (P,) into tensors with the shapes of the variables."""
+        # Slices, which TensorFlow takes without copying where possible; ops.split always copies.
         parts: list[Tensor] = [
             flat[start:stop] for start, stop in itertools.pairwise([0, *np.cumsum(self.sizes).tolist()])
         ]
@@ -78,23 +77,23 @@ class Objective:
         ]
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The inverse of `split`."""
+        """Concatenate tensors with the shapes of the variables to a vector (P,), the inverse of `split`."""
         return ops.concatenate([ops.reshape(ops.cast(tensor, self.dtype), (-1,)) for tensor in tensors])
 
     def forward(
         self, theta: Sequence[Tensor], batch: Any, draw: Any = 0, others: Sequence[Tensor] | None = None
     ) -> tuple[Any, Tensor | None]:
-        """The model's outputs for a batch where its variables are theta.
+        """Compute the model's outputs for a batch with theta as its variables.
 
         Args:
             theta: tensors, one for each variable.
             batch: a batch of the data.
-            draw: which random numbers the model's generators give, if it uses them.
-            others: the values of all other variables; their current ones if None.
+            draw: offset of the seeds of the model's random generators.
+            others: values of all other variables; their current values if None.
 
         Returns:
-            (outputs, penalties): the outputs, or for a loss(model, batch) its value; and the sum of `model.losses`, or
-            None where there are none.
+            (outputs, penalties): the outputs, or the value of a loss(model, batch); and the sum of `model.losses`, or
+            None without penalties.
         """
         if others is None:
             others = [variable.value for variable in self.others]
@@ -104,33 +103,34 @@ class Objective:
                 value = value + ops.cast(ops.stack([0, draw]), variable.dtype)
             mapping.append((variable, value))
         with unchanged(mapping):
-            if self.loss.of_model:
-                outputs = self.loss.of_batch(self.model, batch, self.training)
+            if self.loss.takes_model:
+                outputs = self.loss.evaluate(self.model, batch, self.training)
             else:
                 outputs = self.model(split_batch(batch).x, training=self.training)
-            # `compute_loss` adds them itself.
+            # `compute_loss` includes the penalties.
             losses = self.model.losses if self.regularization and not self.loss.is_compute_loss else []
             cast: list[Tensor] = [ops.sum(ops.cast(loss, self.dtype)) for loss in losses]
             penalties: Tensor = sum(cast[1:], cast[0]) if cast else None
         return outputs, penalties
 
     def counts(self, batch: Any, outputs: Any) -> Tensor:
-        """(terms, 3): what `DataLoss.factors` needs to know of each batch, summed over the data."""
+        """Return `Elements.counts` of each term for a batch, (terms, 3)."""
         count = self._count(batch)
-        if self.loss.of_model:
+        if self.loss.takes_model:
             return ops.stack([ops.stack([count, count, count])])
         parts = zip(self.loss.terms, self.loss.parts(split_batch(batch), outputs), strict=True)
         return ops.stack([term.elements(*part).counts(count, self.dtype) for term, part in parts])
 
     def data_loss(self, batch: Any, outputs: Any, factors: Tensor) -> Tensor:
-        """The part of the loss without penalties that a batch contributes, a scalar.
+        """Return the contribution of a batch to the loss without penalties, a scalar.
 
         Args:
-            batch, outputs: a batch and the model's outputs for it.
-            factors: of the terms' sums, from `DataLoss.factors`.
+            batch: a batch of the data.
+            outputs: outputs of the model for the batch.
+            factors: factors of the sums of the terms, from `DataLoss.factors`.
         """
         count = self._count(batch)
-        if self.loss.of_model:
+        if self.loss.takes_model:
             return ops.cast(outputs, self.dtype) * count * factors[0]
         total, parts = None, self.loss.parts(split_batch(batch), outputs)
         for place, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
@@ -141,10 +141,10 @@ class Objective:
         return total
 
     def example_losses(self, batch: Any, outputs: Any, factors: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(losses, weights) of the examples of a batch, (batch,) each: their sum is `data_loss`.
+        """Return (losses, weights) of the examples of a batch, (batch,) each, whose weighted sum is `data_loss`.
 
         Raises:
-            ValueError: where the loss gives no value for each example.
+            ValueError: if the loss does not return a value for each example.
         """
         total, weights, parts = None, None, self.loss.parts(split_batch(batch), outputs)
         for place, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
@@ -154,8 +154,8 @@ class Objective:
             if elements.weights is not None:
                 if any(size != 1 for size in elements.weights.shape[1:]) or len(self.loss.terms) > 1:
                     raise ValueError(
-                        "The empirical Fisher matrix takes one sample weight for each example and a loss of one "
-                        f"output. Received: sample weights of shape {tuple(elements.weights.shape)}"
+                        "The empirical Fisher matrix requires one sample weight per example and a loss of one output. "
+                        f"Received: sample weights of shape {tuple(elements.weights.shape)}"
                     )
                 weights = ops.reshape(ops.cast(elements.weights, self.dtype), (-1,))
             values: Tensor = elements.scaled(self.dtype, weighted=False)
@@ -172,18 +172,21 @@ class Objective:
         draw: Any = 0,
         others: Sequence[Tensor] | None = None,
     ) -> Tensor:
-        """The part of the loss that a batch contributes.
+        """Return the contribution of a batch to the loss.
 
         Args:
-            theta, batch, draw, others: see `forward`.
-            scales: the factors of the terms' sums and, last, of the penalties.
+            theta: see `forward`.
+            batch: see `forward`.
+            scales: factors of the sums of the terms, and of the penalties last.
+            draw: see `forward`.
+            others: see `forward`.
         """
         outputs, penalties = self.forward(theta, batch, draw, others)
         value = self.data_loss(batch, outputs, scales[:-1])
         return value if penalties is None else value + penalties * scales[-1]
 
     def warn_of_outputs(self, batch: Any, outputs: Any) -> None:
-        """Warn where a loss takes the outputs for probabilities and they cannot be."""
+        """Warn if a loss of probabilities receives outputs that are not probabilities."""
         for term, (_, of_term, _) in zip(self.loss.terms, self.loss.parts(split_batch(batch), outputs), strict=True):
             if term.expects is None or keras.tree.is_nested(of_term):
                 continue
@@ -191,14 +194,13 @@ class Objective:
             values = output.astype(np.float64)
             wrong = values.min() < 0 or values.max() > 1
             if term.expects == "categorical":
-                # In bfloat16 a softmax sums to 1 within 2^-8 or so.
+                # In bfloat16 a softmax sums to 1 within about 2^-8.
                 wrong = wrong or np.abs(values.sum(axis=-1) - 1).max() > (1e-3 if output.itemsize > 2 else 2e-2)
             if wrong:
                 warnings.warn(
-                    f"The loss {self.loss!r} takes the outputs of {self.model.name!r} for probabilities, which they "
-                    f"are not: they lie between {values.min():.3g} and {values.max():.3g} and sum to "
-                    f"{values.sum(axis=-1).min():.3g} to {values.sum(axis=-1).max():.3g}. For logits pass the loss "
-                    f"with from_logits=True.",
+                    f"The loss {self.loss!r} expects probabilities, but the outputs of {self.model.name!r} are between "
+                    f"{values.min():.3g} and {values.max():.3g} and sum to {values.sum(axis=-1).min():.3g} to "
+                    f"{values.sum(axis=-1).max():.3g}. For logits, pass the loss with from_logits=True.",
                     stacklevel=2,
                 )
 
@@ -208,7 +210,7 @@ class Objective:
 
 
 def penalty_share(batch: Any, examples: int) -> float:
-    """The factor of the penalties with which a batch contributes to the loss: its share of the examples."""
+    """Return the factor of the penalties for a batch, its fraction of the examples."""
     return length(batch) / examples
 
 
@@ -217,14 +219,14 @@ def _dtype_of(variable: keras.Variable) -> str:
     return keras.backend.standardize_dtype(value.dtype)
 
 
-def _checked_variables(model: keras.Model, variables: Any) -> list[keras.Variable]:
-    """The variables, those of a layer for a layer, all trainable ones for None."""
+def _resolve_variables(model: keras.Model, variables: Any) -> list[keras.Variable]:
+    """Return a list of variables for variables, layers, or None for all trainable variables."""
     if variables is None:
         variables = model.trainable_variables
         if not variables:
             raise ValueError(
-                f"Argument `model` must have trainable variables. Received: {model.name!r}, which has none. Set "
-                f"`trainable` on its layers, or name variables with `variables`."
+                f"Argument `model` must have trainable variables. Received: {model.name!r} without trainable "
+                f"variables. Set `trainable` on its layers, or pass `variables`."
             )
     elif isinstance(variables, (keras.Variable, keras.layers.Layer)):
         variables = [variables]
@@ -236,20 +238,20 @@ def _checked_variables(model: keras.Model, variables: Any) -> list[keras.Variabl
         if id(variable) not in own:
             name = getattr(variable, "path", repr(variable))
             raise ValueError(
-                f"Argument `variables` must hold variables of the model {model.name!r}, or its layers. Received: "
+                f"Argument `variables` must contain variables or layers of the model {model.name!r}. Received: "
                 f"{name}, which is not the model's."
             )
         if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(variable.dtype)):
-            raise ValueError(f"Argument `variables` must hold floating-point variables. Received: {variable.path}")
+            raise ValueError(f"Argument `variables` must contain floating-point variables. Received: {variable.path}")
     if not flat:
-        raise ValueError("Argument `variables` must name at least one variable, or a layer that has some.")
+        raise ValueError("Argument `variables` must contain at least one variable. Received: no variables.")
     if len({id(variable) for variable in flat}) != len(flat):
-        raise ValueError("Argument `variables` names a variable twice. Name each once.")
+        raise ValueError("Argument `variables` must not contain a variable twice. Pass each variable once.")
     return flat
 
 
 def _layer_slices(variables: Iterable[keras.Variable], sizes: Iterable[int]) -> dict[str, slice]:
-    """By layer, in order, the slice of the flat vector that holds its variables."""
+    """Return the slice of the flat vector for each layer, in order."""
     slices: dict[str, slice] = {}
     last, name, stop = None, "", 0
     for variable, size in zip(variables, sizes, strict=True):
@@ -258,13 +260,13 @@ def _layer_slices(variables: Iterable[keras.Variable], sizes: Iterable[int]) -> 
         if layer == last:
             start = slices[name].start
         else:
-            # A layer comes twice where variables of others were named in between.
+            # A layer occurs twice if variables of other layers are between its variables.
             name = layer if layer not in slices else f"{layer} from {start}"
         slices[name], last = slice(start, stop), layer
     return slices
 
 
 def parameters(objective: Objective) -> NDArray[np.floating[Any]]:
-    """The current values of the variables as one vector, (P,)."""
+    """Return the current values of the variables as one vector, (P,)."""
     parts = [np.ravel(np.asarray(ops.convert_to_numpy(variable.value))) for variable in objective.variables]
     return np.concatenate(parts).astype(objective.dtype)

@@ -1,4 +1,4 @@
-"""The loss on the data, its gradient, and products of the three matrices with vectors."""
+"""Loss on the data, its gradient, and products of the three matrices with vectors."""
 
 import itertools
 from collections.abc import Callable
@@ -21,10 +21,10 @@ Array = NDArray[np.floating[Any]]
 
 
 class Products:
-    """Sums over the data of what is derived from an `Objective`.
+    """Loss, gradient and matrix-vector products of an `Objective`, summed over the data.
 
     Attributes:
-        objective: the function.
+        objective: the objective.
         replicas: number of devices that share each batch.
     """
 
@@ -35,55 +35,55 @@ class Products:
         self._compiler = self._backend.Compiler([*objective.variables, *objective.others])
         self.replicas = self._compiler.replicas
         self._scales: tuple[NDArray[np.float64], int] | None = None
-        # A batch and its tensors: arrays of one batch, as they are for small models, are converted once.
+        # The last batch and its tensors, to convert the arrays of a single batch only once.
         self._last: tuple[Any, Any] = (None, None)
-        # False once the backend has failed to vectorize this model, as TensorFlow does for RNNs that are not unrolled.
+        # False after the backend has failed to vectorize the model, e.g. TensorFlow for RNNs that are not unrolled.
         self._vectorizes = True
 
     def scales(self) -> tuple[NDArray[np.float64], int]:
-        """Return (factors of the loss's terms, number of examples), from a pass through the data the first time."""
+        """Return (factors of the loss terms, number of examples). The first call passes through the data."""
         loss, terms = self.objective.loss, self.objective.loss.terms
-        if self.replicas > 1 and any(term.joins_examples for term in terms):
+        if self.replicas > 1 and any(term.couples_examples for term in terms):
             raise ValueError(
-                f"The loss {loss!r} joins the examples of a batch, which would be split over {self.replicas} "
-                f"replicas. Leave the strategy's scope."
+                f"The loss {loss!r} couples the examples of a batch and cannot be split over {self.replicas} replicas. "
+                f"Create the operator outside the strategy's scope."
             )
         if self.replicas > 1 and (loss.is_compute_loss or any(term.is_opaque for term in terms)):
             raise ValueError(
-                f"The loss {loss!r} reduces by itself, and Keras divides losses by the number of replicas, here "
-                f"{self.replicas}. Leave the strategy's scope."
+                f"The loss {loss!r} has its own reduction and cannot be split over {self.replicas} replicas. Create "
+                f"the operator outside the strategy's scope."
             )
-        # The variables may have changed since the last time, and with them the outputs.
+        # The outputs may have changed with the variables.
         if self._scales is None or any(term.counts_by_outputs for term in terms):
             counts, sizes = np.zeros((len(terms), 3)), []
             for batch in self.objective.batches:
                 counts += self._counts(batch)
                 sizes.append(length(batch))
-            if len(sizes) > 1 and any(term.joins_examples for term in terms):
+            if len(sizes) > 1 and any(term.couples_examples for term in terms):
                 raise ValueError(
-                    f"The loss {loss!r} joins the examples of a batch, so that each way to cut the data gives another "
-                    f"one. Received: data in {len(sizes)} batches. Pass them as one: batch_size={sum(sizes)}."
+                    f"The loss {loss!r} couples the examples of a batch and requires a single batch. Received: data in "
+                    f"{len(sizes)} batches. Pass batch_size={sum(sizes)}."
                 )
             self._scales = (np.array(loss.factors(counts.tolist())), sum(sizes))
         return self._scales
 
     def outputs(self, batch: Any) -> Any:
-        """Return the model's outputs for a batch; for a loss(model, batch), its value."""
+        """Return the model's outputs for a batch, or the value of a loss(model, batch)."""
         return self._forward(self._backend.tensors(batch))
 
     def loss(self) -> float:
-        """Return the loss on all the data."""
+        """Return the loss on all data."""
         return float(self._sum(self._functions.value))
 
     def loss_and_gradient(self, draw: int = 0, offset: Array | None = None, batch: Any = None) -> tuple[float, Array]:
         """Return the loss and its gradient, (P,).
 
         Args:
-            draw: which random numbers the model's generators give.
-            offset: a vector to add to the variables' values, (P,).
-            batch: one batch to look at in place of all the data.
+            draw: offset of the seeds of the model's random generators.
+            offset: vector (P,) to add to the values of the variables.
+            batch: a batch to use in place of all data.
         """
-        # Tensors, so that one trace serves all.
+        # Tensors, so that all calls share one trace.
         offset = np.zeros(self.objective.size) if offset is None else offset
         arguments = self._backend.tensors((np.asarray(draw, np.int32), offset.astype(self.objective.dtype)))
         value, gradient = self._sum(
@@ -100,12 +100,12 @@ class Products:
                 with self._backend.vectorizing():
                     return np.asarray(self._sum(method, self._backend.tensors(vectors)))
             except CannotVectorize:
-                # Where single products fail, too, the error is theirs.
+                # If single products also fail, they raise the error.
                 self._vectorizes = False
         products = np.empty(vectors.shape, self.objective.dtype)
         for vector, product in zip(vectors, products, strict=True):
             parts = self._sum(method, self._backend.tensors(vector))
-            # Joined here, so that each part is copied once.
+            # Concatenated with NumPy, to copy each part only once.
             np.concatenate([np.ravel(np.asarray(part)) for part in parts], out=product)
         return products
 
@@ -139,9 +139,9 @@ class Products:
 
 
 def _shares(batch: Any, replicas: int) -> list[tuple[Any, float]]:
-    """Return (part, factor) for each replica; parts differ in size by at most one example.
+    """Return (part, factor) for each replica, with parts that differ in size by at most one example.
 
-    A batch with fewer examples than replicas is given to all of them, and counts on the first alone.
+    A batch with fewer examples than replicas is sent to all of them with factor zero on all but the first.
     """
     if replicas == 1:
         return [(batch, 1.0)]
@@ -156,17 +156,18 @@ def _shares(batch: Any, replicas: int) -> list[tuple[Any, float]]:
 
 
 def fisher_scales(objective: Objective, factors: NDArray[np.float64], examples: int, share: float = 1.0) -> list[float]:
-    """The factors that make `example_losses` the examples' own, and that of the sum of g g^T.
+    """Return the factors for the losses of single examples, and that of the sum of g g^T last.
 
-    A loss that is a mean over N examples has g = N times the gradient of what an example contributes to it.
+    For a loss that is a mean over N examples, g is N times the gradient of an example's contribution.
 
     Raises:
-        ValueError: for outputs whose losses are reduced in different ways.
+        ValueError: if the losses of the outputs have different reductions.
     """
     reductions = {term.reduction for term in objective.loss.terms}
     if len(reductions) > 1:
         raise ValueError(
-            f"The empirical Fisher matrix takes losses of one reduction. Received: {', '.join(sorted(reductions))}"
+            f"The empirical Fisher matrix requires losses with the same reduction. Received: "
+            f"{', '.join(sorted(reductions))}"
         )
     weight = objective.loss.terms[0].weight
     divisors = {

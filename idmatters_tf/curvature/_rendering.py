@@ -1,4 +1,4 @@
-"""Figures as arrays of pixels, for TensorBoard and notebooks."""
+"""Rendering of figures to arrays of pixels, for TensorBoard and notebooks."""
 
 import io
 from typing import TYPE_CHECKING
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float) -> "tuple[Figure, Axes]":
-    """A figure of so many inches, and its axes. Without pyplot, a notebook keeps the backend chosen there."""
+    """Return a figure with the given size in inches, and its axes.
+
+    pyplot is not imported, so that a notebook keeps its Matplotlib backend.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -22,14 +25,14 @@ def new_figure(width: float, height: float) -> "tuple[Figure, Axes]":
 
 
 def pixels(figure: "Figure", dpi: int) -> NDArray[np.uint8]:
-    """The figure as an image.
+    """Return a figure as an RGBA image.
 
     Args:
         figure: the figure.
         dpi: pixels per inch.
 
     Returns:
-        uint8, (rows, columns, 4).
+        Array of uint8, (rows, columns, 4).
     """
     import matplotlib.image
 

@@ -1,4 +1,4 @@
-"""The Hessian during `model.fit`."""
+"""Callback that measures the Hessian during `model.fit`."""
 
 import dataclasses
 from typing import Any
@@ -13,28 +13,26 @@ from idmatters_tf.curvature.stability import stability_threshold
 
 
 class CurvatureMonitor(Monitor[Measurement]):
-    """Measures the Hessian of the loss every so many epochs or steps, and before the first one.
+    """Measures the Hessian of the loss before training and at regular intervals.
 
-    Eigenvalues at both ends, the sharpness over the optimizer's stability threshold, the gradient's alignment with the
-    top eigenvectors, trace, index, gradient norm and loss go to TensorBoard as scalars, the density of the spectrum as
-    an image; all of it is also kept in `measurements`. Each search for eigenvalues starts from the last eigenvectors.
-    A measurement costs about probes * steps + products + 30 Hessian-vector products, each about 2.3 gradients on the
-    data given.
+    TensorBoard gets as scalars: eigenvalues at both ends, the sharpness over the optimizer's stability threshold, the
+    gradient's alignment with the top eigenvectors, trace, index, gradient norm and loss; and the spectral density as an
+    image. `measurements` stores the same. Each eigenvalue search starts from the previous eigenvectors. A measurement
+    costs about probes * steps + products + 30 Hessian-vector products, each about 2.3 gradients on `data`.
 
     Args:
-        data: on which it is measured, see `HessianOperator`: a fixed sample of a few hundred or thousand examples,
-            without augmentation.
-        loss: the one the model was compiled with if None.
-        every: epochs between measurements, or steps, as in "100 steps".
-        log_dir: of TensorBoard's files (written by TensorFlow); none are written if None.
+        data: fixed sample of a few hundred or thousand examples without augmentation; see `HessianOperator`.
+        loss: loss function; the compiled loss if None.
+        every: number of epochs between measurements, or of training steps, as in "100 steps".
+        log_dir: folder for TensorBoard files (written by TensorFlow); no files are written if None.
         variables, options: see `HessianOperator`.
-        measure_options: a dict for `idmatters_tf.curvature.measure`, e.g. {"eigenvalues": 5, "probes": 8}.
-        copy: the same network in another precision, such as float32 for one that trains in bfloat16. It is measured in
-            place of the trained network, whose weights it gets each time.
-        optimizer: determines the stability threshold; the model's own if None.
+        measure_options: dict of options of `idmatters_tf.curvature.measure`, e.g. {"eigenvalues": 5, "probes": 8}.
+        copy: the same network in another precision, such as float32 for a network that trains in bfloat16. It is
+            measured in place of the trained network, with the current weights.
+        optimizer: optimizer for the stability threshold; that of the model if None.
 
     Attributes:
-        measurements: by the number of epochs or steps done, `Measurement`. The last one alone keeps its `vectors`.
+        measurements: `Measurement` by number of finished epochs or steps. Only the last one keeps its `vectors`.
     """
 
     prefix = "curvature"
@@ -69,7 +67,7 @@ class CurvatureMonitor(Monitor[Measurement]):
         if self.measurements:
             newest, last = next(reversed(self.measurements.items()))
             start = last.vectors
-            # Several times the size of the network.
+            # Eigenvectors take several times the memory of the network.
             self.measurements[newest] = dataclasses.replace(last, vectors=start[:, :0])
         threshold = stability_threshold(model.optimizer if self._optimizer is None else self._optimizer)
         return measure(self._operator, **self._measure_options, start=start, threshold=threshold)

@@ -1,7 +1,7 @@
-"""How strongly layers are coupled: the Frobenius norms of the Hessian's blocks between each two of them.
+"""Coupling between layers: Frobenius norms of the Hessian's blocks between all pairs of layers.
 
-Li et al. ask how the Hessian of n-shortcut networks falls into blocks at zero, where it can be written down. This asks
-the same of any network, anywhere.
+Li et al. derive the block structure of the Hessian of n-shortcut networks at zero. The functions here measure it for
+any network at any point.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from idmatters_tf.curvature.operators import CurvatureOperator
 
 @dataclasses.dataclass(frozen=True)
 class Coupling:
-    """Norms of blocks.
+    """Norms of the blocks of a matrix.
 
     Attributes:
-        layers: their names, in the order of the variables.
-        norms: (layers, layers), ||H_ij||_F, symmetric.
-        off_diagonal_share: the share of ||H||_F^2 that lies in blocks between different layers.
+        layers: names of the layers, in the order of the variables.
+        norms: ||H_ij||_F, (layers, layers), symmetric.
+        off_diagonal_share: fraction of ||H||_F^2 in blocks between different layers.
     """
 
     layers: tuple[str, ...]
@@ -37,16 +37,16 @@ class Coupling:
 
 
 def layer_coupling(operator: CurvatureOperator, probes: int = 8, seed: int = 0, progress: bool = False) -> Coupling:
-    """The Frobenius norms of the blocks of an operator between layers, from products alone.
+    """Estimate the Frobenius norms of the blocks of an operator between layers from products.
 
-    For signs z that are zero outside layer j, E ||(H z)_i||^2 = ||H_ij||_F^2. Where a layer has no more parameters than
-    there are probes, unit vectors are used and its norms are exact. Each block is estimated from both sides.
+    For random signs z that are zero outside layer j, E ||(H z)_i||^2 = ||H_ij||_F^2. For a layer with at most `probes`
+    parameters, unit vectors are used and its norms are exact. Each block is estimated from both sides.
 
     Args:
-        operator: a `HessianOperator` or a relative.
-        probes: for each layer; the relative error of a norm is at most about 1 / sqrt(2 probes).
-        seed: of the random signs.
-        progress: whether a bar on standard error counts the layers.
+        operator: `HessianOperator`, `GaussNewtonOperator` or `FisherOperator`.
+        probes: number of probes per layer. The relative error of a norm is at most about 1 / sqrt(2 probes).
+        seed: seed of the random signs.
+        progress: True shows a progress bar on standard error.
     """
     positive_integer("probes", probes)
     layers = operator.layers
@@ -68,10 +68,12 @@ def layer_coupling(operator: CurvatureOperator, probes: int = 8, seed: int = 0, 
 
 
 def draw_coupling(coupling: Coupling, title: str = "") -> NDArray[np.uint8]:
-    """An image of the table of norms, on a logarithmic scale from the smallest one, or a millionth of the largest.
+    """Draw the table of norms on a logarithmic scale.
+
+    The scale starts at the smallest norm, but not below a millionth of the largest.
 
     Returns:
-        uint8, (rows, columns, 4).
+        RGBA image of uint8, (rows, columns, 4).
     """
     from matplotlib.colors import LogNorm
 

@@ -1,4 +1,4 @@
-"""The whole Hessian as a matrix."""
+"""Dense Hessian matrices."""
 
 from typing import Any
 
@@ -17,24 +17,27 @@ def dense_hessian(
     chunk: int = DEFAULT_CHUNK,
     **options: Any,
 ) -> Array:
-    """The Hessian of a model's loss on a data set, dense.
+    """Compute the dense Hessian of a model's loss on a data set.
 
-    By products with unit vectors, `chunk` of them at once: what is needed beside the matrix itself is the memory of
+    The matrix is computed by products with unit vectors, `chunk` at once. The memory beside the matrix is that of
     `chunk` Hessian-vector products on one batch.
 
     Args:
-        model: a `keras.Model`; or an operator, without `loss`, `data` and the others.
-        loss, data, variables, options: see `HessianOperator`.
-        chunk: unit vectors at once; more is faster up to some point and takes more memory.
+        model: a `keras.Model`, or an operator without further arguments.
+        loss: see `HessianOperator`.
+        data: see `HessianOperator`.
+        variables: see `HessianOperator`.
+        chunk: number of unit vectors multiplied at once. Larger values are faster up to a point and need more memory.
+        **options: see `HessianOperator`.
 
     Returns:
-        (P, P), symmetric, in the order of the variables, each flattened by rows.
+        Symmetric matrix (P, P) in the order of the variables, each flattened by rows.
 
     Raises:
-        ValueError: as `HessianOperator`, and where the matrix would take more than half of the machine's memory.
+        ValueError: as `HessianOperator`, and if the matrix would exceed half of the machine's memory.
     """
     if isinstance(model, CurvatureOperator):
         if options or not (loss is data is variables is None):
-            raise ValueError("With an operator the loss, the data and the options are its own. Pass it alone.")
+            raise ValueError("Arguments `loss`, `data` and options are not allowed with an operator. Pass it alone.")
         return model.to_dense(chunk)
     return HessianOperator(model, loss, data, variables, chunk=chunk, **options).to_dense()

@@ -1,4 +1,4 @@
-"""The density of an operator's eigenvalues, by stochastic Lanczos quadrature."""
+"""Spectral density estimation by stochastic Lanczos quadrature."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._progress import Progress
 from idmatters_tf.curvature._memory import check_fits
-from idmatters_tf.curvature.estimators import Estimate, mean_of
+from idmatters_tf.curvature.estimators import Estimate, estimate_mean
 
 Floats = NDArray[np.floating[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
 class SpectralDensity:
-    """The eigenvalues of an operator as a smoothed density, which integrates to 1.
+    """Smoothed density of an operator's eigenvalues, which integrates to 1.
 
     Attributes:
-        grid: (points,).
-        density: (points,), the mean over the probes.
-        standard_error: (points,), of that mean; NaN with one probe.
-        bandwidth: standard deviation of the Gaussian that each eigenvalue is spread to.
-        nodes, weights: (probes, steps), the quadrature rule of each probe; each row of weights sums to 1.
+        grid: points on the axis of eigenvalues, (points,).
+        density: mean over the probes, (points,).
+        standard_error: standard error of that mean, (points,); NaN with one probe.
+        bandwidth: standard deviation of the Gaussian kernel.
+        nodes, weights: quadrature rule of each probe, (probes, steps). Each row of weights sums to 1.
     """
 
     grid: Floats
@@ -37,18 +37,18 @@ class SpectralDensity:
     weights: Floats
 
     def band(self, level: float = 0.95) -> tuple[Floats, Floats]:
-        """(low, high), (points,) each: at each point of the grid the interval of `Estimate.interval`."""
+        """Return (low, high), the interval of `Estimate.interval` at each point of the grid, (points,) each."""
         return Estimate(self.density, self.standard_error, len(self.nodes)).interval(level)
 
     def mean(self, function: Callable[[Floats], NDArray[Any]]) -> Estimate:
-        """The mean of a function of the eigenvalues; times P it is a trace."""
-        return mean_of(np.sum(self.weights * function(self.nodes), axis=1))
+        """Estimate the mean of a function of the eigenvalues; times P it is a trace."""
+        return estimate_mean(np.sum(self.weights * function(self.nodes), axis=1))
 
     def index(self, tolerance: float | None = None) -> Estimate:
-        """The fraction of eigenvalues below -tolerance; 1 % of the largest in size if None.
+        """Estimate the fraction of eigenvalues below -tolerance; 1 % of the largest in magnitude if None.
 
-        A node stands for all eigenvalues near it: how many of those close to zero are negative takes many steps, or the
-        dense matrix and `summarize`. The standard error is that of the random probes, not of so few steps.
+        A node represents all eigenvalues near it. The signs of eigenvalues close to zero require many steps, or the
+        dense matrix and `summarize`. The standard error covers the random probes, not the truncation to few steps.
         """
         tolerance = 0.01 * float(np.abs(self.nodes).max()) if tolerance is None else tolerance
         return self.mean(lambda nodes: nodes < -tolerance)
@@ -63,20 +63,21 @@ def spectral_density(
     seed: int = 0,
     progress: bool = False,
 ) -> SpectralDensity:
-    """The density of an operator's eigenvalues, by stochastic Lanczos quadrature with full reorthogonalisation.
+    """Estimate the density of an operator's eigenvalues by stochastic Lanczos quadrature.
 
-    Each probe, a random vector of independent signs, gives a quadrature rule whose nodes and weights are the
-    eigenvalues of the Lanczos tridiagonal matrix and the squares of their eigenvectors' first entries.
+    Each probe is a random vector of independent signs. It gives a quadrature rule whose nodes are the eigenvalues of
+    the Lanczos tridiagonal matrix and whose weights are the squares of their eigenvectors' first entries. Lanczos runs
+    with full reorthogonalization.
     Source: Ubaru, Chen & Saad, 2017; for neural networks Ghorbani, Krishnan & Xiao, 2019.
 
     Args:
-        operator: a symmetric operator or matrix.
-        probes: how many; the error falls like one over their square root.
-        steps: of Lanczos for each, at most the size of the operator; as many products.
-        points: of the grid.
-        bandwidth: of the smoothing; 1 % of the spectrum's width if None.
-        seed: of the probes.
-        progress: whether a bar on standard error counts the products.
+        operator: symmetric operator or matrix.
+        probes: number of probes. The error is proportional to 1 / sqrt(probes).
+        steps: Lanczos steps and products per probe, at most the size of the operator.
+        points: number of grid points.
+        bandwidth: standard deviation of the smoothing kernel; 1 % of the spectrum's width if None.
+        seed: seed of the probes.
+        progress: True shows a progress bar on standard error.
 
     Returns:
         `SpectralDensity`.
@@ -89,7 +90,7 @@ def spectral_density(
         raise ValueError(f"Argument `points` must be at least 2. Received: points={points}")
     check_fits(size, steps, operator.dtype, f"the Lanczos basis of {steps} steps", "Use fewer `steps`.")
     rng = np.random.default_rng(seed)
-    # Several probes share the passes through the data, as long as their bases stay below a gigabyte.
+    # Several probes share passes through the data while their bases stay below a gigabyte.
     together = max(1, min(probes, 2**30 // (size * steps * operator.dtype.itemsize)))
     nodes, weights = np.zeros((probes, steps)), np.zeros((probes, steps))
     with Progress(probes * steps, "spectral density", progress, unit="products") as bar:
@@ -103,11 +104,13 @@ def spectral_density(
 
 
 def smoothed(nodes: Floats, weights: Floats, points: int = 400, bandwidth: float | None = None) -> SpectralDensity:
-    """The density of quadrature rules, each node spread to a Gaussian.
+    """Compute the density of quadrature rules with a Gaussian kernel.
 
     Args:
-        nodes, weights: (probes, steps), each row of weights sums to 1.
-        points, bandwidth: see `spectral_density`.
+        nodes: (probes, steps).
+        weights: (probes, steps). Each row sums to 1.
+        points: see `spectral_density`.
+        bandwidth: see `spectral_density`.
     """
     low, high = nodes.min(), nodes.max()
     width = float(0.01 * max(high - low, 1e-12 * max(abs(high), abs(low), 1.0)) if bandwidth is None else bandwidth)
@@ -115,19 +118,16 @@ def smoothed(nodes: Floats, weights: Floats, points: int = 400, bandwidth: float
         raise ValueError(f"Argument `bandwidth` must be positive. Received: bandwidth={bandwidth}")
     grid = np.linspace(low - 4 * width, high + 4 * width, points)
     bumps = np.exp(-((grid - nodes[..., None]) ** 2) / (2 * width**2)) / (width * np.sqrt(2 * np.pi))
-    estimate = mean_of(np.einsum("ps,psg->pg", weights, bumps))
+    estimate = estimate_mean(np.einsum("ps,psg->pg", weights, bumps))
     return SpectralDensity(grid, np.asarray(estimate.value), np.asarray(estimate.standard_error), width, nodes, weights)
 
 
 def _lanczos(operator: Any, starts: Floats, steps: int, bar: Progress) -> tuple[Floats, Floats]:
-    """The tridiagonal matrices of independent Lanczos recurrences.
-
-    Args:
-        starts: (P, probes).
+    """Return the tridiagonal matrices of independent Lanczos recurrences from `starts`, (P, probes).
 
     Returns:
-        Their diagonals, (probes, steps), and off-diagonals, (probes, steps - 1). A recurrence that ends early goes on
-        with zeros, which have no weight.
+        Diagonals (probes, steps) and off-diagonals (probes, steps - 1). A recurrence that ends early is padded with
+        zeros, which have no weight.
     """
     size, probes = starts.shape
     basis = np.zeros((probes, steps, size), operator.dtype)
@@ -138,7 +138,7 @@ def _lanczos(operator: Any, starts: Floats, steps: int, bar: Progress) -> tuple[
         basis[:, step] = vectors
         products = np.asarray(operator @ vectors.T).T if probes > 1 else np.asarray(operator @ vectors[0])[None]
         diagonals[:, step] = np.einsum("kp,kp->k", vectors, products, dtype=np.float64)
-        # Twice is enough (Kahan): against all earlier vectors, or multiple copies of eigenvalues would appear.
+        # Against all earlier vectors, to avoid multiple copies of eigenvalues. Twice is enough (Kahan).
         for _ in range(2):
             overlaps = np.einsum("ksp,kp->ks", basis[:, : step + 1], products)
             products = products - np.einsum("ksp,ks->kp", basis[:, : step + 1], overlaps)
@@ -154,7 +154,10 @@ def _lanczos(operator: Any, starts: Floats, steps: int, bar: Progress) -> tuple[
 
 
 def _quadrature(diagonal: Floats, off_diagonal: Floats) -> tuple[Floats, Floats]:
-    """Nodes and weights, (steps,) each; where a recurrence ended early the last node is repeated without weight."""
+    """Return nodes and weights, (steps,) each.
+
+    If the recurrence ended early, the last node is repeated with weight zero.
+    """
     ends = np.flatnonzero(off_diagonal == 0)
     steps = int(ends[0]) + 1 if ends.size else len(diagonal)
     nodes, vectors = scipy.linalg.eigh_tridiagonal(diagonal[:steps], off_diagonal[: steps - 1])

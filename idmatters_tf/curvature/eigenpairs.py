@@ -1,4 +1,4 @@
-"""Eigenvalues at the ends of the spectrum, with their vectors, of any symmetric SciPy operator."""
+"""Extreme eigenvalues and eigenvectors of symmetric SciPy operators."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from idmatters_tf._progress import Progress
 from idmatters_tf.curvature._memory import check_fits
 
 ENDS = ("largest", "smallest", "magnitude", "both")
-# Blocks before convergence is believed: good starting vectors converge before the random ones have seen anything.
+# Blocks before convergence is accepted: good starting vectors converge before the random vectors have any effect.
 LEAST_STEPS = 6
 
 Array = NDArray[np.floating[Any]]
@@ -21,13 +21,13 @@ Array = NDArray[np.floating[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Eigenpairs:
-    """Some eigenvalues and eigenvectors, sorted from the largest eigenvalue to the smallest.
+    """Eigenvalues and eigenvectors, sorted from the largest eigenvalue to the smallest.
 
     Attributes:
-        values: (k,), in descending order.
-        vectors: (P, k), orthonormal columns, in the order of the values.
+        values: eigenvalues in descending order, (k,).
+        vectors: orthonormal columns in the order of the values, (P, k).
         residuals: ||A v - value * v||, (k,).
-        products: how many products with the operator they took.
+        products: number of products with the operator.
     """
 
     values: NDArray[np.float64]
@@ -46,36 +46,36 @@ def top_eigenpairs(
     seed: int = 0,
     progress: bool = False,
 ) -> Eigenpairs:
-    """Compute eigenvalues at the ends of the spectrum, repeated ones as often as they occur, by block Lanczos steps.
+    """Compute extreme eigenvalues, with multiplicity, by the block Lanczos method.
 
-    The block is as wide as `k`, so that it sees up to k copies of an eigenvalue, which one vector cannot: at Li et
-    al.'s zero point each comes R d times. Restarts keep the best Ritz vectors (thick restarts), and new blocks are
-    orthogonalised against all that is kept. Source: Golub & Underwood, 1977 (blocks); Wu & Simon, 2000 (restarts).
+    The block has k vectors and finds up to k copies of an eigenvalue, unlike a single vector. (At Li et al.'s zero
+    point, each eigenvalue has multiplicity R d.) Thick restarts keep the best Ritz vectors, and new blocks are
+    orthogonalized against all of them. Source: Golub & Underwood, 1977 (blocks); Wu & Simon, 2000 (restarts).
 
     Args:
-        operator: a symmetric operator or matrix.
-        k: how many; with "both", k at each end.
+        operator: symmetric operator or matrix.
+        k: number of eigenvalues; with "both", the number at each end.
         which: "largest", "smallest" (the most negative ones), "magnitude" or "both".
-        tolerance: of the residuals, relative to the largest |eigenvalue|; the eigenvalues are far more accurate where
-            they are well separated. 1e-9 for float64, 1e-4 for float32 if None.
-        max_products: a bound on the products; none if None.
-        start: (P, j), vectors to begin with, e.g. `vectors` of an earlier result; a random one is added.
-        seed: of the random starting vectors.
-        progress: whether a bar on standard error counts the products.
+        tolerance: tolerance of the residuals, relative to the largest |eigenvalue|. Well separated eigenvalues are far
+            more accurate. If None, 1e-9 for float64 and 1e-4 for float32.
+        max_products: maximum number of products; unlimited if None.
+        start: starting vectors (P, j), e.g. `vectors` of an earlier result. A random vector is added.
+        seed: seed of the random starting vectors.
+        progress: True shows a progress bar on standard error.
 
     Returns:
-        `Eigenpairs`, from the largest eigenvalue to the smallest: with "both", first the k at the upper end, then the k
-        at the lower end, the most negative one last.
+        `Eigenpairs`, from the largest eigenvalue to the smallest. With "both", the k at the upper end come first and
+        the most negative one is last.
 
     Raises:
-        ValueError: for k out of range; also where `max_products` did not suffice.
+        ValueError: if k is out of range, or `max_products` is not enough.
     """
     operator = scipy.sparse.linalg.aslinearoperator(operator)
     size = operator.shape[0]
     one_of("which", which, ENDS)
     wanted = 2 * positive_integer("k", k) if which == "both" else positive_integer("k", k)
     if wanted > size:
-        raise ValueError(f"Argument `k` must ask for 1 to {size} eigenvalues. Received: k={k}, which={which!r}")
+        raise ValueError(f"Argument `k` must select 1 to {size} eigenvalues. Received: k={k}, which={which!r}")
     if tolerance is None:
         tolerance = 1e-9 if operator.dtype == np.float64 else 1e-4
     if size <= 32 or wanted >= size - 1:
@@ -90,10 +90,10 @@ def top_eigenpairs(
         given = np.asarray(start, np.float64)
         if given.ndim != 2 or given.shape[0] != size:
             raise ValueError(f"Argument `start` must have shape ({size}, j). Received: shape {given.shape}")
-        # Sums, because the depth of a Krylov space counts: a block of all given vectors can cost more than it saves.
-        # The basis is kept in ascending order.
+        # Sums, because accuracy depends on the depth of the Krylov space: a block of all given vectors can cost more
+        # than it saves. The basis is in ascending order.
         sums = [given[:, place::k].sum(axis=1) for place in reversed(range(min(k, given.shape[1])))]
-    # Beside them a random vector, which finds what the given ones lack.
+    # A random vector finds components that the given vectors lack.
     block = np.stack([*sums, *rng.normal(size=(k - len(sums) + (start is not None), size))])
     with Progress(None, "eigenvalues", progress, unit="products") as bar:
         lanczos = _BlockLanczos(operator, block, k, which, rng, bar)
@@ -104,7 +104,7 @@ def top_eigenpairs(
 
 
 class _BlockLanczos:
-    """The Krylov space of a block of vectors: rows of `basis`, and the operator restricted to it."""
+    """Krylov space of a block of vectors: an orthonormal basis in rows, and the operator restricted to it."""
 
     def __init__(self, operator: Any, block: Array, k: int, which: str, rng: np.random.Generator, bar: Progress):
         self._operator, self._k, self._which, self._rng, self._bar = operator, k, which, rng, bar
@@ -121,13 +121,13 @@ class _BlockLanczos:
         self.products = 0
 
     def run(self, tolerance: float, max_products: int | None) -> tuple[NDArray[np.float64], Array]:
-        """Return (values, vectors), ascending, once their residuals are below the tolerance."""
+        """Iterate until the residuals are below the tolerance, and return (values, vectors), ascending."""
         steps = 0
         while True:
             if max_products is not None and self.products + len(self._block) > max_products:
                 raise ValueError(
                     f"Argument `max_products`: {max_products} products were not enough for {self._wanted} eigenvalues "
-                    f"to a relative {tolerance:g}. Allow more, ask for fewer, or raise `tolerance`."
+                    f"to a relative {tolerance:g}. Increase it or `tolerance`, or decrease `k`."
                 )
             residual, width = self._extend(), len(self._block)
             steps += 1
@@ -136,7 +136,7 @@ class _BlockLanczos:
             self._scale = max(self._scale, float(np.abs(values).max()))
             if filled >= self._wanted and (steps >= LEAST_STEPS or filled == self._size):
                 chosen = _chosen(values, self._k, self._which)
-                # Only the last block's products leave the space.
+                # Only products of the last block have components outside the space.
                 gram = residual.astype(np.float64) @ residual.T.astype(np.float64)
                 last = rotation[filled - width :, chosen]
                 errors = np.sqrt(np.maximum(np.einsum("ij,ik,kj->j", last, gram, last), 0))
@@ -147,7 +147,7 @@ class _BlockLanczos:
             self._block = self._orthonormal(residual)
 
     def _extend(self) -> Array:
-        """Adds the block to the basis; returns the part of its products that leaves the space, (width, P)."""
+        """Add the block to the basis and return the part of its products outside the space, (width, P)."""
         block, start, stop = self._block, self._filled, self._filled + len(self._block)
         self._basis[start:stop] = block
         products = np.asarray(self._operator @ block.T if len(block) > 1 else self._operator @ block[0])
@@ -157,14 +157,14 @@ class _BlockLanczos:
         products, overlaps = _remove(products, self._basis[:stop])
         self._projected[:stop, start:stop] = overlaps
         self._projected[start:stop, :stop] = overlaps.T
-        # Rounding, and a matrix that is not quite symmetric.
+        # Removes rounding and slight asymmetry of the operator.
         corner = self._projected[start:stop, start:stop]
         self._projected[start:stop, start:stop] = (corner + corner.T) / 2
         self._filled = stop
         return products
 
     def _restart(self, values: NDArray[np.float64], rotation: NDArray[np.float64]) -> None:
-        """Keeps the Ritz vectors nearest to the wanted ends."""
+        """Restart with the Ritz vectors nearest to the wanted ends."""
         filled = self._filled
         kept = max(self._wanted, min((len(self._basis) + self._wanted) // 2, len(self._basis) - 2 * self._width))
         count = -(-kept // 2) if self._which == "both" else kept
@@ -175,11 +175,11 @@ class _BlockLanczos:
         self._filled = len(chosen)
 
     def _orthonormal(self, block: Array) -> Array:
-        """The block, orthonormal and orthogonal to the basis; directions that vanish are replaced by random ones."""
+        """Orthonormalize a block against itself and the basis, with random vectors for directions that vanish."""
         rows: list[Array] = []
         room = min(self._size - self._filled, self._width)
         candidates = [np.asarray(row, np.float64) for row in block]
-        # Of what is left of a product, rounding alone is no direction.
+        # A remainder below this bound is rounding and has no meaningful direction.
         least = 100 * np.sqrt(self._size) * float(np.finfo(self._basis.dtype).eps) * self._scale
         while len(rows) < room:
             row = candidates.pop(0) if candidates else self._rng.normal(size=self._size)
@@ -197,7 +197,10 @@ class _BlockLanczos:
 
 
 def _remove(rows: Array, basis: Array) -> tuple[Array, NDArray[np.float64]]:
-    """(rows without their parts along an orthonormal basis, these parts (basis, rows)), twice for rounding (Kahan)."""
+    """Return rows without their parts along an orthonormal basis, and these parts, (basis, rows).
+
+    Applied twice because of rounding (Kahan).
+    """
     total: Any = 0.0
     for _ in range(2):
         overlaps = basis @ rows.T
@@ -207,7 +210,7 @@ def _remove(rows: Array, basis: Array) -> tuple[Array, NDArray[np.float64]]:
 
 
 def _chosen(values: NDArray[np.float64], k: int, which: str) -> NDArray[np.intp]:
-    """The places, ascending, of the wanted ones among ascending eigenvalues."""
+    """Return the ascending indices of the wanted eigenvalues among ascending eigenvalues."""
     size = len(values)
     choices: dict[str, Callable[[], Any]] = {
         "largest": lambda: np.arange(max(0, size - k), size),

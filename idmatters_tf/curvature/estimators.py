@@ -1,4 +1,4 @@
-"""Trace and diagonal of an operator from products with random vectors, each with its standard error."""
+"""Stochastic estimators of the trace and the diagonal of an operator, with standard errors."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ from idmatters_tf._progress import Progress
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A random estimate: the mean of independent samples.
+    """Stochastic estimate: the mean of independent samples.
 
     Attributes:
         value: a float, or an array for the diagonal and densities.
-        standard_error: of the same shape: the samples' standard deviation over the root of their number; 0 for an
-            exact value, NaN for a single sample.
-        samples: their number.
+        standard_error: standard deviation of the samples over the square root of their number, in the shape of
+            `value`; 0 for an exact value, NaN for a single sample.
+        samples: number of samples.
     """
 
     value: Any
@@ -29,19 +29,19 @@ class Estimate:
     samples: int
 
     def interval(self, level: float = 0.95) -> tuple[Any, Any]:
-        """(low, high): Student's t interval, which contains the expected value with this probability.
+        """Return (low, high), Student's t interval, which contains the expected value with probability `level`.
 
         With n samples, value +- t(n - 1) * standard_error: 12.7 standard errors for two samples at 95 %, 2.3 for ten.
-        It holds for normal samples, and approximately for others once there are ten or so.
+        The interval is exact for normal samples and approximate for others from about ten samples on.
         """
         if not 0 < level < 1:
-            raise ValueError(f"Argument `level` must lie between 0 and 1. Received: level={level}")
+            raise ValueError(f"Argument `level` must be between 0 and 1. Received: level={level}")
         quantile = scipy.stats.t.ppf((1 + level) / 2, max(self.samples - 1, 1))
         return self.value - quantile * self.standard_error, self.value + quantile * self.standard_error
 
 
-def mean_of(samples: NDArray[Any]) -> Estimate:
-    """The mean over the first axis, with its standard error."""
+def estimate_mean(samples: NDArray[Any]) -> Estimate:
+    """Return the mean over the first axis with its standard error."""
     count = len(samples)
     error = samples.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.full(samples.shape[1:], np.nan)
     value = samples.mean(axis=0)
@@ -51,20 +51,21 @@ def mean_of(samples: NDArray[Any]) -> Estimate:
 
 
 def trace(operator: Any, products: int = 60, seed: int = 0, progress: bool = False) -> Estimate:
-    """The trace, by Hutch++: exact on the range of a random sketch, Hutchinson's estimator on what is left.
+    """Estimate the trace by Hutch++.
 
-    A third of the products each for the sketch, for the operator on its range, and for Hutchinson's estimator; the
-    error falls like one over the products, that of Hutchinson's alone like one over their square root.
+    The trace is exact on the range of a random sketch, and Hutchinson's estimator covers the rest. The sketch, the
+    operator on its range, and Hutchinson's estimator take a third of the products each. The error is proportional to
+    1 / products, that of Hutchinson's estimator alone to 1 / sqrt(products).
     Source: Meyer, Musco, Musco & Woodruff, *Hutch++*, 2021, Algorithm 1.
 
     Args:
-        operator: a symmetric operator or matrix.
-        products: with the operator, at least 6; with 3 P or more, or P of them, the result is exact.
-        seed: of the random signs.
-        progress: whether a bar on standard error counts the products.
+        operator: symmetric operator or matrix.
+        products: number of products with the operator, at least 6. With P or more, the result is exact.
+        seed: seed of the random signs.
+        progress: True shows a progress bar on standard error.
 
     Returns:
-        `Estimate`; its standard error is that of the random part given the sketch, which leaves the estimate unbiased.
+        `Estimate`. The standard error covers the random part given the sketch. The estimate is unbiased.
     """
     operator = scipy.sparse.linalg.aslinearoperator(operator)
     size = operator.shape[0]
@@ -88,23 +89,23 @@ def trace(operator: Any, products: int = 60, seed: int = 0, progress: bool = Fal
         probes = probes - basis @ (basis.T @ probes)
         samples = np.einsum("pk,pk->k", probes, operator @ probes, dtype=np.float64)
         bar.advance(share)
-    rest = mean_of(samples)
+    rest = estimate_mean(samples)
     return Estimate(float(exact) + rest.value, rest.standard_error, share)
 
 
 def diagonal(operator: Any, probes: int = 100, seed: int = 0, progress: bool = False) -> Estimate:
-    """The diagonal, from the products of random signs v with A v: the mean of v * (A v).
+    """Estimate the diagonal as the mean of v * (A v) over random signs v.
 
-    The variance of an entry is the sum of the squares of the off-diagonal entries of its row, divided by the probes: a
-    good estimate where the diagonal dominates. With as many probes as rows, unit vectors are
-    used, and the result is exact.
+    The variance of an entry is the sum of squares of the off-diagonal entries of its row, divided by the number of
+    probes. The estimate is good where the diagonal dominates. With P or more probes, unit vectors are used and the
+    result is exact.
     Source: Bekas, Kokiopoulou & Saad, 2007.
 
     Args:
-        operator: a symmetric operator or matrix.
-        probes: how many, at least 2.
-        seed: of the random signs.
-        progress: whether a bar on standard error counts the products.
+        operator: symmetric operator or matrix.
+        probes: number of probes, at least 2.
+        seed: seed of the random signs.
+        progress: True shows a progress bar on standard error.
 
     Returns:
         `Estimate` of arrays (P,).
@@ -128,7 +129,7 @@ def diagonal(operator: Any, probes: int = 100, seed: int = 0, progress: bool = F
         while done < probes:
             count = min(chunk, probes - done)
             signs = (rng.integers(0, 2, (size, count)) * 2.0 - 1).astype(operator.dtype)
-            # Welford's update: squares of sums would cancel.
+            # Welford's update avoids the cancellation of squared sums.
             for sample in np.asarray(signs * (operator @ signs), np.float64).T:
                 done += 1
                 deviation = sample - mean
@@ -139,7 +140,7 @@ def diagonal(operator: Any, probes: int = 100, seed: int = 0, progress: bool = F
 
 
 def _unit_products(operator: Any) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """The columns of an operator, a chunk at a time: (slice, (P, up to chunk))."""
+    """Yield the columns of an operator in chunks, (slice, (P, up to chunk))."""
     size, chunk = operator.shape[0], getattr(operator, "chunk", 64)
     for start in range(0, size, chunk):
         columns = slice(start, min(start + chunk, size))

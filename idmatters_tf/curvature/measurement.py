@@ -1,4 +1,4 @@
-"""What is measured of a Hessian while a model trains, and how it is shown in TensorBoard."""
+"""Measurements of a Hessian during training, and their presentation in TensorBoard."""
 
 import dataclasses
 from typing import Any
@@ -17,21 +17,21 @@ Floats = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """The curvature at one moment.
+    """Curvature at one point of training.
 
     Attributes:
-        loss: on the data.
-        gradient_norm: of that loss.
+        loss: loss on the data.
+        gradient_norm: norm of the gradient of that loss.
         largest, smallest: eigenvalues at the two ends, (k,) each, the outermost first.
-        alignment: (k,), the share of the gradient's squared norm along the eigenvector of each of `largest`.
-        threshold: the largest eigenvalue at which the optimizer is stable, see
-            `idmatters_tf.curvature.stability_threshold`; None where it is not known.
-        trace, trace_error: Hutch++'s estimate and its standard error.
-        index, index_error: the fraction of eigenvalues below -1 % of the largest in size, by Lanczos quadrature, and
+        alignment: fraction of the gradient's squared norm along each eigenvector of `largest`, (k,).
+        threshold: largest eigenvalue at which the optimizer is stable, see
+            `idmatters_tf.curvature.stability_threshold`; None if it is unknown.
+        trace, trace_error: estimate by Hutch++ and its standard error.
+        index, index_error: fraction of eigenvalues below -1 % of the largest in magnitude, by Lanczos quadrature, and
             its standard error; see `SpectralDensity.index`.
         density: `SpectralDensity`.
-        vectors: (P, j), the eigenvectors at the two ends, for the start of the next search.
-        eigenvalue_products: how many products the eigenvalues took.
+        vectors: eigenvectors at the two ends, (P, j), as the start of the next search.
+        eigenvalue_products: number of products for the eigenvalues.
     """
 
     loss: float
@@ -49,7 +49,7 @@ class Measurement:
     eigenvalue_products: int
 
     def scalars(self) -> dict[str, float]:
-        """The numbers by name, eigenvalues numbered from 1."""
+        """Return the numbers by name, with eigenvalues numbered from 1."""
         numbers = {"loss": self.loss, "gradient_norm": self.gradient_norm}
         for end in ("largest", "smallest"):
             values = getattr(self, end)
@@ -73,17 +73,18 @@ def measure(
     start: NDArray[Any] | None = None,
     threshold: float | None = None,
 ) -> Measurement:
-    """Eigenvalues at both ends, alignment, trace, index, density, gradient norm and loss.
+    """Measure eigenvalues at both ends, alignment, trace, index, density, gradient norm and loss.
 
     Args:
-        operator: a `HessianOperator`, or a relative.
-        eigenvalues: how many at each end.
-        probes, steps: of `spectral_density`, probes * steps products.
-        products: of `trace`.
-        tolerance: of the eigenvalues, see `top_eigenpairs`.
-        seed: of the random vectors.
-        start: (P, j), `vectors` of an earlier measurement.
-        threshold: at which the optimizer becomes unstable, for the record.
+        operator: `HessianOperator`, `GaussNewtonOperator` or `FisherOperator`.
+        eigenvalues: number of eigenvalues at each end.
+        probes: probes of `spectral_density`, which takes probes * steps products.
+        steps: Lanczos steps of `spectral_density`.
+        products: number of products of `trace`.
+        tolerance: tolerance of the eigenvalues, see `top_eigenpairs`.
+        seed: seed of the random vectors.
+        start: `vectors` of an earlier measurement, (P, j).
+        threshold: stability threshold of the optimizer, stored in the result.
     """
     count = min(eigenvalues, operator.shape[0] // 2) or 1
     both = operator.shape[0] > 1
@@ -111,10 +112,10 @@ def measure(
 
 
 def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]:
-    """An image of a density on a logarithmic scale, with the 95 % interval of the mean over the probes.
+    """Draw a density on a logarithmic scale, with the 95 % interval of the mean over the probes.
 
     Returns:
-        uint8, (rows, columns, 4).
+        RGBA image of uint8, (rows, columns, 4).
     """
     figure, axes = new_figure(6.4, 4.0)
     floor = density.density.max() * 1e-7

@@ -1,7 +1,7 @@
 """Hessian, Gauss-Newton and empirical Fisher matrices of a Keras model, as SciPy operators.
 
-All of them are exact: a product with a vector costs a few gradients, the matrix is never formed. Vectors are in the
-order of the variables, each flattened by rows.
+Products with vectors are exact and cost a few gradients each; the matrix is not formed. Vectors are in the order of the
+variables, each flattened by rows.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,15 +32,15 @@ DEFAULT_CHUNK = 64
 
 
 class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
-    """What the three operators have in common; see `HessianOperator` for the arguments."""
+    """Base class of the three operators. `HessianOperator` describes the arguments."""
 
-    # Which of the backend's products it stands for.
+    # Product of `Products` that the operator computes.
     kind: ClassVar[Kind]
-    # Name of the matrix in error messages, where it needs the derivatives of the outputs.
+    # Name of the matrix in error messages, if it requires derivatives of the outputs.
     needs_outputs: ClassVar[str | None] = None
 
     if TYPE_CHECKING:
-        # SciPy's own is annotated with the arguments of operators made from functions.
+        # SciPy annotates its own with the arguments of operators made from functions.
         def __new__(cls, *args: Any, **options: Any) -> Self: ...
 
     def __init__(
@@ -66,18 +66,18 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
         self.difference: DifferenceCheck | None = None
         batch = next(iter(objective.batches), None)
         if batch is None:
-            raise ValueError("Argument `data` is empty: it gives no example. Pass at least one batch.")
-        if not objective.loss.of_model:
+            raise ValueError("Argument `data` must contain at least one example. Received: empty data.")
+        if not objective.loss.takes_model:
             check_batch(model, batch)
         outputs = self._products.outputs(batch)
-        if not objective.loss.of_model:
+        if not objective.loss.takes_model:
             objective.loss.build(model, split_batch(batch), outputs)
         if not check:
             check_finite(self.loss())
             return
         gradient = check_reproducible(self._products)
         check_value(self._products, batch, outputs)
-        if not objective.loss.of_model:
+        if not objective.loss.takes_model:
             objective.warn_of_outputs(batch, outputs)
         self._check_products(gradient)
 
@@ -89,34 +89,34 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """The variables, in the order of the vectors."""
+        """Variables in the order of the vectors."""
         return list(self._objective.variables)
 
     @property
     def layers(self) -> dict[str, slice]:
-        """By layer, the slice of a vector that holds its variables."""
+        """Slice of a vector for each layer, by layer name."""
         return dict(self._objective.slices)
 
     def loss(self) -> float:
-        """The loss on all the data."""
+        """Compute the loss on all data."""
         return self._products.loss()
 
     def gradient(self) -> Array:
-        """The gradient of the loss on all the data, (P,)."""
+        """Compute the gradient of the loss on all data, (P,)."""
         return self._products.loss_and_gradient()[1]
 
     def to_dense(self, chunk: int | None = None) -> Array:
-        """The whole matrix, (P, P), symmetric, by products with unit vectors, `chunk` of them at once.
+        """Compute the dense symmetric matrix, (P, P), by products with unit vectors, `chunk` at once.
 
         Raises:
-            ValueError: where it would not fit into half of the machine's memory.
+            ValueError: if the matrix would exceed half of the machine's memory.
         """
         size = self.shape[0]
         check_fits(size, size, self.dtype, f"the dense matrix of {size:,} parameters")
         dense = np.empty(self.shape, self.dtype)
         for columns, products in self._columns(slice(0, size), chunk, f"columns of {size:,}"):
             dense[:, columns] = products
-        # In place by blocks: no second matrix of this size.
+        # Symmetrized in place by blocks, without a second matrix of this size.
         for start in range(0, size, 1024):
             rows = slice(start, start + 1024)
             mean = (dense[rows, start:] + dense[start:, rows].T) / 2
@@ -124,18 +124,18 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
         return dense
 
     def blocks(self, off_diagonal: bool = False, chunk: int | None = None) -> dict[Any, Array]:
-        """The blocks of the matrix by layer, dense.
+        """Compute the dense blocks of the matrix by layer.
 
         Args:
-            off_diagonal: also those between different layers.
-            chunk: unit vectors at once.
+            off_diagonal: True adds the blocks between different layers.
+            chunk: number of unit vectors multiplied at once.
 
         Returns:
-            A dict: by layer's name its diagonal block, (p, p); with `off_diagonal` by pairs of names (row, column),
-            (p_row, p_column).
+            Dict of the diagonal blocks (p, p) by layer name, or with `off_diagonal` of the blocks (p_row, p_column) by
+            pair of names (row, column).
 
         Raises:
-            ValueError: where they would not fit into half of the machine's memory.
+            ValueError: if the blocks would exceed half of the machine's memory.
         """
         layers, size = self._objective.slices, self.shape[0]
         widths = [layer.stop - layer.start for layer in layers.values()]
@@ -146,19 +146,19 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
             rows = layers if off_diagonal else {name: layer}
             strips: dict[str, list[Array]] = {row: [] for row in rows}
             for _, products in self._columns(layer, chunk, f"columns of {name}"):
-                for row, of_row in rows.items():
-                    strips[row].append(products[of_row])
+                for row, place in rows.items():
+                    strips[row].append(products[place])
             for row, parts in strips.items():
                 found[(row, name) if off_diagonal else name] = np.concatenate(parts, axis=1)
         return found
 
     def _columns(self, columns: slice, chunk: int | None, title: str) -> Iterator[tuple[slice, Array]]:
-        """The matrix' columns, a chunk at a time: (slice, (P, up to chunk))."""
+        """Yield the columns of the matrix in chunks, (slice, (P, up to chunk))."""
         chunk = self.chunk if chunk is None else positive_integer("chunk", chunk)
         with Progress(columns.stop - columns.start, title, self.progress, unit="columns") as bar:
             for start in range(columns.start, columns.stop, chunk):
                 stop = min(start + chunk, columns.stop)
-                # The last chunk has the size of the others, so that it needs no trace of its own.
+                # The last chunk has the size of the others, to avoid another trace.
                 first = max(min(start, columns.stop - chunk), columns.start)
                 units = np.zeros((stop - first, self.shape[0]), self.dtype)
                 units[np.arange(stop - first), np.arange(first, stop)] = 1
@@ -185,46 +185,47 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
 
 
 class HessianOperator(CurvatureOperator):
-    """The Hessian of a model's loss on a data set: the second derivatives of
+    """Hessian of a model's loss on a data set, as a SciPy `LinearOperator`.
 
-        L(theta) = (1/N) sum_i loss(y_i, model(x_i; theta)) + sum(model.losses).
+    It contains the second derivatives of
 
-    It is that of all the data as if they were one batch, however they are cut into batches. A product with a vector is
-    the derivative of <gradient, vector> (Pearlmutter, 1994): about 2.6 gradients, 2.3 each where four are computed at
-    once. The variables' values are read at each product, so that an operator follows a model in training.
+        L(theta) = (1/N) sum_i loss(y_i, model(x_i; theta)) + sum(model.losses)
 
-    ReLU has no second derivative at 0; there, as everywhere in automatic differentiation, it counts as 0.
+    for all data as one batch. The division into batches does not matter. A product with a vector is the derivative of
+    <gradient, vector> (Pearlmutter, 1994). It costs about 2.6 gradients, or 2.3 where four products are computed at
+    once. Each product reads the current values of the variables, so that an operator follows a model in training.
+
+    The second derivative of ReLU at 0 is taken as 0, as usual in automatic differentiation.
 
     Args:
         model: a built `keras.Model`, on Keras' TensorFlow or JAX backend.
-        loss: None for the loss that the model was compiled with, its weights of the outputs included, or for its
-            `compute_loss` if the model overrides that; a Keras loss or its name; a dict or list of these by output, as
-            in `model.compile`; a callable `loss(y, outputs)` that returns a value for each example or a scalar, the
-            mean over the batch, with labels cast and aligned as in `fit`; or a callable `loss(model, batch)`, known by
-            the name of its first parameter, that returns a scalar, the mean over the batch. With a Keras loss with
-            reduction "sum" L is the sum over the data; "mean_with_sample_weight" divides by the weights' sum. Keras'
-            masks count as in `fit`: L is then the mean over what they let through.
+        loss: None for the compiled loss with its output weights, or for `compute_loss` if the model overrides it; a
+            Keras loss or its name; a dict or list of these by output, as in `model.compile`; a callable
+            `loss(y, outputs)` that returns a value for each example or a scalar, the mean over the batch, with labels
+            cast and aligned as in `fit`; or a callable `loss(model, batch)`, recognized by the name of its first
+            parameter, that returns a scalar, the mean over the batch. With reduction "sum" of a Keras loss, L is the
+            sum over the data; "mean_with_sample_weight" divides by the sum of the weights. Keras' masks count as in
+            `fit`: L is the mean over unmasked entries.
         data: a `tf.data.Dataset` of batches `(x, y)` or `(x, y, sample_weight)`, arrays `(x, y)`, or an iterable of
-            batches that can be gone through repeatedly. Every product goes through all of it; arrays must stay as they
-            are meanwhile.
-        variables: variables of the model or layers (then their trainable variables); all trainable variables if None.
-        regularization: whether `model.losses` is part of L.
-        training: how the model is called. With True, layers that draw random numbers are refused.
-        class_weight: by class, the weight of the examples with that label, as in `fit`.
-        batch_size: for arrays.
-        chunk: how many products are computed at once where there are several; memory grows with it.
-        check: whether, when the operator is made, the loss of the first batch is compared with its value by Keras, two
-            evaluations with each other, and H v along one direction with central differences of the gradient;
-            `difference` then holds the result of the last, a `DifferenceCheck`, and a warning says where H v is off or
-            the differences are inconclusive. It costs nine gradients.
-        progress: whether a bar on standard error shows how far dense matrices and blocks are.
+            batches that can be iterated repeatedly. Every product uses all data. Arrays must not be changed.
+        variables: variables of the model, or layers (for their trainable variables); all trainable variables if None.
+        regularization: True includes `model.losses` in L.
+        training: `training` argument of the model. True raises an error for layers that draw random numbers.
+        class_weight: weight of the examples of each class, by label, as in `fit`.
+        batch_size: batch size for arrays.
+        chunk: number of products computed at once, where there are several. Memory grows with it.
+        check: True checks a new operator: the loss of the first batch against its value in Keras, two evaluations
+            against each other, and H v along one direction against central differences of the gradient. The result of
+            the last check is the `DifferenceCheck` in `difference`, and a warning is issued if H v differs or the
+            check is inconclusive. The checks cost nine gradients.
+        progress: True shows a progress bar for dense matrices and blocks on standard error.
 
     Raises:
-        ValueError: an unbuilt model, no variables or some that are not the model's, empty or infinite data, a loss that
-            is not finite, evaluations that differ, and what else cannot be used; the message says which and what to do.
+        ValueError: if the model is not built, the variables are missing or not the model's, the data are empty or
+            infinite, the loss is not finite, evaluations differ, or the loss does not fit the data.
 
-    Shape `(P, P)`, P the number of entries of the variables; dtype that of the variables. `@`, `matvec` and `matmat` as
-    in SciPy. Inside the scope of a `tf.distribute.MirroredStrategy` the batches are split over its replicas.
+    Shape `(P, P)`, with P the number of entries of the variables, in their dtype. `@`, `matvec` and `matmat` work as in
+    SciPy. In the scope of a `tf.distribute.MirroredStrategy`, batches are split over the replicas.
 
     Example:
 
@@ -246,15 +247,15 @@ class HessianOperator(CurvatureOperator):
 
 
 class GaussNewtonOperator(CurvatureOperator):
-    """The generalised Gauss-Newton matrix (Schraudolph, 2002), J^T H J summed as the loss is:
+    """Generalized Gauss-Newton matrix (Schraudolph, 2002), as a SciPy `LinearOperator`.
 
         G = (1/N) sum_i J_i^T [d^2 loss / d outputs^2] J_i + Hessian of sum(model.losses),
 
-    J_i the derivative of the outputs by the variables. Positive semidefinite for a loss convex in the outputs (and
-    convex penalties). For cross-entropy on logits and for squares it is the Fisher matrix of the model's own
-    distribution, up to the factor of the squares.
+    with J_i the derivative of the outputs with respect to the variables. It is positive semidefinite for a loss that is
+    convex in the outputs (and convex penalties). For cross-entropy on logits and for squared errors it is the Fisher
+    matrix of the model's distribution, up to a factor for squared errors.
 
-    Args, errors and shape: as `HessianOperator`, but no loss(model, batch), which has no outputs.
+    Args, errors and shape: as `HessianOperator`, without loss(model, batch), which has no outputs.
     """
 
     kind = "gauss_newton"
@@ -262,14 +263,16 @@ class GaussNewtonOperator(CurvatureOperator):
 
 
 class FisherOperator(CurvatureOperator):
-    """The empirical Fisher matrix, the second moment of the examples' gradients (without penalties):
+    """Empirical Fisher matrix, the second moment of the gradients of the examples, as a SciPy `LinearOperator`.
 
-        F = (1/N) sum_i w_i g_i g_i^T,  g_i the gradient of the loss of example i, w_i its sample weight.
+        F = (1/N) sum_i w_i g_i g_i^T
 
-    It is neither the Fisher matrix nor an approximation of the Hessian away from a good fit (Kunstner et al., 2019).
-    With `training=True` layers that mix examples, such as batch normalisation, make g_i something else.
+    with g_i the gradient of the loss of example i without penalties, and w_i its sample weight. F is neither the Fisher
+    matrix nor, away from a good fit, an approximation of the Hessian (Kunstner et al., 2019). With `training=True`,
+    layers that mix examples, such as batch normalization, change g_i.
 
-    Args, errors and shape: as `HessianOperator`, without `regularization`; the loss must give a value for each example.
+    Args, errors and shape: as `HessianOperator`, without `regularization`. The loss must return a value for each
+    example.
     """
 
     kind = "fisher"
@@ -277,21 +280,21 @@ class FisherOperator(CurvatureOperator):
 
     def __init__(self, model: keras.Model, loss: Any = None, data: Any = None, variables: Any = None, **options: Any):
         if "regularization" in options:
-            raise ValueError("Argument `regularization` has no meaning here: penalties belong to no example.")
+            raise ValueError("Argument `regularization` is not supported: penalties do not belong to examples.")
         super().__init__(model, loss, data, variables, regularization=False, **options)
 
 
 def _check_kind_of_loss(objective: Objective, needs_outputs: str | None) -> None:
-    """Raise ValueError for a loss that a matrix cannot be taken of."""
+    """Raise ValueError if the matrix is not defined for the kind of loss."""
     loss = objective.loss
-    if needs_outputs is not None and loss.of_model:
+    if needs_outputs is not None and loss.takes_model:
         received = "a `compute_loss` that the model overrides" if loss.is_compute_loss else "a loss(model, batch)"
         raise ValueError(
-            f"{needs_outputs} needs a loss of the outputs, loss(y, outputs). Received: {received}. Use "
-            f"HessianOperator, or pass the loss as one of the outputs."
+            f"{needs_outputs} requires a loss of the outputs, loss(y, outputs). Received: {received}. Use "
+            f"HessianOperator, or pass a loss of the outputs."
         )
     if loss.is_compute_loss and not objective.regularization:
         raise ValueError(
-            "Argument `regularization` must be True where the model overrides `compute_loss`, which adds the penalties "
-            "itself. Received: regularization=False. Pass `loss`."
+            "Argument `regularization` must be True for a model that overrides `compute_loss`, which adds the "
+            "penalties. Received: regularization=False. Pass `loss`."
         )

@@ -1,4 +1,4 @@
-"""Li et al.'s figures of a whole spectrum."""
+"""Summary statistics of a spectrum."""
 
 import dataclasses
 
@@ -8,14 +8,14 @@ from numpy.typing import ArrayLike
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Li et al.'s figures of a spectrum.
+    """Summary statistics of a spectrum, after Li et al.
 
     Attributes:
-        max_abs: the largest |eigenvalue|.
-        p10_abs: the 10th percentile of the |eigenvalues|.
-        condition: max_abs / p10_abs, their condition number; infinite where p10_abs is zero.
-        index: the fraction of negative eigenvalues.
-        smallest, largest: with signs.
+        max_abs: largest |eigenvalue|.
+        p10_abs: 10th percentile of |eigenvalues|.
+        condition: condition number max_abs / p10_abs; infinite if p10_abs is zero.
+        index: fraction of negative eigenvalues.
+        smallest, largest: smallest and largest eigenvalue.
     """
 
     max_abs: float
@@ -27,15 +27,14 @@ class Summary:
 
 
 def summarize(eigenvalues: ArrayLike, tolerance: float | None = None) -> Summary:
-    """Li et al.'s figures of a whole spectrum.
+    """Compute summary statistics of all eigenvalues of a matrix.
 
-    Source: Li et al., *Demystifying ResNet*, footnote 1 (the 10th percentile, for the smallest is "very unstable"),
-    section 5.2 (index).
+    Source: Li et al., *Demystifying ResNet*, footnote 1 (10th percentile, because the smallest eigenvalue is "very
+    unstable") and section 5.2 (index).
 
     Args:
-        eigenvalues: all of them, in any order.
-        tolerance: eigenvalues of at most this size are zero, neither negative nor positive; if None, rounding:
-            n * eps * max_abs.
+        eigenvalues: all eigenvalues in any order.
+        tolerance: eigenvalues up to this magnitude count as zero; n * eps * max_abs if None.
 
     Example:
 
@@ -49,7 +48,7 @@ def summarize(eigenvalues: ArrayLike, tolerance: float | None = None) -> Summary
             f"dtype {values.dtype}"
         )
     if not np.isfinite(values).all():
-        raise ValueError("Argument `eigenvalues` must be finite. Received: some that are not.")
+        raise ValueError("Argument `eigenvalues` must be finite. Received: infinite or NaN values.")
     sizes = np.abs(values)
     largest = float(sizes.max())
     if tolerance is None:

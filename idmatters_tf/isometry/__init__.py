@@ -1,20 +1,20 @@
 """Distances of the blocks of a Keras model from the identity, singular values and norms.
 
-The operators for Jacobians and convolutions are SciPy's; the functions of singular values take any SciPy operator. See
-docs/explanation/isometry.md.
+Jacobians and convolutions are SciPy operators, and the functions for singular values accept any SciPy operator. See
+docs/explanation/isometry.md for definitions and accuracy, and docs/howto/block_distances.md for the calls.
 """
 
 # ruff: noqa: I001 - grouped by subject, a table of contents
 
-# Each block, and the whole model.
+# Blocks and whole models.
 from idmatters_tf.isometry.measurement import BlockIsometry, Isometry, block_distances, draw_distances, measure
 from idmatters_tf.isometry.blocks import Block, find_blocks
 
-# Linear maps, exact and never formed: products from both sides.
+# Matrix-free linear maps.
 from idmatters_tf.isometry.jacobian import JacobianOperator, jacobian
 from idmatters_tf.isometry.convolution import ConvolutionOperator
 
-# Their singular values: all, at the ends, and the density.
+# Singular values: all, extreme ones, and their density.
 from idmatters_tf.isometry.spectra import (
     ExtremeSingularValues,
     extreme_singular_values,
@@ -23,7 +23,7 @@ from idmatters_tf.isometry.spectra import (
     spectral_norm,
 )
 
-# Kernels: distances from the identity, norms.
+# Kernels: distances from the identity and norms.
 from idmatters_tf.isometry.kernels import (
     KernelDistance,
     delta_orthogonal_kernel,
@@ -33,7 +33,7 @@ from idmatters_tf.isometry.kernels import (
 )
 from idmatters_tf.isometry.norms import KernelNorms, block_norms, branch_bounds, kernel_norms
 
-# During training.
+# Measurements during training.
 from idmatters_tf.isometry.callbacks import IsometryMonitor
 
 __all__ = [

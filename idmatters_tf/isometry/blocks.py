@@ -1,4 +1,4 @@
-"""The blocks of a model: found by themselves, or named by the user."""
+"""Residual blocks of a model, detected in its graph or named by the user."""
 
 import contextlib
 import dataclasses
@@ -24,12 +24,12 @@ RESIDUAL_LAYERS = (BasicBlock2D, LinearResidual, ResidualConv2D, ResidualDense, 
 class Block:
     """A part of a model with one input and one output.
 
-    Masks are not inputs: they keep the values that they have in the model.
+    Masks are not inputs: their values in the model are held fixed.
 
     Attributes:
-        name: of the layer, or "FROM to TO".
-        start, end: the symbolic tensors at its two ends.
-        calls: what is executed between them, in order.
+        name: name of the layer, or "FROM to TO".
+        start, end: symbolic tensors at the two ends.
+        calls: calls of layers and operations between them, in order of execution.
     """
 
     name: str
@@ -39,47 +39,42 @@ class Block:
 
     @property
     def layer(self) -> Any:
-        """The layer, where the block is a single one; else None."""
+        """Layer of a block that is a single layer, otherwise None."""
         return self.calls[0].operation if len(self.calls) == 1 else None
 
 
 def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
-    """The blocks of a model, in the order of execution.
+    """Return the blocks of a model, in order of execution.
 
     Args:
-        model: functional or Sequential, built.
+        model: built functional or Sequential model.
         blocks: None for all residual layers of this package and all sums x + f(x), in which one term is computed from
-            the other; or a list of names of layers (from the layer's input to its output) and of pairs of names (from
-            the output of the first layer to that of the second); or a dict of these by a name of your own. A layer
-            inside of a nested model is "nested/layer"; its own name will do where no other layer has it.
+            the other. Otherwise a list of layer names (from the layer's input to its output) and of pairs of names
+            (from the output of the first layer, or from the `keras.Input` of that name, to the output of the second),
+            or a dict of these under names of your own. A layer of a nested model is "nested/layer", or "layer" if the
+            name is unique.
 
     Raises:
-        ValueError: for a model without a graph, names that it does not have, none found, and blocks whose output
-            depends on more than their one input.
+        ValueError: if the model has no graph or no blocks, if a name is unknown, or if the output of a block depends on
+            more than its one input.
     """
     calls = graph_calls(model)
     if calls is None:
         raise ValueError(
-            f"Argument `model` must be functional or Sequential and built, so that its blocks can be told apart. "
-            f"Received: {type(model).__name__} {model.name!r}. Build it on an input shape, or make a functional model "
-            f"of its layers."
+            f"Argument `model` must be a built functional or Sequential model. Received: {type(model).__name__} "
+            f"{model.name!r}. Build it on an input shape, or build a functional model from its layers."
         )
     if blocks is None:
-        found = []
-        for name, (start, end) in zip(*_residual_ends(calls), strict=True):
-            # A sum whose branch also takes what was computed before x is no block.
-            with contextlib.suppress(ValueError):
-                found.append(between(name, start, end, calls))
+        found = _residual_blocks(calls)
         if not found:
             raise ValueError(
                 f"The model {model.name!r} has no residual layers of this package and no sums x + f(x). Name its "
-                f"blocks: blocks=[layer, ...] or blocks=[(from, to), ...], with the names of layers. It has: "
-                f"{_names(calls)}"
+                f"blocks as blocks=[layer, ...] or blocks=[(from, to), ...]. Its layers: {_names(calls)}"
             )
         return found
     if isinstance(blocks, str) or not isinstance(blocks, Iterable):
         raise ValueError(
-            f"Argument `blocks` must be a list of names of layers or of pairs of names, or a dict of them. Received: "
+            f"Argument `blocks` must be a list of layer names or pairs of names, or a dict of them. Received: "
             f"{blocks!r}"
         )
     if isinstance(blocks, Mapping):
@@ -87,11 +82,32 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
     return [_named(entry, calls) for entry in blocks]
 
 
+def residual_blocks(model: keras.Model) -> list[Block]:
+    """Return the blocks that `find_blocks` detects, or an empty list for a model without blocks or without a graph."""
+    calls = graph_calls(model)
+    return [] if calls is None else _residual_blocks(calls)
+
+
+def _residual_blocks(calls: Sequence[Call]) -> list[Block]:
+    found = []
+    for name, (start, end) in zip(*_residual_ends(calls), strict=True):
+        # A sum whose branch also depends on tensors computed before x is not a block.
+        with contextlib.suppress(ValueError):
+            found.append(between(name, start, end, calls))
+    return found
+
+
 def between(name: str, start: Any, end: Any, calls: Sequence[Call]) -> Block:
-    """The block from one symbolic tensor to another.
+    """Return the block from one symbolic tensor to another.
+
+    Args:
+        name: name of the block.
+        start: symbolic tensor at the beginning.
+        end: symbolic tensor at the end.
+        calls: calls of the whole model, see `graph_calls`.
 
     Raises:
-        ValueError: where the second cannot be computed from the first alone.
+        ValueError: if the second tensor cannot be computed from the first alone.
     """
     needed, used = {id(end)}, []
     for call in reversed(calls):
@@ -101,18 +117,18 @@ def between(name: str, start: Any, end: Any, calls: Sequence[Call]) -> Block:
     made = {id(start)} | {id(tensor) for call in used for tensor in call.outputs}
     if not used or id(start) not in needed or not needed <= made:
         reason = (
-            "it also depends on the model's input by a path around its beginning"
+            "it also depends on the model's input by a path around its start"
             if used and id(start) in needed
             else "its output is not computed from its input"
         )
         raise ValueError(
-            f"The block {name!r} is no function of its input alone: {reason}. Let it begin where its paths part."
+            f"The block {name!r} is not a function of its input alone: {reason}. Start it where its paths part."
         )
     return Block(name, start, end, tuple(reversed(used)))
 
 
 def _residual_ends(calls: Sequence[Call]) -> tuple[list[str], list[tuple[Any, Any]]]:
-    """Names and ends of the residual layers and sums."""
+    """Return the names and ends of the residual layers and sums."""
     ancestors: dict[int, set[int]] = {}
     names: list[str] = []
     ends: list[tuple[Any, Any]] = []
@@ -135,7 +151,7 @@ def _residual_ends(calls: Sequence[Call]) -> tuple[list[str], list[tuple[Any, An
 def _named(entry: Any, calls: Sequence[Call], name: str | None = None) -> Block:
     if isinstance(entry, str):
         call = _call_of(entry, calls)
-        # A layer may be given one tensor twice, as in self-attention.
+        # Self-attention receives one tensor twice.
         inputs = {id(tensor) for tensor in call.inputs}
         if len(inputs) != 1 or len(call.outputs) != 1:
             raise ValueError(
@@ -145,7 +161,7 @@ def _named(entry: Any, calls: Sequence[Call], name: str | None = None) -> Block:
         return between(name or entry, call.inputs[0], call.outputs[0], calls)
     if not isinstance(entry, Sequence) or len(entry) != 2 or not all(isinstance(part, str) for part in entry):
         raise ValueError(
-            f"Argument `blocks` must hold names of layers or pairs of names (from, to). Received: {entry!r}"
+            f"Argument `blocks` must contain layer names or pairs of names (from, to). Received: {entry!r}"
         )
     first, last = entry
     starts = [tensor for tensor in _input_tensors(calls) if tensor.name == first]
@@ -154,7 +170,7 @@ def _named(entry: Any, calls: Sequence[Call], name: str | None = None) -> Block:
 
 
 def _input_tensors(calls: Sequence[Call]) -> list[Any]:
-    """What is used and computed by no call: the model's inputs, known by the names of their `keras.Input`."""
+    """Return the tensors that no call computes: the inputs of the model."""
     made = {id(tensor) for call in calls for tensor in call.outputs}
     return [tensor for call in calls for tensor in call.inputs if id(tensor) not in made]
 
@@ -163,28 +179,28 @@ def _call_of(name: str, calls: Sequence[Call]) -> Call:
     found = [call for call in calls if call.name == name]
     found = found or [call for call in calls if call.name.endswith(f"/{name}")]
     if len(found) == 2 and [call.way for call in found] == ["in", "out"] and found[0].name == found[1].name:
-        # The way into a nested model and out of it.
+        # Entry and exit of a nested model.
         return dataclasses.replace(found[0], outputs=found[1].outputs)
     if len(found) == 1:
         return found[0]
     if len({call.name for call in found}) > 1:
         raise ValueError(
-            f"Several layers are called {name!r}: {', '.join(dict.fromkeys(call.name for call in found))}. Give the "
-            f"whole name of one."
+            f"Several layers are called {name!r}: {', '.join(dict.fromkeys(call.name for call in found))}. Pass one "
+            f"of these full names."
         )
     if found:
         raise ValueError(
-            f"The layer {name!r} is called {len(found)} times, so that its name does not say which call is meant. Name "
-            f"blocks by layers that are called once."
+            f"The layer {name!r} is called {len(found)} times, so its name is ambiguous. Name blocks by layers that "
+            f"are called once."
         )
     raise ValueError(
-        f"Argument `blocks` names {name!r}, which is no layer of the model (layers inside of other layers, and of "
-        f"models that are called several times, cannot be named). It has: {_names(calls)}"
+        f"Argument `blocks` names {name!r}, which is not a layer of the model (layers inside other layers, and of "
+        f"models that are called several times, cannot be named). Its layers: {_names(calls)}"
     )
 
 
 def _unused(name: str, names: Sequence[str]) -> str:
-    """The name; with a number from the second call of a shared layer on."""
+    """Return the name, with a number from the second call of a shared layer on."""
     if name not in names:
         return name
     number = 2

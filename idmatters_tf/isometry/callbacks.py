@@ -1,4 +1,4 @@
-"""Distances from the identity during `model.fit`."""
+"""Callback that measures distances from the identity during `model.fit`."""
 
 from typing import Any
 
@@ -10,23 +10,23 @@ from idmatters_tf.isometry.measurement import Isometry, draw_distances, measure
 
 
 class IsometryMonitor(Monitor[Isometry]):
-    """Measures how near the identity each block is, every so many epochs or steps, and before the first.
+    """Callback that measures the distance of each block from the identity at regular intervals.
 
-    TensorBoard shows ||J - I|| and the extreme singular values of each block (`isometry_distance/BLOCK` and so on,
-    means over the inputs), the model's from input to output, and an image of block number against ||J - I||, now and at
-    the first measurement. All of it is also kept in `measurements`; a summary goes into `logs`.
+    The first measurement precedes training. TensorBoard shows ||J - I|| and the extreme singular values of each block
+    (`isometry_distance/BLOCK` and so on, means over the inputs), those of the whole model, and an image of block number
+    against ||J - I|| for the first and the current measurement. A summary is added to `logs`.
 
     Args:
-        inputs: a handful of inputs, as the model takes them, without labels; a measurement costs about 100 products
-            for each block and input, see `idmatters_tf.isometry.measure`.
-        blocks: see `idmatters_tf.isometry.find_blocks`; the model's residual blocks if None.
+        inputs: a few inputs of the model, without labels. A measurement costs about 100 products for each block and
+            input, see `idmatters_tf.isometry.measure`.
+        blocks: blocks to measure, see `idmatters_tf.isometry.find_blocks`. The residual blocks of the model if None.
         every: epochs between measurements, or steps, as in "100 steps".
-        log_dir: of TensorBoard's files (written by TensorFlow); none are written if None.
-        training: how the model is called when it is measured, see `idmatters_tf.isometry.block_distances`.
-        measure_options: a dict for `idmatters_tf.isometry.measure`, e.g. {"end_to_end": False}.
+        log_dir: folder for TensorBoard's files, which TensorFlow writes. No files if None.
+        training: mode in which the model is measured, see `idmatters_tf.isometry.block_distances`.
+        measure_options: dict of options for `idmatters_tf.isometry.measure`, e.g. {"end_to_end": False}.
 
     Attributes:
-        measurements: by the number of epochs or steps done, `Isometry`.
+        measurements: dict from the number of completed epochs or steps to `Isometry`.
     """
 
     prefix = "isometry"

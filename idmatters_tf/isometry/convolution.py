@@ -1,4 +1,4 @@
-"""Convolutions as linear maps between images: products, singular values and the spectral norm."""
+"""Convolutions as linear maps between images: products, singular values and spectral norm."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -19,36 +19,35 @@ PADDINGS = ("same", "valid", "periodic")
 
 
 class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
-    """The linear map of a 2-D convolution (without its bias) between whole images, in float64.
+    """Linear map of a 2-D convolution (without its bias) between whole images, in float64.
 
-    y[p, q] = sum_ij K[i, j]^T x[p s - b + i, q s - b + j], the cross-correlation that every framework calls a
-    convolution. Images are flattened with the channels last.
+    y[p, q] = sum_ij K[i, j]^T x[p s - b + i, q s - b + j], the cross-correlation that deep learning frameworks call a
+    convolution. Images are flattened with the channels last. The shape is `(output entries, input entries)`; `@`,
+    `matmat` and `rmatmat` are those of SciPy.
 
     Args:
-        kernel: (rows, cols, input channels, output channels), as Keras keeps it.
-        size: the image's (rows, cols).
-        strides: one for both directions, or one for each.
-        padding: "same" (zeros, as TensorFlow places them), "valid", or "periodic" (the image is continued by itself).
+        kernel: (rows, cols, input channels, output channels), as in Keras.
+        size: image size (rows, cols).
+        strides: one stride for both directions, or one for each.
+        padding: "same" (zeros, placed as in TensorFlow), "valid", or "periodic" (the image wraps around).
 
     Raises:
-        ValueError: for other shapes; a kernel larger than the image with "valid"; a stride that does not divide the
-            image's size with "periodic".
-
-    Shape `(output entries, input entries)`; `@`, `matmat` and `rmatmat` as in SciPy.
+        ValueError: if a shape is wrong, if the kernel is larger than the image with "valid", or if a stride does not
+            divide the image size with "periodic".
 
     Example:
 
     >>> shift = np.zeros((3, 3, 1, 1))
-    >>> shift[0, 1] = 1.0  # each pixel is replaced by the one above it
+    >>> shift[0, 1] = 1.0  # move the image down by one pixel
     >>> values = ConvolutionOperator(shift, (4, 4), padding="periodic").singular_values()
     >>> bool(np.allclose(values, 1))
     True
-    >>> round(float(ConvolutionOperator(shift, (4, 4)).singular_values()[-1]), 6)  # with zeros a row is lost
+    >>> round(float(ConvolutionOperator(shift, (4, 4)).singular_values()[-1]), 6)  # zero padding loses a row
     0.0
     """
 
     if TYPE_CHECKING:
-        # SciPy's own is annotated with the arguments of operators made from functions.
+        # SciPy annotates `__new__` with the arguments of operators made from functions.
         def __new__(cls, *args: Any, **options: Any) -> Self: ...
 
     def __init__(
@@ -65,11 +64,11 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
                 f"{self.kernel.shape}"
             )
         if len(tuple(size)) != 2:
-            raise ValueError(f"Argument `size` must be the image's (rows, cols). Received: size={size!r}")
+            raise ValueError(f"Argument `size` must be the image size (rows, cols). Received: size={size!r}")
         self.size = tuple(positive_integer("size", length) for length in size)
         both = (strides, strides) if isinstance(strides, int) else tuple(strides)
         if len(both) != 2:
-            raise ValueError(f"Argument `strides` must be an integer or two of them. Received: strides={strides!r}")
+            raise ValueError(f"Argument `strides` must be one or two integers. Received: strides={strides!r}")
         self.strides = tuple(positive_integer("strides", stride) for stride in both)
         self.padding = one_of("padding", padding, PADDINGS)
         axes = zip(self.size, self.kernel.shape[:2], self.strides, strict=True)
@@ -82,30 +81,30 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
         super().__init__(np.dtype(np.float64), shape)  # pyright: ignore[reportCallIssue]
 
     def singular_values(self) -> Floats:
-        """All singular values, in descending order.
+        """Return all singular values, in descending order.
 
-        For periodic padding by Fourier transforms: the singular values are those of one small matrix for each
-        frequency, (output channels, input channels), and with strides one that takes the frequencies together which
-        subsampling cannot tell apart, (output channels, strides * strides * input channels). For zero padding from the
-        dense matrix.
+        With periodic padding they are computed by Fourier transforms, from one small matrix for each frequency,
+        (output channels, input channels). With strides, the frequencies that subsampling aliases share a matrix,
+        (output channels, strides * strides * input channels). With zero padding the dense matrix is decomposed.
+
         Source: Sedghi, Gupta & Long, *The Singular Values of Convolutional Layers* (arXiv 1805.10408), Theorem 6, for
-        stride 1; with strides the same holds for the folded spectrum.
+        stride 1. With strides the same holds for the folded spectrum.
 
         Returns:
             (min(shape),) float64.
 
         Raises:
-            ValueError: for zero padding where the matrix is too large, see `idmatters_tf.isometry.singular_values`.
+            ValueError: if the matrix is too large with zero padding, see `idmatters_tf.isometry.singular_values`.
         """
         if self.padding != "periodic":
             from idmatters_tf.isometry.spectra import dense_singular_values
 
             return dense_singular_values(
-                self, "or use padding='periodic', whose singular values differ at the image's border alone"
+                self, "or use padding='periodic', which differs only at the border of the image"
             )
         (rows, cols), (down, right) = self.size, self.strides
         inputs, outputs = self.kernel.shape[2:]
-        # A kernel larger than the image wraps around it, more than once if need be.
+        # A kernel larger than the image wraps around it, several times if necessary.
         wrapped = np.zeros((rows, cols, inputs, outputs))
         places = np.arange(self.kernel.shape[0])[:, None] % rows, np.arange(self.kernel.shape[1]) % cols
         np.add.at(wrapped, places, self.kernel)
@@ -118,12 +117,12 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
     def spectral_norm(self, tolerance: float = 1e-3, seed: int = 0) -> float:
         """Return the largest singular value.
 
-        For periodic padding by Fourier transforms, exactly. For zero padding by Lanczos iterations (ARPACK) on A^T A,
-        some 20 products, each computed in float32 by the convolutions of Keras' backend.
+        With periodic padding it is exact, by Fourier transforms. With zero padding it is computed by about 20 Lanczos
+        iterations (ARPACK) on A^T A, in float32 with the convolutions of Keras' backend.
 
         Args:
             tolerance: relative accuracy of the iterations.
-            seed: of the image that the iterations start from.
+            seed: seed of the starting image.
         """
         if self.padding == "periodic":
             return float(self.singular_values()[0])
@@ -131,7 +130,7 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
             return float(np.linalg.norm(self.to_dense(), 2))
         if not self.kernel.astype(np.float32).any():
             return 0.0
-        # NumPy's generator, so that every backend starts from the same image.
+        # NumPy's generator gives every backend the same starting image.
         start = np.random.default_rng(seed).standard_normal(self.shape[1])
         squares = scipy.sparse.linalg.eigsh(
             self._gram(), k=1, which="LA", tol=tolerance, v0=start, return_eigenvectors=False
@@ -139,18 +138,18 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
         return float(np.sqrt(max(squares[0], 0.0)))
 
     def to_dense(self) -> Floats:
-        """The matrix, by products with unit vectors."""
+        """Return the matrix, from products with unit vectors."""
         return self @ np.eye(self.shape[1])
 
     def _gram(self) -> scipy.sparse.linalg.LinearOperator:
-        """Return A^T A for zero padding, in float32 by the convolutions of Keras' backend."""
+        """Return A^T A for zero padding, in float32 with the convolutions of Keras' backend."""
         kernel = ops.convert_to_tensor(self.kernel, dtype="float32")
         multiply = _gram_function(self.input_shape, self.kernel.shape, self.strides, tuple(self._pads))
 
         def product(vector: Floats) -> Floats:
             adjoint = multiply(ops.convert_to_tensor(vector, dtype="float32"), kernel)
             inside = np.asarray(ops.convert_to_numpy(adjoint), np.float64)
-            # Pixels at the end that no window meets.
+            # Pixels at the end that no window covers.
             missing = [(0, length - found) for length, found in zip(self.input_shape, inside.shape, strict=True)]
             return np.ravel(np.pad(inside, missing))
 
@@ -190,7 +189,7 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
         return np.pad(images, [(0, 0), *self._pads, (0, 0)], mode="wrap" if self.padding == "periodic" else "constant")
 
     def _windows(self) -> list[tuple[int, int, Any]]:
-        """By entry (i, j) of the kernel, the pixels of the padded images that it meets."""
+        """Return (i, j, pixels of the padded images) for each entry of the kernel."""
         return [
             (
                 i,
@@ -207,7 +206,7 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
 
 
 def _padding(size: int, kernel: int, stride: int, padding: str) -> tuple[int, int, int]:
-    """(outputs, pixels added before, pixels added after) in one direction."""
+    """Return (outputs, pixels added before, pixels added after) in one direction."""
     if padding == "valid":
         if kernel > size:
             raise ValueError(
@@ -218,15 +217,14 @@ def _padding(size: int, kernel: int, stride: int, padding: str) -> tuple[int, in
     if padding == "periodic":
         if size % stride:
             raise ValueError(
-                f"Argument `strides` must divide the image's size with padding='periodic': otherwise the steps do not "
-                f"meet where the image is closed. Received: a stride of {stride} on {size} pixels. Use "
-                f"padding='same', or another size."
+                f"Argument `strides` must divide the image size with padding='periodic'. Received: a stride of "
+                f"{stride} on {size} pixels. Use padding='same', or another size."
             )
         before = (kernel - 1) // 2
         return size // stride, before, kernel - 1 - before
     outputs = -(-size // stride)
     total = max((outputs - 1) * stride + kernel - size, 0)
-    # A stride larger than the kernel leaves pixels at the end that no window meets.
+    # With a stride larger than the kernel, no window covers the last pixels.
     return outputs, total // 2, total - total // 2
 
 
@@ -237,12 +235,12 @@ def _gram_function(
     strides: tuple[int, int],
     pads: tuple[tuple[int, int], ...],
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the function (image as a vector, kernel) -> A^T A image; on TensorFlow a graph, at half of the cost."""
+    """Return the function (image as a vector, kernel) -> A^T A image. A TensorFlow graph halves its cost."""
     (rows, cols, _), ((top, bottom), (left, right)) = input_shape, pads
     options: dict[str, Any] = {"strides": strides, "padding": "valid", "data_format": "channels_last"}
 
     def multiply(vector: Tensor, kernel: Tensor) -> Tensor:
-        # Padded here, so that the transposed convolution is the exact adjoint for every size and stride.
+        # Explicit padding makes the transposed convolution the exact adjoint for every size and stride.
         widths = [[0, 0], [top, bottom], [left, right], [0, 0]]
         padded: Tensor = ops.pad(ops.reshape(vector, (1, *input_shape)), widths)
         adjoint: Tensor = ops.conv_transpose(ops.conv(padded, kernel, **options), kernel, **options)

@@ -1,4 +1,4 @@
-"""Jacobians of blocks and whole models at given inputs, as SciPy operators."""
+"""Jacobians of blocks and models at given inputs, as SciPy operators."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -22,20 +22,21 @@ Array = NDArray[np.floating[Any]]
 
 
 class JacobianOperator(scipy.sparse.linalg.LinearOperator):
-    """The Jacobian of a function at a point, never formed: products from both sides.
+    """Matrix-free Jacobian of a function at a point, with products from both sides.
 
-    The function is evaluated once, when the operator is made, and stays linearised there: unlike a `HessianOperator` it
-    does not follow a model in training. A product costs about as much as one evaluation, J^T u one more half.
+    The function is linearized once, when the operator is built. Unlike a `HessianOperator`, the operator does not
+    follow a model in training. J v costs about one evaluation of the function, J^T u about one and a half.
+
+    The shape is `(output entries, input entries)`, both flattened by rows. For several examples it is the Jacobian of
+    the whole batch, which is block-diagonal for a separable function. The dtype is float64 for functions of float64,
+    otherwise float32.
 
     Args:
-        function: of one tensor, made of Keras operations and layers, to one tensor.
-        point: a floating-point tensor, (examples, ...).
-        separable: whether the function treats the examples of a batch one by one. Then several products are computed at
-            once, on copies of the point.
-        chunk: copies at once; memory grows with it.
-
-    Shape `(output entries, input entries)`, both flattened by rows; for several examples the Jacobian of the whole
-    batch, which for a separable function is block-diagonal. float64 for functions of float64, else float32.
+        function: function of Keras operations and layers, from one tensor to one tensor.
+        point: floating-point tensor, (examples, ...).
+        separable: True if the function treats the examples of a batch independently. Several products are then
+            computed at once, on copies of the point.
+        chunk: number of copies at once. Memory grows with it.
 
     Example:
 
@@ -45,7 +46,7 @@ class JacobianOperator(scipy.sparse.linalg.LinearOperator):
     """
 
     if TYPE_CHECKING:
-        # SciPy's own is annotated with the arguments of operators made from functions.
+        # SciPy annotates `__new__` with the arguments of operators made from functions.
         def __new__(cls, *args: Any, **options: Any) -> Self: ...
 
     def __init__(
@@ -77,7 +78,7 @@ class JacobianOperator(scipy.sparse.linalg.LinearOperator):
         return np.asarray(ops.convert_to_numpy(ops.cast(linear_map(vector), self.dtype.name)))
 
     def _products(self, kind: str, vectors: Array, shape: tuple[int, ...]) -> Array:
-        """The products with rows, as columns."""
+        """Return the products with the rows, as columns."""
         vectors = vectors.reshape(len(vectors), *shape)
         if not self._separable or len(vectors) < self._chunk // 2:
             single = getattr(self._single, kind)
@@ -96,14 +97,14 @@ class JacobianOperator(scipy.sparse.linalg.LinearOperator):
 
 @dataclasses.dataclass(frozen=True)
 class BlockAtInputs:
-    """A block with what its input is at given inputs of the model.
+    """A block together with its inputs, computed from given inputs of the model.
 
     Attributes:
         block: see `Block`; None for the whole model.
-        places: (function, point) for each example, or one for the whole batch. The function maps the block's input to
-            its output, with the model's current weights and the masks of that place; the point is the input there,
-            (examples, ...).
-        separable: whether examples are treated one by one.
+        places: (function, point) for each example, or one pair for the whole batch. The function maps the input of the
+            block to its output, with the current weights of the model and the masks of these examples. The point is the
+            input of the block, (examples, ...).
+        separable: True if examples are treated independently.
     """
 
     block: Block | None
@@ -111,7 +112,7 @@ class BlockAtInputs:
     separable: bool
 
     def jacobians(self, chunk: int = DEFAULT_CHUNK) -> Iterator[JacobianOperator]:
-        """The Jacobian at each point, one after the other."""
+        """Yield the Jacobian at each point."""
         for function, point in self.places:
             yield JacobianOperator(function, point, self.separable, chunk)
 
@@ -119,15 +120,14 @@ class BlockAtInputs:
 def jacobian(
     model: keras.Model, inputs: Any, block: Any = None, training: bool = False, chunk: int = DEFAULT_CHUNK
 ) -> JacobianOperator:
-    """The Jacobian of a model, or of one block of it, at given inputs of the model.
+    """Return the Jacobian of a model, or of one of its blocks, at given inputs of the model.
 
     Args:
-        model: built; for a block functional or Sequential.
-        inputs: a batch for the model; the Jacobian is that of the whole batch. One example is (1, ...).
-        block: the name of a layer or a pair of names (from, to), see `find_blocks`; from the model's input to its
-            output if None.
-        training: how the model is called. With True, batch normalisation uses the statistics of the batch, and the
-            examples' Jacobians are not independent of each other.
+        model: built model; for a block, functional or Sequential.
+        inputs: batch of inputs of the model. The Jacobian is that of the whole batch; one example has shape (1, ...).
+        block: name of a layer or pair of names (from, to), see `find_blocks`. If None, the whole model.
+        training: mode in which the model is called. If True, batch normalization uses the statistics of the batch,
+            which couples the examples.
         chunk: see `JacobianOperator`.
     """
     if block is None:
@@ -139,29 +139,22 @@ def jacobian(
 
 
 def whole_at_inputs(model: keras.Model, inputs: Any, training: bool = False, together: bool = False) -> BlockAtInputs:
-    """A model as one block, from its input to its output.
-
-    Args:
-        model, inputs, training, together: see `blocks_at_inputs`.
+    """Return a model as one block, from its input to its output; the arguments are those of `blocks_at_inputs`.
 
     Raises:
-        ValueError: for an input of whole numbers, and for several inputs or outputs.
+        ValueError: if the input is of an integer dtype, or if the model has several inputs or outputs.
     """
     _check_model(model)
     symbolic = keras.tree.flatten(getattr(model, "inputs", None) or [])
     if len(symbolic) > 1 or len(keras.tree.flatten(inputs)) > 1:
-        raise ValueError(
-            f"The model {model.name!r} has {max(len(symbolic), 2)} inputs: name the block whose Jacobian is wanted."
-        )
+        raise ValueError(f"The model {model.name!r} has {max(len(symbolic), 2)} inputs. Name a block with one input.")
     batch: Tensor = ops.convert_to_tensor(keras.tree.flatten(inputs)[0], dtype=symbolic[0].dtype if symbolic else None)
     _check_float(batch.dtype, f"The input of the model {model.name!r}")
 
     def function(tensor: Tensor) -> Tensor:
         outputs = keras.tree.flatten(model(tensor, training=training))
         if len(outputs) != 1:
-            raise ValueError(
-                f"The model {model.name!r} has {len(outputs)} outputs: name the block whose Jacobian is wanted."
-            )
+            raise ValueError(f"The model {model.name!r} has {len(outputs)} outputs. Name a block with one output.")
         return outputs[0]
 
     return BlockAtInputs(None, [(function, batch[rows]) for rows in _rows(batch, training or together)], not training)
@@ -170,15 +163,17 @@ def whole_at_inputs(model: keras.Model, inputs: Any, training: bool = False, tog
 def blocks_at_inputs(
     model: keras.Model, inputs: Any, blocks: Any = None, training: bool = False, together: bool = False
 ) -> Iterator[BlockAtInputs]:
-    """The blocks of a model, each with what its input is at given inputs of the model.
+    """Yield the blocks of a model, each with its inputs.
+
+    The state of the model does not change, neither moving averages nor random seeds: dropout draws the same numbers
+    each time.
 
     Args:
-        model: functional or Sequential.
-        inputs: a batch for the model, NumPy arrays or tensors.
+        model: functional or Sequential model.
+        inputs: batch of inputs of the model, as NumPy arrays or tensors.
         blocks: see `find_blocks`.
-        training: how the layers are called. Nothing of the model is changed: neither moving averages nor the states of
-            random generators, so that dropout draws the same numbers each time.
-        together: whether the batch is one point; with `training` it always is.
+        training: mode in which the layers are called.
+        together: True to treat the batch as one point. With `training` it always is.
     """
     _check_model(model)
     found = find_blocks(model, blocks)
@@ -197,13 +192,9 @@ def blocks_at_inputs(
 def _function(
     block: Block, values: dict[int, Tensor], attached: AttachedMasks, rows: slice, training: bool
 ) -> Callable[[Any], Any]:
-    """Return the function from a block's input to its output at some examples, with the masks that they have there.
+    """Return the function from a block's input to its output at some examples, with the masks of these examples.
 
-    Args:
-        block: see `Block`.
-        values, attached: from `run_calls` on the whole model.
-        rows: the examples.
-        training: how the layers are called.
+    `values` and `attached` are the values and masks of the whole model, from `run_calls`.
     """
     batch = values[id(block.start)]
     examples = len(batch[rows])
@@ -211,7 +202,7 @@ def _function(
     of_inputs = {key: mask for key, mask in attached.items() if key in own}
     explicit, shared = {}, {}
     for tensor in {id(tensor): tensor for call in block.calls for tensor in call.masks}.values():
-        # Attention may have one mask for all examples.
+        # An attention mask may be shared by all examples.
         by_example = tensor.shape[:1] == block.start.shape[:1]
         (explicit if by_example else shared)[id(tensor)] = values[id(tensor)]
 
@@ -230,7 +221,7 @@ def _function(
 
 
 def _rows(batch: Tensor, together: bool) -> list[slice]:
-    """Slices of the batch, one for each point."""
+    """Return the slices of the batch, one for each point."""
     return [slice(None)] if together else [slice(place, place + 1) for place in range(len(batch))]
 
 
@@ -244,6 +235,6 @@ def _check_float(dtype: Any, what: str) -> None:
     name = keras.backend.standardize_dtype(dtype)
     if not keras.backend.is_float_dtype(name):
         raise ValueError(
-            f"{what} holds whole numbers ({name}), by which nothing can be differentiated. Name a block that begins "
-            f"behind the layer that makes them real, e.g. blocks=[(layer, last layer)]."
+            f"{what} must be of a floating-point dtype. Received: {name}. Name a block that starts after the first "
+            f"layer with floating-point outputs, e.g. blocks=[(layer, last layer)]."
         )

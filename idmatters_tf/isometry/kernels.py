@@ -1,4 +1,4 @@
-"""How far kernels are from the identity, and kernels that are isometries: delta-orthogonal ones."""
+"""Distances of kernels from the identity, identity kernels and delta-orthogonal kernels."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ Floats = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class KernelDistance:
-    """How far a kernel K is from the identity.
+    """Distance of a kernel K from the identity.
 
     Attributes:
         relative: ||K - I||_F / ||I||_F, with I the `identity_kernel` of its shape.
-        orthogonal: the same for the nearest delta-orthogonal kernel in place of I.
-        spectral: the norm of K - I as a linear map between images, with periodic padding; of the matrix for a dense
-            kernel; None where the image's size was not given.
+        orthogonal: the same distance from the nearest delta-orthogonal kernel.
+        spectral: norm of K - I as a linear map between images with periodic padding, or as a matrix for a dense kernel.
+            None if no image size is given.
     """
 
     relative: float
@@ -35,11 +35,11 @@ class KernelDistance:
 
 
 def identity_kernel(shape: Sequence[int]) -> Floats:
-    """The kernel of the identity: one from each channel to itself in the middle, zeros elsewhere.
+    """Return the kernel of the identity: ones from each channel to itself at the center, zeros elsewhere.
 
-    Where there are more output channels than input channels, half of the new ones are added on each side, as
-    `idmatters_tf.layers.PadShortcut2D` does; where there are fewer, half of the old ones are left out on each side. The
-    middle of an even side is where "same" padding has it, the first of the two entries in the middle.
+    Additional output channels are zero, half of them on each side, as in `idmatters_tf.layers.PadShortcut2D`. With
+    fewer output channels, half of the surplus input channels are dropped on each side. The center of an even side is
+    the first of its two middle entries, as for "same" padding.
 
     Args:
         shape: (inputs, outputs) or (rows, cols, inputs, outputs).
@@ -53,56 +53,56 @@ def identity_kernel(shape: Sequence[int]) -> Floats:
     shape = _checked(shape)
     inputs, outputs = shape[-2:]
     kernel = np.zeros(shape)
-    kernel[_centre(shape)] = np.eye(inputs, outputs, (outputs - inputs) // 2 if outputs > inputs else 0)
+    kernel[_center(shape)] = np.eye(inputs, outputs, (outputs - inputs) // 2 if outputs > inputs else 0)
     if outputs < inputs:
-        kernel[_centre(shape)] = np.eye(outputs, inputs, (inputs - outputs) // 2).T
+        kernel[_center(shape)] = np.eye(outputs, inputs, (inputs - outputs) // 2).T
     return kernel
 
 
 def delta_orthogonal_kernel(shape: Sequence[int], seed: int = 0) -> Floats:
-    """A random kernel that keeps the norm of every image: an orthogonal matrix in the middle, zeros elsewhere.
+    """Return a random norm-preserving kernel: an orthogonal matrix at the center, zeros elsewhere.
 
-    All singular values of the convolution are 1, for zero padding as well as periodic padding.
+    All singular values of the convolution are 1, for zero padding and for periodic padding.
+
     Source: Xiao, Bahri, Sohl-Dickstein, Schoenholz & Pennington, *Dynamical Isometry and a Mean Field Theory of CNNs*
     (arXiv 1806.05393), Algorithm 1.
 
     Args:
         shape: (inputs, outputs) or (rows, cols, inputs, outputs), with at least as many outputs as inputs.
-        seed: of the random orthogonal matrix.
+        seed: seed of the random orthogonal matrix.
 
     Raises:
-        ValueError: for fewer outputs than inputs: then no linear map keeps all norms.
+        ValueError: if there are fewer outputs than inputs. Then no linear map preserves all norms.
     """
     shape = _checked(shape)
     inputs, outputs = shape[-2:]
     if outputs < inputs:
         raise ValueError(
-            f"Argument `shape` must have at least as many outputs as inputs: fewer cannot keep all norms. Received: "
-            f"shape={tuple(shape)}"
+            f"Argument `shape` must have at least as many outputs as inputs. Received: shape={tuple(shape)}"
         )
     q, r = np.linalg.qr(np.random.default_rng(seed).normal(size=(outputs, inputs)))
     kernel = np.zeros(shape)
-    # Without the signs the distribution would depend on the QR algorithm (Mezzadri, 2007).
-    kernel[_centre(shape)] = (q * np.sign(np.diagonal(r))).T
+    # The signs make the distribution independent of the QR algorithm (Mezzadri, 2007).
+    kernel[_center(shape)] = (q * np.sign(np.diagonal(r))).T
     return kernel
 
 
 def kernel_distance(kernel: Tensor, size: Sequence[int] | None = None) -> KernelDistance:
-    """How far a kernel is from the identity.
+    """Compute the distance of a kernel from the identity.
 
     Args:
         kernel: (inputs, outputs) or (rows, cols, inputs, outputs).
-        size: the image's (rows, cols), for the norm as a linear map. A larger image changes it little.
+        size: image size (rows, cols) for the norm as a linear map. The norm depends little on it.
     """
     weights = np.asarray(keras.ops.convert_to_numpy(kernel), np.float64)
     identity = identity_kernel(weights.shape)
     norm = float(np.linalg.norm(identity))
     difference = weights - identity
-    centre = weights[_centre(weights.shape)]
+    center = weights[_center(weights.shape)]
     # The nearest matrix with orthonormal rows or columns has the same singular vectors (polar factor).
-    values = np.linalg.svd(centre, compute_uv=False)
+    values = np.linalg.svd(center, compute_uv=False)
     outside = weights.copy()
-    outside[_centre(weights.shape)] = 0.0
+    outside[_center(weights.shape)] = 0.0
     if weights.ndim == 2:
         spectral = spectral_norm(difference)
     else:
@@ -115,17 +115,16 @@ def kernel_distance(kernel: Tensor, size: Sequence[int] | None = None) -> Kernel
 
 
 def kernel_distances(model: keras.Model) -> dict[str, KernelDistance]:
-    """How far the kernels of a model's dense layers and 2-D convolutions are from the identity, nested models included.
+    """Compute the distances of the kernels of dense layers and 2-D convolutions from the identity.
 
-    In a residual block the skip is the identity and the kernels belong to the branch: there the distances say how large
-    the branch is only in so far as its kernels are near zero, at a distance of 1. `block_distances` is what to ask of
-    whole blocks.
+    The kernels of a residual branch are meant to be near zero, at a distance of 1. For the distance of whole residual
+    blocks use `block_distances`.
 
     Args:
-        model: built, with any image size.
+        model: built model with any image size. Nested models are included.
 
     Returns:
-        By the path of the kernel, `KernelDistance` without `spectral` for convolutions.
+        Dict from the path of the kernel to `KernelDistance`, without `spectral` for convolutions.
     """
     found = {}
     for layer in layers_within(model):
@@ -145,5 +144,5 @@ def _checked(shape: Sequence[int]) -> tuple[int, ...]:
     return shape
 
 
-def _centre(shape: Sequence[int]) -> tuple[int, ...]:
+def _center(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple((length - 1) // 2 for length in shape[:-2])

@@ -1,4 +1,4 @@
-"""How near the identity the blocks of a model are, and how near to an isometry all of it is."""
+"""Distances of the blocks of a model from the identity, and singular values of blocks and models."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -29,17 +29,17 @@ Floats = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class BlockIsometry:
-    """A block's Jacobian J at each of the inputs, (points,) each.
+    """Measurements of a block's Jacobian J at each input, as arrays of shape (points,).
 
-    I is the identity; for a block that changes the shape of images the parameter-free shortcut, average pooling and
-    zero channels (`PadShortcut2D`; the block's own where it has one).
+    I is the identity. For a block that changes the shape of images it is the parameter-free shortcut, average pooling
+    and zero channels (`PadShortcut2D`, or the block's own).
 
     Attributes:
-        distance: ||J - I||, the largest singular value; NaN where the block's input and output have shapes between
-            which there is no such shortcut.
-        relative: ||J - I||_F / ||I||_F, the root mean square over directions; NaN likewise.
-        largest, smallest: of the min(rows, columns) singular values of J.
-        exact: whether they come from the dense matrix; see `measure` for their accuracy otherwise.
+        distance: ||J - I||, the largest singular value. NaN if there is no shortcut between the shapes of input and
+            output.
+        relative: ||J - I||_F / ||I||_F, the root mean square over directions. NaN in the same cases.
+        largest, smallest: extreme values among the min(rows, columns) singular values of J.
+        exact: True if they are computed from the dense matrix. Otherwise see `measure` for the accuracy.
     """
 
     distance: Floats
@@ -51,24 +51,24 @@ class BlockIsometry:
 
 @dataclasses.dataclass(frozen=True)
 class Isometry:
-    """What is measured at one moment.
+    """Measurements of a model with its current weights.
 
     Attributes:
-        blocks: by name, `BlockIsometry`, in the order of execution.
-        end_to_end: (points, k), the singular values of the Jacobian from the model's input to its output, in descending
-            order; with training=True one point. None where it was not asked for, or does not exist because the input
-            holds whole numbers.
+        blocks: dict from block names to `BlockIsometry`, in order of execution.
+        end_to_end: (points, k), singular values of the Jacobian from the input of the model to its output, in
+            descending order, with one point for training=True. None with end_to_end=False, for integer inputs, and for
+            several inputs or outputs.
     """
 
     blocks: dict[str, BlockIsometry]
     end_to_end: Floats | None
 
     def distances(self) -> dict[str, Floats]:
-        """By block, ||J - I|| at each point."""
+        """Return ||J - I|| at each point, by block."""
         return {name: block.distance for name, block in self.blocks.items()}
 
     def summary(self) -> dict[str, float]:
-        """The mean over the points; over the blocks mean and largest distance, extreme singular values."""
+        """Return the mean and largest distance of the blocks, and extreme singular values of blocks and model."""
         distances = np.array([np.mean(block.distance) for block in self.blocks.values()])
         numbers = {
             "largest_singular_value": max(float(np.max(block.largest)) for block in self.blocks.values()),
@@ -92,27 +92,29 @@ def block_distances(
     seed: int = 0,
     progress: bool = False,
 ) -> dict[str, Floats]:
-    """||J - I|| of each block of a model, J its Jacobian at what the inputs are by then.
+    """Return ||J - I|| of each block of a model, with J its Jacobian at the activations that reach the block.
 
-    For linear residual layers h + A h this is ||A||, whose largest is Hardt & Ma's tau. A block whose ||J - I|| is at
-    most some c below 1 everywhere, not only at the inputs measured, is invertible and changes no distance by more than
-    the share c (Behrmann et al., *Invertible Residual Networks*, arXiv 1811.00995, Theorem 1).
+    For linear residual layers h + A h this is ||A||, whose maximum is Hardt & Ma's tau. A block with ||J - I|| <= c < 1
+    at every input, not only at those measured, is invertible and changes distances by at most the factor 1 +- c
+    (Behrmann et al., *Invertible Residual Networks*, arXiv 1811.00995, Theorem 1).
 
     Args:
-        model: functional or Sequential, built, on Keras' TensorFlow or JAX backend.
-        inputs: a batch for the model, a handful of examples: each is measured.
-        blocks: the residual blocks of the model if None; or names, see `find_blocks`.
-        training: how the model is called. With True the batch is measured as one point: batch normalisation couples
-            its examples.
-        tolerance: of ||J - I||^2 where the matrix is larger than 256 on both sides, see `extreme_singular_values`.
-        seed: of random vectors.
-        progress: whether a bar on standard error counts the Jacobians.
+        model: built functional or Sequential model, on Keras' TensorFlow or JAX backend.
+        inputs: batch of a few inputs of the model, each of which is measured.
+        blocks: names of blocks, see `find_blocks`. The residual blocks of the model if None.
+        training: mode in which the model is called. If True the batch is measured as one point, because batch
+            normalization couples its examples.
+        tolerance: tolerance of ||J - I||^2 for matrices with more than 256 rows and columns, see
+            `extreme_singular_values`.
+        seed: seed of random vectors.
+        progress: True to show a progress bar on standard error.
 
     Returns:
-        By block, (points,) float64; NaN where the shapes have no identity between them, see `BlockIsometry`.
+        Dict from block names to (points,) float64 arrays. NaN if there is no identity between the shapes, see
+        `BlockIsometry`.
 
     Raises:
-        ValueError: see `find_blocks`; and inputs of whole numbers.
+        ValueError: in the cases of `find_blocks`, and if a block has inputs of an integer dtype.
     """
     found = {}
     with Progress(len(find_blocks(model, blocks)), "distances", progress, unit="blocks") as bar:
@@ -133,19 +135,24 @@ def measure(
     seed: int = 0,
     progress: bool = False,
 ) -> Isometry:
-    """Distances from the identity and singular values of all blocks, and of the whole model.
+    """Measure distances from the identity and singular values of all blocks, and of the whole model.
 
-    Where a Jacobian has at most 256 rows or columns it is computed as a whole and everything is exact. Else ||J - I||
-    and the extreme singular values come from Lanczos iterations, whose residuals bound the error of their squares by
-    `tolerance` times the largest square: half of `tolerance` relative for ||J - I|| and the largest singular value,
-    a coarser bound for the smallest one. ||J - I||_F is from Hutch++, unbiased for its square.
+    Jacobians with at most 256 rows or columns are computed exactly. For larger ones, ||J - I|| and the extreme singular
+    values are computed by Lanczos iterations. Their residuals bound the error of the squares by `tolerance` times the
+    largest square. The relative error is half of `tolerance` for ||J - I|| and the largest singular value, and larger
+    for the smallest one. ||J - I||_F is estimated by Hutch++, whose square is unbiased.
 
     Args:
-        model, inputs, blocks, training, seed, progress: see `block_distances`.
-        end_to_end: whether the Jacobian from the model's input to its output is measured, too; it takes as many
-            products as there are outputs.
-        tolerance: of the squares of ||J - I|| and of the extreme singular values.
-        products: for ||J - I||_F.
+        model: see `block_distances`.
+        inputs: see `block_distances`.
+        blocks: see `block_distances`.
+        training: see `block_distances`.
+        end_to_end: True to measure the Jacobian from the input of the model to its output, at one product for each
+            output.
+        tolerance: tolerance of the squares of ||J - I|| and of the extreme singular values.
+        products: number of products for ||J - I||_F.
+        seed: seed of random vectors.
+        progress: True to show a progress bar on standard error.
     """
     found: dict[str, BlockIsometry] = {}
     count = len(find_blocks(model, blocks))
@@ -160,17 +167,17 @@ def measure(
 
 
 def draw_distances(curves: Mapping[str, Mapping[str, Floats]], title: str = "") -> NDArray[np.uint8]:
-    """An image of block number against ||J - I||, one curve each.
+    """Draw block number against ||J - I|| as an image.
 
-    The curves are means over the points, the shades reach from the smallest to the largest. On a logarithmic scale,
-    with a line at 1, below which a block is invertible; distances below 1e-6 are drawn at 1e-6.
+    Curves are means over the points, and shades extend from the smallest to the largest value. The scale is
+    logarithmic, with a line at 1. Distances below 1e-6 are drawn at 1e-6.
 
     Args:
-        curves: by label, what `block_distances` or `Isometry.distances` returned.
-        title: above the plot.
+        curves: dict from labels to results of `block_distances` or `Isometry.distances`.
+        title: title of the plot.
 
     Returns:
-        uint8, (rows, columns, 4).
+        uint8 array, (rows, columns, 4).
     """
     from idmatters_tf.curvature._rendering import new_figure, pixels
 
@@ -181,7 +188,7 @@ def draw_distances(curves: Mapping[str, Mapping[str, Floats]], title: str = "") 
 
 
 def plot_distances(axes: Any, curves: Mapping[str, Mapping[str, Floats]], floor: float = 1e-6) -> None:
-    """The curves of `draw_distances` on axes of matplotlib's."""
+    """Draw the curves of `draw_distances` on matplotlib axes."""
     for number, (label, distances) in enumerate(curves.items()):
         places = np.arange(1, len(distances) + 1)
         values = np.maximum(np.stack(list(distances.values())), floor)
@@ -208,22 +215,22 @@ def _distance(block: Block | None, jacobian: JacobianOperator, tolerance: float,
 def _measured(
     block: Block | None, jacobian: JacobianOperator, tolerance: float, products: int, seed: int
 ) -> tuple[float, float, float, float, bool]:
-    """(distance, relative, largest, smallest, exact)."""
+    """Return (distance, relative, largest, smallest, exact)."""
     identity = _identity(block, jacobian)
     distance = relative = np.nan
     if min(jacobian.shape) <= SMALL:
         matrix = dense(jacobian)
         values = np.linalg.svd(matrix, compute_uv=False)
         if identity is not None:
-            of_identity = dense(identity)
-            distance = float(np.linalg.norm(matrix - of_identity, 2))
-            relative = float(np.linalg.norm(matrix - of_identity) / np.linalg.norm(of_identity))
+            identity_matrix = dense(identity)
+            distance = float(np.linalg.norm(matrix - identity_matrix, 2))
+            relative = float(np.linalg.norm(matrix - identity_matrix) / np.linalg.norm(identity_matrix))
         return distance, relative, float(values[0]), float(values[-1]), True
     if identity is not None:
         difference = _Difference(jacobian, identity)
         distance = spectral_norm(difference, tolerance, seed)
         squares = trace(GramOperator(difference), products, seed).value if distance else 0.0
-        # Average pooling shrinks norms, so that the shortcut's norm is not the root of its rank.
+        # Average pooling shrinks norms: the norm of the shortcut is not the root of its rank.
         size = trace(GramOperator(identity), products, seed).value if _resizes(jacobian) else jacobian.shape[0]
         relative = float(np.sqrt(max(squares, 0.0) / size))
     ends = extreme_singular_values(jacobian, 1, tolerance, seed)
@@ -235,7 +242,7 @@ def _resizes(jacobian: JacobianOperator) -> bool:
 
 
 class _Difference(scipy.sparse.linalg.LinearOperator):
-    """A - B in the dtype of A: SciPy's own makes it float64, and the difference of equal maps would be rounding."""
+    """A - B in the dtype of A. SciPy converts to float64, where the difference of equal maps has rounding errors."""
 
     if TYPE_CHECKING:
 
@@ -263,9 +270,9 @@ class _Difference(scipy.sparse.linalg.LinearOperator):
 
 
 def _identity(block: Block | None, jacobian: JacobianOperator) -> Any:
-    """The identity between the two ends of a block as an operator; None where there is none."""
+    """Return the identity between the two ends of a block as an operator, or None if there is none."""
     if not _resizes(jacobian):
-        # Not eye_array, which came with SciPy 1.12.
+        # `eye_array` requires SciPy 1.12.
         return scipy.sparse.linalg.aslinearoperator(scipy.sparse.identity(jacobian.shape[0], dtype=jacobian.dtype))
     shortcut = _shortcut(block, jacobian.input_shape, jacobian.output_shape, str(jacobian.dtype))
     if shortcut is None:
@@ -295,6 +302,4 @@ def _end_to_end(model: keras.Model, inputs: Any, training: bool) -> Floats | Non
     if len(symbolic) != 1 or not keras.backend.is_float_dtype(symbolic[0].dtype) or len(model.outputs) != 1:
         return None
     found = whole_at_inputs(model, inputs, training)
-    return np.stack(
-        [dense_singular_values(jacobian, "or leave it out with end_to_end=False") for jacobian in found.jacobians()]
-    )
+    return np.stack([dense_singular_values(jacobian, "or pass end_to_end=False") for jacobian in found.jacobians()])

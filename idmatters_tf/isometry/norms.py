@@ -1,7 +1,7 @@
 """Frobenius and spectral norms of the kernels of residual blocks.
 
-The theorems of both papers concern the norms of residual layers: |||A||| is the largest spectral norm of the layers
-(Hardt & Ma, section 2), the mean Frobenius norm falls with depth (Li et al., Figures 2 and 3).
+Theorems of both papers concern the norms of residual layers: |||A||| is the largest spectral norm of the layers
+(Hardt & Ma, section 2), and the mean Frobenius norm falls with depth (Li et al., Figures 2 and 3).
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from keras import ops
 
 from idmatters_tf._keras_internals import graph_of
 from idmatters_tf._keras_types import Tensor
+from idmatters_tf.isometry.blocks import Block, residual_blocks
 from idmatters_tf.isometry.convolution import ConvolutionOperator
 from idmatters_tf.isometry.spectra import spectral_norm
 from idmatters_tf.layers import (
@@ -25,9 +26,19 @@ from idmatters_tf.layers import (
     ShortcutUnit,
 )
 
+# Layers of a chain whose Lipschitz constant is at most the product of the kernels' norms.
+_LINKS = (
+    keras.layers.Activation,
+    keras.layers.Conv2D,
+    keras.layers.Dense,
+    keras.layers.Dropout,
+    keras.layers.LeakyReLU,
+    keras.layers.ReLU,
+)
+
 
 def applied_kernel(layer: keras.layers.Layer) -> Tensor:
-    """Return the kernel that a layer applies to its inputs; in `ScaledConv2D` the kernel times the gains."""
+    """Return the kernel that a layer applies to its inputs. For `ScaledConv2D` it is the kernel times the gains."""
     return getattr(layer, "applied_kernel", layer.kernel)  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -36,9 +47,9 @@ class KernelNorms:
     """Norms of one kernel.
 
     Attributes:
-        frobenius: the root of the sum of squares.
-        spectral: the largest singular value of the matrix, or of the convolution as a linear map between images with
-            zero padding ("same").
+        frobenius: root of the sum of squares.
+        spectral: largest singular value of the matrix, or of the convolution as a linear map between images with zero
+            padding ("same").
     """
 
     frobenius: float
@@ -46,20 +57,21 @@ class KernelNorms:
 
 
 def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[KernelNorms]]:
-    """Return the norms of the kernels of each residual block of a built model, in the order of their application.
+    """Return the norms of the kernels of each residual block of a built model, in order of application.
 
     Args:
-        model: a `keras.Model`; with convolutional blocks a functional or Sequential one of known image size, channels
-            last.
-        tolerance: of the spectral norms of convolutions.
+        model: a `keras.Model`. With convolutional blocks it must be functional or Sequential, of known image size and
+            with channels last.
+        tolerance: tolerance of the spectral norms of convolutions.
 
     Returns:
-        By the names of the layers `ResidualConv2D`, `ScaledResidualConv2D` (its kernels times their gains),
-        `BasicBlock2D`, `LinearResidual`, `ResidualDense` and `ShortcutUnit`; "nested/layer" for those inside of a
-        nested model. Empty without such blocks.
+        Dict from the names of the layers `ResidualConv2D`, `ScaledResidualConv2D` (kernels times gains),
+        `BasicBlock2D`, `LinearResidual`, `ResidualDense` and `ShortcutUnit` to lists of `KernelNorms`. Sums x + f(x) in
+        a functional model, where f has `Dense` layers and plain `Conv2D` layers only, are included by the name of the
+        sum. Layers of a nested model are "nested/layer". Empty without such blocks.
 
     Raises:
-        ValueError: where the size of a convolutional block's images is not known.
+        ValueError: if the image size of a convolutional block is unknown.
     """
     norms = {}
     for name, layer in _layers(model):
@@ -72,14 +84,55 @@ def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[
             ]
         elif isinstance(layer, (LinearResidual, ResidualDense, ShortcutUnit)):
             norms[name] = [_matrix_norms(kernel) for kernel in _dense_kernels(layer)]
+    sums = _residual_sums(model)
+    if sums:
+        found = norms | {
+            name: [_call_norms(call, tolerance) for call in _weighted_calls(block)] for name, block in sums.items()
+        }
+        # In the order of execution, which `model.layers` does not have.
+        order = [block.name for block in residual_blocks(model)]
+        norms = {name: found[name] for name in [*order, *found] if name in found}
     return norms
 
 
-def _convolution_norms(kernel: Tensor, size: tuple[int, int], strides: int, tolerance: float) -> KernelNorms:
+def _residual_sums(model: keras.Model) -> dict[str, Block]:
+    """Return the sums x + f(x) of a model by name; f has kernels of `Dense` and plain `Conv2D` layers only."""
+    blocks = {block.name: block for block in residual_blocks(model) if block.layer is None}
+    return {
+        name: block
+        for name, block in blocks.items()
+        if (calls := _weighted_calls(block)) and all(_is_plain(call.operation) for call in calls)
+    }
+
+
+def _weighted_calls(block: Block) -> list[Any]:
+    """Return the calls of layers that have weights of two or more dimensions."""
+    return [call for call in block.calls if any(len(w.shape) > 1 for w in getattr(call.operation, "weights", ()))]
+
+
+def _is_plain(layer: Any) -> bool:
+    if isinstance(layer, keras.layers.Conv2D):
+        plain = layer.groups == 1 and tuple(layer.dilation_rate) == (1, 1) and layer.data_format == "channels_last"
+        return plain and layer.padding in ("same", "valid")
+    return isinstance(layer, keras.layers.Dense)
+
+
+def _call_norms(call: Any, tolerance: float) -> KernelNorms:
+    kernel = applied_kernel(call.operation)
+    if isinstance(call.operation, keras.layers.Dense):
+        return _matrix_norms(kernel)
+    size = tuple(call.inputs[0].shape[1:3])
+    if None in size:
+        raise _unknown_size(call.name)
+    return _convolution_norms(kernel, size, call.operation.strides, tolerance, call.operation.padding)
+
+
+def _convolution_norms(
+    kernel: Tensor, size: tuple[int, int], strides: int | Sequence[int], tolerance: float, padding: str = "same"
+) -> KernelNorms:
     weights = np.asarray(ops.convert_to_numpy(kernel))
-    return KernelNorms(
-        float(np.linalg.norm(weights)), ConvolutionOperator(weights, size, strides).spectral_norm(tolerance)
-    )
+    operator = ConvolutionOperator(weights, size, strides, padding)
+    return KernelNorms(float(np.linalg.norm(weights)), operator.spectral_norm(tolerance))
 
 
 def _matrix_norms(kernel: Tensor) -> KernelNorms:
@@ -92,25 +145,30 @@ def _image_sizes(name: str, layer: Any) -> tuple[tuple[int, int], tuple[int, int
     try:
         found = tuple(layer.input.shape[1:3]), tuple(layer.output.shape[1:3])
     except AttributeError:
-        # Of a model that is a class of its own.
+        # The layer is part of a subclassed model.
         found: Any = ((None, None), (None, None))
     if None in (*found[0], *found[1]):
-        raise ValueError(
-            f"The norms of {name!r} as a linear map depend on the size of its images, which is not known. Build a "
-            f"functional or Sequential model that begins with keras.Input((rows, cols, channels))."
-        )
+        raise _unknown_size(name)
     return found
+
+
+def _unknown_size(name: str) -> ValueError:
+    return ValueError(
+        f"The norms of {name!r} depend on the size of its images, which is unknown. Build a functional or Sequential "
+        f"model that starts with keras.Input((rows, cols, channels))."
+    )
 
 
 def block_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, dict[str, float]]:
     """Return the mean Frobenius norm and the largest spectral norm of each residual block of a built model.
 
     Args:
-        model, tolerance: see `kernel_norms`.
+        model: see `kernel_norms`.
+        tolerance: see `kernel_norms`.
 
     Returns:
-        A dict from the block's name to a dict with `frobenius`, the mean Frobenius norm of its kernels, and
-        `spectral`, their largest spectral norm as convolutions of the block's image size. Empty without such blocks.
+        Dict from block names to dicts with `frobenius`, the mean Frobenius norm of the kernels, and `spectral`, their
+        largest spectral norm as convolutions of the block's image size. Empty without such blocks.
     """
     return {name: summarize_norms(norms) for name, norms in kernel_norms(model, tolerance).items()}
 
@@ -124,25 +182,30 @@ def summarize_norms(norms: Sequence[KernelNorms]) -> dict[str, float]:
 
 
 def branch_bounds(model: keras.Model, norms: Mapping[str, Sequence[KernelNorms]]) -> dict[str, float]:
-    """Return a bound on how fast each block's residual branch can vary: the product of its kernels' spectral norms.
+    """Return a Lipschitz constant of each residual branch: the product of the spectral norms of its kernels.
 
-    A Lipschitz constant of the branch for activations of slope 1 at most, such as ReLU and tanh. For `LinearResidual`
-    it is ||A|| itself. The largest one is tau = |||A||| of Hardt & Ma's section 2 for linear residual networks; for
-    others a value below 1 says that each block x + f(x) is invertible.
+    It is valid for activations of slope at most 1, such as ReLU and tanh. For `LinearResidual` it is ||A||. For linear
+    residual networks the largest one is tau = |||A||| of Hardt & Ma's section 2. For other networks a value below 1
+    implies that each block x + f(x) is invertible.
 
     Args:
-        model: the model of the blocks.
+        model: model with the blocks.
         norms: result of `kernel_norms`.
 
     Returns:
-        By the block's name; NaN with batch normalisation, whose scale is not the kernels', and without a skip.
+        Dict from block names to bounds. NaN for blocks with batch normalization, whose scale is independent of the
+        kernels, for blocks without a skip, and for sums x + f(x) unless f is a chain of `Dense`, `Conv2D`,
+        `Activation`, `ReLU` and `Dropout` layers.
     """
-    layers = dict(_layers(model))
-    return {name: _bound(layers[name], kernels) for name, kernels in norms.items()}
+    layers, sums = dict(_layers(model)), _residual_sums(model)
+    return {
+        name: _sum_bound(sums[name], kernels) if name in sums else _bound(layers[name], kernels)
+        for name, kernels in norms.items()
+    }
 
 
 def _layers(model: keras.Model, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name, layer) of all layers, those of nested models as "nested/layer"."""
+    """Yield (name, layer) of all layers. Layers of nested models are "nested/layer"."""
     for layer in model.layers:
         yield prefix + layer.name, layer
         if graph_of(layer) is not None:
@@ -155,6 +218,15 @@ def _bound(layer: Any, norms: Sequence[KernelNorms]) -> float:
     scale = getattr(layer, "scale", None)
     factor = 1.0 if scale is None else abs(float(np.asarray(ops.convert_to_numpy(scale))))
     return factor * float(np.prod([kernel.spectral for kernel in norms]))
+
+
+def _sum_bound(block: Block, norms: Sequence[KernelNorms]) -> float:
+    end = id(block.start)
+    for call in block.calls[:-1]:
+        if [id(tensor) for tensor in call.inputs] != [end] or not isinstance(call.operation, _LINKS):
+            return float("nan")
+        end = id(call.outputs[0])
+    return float(np.prod([kernel.spectral for kernel in norms]))
 
 
 def _has_skip(layer: Any) -> bool:

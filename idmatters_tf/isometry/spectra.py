@@ -1,4 +1,4 @@
-"""Singular values of any SciPy operator: all of them where it is small, the ends and the density where it is not."""
+"""Singular values of SciPy operators: all of small ones, extreme values and density of large ones."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, Self
@@ -13,22 +13,22 @@ from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 
 Floats = NDArray[np.float64]
 
-# Up to this many rows or columns, whichever are fewer, a matrix is decomposed as a whole: a minute on two cores.
+# Largest min(rows, columns) of a dense decomposition, which takes a minute on two cores.
 LARGEST_DENSE = 4096
-# Up to this many, iterations are not worth their while.
+# Largest min(rows, columns) for which the dense matrix is cheaper than iterations.
 SMALL = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class ExtremeSingularValues:
-    """Singular values at both ends.
+    """Extreme singular values.
 
     Attributes:
         largest: (k,), in descending order.
-        smallest: (k,), in ascending order. Of a matrix with fewer rows than columns, or the other way round, only the
-            min(rows, columns) singular values count, not the zeros of the directions that are left over.
-        exact: whether all singular values were computed.
-        products: how many products with the matrix and its adjoint it took, pairs.
+        smallest: (k,), in ascending order, among the min(rows, columns) singular values. The zeros of the remaining
+            directions of a rectangular matrix do not count.
+        exact: True if all singular values were computed from the dense matrix.
+        products: number of pairs of products with the matrix and its adjoint.
     """
 
     largest: Floats
@@ -38,7 +38,7 @@ class ExtremeSingularValues:
 
 
 class GramOperator(scipy.sparse.linalg.LinearOperator):
-    """A^T A or A A^T, whichever is smaller: symmetric, and its eigenvalues are the squares of the singular values."""
+    """A^T A or A A^T, whichever is smaller. Its eigenvalues are the squares of the singular values."""
 
     if TYPE_CHECKING:
 
@@ -66,18 +66,20 @@ class GramOperator(scipy.sparse.linalg.LinearOperator):
 
 
 def singular_values(operator: Any) -> Floats:
-    """All singular values of a linear map.
+    """Return all singular values of a linear map.
+
+    A convolution with periodic padding is decomposed by Fourier transforms, for any size. All other maps are decomposed
+    as dense matrices.
 
     Args:
-        operator: a matrix or SciPy operator: a `JacobianOperator`, a `ConvolutionOperator`, or one of your own with
-            products from both sides. A convolution with periodic padding has them by Fourier transforms, whatever its
-            size; of everything else the dense matrix is made.
+        operator: matrix or SciPy operator with products from both sides, such as a `JacobianOperator` or a
+            `ConvolutionOperator`.
 
     Returns:
         (min(shape),) float64, in descending order.
 
     Raises:
-        ValueError: for a map with more than 4,096 rows and columns that is no periodic convolution.
+        ValueError: if a map other than a periodic convolution has more than 4,096 rows and columns.
 
     Example:
 
@@ -90,24 +92,24 @@ def singular_values(operator: Any) -> Floats:
 
 
 def dense_singular_values(operator: Any, instead: str = "") -> Floats:
-    """All singular values, from the dense matrix.
+    """Return all singular values, from the dense matrix.
 
     Args:
-        operator: a SciPy operator.
-        instead: one more remedy where it is too large.
+        operator: SciPy operator.
+        instead: additional remedy in the error message for large operators.
     """
     least = min(operator.shape)
     if least > LARGEST_DENSE:
         raise ValueError(
-            f"All singular values of a map with {operator.shape[0]:,} rows and {operator.shape[1]:,} columns would "
-            f"need its dense matrix; at most {LARGEST_DENSE:,} of either are allowed. Use extreme_singular_values or "
-            f"singular_value_density, which need products alone{', ' + instead if instead else ''}."
+            f"Argument `operator` must have at most {LARGEST_DENSE:,} rows or columns. Received: "
+            f"{operator.shape[0]:,} rows and {operator.shape[1]:,} columns. Use extreme_singular_values or "
+            f"singular_value_density{', ' + instead if instead else ''}."
         )
     return np.asarray(np.linalg.svd(dense(operator), compute_uv=False), np.float64)
 
 
 def dense(operator: Any) -> Floats:
-    """The matrix of an operator, from its smaller side."""
+    """Return the matrix of an operator, from products on its smaller side."""
     rows, columns = operator.shape
     if rows < columns:
         return np.asarray(operator.rmatmat(np.eye(rows, dtype=operator.dtype)), np.float64).T
@@ -117,22 +119,22 @@ def dense(operator: Any) -> Floats:
 def extreme_singular_values(
     operator: Any, k: int = 1, tolerance: float = 1e-3, seed: int = 0, progress: bool = False
 ) -> ExtremeSingularValues:
-    """The largest and the smallest singular values of a linear map.
+    """Return the largest and the smallest singular values of a linear map.
 
-    By block Lanczos iterations on A^T A or A A^T, whichever is smaller: in exact arithmetic that is Golub & Kahan's
-    bidiagonalisation (1965). In floating point the squares blur what is small: singular values below
-    sqrt(eps) of the largest one, 3e-4 in float32 and 1.5e-8 in float64, are rounding. Up to 256 rows or columns all
-    singular values are computed from the dense matrix, without that limit.
+    They are computed by block Lanczos iterations on A^T A or A A^T, whichever is smaller. In exact arithmetic this is
+    the bidiagonalization of Golub & Kahan (1965). In floating point, singular values below sqrt(eps) of the largest
+    one, 3e-4 in float32 and 1.5e-8 in float64, are rounding errors. Maps with up to 256 rows or columns are decomposed
+    as dense matrices, without that limit.
 
     Args:
-        operator: a matrix or SciPy operator with products from both sides.
-        k: how many at each end.
-        tolerance: of the residuals of A^T A, relative to its largest eigenvalue. It bounds the error of the squares of
-            all singular values, so that half of it bounds the relative error of the largest ones; where eigenvalues are
-            well separated all are far more accurate. The smallest ones of a badly conditioned map need a small
-            tolerance and many products.
-        seed: of the starting vectors.
-        progress: whether a bar on standard error counts the products.
+        operator: matrix or SciPy operator with products from both sides.
+        k: number of singular values at each end.
+        tolerance: tolerance of the residuals of A^T A, relative to its largest eigenvalue. It bounds the error of the
+            squares of all singular values, and half of it bounds the relative error of the largest ones. Well separated
+            values are far more accurate. The smallest values of an ill-conditioned map require a small tolerance and
+            many products.
+        seed: seed of the starting vectors.
+        progress: True to show a progress bar on standard error.
 
     Returns:
         `ExtremeSingularValues`.
@@ -140,7 +142,7 @@ def extreme_singular_values(
     operator = scipy.sparse.linalg.aslinearoperator(operator)
     least = min(operator.shape)
     if positive_integer("k", k) > least:
-        raise ValueError(f"Argument `k` must ask for 1 to {least} singular values. Received: k={k}")
+        raise ValueError(f"Argument `k` must be between 1 and {least}. Received: k={k}")
     if least <= max(SMALL, 2 * k):
         values = dense_singular_values(operator)
         return ExtremeSingularValues(values[:k], values[::-1][:k], True, least)
@@ -152,16 +154,16 @@ def extreme_singular_values(
 def spectral_norm(operator: Any, tolerance: float = 1e-3, seed: int = 0) -> float:
     """Return the largest singular value of a linear map.
 
-    It is exact for arrays, for operators with at most 256 rows or columns, and for periodic convolutions.
+    The result is exact for arrays, for operators with at most 256 rows or columns, and for periodic convolutions.
 
     Args:
-        operator: a matrix or SciPy operator with products from both sides. A convolution's kernel is passed as a
-            `ConvolutionOperator`, whose method of the same name is called.
+        operator: matrix or SciPy operator with products from both sides. Pass the kernel of a convolution as a
+            `ConvolutionOperator`.
         tolerance: relative accuracy of Lanczos iterations, see `extreme_singular_values`.
-        seed: of the starting vectors.
+        seed: seed of the starting vectors.
 
     Raises:
-        ValueError: for arrays other than matrices.
+        ValueError: if an array is not a matrix.
 
     Example:
 
@@ -181,7 +183,7 @@ def spectral_norm(operator: Any, tolerance: float = 1e-3, seed: int = 0) -> floa
     if min(operator.shape) <= SMALL:
         return float(np.linalg.norm(dense(operator), 2))
     gram = GramOperator(operator)
-    # Lanczos cannot tell how small a residual is of a map that is zero.
+    # Lanczos residuals are relative to the map and undefined for a zero map.
     probe = np.random.default_rng(seed).normal(size=gram.shape[0]).astype(gram.dtype)
     if not np.any(gram @ probe):
         return 0.0
@@ -197,14 +199,18 @@ def singular_value_density(
     seed: int = 0,
     progress: bool = False,
 ) -> SpectralDensity:
-    """The density of a map's singular values, by stochastic Lanczos quadrature on A^T A or A A^T.
+    """Estimate the density of the singular values of a map by stochastic Lanczos quadrature on A^T A or A A^T.
 
-    The nodes of `idmatters_tf.curvature.spectral_density` are squares of singular values; here are their roots, with
-    the same weights.
+    The nodes are the roots of the nodes of `idmatters_tf.curvature.spectral_density`, with the same weights.
 
     Args:
-        operator: a matrix or SciPy operator with products from both sides.
-        probes, steps, points, bandwidth, seed, progress: see `idmatters_tf.curvature.spectral_density`.
+        operator: matrix or SciPy operator with products from both sides.
+        probes: number of probe vectors.
+        steps: number of Lanczos steps for each probe.
+        points: number of points of the density.
+        bandwidth: see `idmatters_tf.curvature.spectral_density`.
+        seed: seed of the probe vectors.
+        progress: True to show a progress bar on standard error.
 
     Returns:
         `SpectralDensity` of the min(shape) singular values.

@@ -96,7 +96,7 @@ def certificates(
     - "zero-asymmetric" (a run): the start of Wu, Wang & Ma (arXiv 1911.00645), whose abstract promises O(N^3
       log(1 / goal)) steps for every target; the text was not at hand. Whitened inputs, all layers the identity but a
       zero last one, rate at most 1 / (4 N u) with u = max(4 N ||R||_F^2, e). Contraction 3/2 rate. The constants are
-      ours, and so is the proof, in docs/explanation/landscape.md: O(N^2 ||R||_F^2 log(1 / goal)) steps.
+      ours, and so is the proof, in docs/reference/results/landscape.md: O(N^2 ||R||_F^2 log(1 / goal)) steps.
     - "positive definite" (a run): the setting of Bartlett, Helmbold & Long (arXiv 1802.06093), whose abstract promises
       steps polynomial in N, the condition number and log(d / goal); the text was not at hand. Whitened inputs, identity
       start, symmetric positive definite R. Then everything stays diagonal in R's eigenbasis, with the recursion

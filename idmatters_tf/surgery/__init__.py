@@ -1,7 +1,8 @@
-"""Surgery on Keras models that exist: residual blocks are added as the identity, and taken out where they are near it.
+"""Insertion and removal of residual blocks in trained Keras models.
 
-Neither changes what the network computes when it happens; both keep the weights and, where an optimizer is given, its
-state, so that training goes on. docs/howto/deepen.md has worked examples.
+`deepen` inserts blocks as the identity, and `remove_identities` removes blocks that are near it. Both return a copy
+with the weights and, if an optimizer is passed, its state, so that training continues. See docs/howto/deepen.md for
+examples.
 """
 
 from idmatters_tf.surgery.deepening import deepen

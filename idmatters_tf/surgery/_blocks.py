@@ -1,4 +1,4 @@
-"""The blocks that are inserted: made for a tensor, set to the identity, and able to leave it."""
+"""Construction of inserted blocks: default blocks, zeroed kernels, and checks of their gradients."""
 
 import inspect
 import math
@@ -12,39 +12,39 @@ from keras import ops
 from idmatters_tf import _keras_internals
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.layers import ResidualConv2D, ResidualDense
-from idmatters_tf.surgery._copying import single
+from idmatters_tf.surgery._copying import single_tensor
 from idmatters_tf.surgery._gradients import gradients
 
-# What stands for sizes that are not known when a model is built.
+# Replacement for sizes that are unknown when a model is built.
 UNKNOWN_SIZE = 8
-# Numbers in a random batch, for which it has 2 to 64 examples: rectified units should not all be off by chance.
+# Size of a random batch of 2 to 64 examples. In a smaller one all rectified units could be off by chance.
 NUMBERS = 4096
 
 
 def insert_block(block: Any, tensor: Tensor, layer: Any, name: str, exact: bool) -> tuple[keras.layers.Layer, Tensor]:
-    """A new block, called on a tensor.
+    """Build a new block and call it on a tensor.
 
     Args:
-        block: None for the default one; a layer, which is copied; or a function that returns a layer.
-        tensor: the symbolic tensor it is called on.
-        layer: the one whose output the tensor is.
-        name: the block's.
-        exact: whether it is set to the identity, as by `make_identity`, or keeps its own start.
+        block: None for the default block, a layer to copy, or a function that returns a layer.
+        tensor: symbolic tensor to call the block on.
+        layer: layer that computes the tensor.
+        name: name of the block.
+        exact: True to set the block to the identity by `make_identity`, False to keep its initial weights.
 
     Returns:
         (block, its output).
 
     Raises:
-        ValueError: where there is no default for the tensor's shape, the block is no layer that can be copied, or it
-            changes more than the tensor's values.
+        ValueError: if there is no default block for the tensor's shape, if the block is not a layer or cannot be
+            copied, or if it changes the shape or drops the mask of the tensor.
     """
-    made = _default_block(tensor, layer, exact) if block is None else _made(block, tuple(tensor.shape))
+    made = _default_block(tensor, layer, exact) if block is None else _new_layer(block, tuple(tensor.shape))
     try:
         copied: keras.layers.Layer = _keras_internals.copy_of(made)
     except Exception as error:
         raise ValueError(
-            f"Argument `block`: a {type(made).__name__} cannot be made from its configuration, so that the deepened "
-            f"model could not be saved either. Implement `get_config`. The error: {error}"
+            f"Argument `block`: a {type(made).__name__} cannot be built from its configuration. Implement "
+            f"`get_config`. The error: {error}"
         ) from error
     copied.name = name
     output = call_block(copied, tensor, layer)
@@ -57,85 +57,90 @@ def insert_block(block: Any, tensor: Tensor, layer: Any, name: str, exact: bool)
 
 
 def call_block(block: keras.layers.Layer, tensor: Tensor, layer: Any) -> Tensor:
-    """The output of a block on the output of a layer, both symbolic; a ValueError where shape or mask differ."""
+    """Call a block on the symbolic output of a layer.
+
+    Raises:
+        ValueError: if the dtype is not floating-point, or if the block changes the shape or drops the mask.
+    """
     if not keras.backend.is_float_dtype(tensor.dtype):
-        raise ValueError(f"No block can follow {layer.name!r}: its output is of dtype {tensor.dtype}, not a float's.")
+        raise ValueError(f"Layer {layer.name!r} must have a floating-point output. Received: dtype {tensor.dtype}.")
     try:
-        output = single(block(tensor))
+        output = single_tensor(block(tensor))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"The block {block.name!r} ({type(block).__name__}) cannot be called on the output of {layer.name!r}, of "
             f"shape {tuple(tensor.shape)}. The error: {error}"
         ) from error
     if output is None or tuple(output.shape) != tuple(tensor.shape):
-        received = "several tensors" if output is None else f"the shape {tuple(output.shape)}"
+        received = "several tensors" if output is None else f"shape {tuple(output.shape)}"
         raise ValueError(
             f"The block {block.name!r} must return a tensor of its input's shape {tuple(tensor.shape)}. "
             f"Received: {received}"
         )
     if _keras_internals.mask_of(tensor) is not None and _keras_internals.mask_of(output) is None:
         raise ValueError(
-            f"The output of {layer.name!r} has a mask, which the block {block.name!r} ({type(block).__name__}) would "
-            f"drop. Set `supports_masking = True` in the block's class, if it treats each time step alone."
+            f"The block {block.name!r} ({type(block).__name__}) drops the mask of the output of {layer.name!r}. Set "
+            f"`supports_masking = True` in its class if it processes each time step independently."
         )
     return output
 
 
 def make_identity(block: keras.layers.Layer, tensor: Tensor) -> None:
-    """Sets weights of a built block to zero so that it returns its input, and can still learn.
+    """Set weights of a built block to zero so that it returns its input and can still be trained.
 
-    As few as possible, and the last ones: all trainable weights are set to zero, then each gets its value back where
-    the block is still the identity. In a block of attention and feed-forward the output projections of both remain.
+    As few weights as possible are zeroed, and the last ones: all trainable weights are set to zero, then each is
+    restored if the block remains the identity. In a transformer block the output projections of attention and
+    feed-forward remain zero.
 
     Args:
-        block: x + f(x), built.
-        tensor: the symbolic tensor that it is called on.
+        block: built layer that computes x + f(x).
+        tensor: symbolic tensor that the block is called on.
 
     Raises:
-        ValueError: where no choice of zeros makes it the identity, or none of those that do lets it learn.
+        ValueError: if no choice of zeros makes the block the identity with nonzero gradients.
     """
     x = random_like(tensor)
     if is_identity(block, x):
         dead = _dead_kernels(block, x)
         if dead:
-            raise ValueError(_dead_sentence(block, dead))
+            raise ValueError(_dead_block_message(block, dead))
         return
     variables = block.trainable_variables
     values = [ops.convert_to_numpy(variable) for variable in variables]
     dead: list[str] = []
-    # The order of a layer's weights is that in which it made them, mostly but not always that of the computation.
+    # Weights are listed in order of creation, which is usually but not always the order of computation.
     for order in (range(len(variables)), range(len(variables) - 1, -1, -1)):
-        if not _zero_what_must_be(block, x, variables, values, order):
+        if not _zero_last_weights(block, x, variables, values, order):
             raise ValueError(
-                f"The block {block.name!r} ({type(block).__name__}) is not the identity even where all its trainable "
-                f"weights are zero. It must compute x + f(x), with nothing after the sum and a last kernel in f."
+                f"The block {block.name!r} ({type(block).__name__}) is not the identity with all trainable weights at "
+                f"zero. It must compute x + f(x), with a last kernel in f and nothing after the sum."
             )
         dead = _dead_kernels(block, x)
         if not dead:
             return
-    raise ValueError(_dead_sentence(block, dead))
+    raise ValueError(_dead_block_message(block, dead))
 
 
 def is_identity(block: keras.layers.Layer, x: Tensor) -> bool:
-    """Whether a block returns exactly its input."""
+    """Return True if a block returns exactly its input."""
     returned, given = (np.asarray(ops.convert_to_numpy(part)) for part in (block(x, training=False), x))
     return bool(np.array_equal(returned, given))
 
 
 def random_like(tensor: Tensor, seed: int = 0) -> Tensor:
-    """Standard normal numbers in the shape of a symbolic tensor."""
+    """Draw standard normal numbers in the shape of a symbolic tensor."""
     shape = concrete_shape(tensor, UNKNOWN_SIZE)
     return ops.convert_to_tensor(np.random.default_rng(seed).normal(size=shape), dtype=tensor.dtype)
 
 
 def concrete_shape(tensor: Tensor, unknown: int) -> list[int]:
-    """The shape of a random batch for a symbolic tensor, with a size for those that are not known."""
+    """Return the shape of a random batch for a symbolic tensor, with `unknown` in place of unknown sizes."""
     sizes = [unknown if size is None else size for size in tensor.shape[1:]]
     examples = max(2, min(64, NUMBERS // max(1, math.prod(sizes))))
     return [examples if tensor.shape[0] is None else tensor.shape[0], *sizes]
 
 
-def _zero_what_must_be(
+def _zero_last_weights(
     block: keras.layers.Layer,
     x: Tensor,
     variables: Sequence[keras.Variable],
@@ -154,9 +159,9 @@ def _zero_what_must_be(
 
 
 def _dead_kernels(block: keras.layers.Layer, x: Tensor, rounds: int = 3) -> list[str]:
-    """The kernels at zero that no step of gradient descent would move, also not after the others have moved.
+    """Return the zero kernels that gradient descent never moves, even after the other weights have moved.
 
-    Biases are left out: that of attention's keys has gradient zero by its nature.
+    Biases are excluded: the gradient of the key bias of attention is always zero.
     """
     variables = block.trainable_variables
     if not variables:
@@ -180,11 +185,11 @@ def _dead_kernels(block: keras.layers.Layer, x: Tensor, rounds: int = 3) -> list
     return [variables[place].path for place in sorted(waiting)]
 
 
-def _dead_sentence(block: keras.layers.Layer, dead: Sequence[str]) -> str:
+def _dead_block_message(block: keras.layers.Layer, dead: Sequence[str]) -> str:
     return (
-        f"The block {block.name!r} ({type(block).__name__}) would never learn: {', '.join(dead)} get no gradient. "
-        f"Where the last kernel of a branch is zero, what comes before it must not be: no other kernel, no scale, no "
-        f"normalisation's gain. Give only the last kernel a zero initialiser, or pass the block with its usual ones."
+        f"The block {block.name!r} ({type(block).__name__}) cannot be trained: the gradient is zero for "
+        f"{', '.join(dead)}. Initialize only the last kernel of a branch with zeros, and no other kernel, scale or "
+        f"normalization gain."
     )
 
 
@@ -192,7 +197,7 @@ def _is_kernel(variable: keras.Variable) -> bool:
     return len(variable.shape) >= 2 and "bias" not in variable.name
 
 
-def _made(block: Any, shape: tuple[int | None, ...]) -> keras.layers.Layer:
+def _new_layer(block: Any, shape: tuple[int | None, ...]) -> keras.layers.Layer:
     if isinstance(block, keras.layers.Layer):
         return block
     if not callable(block):
@@ -216,8 +221,8 @@ def _default_block(tensor: Tensor, layer: Any, exact: bool) -> keras.layers.Laye
     if rank in (2, 3) and size is not None and (rank == 2 or last):
         return ResidualDense(size, **options)
     raise ValueError(
-        f"There is no default block after {layer.name!r}, whose output has the shape {shape}: it takes rank 4 for "
-        f"images, rank 2 or 3 for vectors, and a known number of channels. Pass `block`."
+        f"There is no default block after {layer.name!r}: its output must have rank 2, 3 or 4 and a known number of "
+        f"channels. Received: shape {shape}. Pass `block`."
     )
 
 

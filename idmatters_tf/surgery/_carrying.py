@@ -1,4 +1,4 @@
-"""An optimizer's state, and what a model was compiled with, for a model that has other variables."""
+"""Transfer of optimizer state and compile arguments to a model with other variables."""
 
 import re
 from collections.abc import Mapping
@@ -17,17 +17,17 @@ def compile_like(
     variables: Mapping[int, keras.Variable],
     optimizer: keras.optimizers.Optimizer | None,
 ) -> None:
-    """Compiles a copy with the loss, metrics and options of its original.
+    """Compile a copy with the loss, metrics and options of the original model.
 
     Args:
         model: the copy.
-        original: what it was copied from.
-        variables: by `id` of the original's variables, the copy's.
-        optimizer: the one whose state is carried over; if None, the copy gets a new one with the settings of the
-            original's, and none where the original was not compiled.
+        original: the original model.
+        variables: dict from `id` of the original's variables to the variables of the copy.
+        optimizer: optimizer whose state is transferred. If None, the copy of a compiled model gets a new optimizer with
+            the same settings.
 
     Raises:
-        ValueError: where the optimizer's state cannot be carried.
+        ValueError: if the optimizer's state cannot be transferred.
     """
     arguments = _keras_internals.compile_arguments(original)
     if optimizer is not None:
@@ -35,9 +35,9 @@ def compile_like(
         if arguments is None:
             keras.Model.compile(model, optimizer=carried)
             return
-        model.compile(**_fresh(arguments) | {"optimizer": carried})
+        model.compile(**_compile_arguments(arguments) | {"optimizer": carried})
     elif arguments is not None:
-        model.compile(**_fresh(arguments) | {"optimizer": _new_optimizer(arguments["optimizer"])})
+        model.compile(**_compile_arguments(arguments) | {"optimizer": _new_optimizer(arguments["optimizer"])})
 
 
 def carry_optimizer(
@@ -46,19 +46,19 @@ def carry_optimizer(
     original: keras.Model,
     variables: Mapping[int, keras.Variable],
 ) -> keras.optimizers.Optimizer:
-    """A new optimizer for a model, with the state that another one has for the variables that were there before.
+    """Return a new optimizer for a copied model, with the state of the original's optimizer for common variables.
 
-    Iterations, learning rate and loss scale are kept; new variables start as Keras starts them, with slots at zero, but
-    averages of weights (`use_ema`) at the weights.
+    Iterations, learning rate and loss scale are kept. Slots of new variables start at zero, and their averages
+    (`use_ema`) at the weights.
 
     Args:
-        optimizer: of the original; nothing of it is changed.
-        model: its trainable variables are what the new optimizer is for.
-        original: what the optimizer has trained.
-        variables: by `id` of the original's variables, the model's, as far as it has them.
+        optimizer: optimizer of the original, which is not changed.
+        model: the copy.
+        original: the original model.
+        variables: dict from `id` of the original's variables to the variables of the copy.
 
     Raises:
-        ValueError: for an optimizer of another model, or with state of an unknown kind.
+        ValueError: if the optimizer belongs to another model, or has state of an unknown kind.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(
@@ -68,8 +68,8 @@ def carry_optimizer(
     known = {id(variable) for variable in original.variables}
     if any(id(variable) not in known for variable in old):
         raise ValueError(
-            "Argument `optimizer` must be the one that has trained `model`. Received: one that was built for other "
-            "variables. Pass model.optimizer."
+            "Argument `optimizer` must be the optimizer of `model`. Received: an optimizer built for other variables. "
+            "Pass model.optimizer."
         )
     new = _new_optimizer(optimizer)
     _carry_exclusions(optimizer, new, original, variables)
@@ -80,20 +80,20 @@ def carry_optimizer(
 
 
 def check_norms_can_grow(optimizer: Any, blocks: Mapping[str, keras.layers.Layer]) -> None:
-    """Raises ValueError where Muon, which keeps each kernel's norm, would keep a block at the identity for ever."""
+    """Raise a ValueError if Muon, which preserves kernel norms, would keep a block at the identity."""
     if not isinstance(optimizer, Muon):
         return
     for name, block in blocks.items():
         for variable in optimizer.kernels_of_zeros(block.trainable_variables):
             raise ValueError(
-                f"Muon keeps the norm of each kernel: {variable.path}, which is zero, would stay zero, and "
-                f"the block {name!r} the identity. Pass a block with a trained factor on its branch, such as "
+                f"Muon preserves the norm of each kernel: {variable.path} of the block {name!r} would stay zero. Pass "
+                f"a block with a trained factor on its branch, such as "
                 f"ResidualConv2D(filters, branch_scale=0.0, kernel_initializer='he_normal')."
             )
 
 
 def _carry_state(optimizer: Any, new: Any, places: list[keras.Variable | None]) -> None:
-    """`places`: the new variables of those that the old optimizer was built for, in its order; None for lost ones."""
+    """Copy slots and scalars; `places` lists the new variables in the old optimizer's order, None for removed ones."""
     order = {id(variable): place for place, variable in enumerate(_keras_internals.optimized_variables(new))}
     known: set[int] = set()
     for name, state in _keras_internals.optimizer_attributes(optimizer).items():
@@ -114,8 +114,8 @@ def _carry_state(optimizer: Any, new: Any, places: list[keras.Variable | None]) 
     unknown = [variable.path for variable in optimizer.variables if id(variable) not in known]
     if unknown:
         raise ValueError(
-            f"The state of {type(optimizer).__name__} cannot be carried over: {', '.join(unknown[:3])} belong to no "
-            f"list with an entry for each variable. Leave `optimizer` out and compile the new model yourself."
+            f"The state of {type(optimizer).__name__} cannot be transferred: {', '.join(unknown[:3])} belong to no "
+            f"list with an entry for each variable. Omit `optimizer` and compile the new model yourself."
         )
     averages = _keras_internals.weight_averages(new)
     if averages:
@@ -140,22 +140,22 @@ def _carry_exclusions(optimizer: Any, new: Any, original: keras.Model, variables
 
 
 def _new_optimizer(optimizer: Any) -> Any:
-    """An optimizer with the same settings and no state."""
+    """Return an optimizer with the same settings and no state."""
     config = optimizer.get_config()
     schedule = _keras_internals.learning_rate_schedule(optimizer)
     if schedule is not None:
-        # As an object: its class may not be registered.
+        # The object itself, because its class may not be registered.
         config["learning_rate"] = schedule
     try:
         return type(optimizer).from_config(config)
     except Exception as error:
         raise ValueError(
-            f"Argument `optimizer`: {type(optimizer).__name__} cannot be made from its configuration: {error}"
+            f"Argument `optimizer`: {type(optimizer).__name__} cannot be built from its configuration: {error}"
         ) from error
 
 
-def _fresh(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `compile`, with metrics that share no state with those given."""
+def _compile_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `compile`, with new metrics that share no state with the given ones."""
 
     def copied(metric: Any) -> Any:
         return type(metric).from_config(metric.get_config()) if isinstance(metric, keras.metrics.Metric) else metric

@@ -1,4 +1,4 @@
-"""What is checked before a changed model is returned: the same outputs, and a gradient for each new block."""
+"""Checks of a deepened model: equal outputs, and a nonzero gradient for each new block."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,25 +12,25 @@ from idmatters_tf._keras_types import Tensor
 from idmatters_tf.surgery._blocks import concrete_shape
 from idmatters_tf.surgery._gradients import gradients
 
-# What stands for sizes of inputs that are not known when a model is built.
+# Replacement for input sizes that are unknown when a model is built.
 UNKNOWN_SIZE = 32
-# What rounding may change where 16 bits or a GPU are used, relative to the largest output.
+# Tolerance for rounding with 16 bits or on a GPU, relative to the largest output.
 ROUNDING = {"float64": 1e-10, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 
 
 def example_inputs(model: keras.Model, data: Any = None, seed: int = 0) -> Any:
-    """A batch of inputs: the one given, or random ones.
+    """Return the given batch of inputs, or a random one.
 
-    Random inputs are standard normal numbers; integers are in the range of the model's smallest embedding, without the
-    0 that often stands for padding, or those of uint8.
+    Random floating-point inputs are standard normal. Random integers are in the range of the model's smallest
+    embedding, without 0, which often denotes padding, or in the range of uint8.
 
     Args:
-        model: a functional or Sequential model.
-        data: a batch in the structure of the model's inputs, or None.
-        seed: of the random inputs.
+        model: functional or Sequential model.
+        data: batch in the structure of the model's inputs, or None.
+        seed: seed of the random inputs.
 
     Raises:
-        ValueError: for inputs, such as strings, that cannot be drawn.
+        ValueError: if the inputs, such as strings, cannot be drawn at random.
     """
     graph = _keras_internals.graph_of(model)
     if data is not None:
@@ -60,11 +60,13 @@ def example_inputs(model: keras.Model, data: Any = None, seed: int = 0) -> Any:
     return keras.tree.map_structure(draw, graph.input)
 
 
-def outputs_of(model: keras.Model, inputs: Any, given: bool) -> list[Tensor]:
-    """The outputs, flat.
+def compute_outputs(model: keras.Model, inputs: Any, given: bool) -> list[Tensor]:
+    """Return the flattened outputs of a model.
 
     Args:
-        given: whether the inputs were the caller's; for the message.
+        model: the model.
+        inputs: batch of inputs.
+        given: True if the caller passed the inputs, False if they are random. It selects the error message.
     """
     try:
         return keras.tree.flatten(model(inputs, training=False))
@@ -72,49 +74,49 @@ def outputs_of(model: keras.Model, inputs: Any, given: bool) -> list[Tensor]:
         if given:
             raise
         raise ValueError(
-            f"The model {model.name!r} cannot be called on random inputs, so that nothing could be checked. Pass a "
-            f"batch of inputs as `data`. The error: {error}"
+            f"The model {model.name!r} cannot be checked on random inputs. Pass a batch of inputs as `data`. The "
+            f"error: {error}"
         ) from error
 
 
 def check_outputs(before: list[Tensor], after: list[Tensor], tolerance: float) -> None:
-    """Compares the outputs of two models.
+    """Compare the outputs of two models.
 
     Args:
-        before, after: the outputs of the old and of the new model.
-        tolerance: the largest difference allowed, relative to the largest output before; rounding comes on top.
+        before: outputs of the old model.
+        after: outputs of the new model.
+        tolerance: largest difference allowed, relative to the largest old output, in addition to rounding.
 
     Raises:
-        ValueError: where they differ by more.
+        ValueError: if the difference is larger.
     """
     for old, new in zip(before, after, strict=True):
         rounding = ROUNDING.get(keras.backend.standardize_dtype(old.dtype), 0.0)
         old, new = (np.asarray(ops.convert_to_numpy(part)).astype(np.float64) for part in (old, new))
         if not np.isfinite(old).all():
             raise ValueError(
-                "The model gives outputs that are not finite, so that nothing could be checked. Pass a batch of inputs "
-                "that it was made for as `data`."
+                "The outputs of the model are not finite and cannot be checked. Pass a batch of its usual inputs as "
+                "`data`."
             )
         difference, scale = np.abs(new - old).max(initial=0.0), np.abs(old).max(initial=0.0)
         if not difference <= (tolerance + rounding) * scale:
             raise ValueError(
                 f"The outputs of the changed model differ by {difference / scale if scale else difference:.3g} of the "
-                f"largest one, more than tolerance={tolerance:g}. Blocks that keep a start of their own need a larger "
-                f"`tolerance`; with tolerance=0 they are set to the identity. Otherwise a layer's `get_config` leaves "
-                f"something out."
+                f"largest one, more than tolerance={tolerance:g}. Increase `tolerance`, or pass tolerance=0 to start "
+                f"with identity blocks. With tolerance=0, check that every `get_config` is complete."
             )
 
 
 def check_gradients(model: keras.Model, inputs: Any, blocks: Mapping[str, keras.layers.Layer]) -> None:
-    """Checks that each block would learn.
+    """Check that each block has a gradient.
 
     Args:
-        model: with the blocks.
-        inputs: a batch.
-        blocks: by name.
+        model: model with the blocks.
+        inputs: batch of inputs.
+        blocks: dict of blocks by name.
 
     Raises:
-        ValueError: naming the blocks for which all gradients are zero, or not finite.
+        ValueError: if all gradients of a block are zero, or one is not finite.
     """
     variables = [variable for block in blocks.values() for variable in block.trainable_variables]
     values = gradients(model, inputs, variables)
@@ -125,6 +127,6 @@ def check_gradients(model: keras.Model, inputs: Any, blocks: Mapping[str, keras.
         kind = "no gradient" if finite else "a gradient that is not finite"
         if not any(largest) or not finite:
             raise ValueError(
-                f"The block {name!r} gets {kind} from the model's outputs. Either nothing differentiable leads from it "
-                f"to them, or the inputs saturate an activation: then pass a batch of your own as `data`."
+                f"The block {name!r} has {kind} from the model's outputs: there is no differentiable path, or the "
+                f"inputs saturate an activation. In the second case pass a batch of your own as `data`."
             )

@@ -1,4 +1,4 @@
-"""The gradient of a random linear function of a network's outputs."""
+"""Gradients of random linear functions of a network's outputs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,21 +15,21 @@ from idmatters_tf.autodiff import gradient
 def gradients(
     layer: keras.layers.Layer, inputs: Any, variables: Sequence[keras.Variable], seed: int = 0
 ) -> list[NDArray[np.floating[Any]]]:
-    """Return the gradients of `sum(c * layer(inputs))` by some of its variables, c standard normal.
+    """Return the gradients of `sum(c * layer(inputs))` with respect to some variables, with c standard normal.
 
-    Nothing of the layer is changed: neither moving averages nor the states of random generators.
+    The state of the layer does not change, neither moving averages nor random seeds.
 
     Args:
-        layer: a built layer or model.
-        inputs: as for a call of it.
-        variables: trainable ones of the layer.
-        seed: of c.
+        layer: built layer or model.
+        inputs: inputs of the layer.
+        variables: trainable variables of the layer.
+        seed: seed of c.
 
     Returns:
-        For each variable an array of its shape.
+        One array for each variable, of its shape.
 
     Raises:
-        ValueError: for a backend other than TensorFlow and JAX.
+        ValueError: if the backend is neither TensorFlow nor JAX.
     """
 
     def value(_: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Deeper networks from trained ones: blocks that start as the identity."""
+"""Insertion of residual blocks that start as the identity."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -9,8 +9,8 @@ import keras
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf.surgery._blocks import call_block, insert_block
 from idmatters_tf.surgery._carrying import check_norms_can_grow, compile_like
-from idmatters_tf.surgery._checks import check_gradients, check_outputs, example_inputs, outputs_of
-from idmatters_tf.surgery._copying import ModelCopy, operations, single
+from idmatters_tf.surgery._checks import check_gradients, check_outputs, compute_outputs, example_inputs
+from idmatters_tf.surgery._copying import ModelCopy, operations, single_tensor
 
 
 def deepen(
@@ -23,48 +23,51 @@ def deepen(
     tolerance: float = 0.0,
     data: Any = None,
 ) -> keras.Model:
-    """A copy of a model with residual blocks inserted that change nothing yet: a deeper network that computes the same.
+    """Return a copy of a model with residual blocks inserted that start as the identity.
 
-    A block x + f(x) whose branch f ends in a kernel of zeros is the identity, and gradient descent moves that kernel
-    from its first step on. Inserted behind a trained layer it adds depth without losing what was learned. With the
-    default `tolerance` the deeper model's outputs are those of the old one bit for bit, as long as each operation gives
-    the same bits for the same inputs: that is so for `model(x)` in float32 on a CPU. In `predict` and `fit` a compiler
-    may fuse the layers around a block otherwise and round otherwise.
+    A block x + f(x) whose branch f ends in a kernel of zeros is the identity. Gradient descent moves this kernel from
+    the first step on, and all other kernels from the second. Outputs and gradients are checked before the model is
+    returned. With the default `tolerance`, `model(x)` in float32 on a CPU is equal bit for bit. In `predict` and `fit`
+    the compiler may fuse operations around a block differently and change the rounding.
 
-    The model itself is left as it is: weights and seeds are copied. Layers that it calls more than once are followed by
-    the same blocks each time. Frozen layers stay frozen, and the blocks are trainable: after `model.trainable = False`
-    they alone learn. Blocks are named after their layer: those after "conv" are "conv_deeper1", "conv_deeper2", ...
+    The model itself does not change: weights and seeds are copied. Shared layers are followed by the same blocks at
+    each call. Several inputs and outputs, masks, `keras.ops`, preprocessing layers and `training=False` are preserved.
+    Frozen layers stay frozen and inserted blocks are trainable: after `model.trainable = False` only the blocks are
+    trained. Blocks after "conv" are named "conv_deeper1", "conv_deeper2", ...
 
     Source: Chen et al., *Net2Net* (2016, arXiv:1511.05641), whose Net2DeeperNet inserts identity layers; Hardt & Ma,
     *Identity Matters in Deep Learning*, for residual blocks near the identity; Wu et al., *LLaMA Pro* (2024,
-    arXiv:2401.02415), for zeroing the last kernel of each branch, and for the finding that zeroing a normalisation's
-    gain instead leaves a block without a gradient.
+    arXiv:2401.02415), for zeroing the last kernel of each branch, and for the finding that a block with a
+    normalization gain of zero has no gradient.
 
     Args:
-        model: a built functional or Sequential model, whose nested models may be entered.
-        after: the name of a layer, or several; "nested/layer" for one inside of a nested model, where the layer's name
-            alone is not unique.
-        block: what is inserted. None: `ResidualConv2D` after images (rank 4), `ResidualDense` after vectors (rank 2,
-            or 3 along the last axis), each as wide as its input, the first kernel He's normal distribution and the last
-            one zeros. A layer: copies of it. A function: the layers it returns, called with the tensor's shape if it
-            takes an argument. Weights of the block are set to zero where that is what it takes to be the identity: as
-            few as possible and the last ones, so in a transformer block the output projections of attention and
-            feed-forward.
-        count: blocks after each layer, in a row.
-        optimizer: the optimizer that has trained the model. The new model is compiled with a copy, whose slots for the
-            old variables, iterations and learning rate are kept; slots of new variables start at zero. If None, a model
-            that was compiled is compiled with a new optimizer of the same settings.
-        tolerance: if positive, the blocks keep a start of their own, as `IdentityNormal`'s (the default's kernels are
-            then of size 1/(k^2 c)), and the outputs on `data` may differ by so much of the largest one.
-        data: a batch of inputs on which outputs and gradients are compared; random ones if None.
+        model: built functional or Sequential model, possibly with nested models.
+        after: name of a layer, or several. "nested/layer" for a layer of a nested model if its name is not unique.
+        block: None for `ResidualConv2D` after images (rank 4) and `ResidualDense` after vectors (rank 2, or 3 along the
+            last axis), as wide as the input, with He's normal distribution for the first kernel and zeros for the last.
+            Otherwise a layer to copy, or a function that returns a layer and receives the tensor's shape if it takes an
+            argument. The layer must compute x + f(x) and have a `get_config`. As few of its last weights as possible
+            are set to zero to make it the identity. In a transformer block these are the output projections of
+            attention and feed-forward.
+        count: number of blocks after each layer.
+        optimizer: optimizer that has trained the model. The new model is compiled with a copy that keeps the slots of
+            old variables, iterations, learning rate and loss scale. Slots of new variables start at zero, so Adam's
+            first steps for them are longer, up to 6.6 learning rates for a constant gradient. Muon preserves norms and
+            requires a block such as `ResidualConv2D(filters, branch_scale=0.0, kernel_initializer="he_normal")`.
+            `MultiOptimizer` is not supported. If None, a compiled model is compiled with a new optimizer of the same
+            settings.
+        tolerance: if positive, the blocks keep their own initial weights (kernels of size 1/(k^2 c) for the default
+            block), and the outputs on `data` may differ by this fraction of the largest one.
+        data: batch of inputs for the checks of outputs and gradients. Random inputs if None.
 
     Returns:
-        A model of the same class, compiled as the old one was.
+        A model of the same class. It is compiled if the model was compiled or an optimizer is passed.
 
     Raises:
-        ValueError: where the model is not a functional or Sequential one, a name is none of its layers', the layer has
-            several outputs, the block does not fit or cannot be the identity, its gradient is zero (it would never
-            learn), a layer cannot be copied, or the optimizer is not the model's.
+        ValueError: if the model is not a built functional or Sequential model with the constructor of `keras.Model`, if
+            a name is unknown, if a layer has several outputs or integer outputs, if a block does not fit, drops a mask,
+            cannot be the identity or has no gradient, if a layer cannot be copied (incomplete `get_config`, lambdas,
+            variables shared between layers), or if the optimizer belongs to another model.
 
     Example:
 
@@ -83,9 +86,9 @@ def deepen(
     def insert(operation: Any, outputs: Any) -> tuple[Any, list[keras.layers.Layer]]:
         if id(operation) not in targets:
             return outputs, []
-        tensor = single(outputs)
+        tensor = single_tensor(outputs)
         if tensor is None:
-            raise ValueError(f"No block can follow {operation.name!r}: it has several outputs.")
+            raise ValueError(f"Layer {operation.name!r} must have a single output to be followed by a block.")
         if id(operation) in blocks:
             for each in blocks[id(operation)]:
                 tensor = call_block(each, tensor, operation)
@@ -100,8 +103,8 @@ def deepen(
     copy = ModelCopy(model, after=insert)
     inserted = {each.name: each for row in blocks.values() for each in row}
     inputs = example_inputs(model, data)
-    before = outputs_of(model, inputs, given=data is not None)
-    check_outputs(before, outputs_of(copy.model, inputs, given=True), tolerance)
+    before = compute_outputs(model, inputs, given=data is not None)
+    check_outputs(before, compute_outputs(copy.model, inputs, given=True), tolerance)
     check_gradients(copy.model, inputs, inserted)
     check_norms_can_grow(optimizer or getattr(model, "optimizer", None), inserted)
     compile_like(copy.model, model, copy.variables, optimizer)
@@ -109,7 +112,7 @@ def deepen(
 
 
 def _targets(model: keras.Model, names: list[str]) -> set[int]:
-    """The `id` of each operation that is named."""
+    """Return the `id` of each named operation."""
     if not names:
         raise ValueError("Argument `after` must name at least one layer. Received: none")
     known = list(operations(model))
@@ -119,7 +122,7 @@ def _targets(model: keras.Model, names: list[str]) -> set[int]:
         matches = matches or [operation for _, operation in known if operation.name == name]
         if len(matches) > 1:
             paths = [path for path, operation in known if operation.name == name]
-            raise ValueError(f"Argument `after`: there are several layers {name!r}. Name one of {', '.join(paths)}.")
+            raise ValueError(f"Argument `after`: there are several layers {name!r}. Pass one of {', '.join(paths)}.")
         if not matches:
             near = difflib.get_close_matches(str(name), [path for path, _ in known], n=3, cutoff=0.3)
             hint = f" Did you mean {', '.join(near)}?" if near else ""

@@ -1,4 +1,4 @@
-"""Shallower networks from trained ones: residual blocks that are near the identity are left out."""
+"""Removal of residual blocks that are near the identity."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,20 +14,20 @@ from idmatters_tf._keras_types import Tensor
 from idmatters_tf.curvature._batches import Batches
 from idmatters_tf.curvature._losses import split_batch
 from idmatters_tf.surgery._carrying import compile_like
-from idmatters_tf.surgery._copying import ModelCopy, checked_graph, opened, operations, single
+from idmatters_tf.surgery._copying import ModelCopy, checked_graph, nested_graph, operations, single_tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class Removal:
-    """What `remove_identities` did.
+    """Result of `remove_identities`.
 
     Attributes:
-        model: without the blocks; a copy of the whole model where none was near enough.
-        distances: by block, its distance from the identity on the data, ||block(x) - x|| / ||x|| (Frobenius norms over
-            all examples and calls); in ascending order.
-        removed: the blocks that were left out, in the order of the network.
-        before, after: loss and metrics on the data, as `model.evaluate` returns them; empty where the model was not
-            compiled with a loss or the data has no targets.
+        model: copy of the model without the removed blocks.
+        distances: dict from blocks to their distances from the identity on the data, ||block(x) - x|| / ||x||
+            (Frobenius norms over all examples and calls), in ascending order.
+        removed: names of the removed blocks, in the order of the network.
+        before, after: loss and metrics on the data with and without the blocks, from `model.evaluate`. Empty if the
+            model is not compiled with a loss or the data has no targets.
     """
 
     model: keras.Model
@@ -45,34 +45,35 @@ def remove_identities(
     *,
     batch_size: int = 32,
 ) -> Removal:
-    """A copy of a model without the residual blocks that are nearly the identity on data: the reverse of `deepen`.
+    """Return a copy of a model without the residual blocks that are nearly the identity on data.
 
-    Two kinds of block are looked at, also inside of nested models:
+    It is the reverse of `deepen`. Two kinds of blocks are candidates, also in nested models:
 
-    - a layer or nested model with kernels whose output has its input's shape, such as `ResidualConv2D`, Keras' own
-      layers excepted; it goes where ||block(x) - x|| <= tolerance ||x||;
-    - a sum of a tensor with a branch that is computed from this tensor, by `keras.layers.Add` or `+`, as in
-      `keras.applications.ResNet50`; where the branch is as small, it goes with all its layers.
+    - a layer or nested model with kernels whose output has the shape of its input, such as `ResidualConv2D`, except
+      Keras' own layers;
+    - a sum of a tensor and a branch computed from this tensor, by `keras.layers.Add` or `+`, as in
+      `keras.applications.ResNet50`. It is removed with all layers of the branch.
 
-    Every distance is measured in the whole network: where several blocks go, what comes later has slightly other
-    inputs, and `after` tells what that does to the loss.
+    A block is removed if ||block(x) - x|| <= tolerance ||x||. Each distance is measured with all other blocks in place.
+    If several blocks are removed, compare `before` with `after`. A tolerance of 0 removes exact identities only, such
+    as untrained blocks of `deepen`. Use it to read `distances` and choose a larger tolerance.
 
-    A tolerance of 0 removes what is exactly the identity, such as a block that `deepen` has inserted and that has not
-    learned. Choose one from `distances`: with `tolerance=0` nothing else happens.
-
-    Source: Veit et al., *Residual Networks Behave Like Ensembles of Relatively Shallow Networks* (2016), who find that
-    trained residual networks lose little without single blocks.
+    Source: Veit et al., *Residual Networks Behave Like Ensembles of Relatively Shallow Networks* (2016,
+    arXiv:1605.06431): trained residual networks lose little accuracy without single blocks.
 
     Args:
-        model: a built functional or Sequential model; it is left as it is.
-        tolerance: the largest relative distance of a block that is removed.
+        model: built functional or Sequential model, which is not changed.
+        tolerance: largest relative distance of a removed block.
         data: (x, y) or (x, y, sample weights) as arrays, x alone as an array, or a `tf.data.Dataset` or another
-            iterable of batches that can be gone through more than once.
-        optimizer: the optimizer that has trained the model; its state for the remaining variables is carried over.
-        batch_size: for arrays.
+            iterable of batches that can be iterated several times.
+        optimizer: optimizer that has trained the model. Its state for the remaining variables is kept.
+        batch_size: batch size for arrays.
+
+    Returns:
+        `Removal`.
 
     Raises:
-        ValueError: for a model that cannot be copied, a negative tolerance, or data that is no data.
+        ValueError: if the model cannot be copied, `tolerance` is negative, or `data` has another type.
     """
     if not tolerance >= 0:
         raise ValueError(f"Argument `tolerance` must be 0 or more. Received: tolerance={tolerance!r}")
@@ -94,17 +95,17 @@ def remove_identities(
     return Removal(
         model=copy.model,
         distances={names[key]: distance for key, distance in sorted(distances.items(), key=lambda item: item[1])},
-        removed=tuple(path for key, path in names.items() if key in copy.left_out),
-        before=_evaluated(model, data, batch_size),
-        after=_evaluated(copy.model, data, batch_size),
+        removed=tuple(path for key, path in names.items() if key in copy.removed_ids),
+        before=_evaluate(model, data, batch_size),
+        after=_evaluate(copy.model, data, batch_size),
     )
 
 
 def _skips(graph: Any) -> dict[int, int]:
-    """By `id` of each sum of a tensor and a branch computed from it, the place of the tensor among the arguments."""
+    """Return, by `id` of each sum x + f(x), the position of x among its arguments."""
     found: dict[int, int | None] = {}
     for node in _keras_internals.nodes(graph):
-        nested = opened(node.operation)
+        nested = nested_graph(node.operation)
         if nested is not None:
             found |= _skips(nested)
         if not _keras_internals.is_addition(node.operation) or len(node.input_tensors) != 2:
@@ -113,14 +114,14 @@ def _skips(graph: Any) -> dict[int, int]:
         place = 0 if _depends(second, first) else 1 if _depends(first, second) else None
         if first is second or tuple(first.shape) != tuple(second.shape):
             place = None
-        # A sum that is called several times has to be the same each time.
+        # All calls of a shared sum must have the same structure.
         same = found.setdefault(id(node.operation), place) == place
         found[id(node.operation)] = place if same else None
     return {key: place for key, place in found.items() if place is not None}
 
 
 def _depends(tensor: Tensor, on: Tensor) -> bool:
-    """Whether a symbolic tensor is computed from another one."""
+    """Return True if a symbolic tensor is computed from another one."""
     waiting, seen = [tensor], set()
     while waiting:
         current = waiting.pop()
@@ -133,13 +134,13 @@ def _depends(tensor: Tensor, on: Tensor) -> bool:
 
 
 def _distances(model: Any, batches: Batches, skips: Mapping[int, int]) -> dict[int, float]:
-    """By `id` of each block, its distance from the identity over the data."""
+    """Return the distance of each block from the identity over the data, by its `id`."""
     sums: dict[int, list[float]] = {}
     unfit: set[int] = set()
 
     def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
-        nested = opened(operation)
-        # Where a mask or training=True is given, the nested model stays closed.
+        nested = nested_graph(operation)
+        # A nested model that is called with a mask or training=True is treated as one operation.
         plain = len(args) == 1 and all(value is None or value is False for value in kwargs.values())
         if nested is not None and plain:
             inputs = _keras_internals.standardized_inputs(nested, args[0])
@@ -148,8 +149,8 @@ def _distances(model: Any, batches: Batches, skips: Mapping[int, int]) -> dict[i
             outputs = operation(*args, **kwargs)
         tensors = keras.tree.flatten(args)
         place = skips.get(id(operation), 0)
-        given = single(args) if id(operation) not in skips else tensors[place] if place < len(tensors) else None
-        returned = single(outputs)
+        given = single_tensor(args) if id(operation) not in skips else tensors[place] if place < len(tensors) else None
+        returned = single_tensor(outputs)
         if id(operation) in skips or _may_be_block(operation):
             if given is None or returned is None or tuple(given.shape) != tuple(returned.shape):
                 unfit.add(id(operation))
@@ -171,13 +172,13 @@ def _distances(model: Any, batches: Batches, skips: Mapping[int, int]) -> dict[i
 
 
 def _may_be_block(operation: Any) -> bool:
-    """Whether an operation has kernels and may have a skip, which none of Keras' own layers has."""
+    """Return True if an operation has kernels and may have a skip, which excludes Keras' own layers."""
     if not isinstance(operation, keras.layers.Layer) or not any(len(weight.shape) > 1 for weight in operation.weights):
         return False
     return isinstance(operation, keras.Model) or not type(operation).__module__.startswith("keras.")
 
 
-def _evaluated(model: keras.Model, data: Any, batch_size: int) -> dict[str, float]:
+def _evaluate(model: keras.Model, data: Any, batch_size: int) -> dict[str, float]:
     if not has_compiled_loss(model) or (isinstance(data, tuple) and len(data) < 2):
         return {}
     options: dict[str, Any] = {"return_dict": True, "verbose": 0}

@@ -155,6 +155,21 @@ def test_what_is_unknown_of_batch_normalisation_is_left_out(tmp_path):
     assert written["norms_frobenius/stage1_block1"] == [0, 1]
 
 
+def test_sums_of_keras_layers():
+    """A network without layers of this package: both monitors measure its block."""
+    inputs = keras.Input((4, 4, 2))
+    branch = keras.layers.Conv2D(2, 3, padding="same", activation="relu")(inputs)
+    branch = keras.layers.Conv2D(2, 3, padding="same")(branch)
+    model = keras.Model(inputs, keras.layers.Add(name="block")([inputs, branch]))
+    model.compile("sgd", "mse")
+    x = rng.normal(size=(4, 4, 4, 2)).astype("float32")
+    norms, isometry = BlockNorms(), IsometryMonitor(x[:2])
+    model.fit(x, x, verbose=0, callbacks=[norms, isometry])
+    for epoch in (0, 1):
+        assert list(norms.measurements[epoch].blocks) == list(isometry.measurements[epoch].blocks) == ["block"]
+        assert max(isometry.measurements[epoch].blocks["block"].distance) <= norms.measurements[epoch].tau
+
+
 def test_refused():
     for make in (BlockNorms, lambda every: IsometryMonitor(np.zeros((1, 4)), every=every)):
         with pytest.raises(ValueError, match="`every` must be a positive"):
@@ -163,7 +178,7 @@ def test_refused():
             make(every="3 batches")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="BlockNorms needs a model with ResidualConv2D"):
+    with pytest.raises(ValueError, match="BlockNorms needs residual layers of idmatters_tf.layers, or sums"):
         model.fit(np.zeros((2, 4)), np.zeros(2), verbose=0, callbacks=[BlockNorms()])
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = callbacks.nothing

@@ -139,9 +139,11 @@ def test_an_overridden_compute_loss_is_used(kind):
     assert repr(operator).endswith(f"loss compute_loss of {model.name!r}>")
     assert HessianOperator(model, "mse", (x, y), check=False).loss() != pytest.approx(operator.loss(), rel=1e-2)
     for other in (GaussNewtonOperator, FisherOperator):
-        with pytest.raises(ValueError, match="needs a loss of the outputs.*Received: a `compute_loss` that the model"):
+        with pytest.raises(
+            ValueError, match="requires a loss of the outputs.*Received: a `compute_loss` that the model"
+        ):
             other(model, data=(x, y))
-    with pytest.raises(ValueError, match="`regularization` must be True where the model overrides `compute_loss`"):
+    with pytest.raises(ValueError, match="`regularization` must be True for a model that overrides `compute_loss`"):
         HessianOperator(model, data=(x, y), regularization=False)
 
 
@@ -180,14 +182,14 @@ VECTORS = tf.data.Dataset.from_tensor_slices((X, Y))
         ([X, X], "Received: batches without labels. Pass arrays as a tuple"),
         ((VECTORS.batch(3),), r"`data` must hold arrays where it is a tuple.*Received: \w*Dataset. Pass a data set"),
         ((X, list(Y[:, 0])), "must hold arrays where it is a tuple.*np.asarray"),
-        (VECTORS, "must give batches; received: single examples. Use data.batch"),
+        (VECTORS, "must contain batches. Received: single examples. Use data.batch"),
         (tf.data.Dataset.from_tensor_slices((X, X)), "received: single examples"),
         (tf.data.Dataset.from_tensor_slices((X, Y[:, 0])), "received: single examples"),
-        ((SPARSE, Y), "must give dense tensors. Received: a sparse tensor"),
-        ((scipy.sparse.csr_matrix(X), Y), "must give dense tensors. Received: a sparse tensor"),
-        ([(SPARSE, Y)], "must give dense tensors. Received: a sparse tensor"),
-        ((tf.ragged.constant([[1.0], [1.0, 2.0]]), Y[:2]), "must give dense tensors. Received: a ragged tensor"),
-        ([(X[:2], tf.ragged.constant([[1.0], [1.0, 2.0]]))], "must give dense tensors. Received: a ragged tensor"),
+        ((SPARSE, Y), "must contain dense tensors. Received: a sparse tensor"),
+        ((scipy.sparse.csr_matrix(X), Y), "must contain dense tensors. Received: a sparse tensor"),
+        ([(SPARSE, Y)], "must contain dense tensors. Received: a sparse tensor"),
+        ((tf.ragged.constant([[1.0], [1.0, 2.0]]), Y[:2]), "must contain dense tensors. Received: a ragged tensor"),
+        ([(X[:2], tf.ragged.constant([[1.0], [1.0, 2.0]]))], "must contain dense tensors. Received: a ragged tensor"),
         ((np.array([X[0], X[1, :2]], dtype=object), Y[:2]), "Received: a ragged tensor"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What cannot be used is refused with its reason: models, data, variables, losses, and evaluations that differ."""
+"""Error messages for models, data, variables and losses that cannot be used, and for evaluations that differ."""
 
 import keras
 import numpy as np
@@ -29,22 +29,25 @@ def frozen():
         (lambda: (lambda x: x, "mse", (X, Y)), "`model` must be a keras.Model. Received: function"),
         (lambda: (keras.Sequential([keras.layers.Dense(2)]), "mse", (X, Y)), r"`model` must be built.*model.build"),
         (lambda: (frozen(), "mse", (X, Y)), "`model` must have trainable variables"),
-        (lambda: (network(), "mse", (X[:0], Y[:0])), "`data` is empty"),
-        (lambda: (network(), "mse", []), "`data` is empty"),
-        (lambda: (network(), "mse", (X, Y[:5])), "arrays of one length. Received: lengths 5, 6"),
-        (lambda: (network(), "mse", iter([(X, Y)])), "can be gone through again"),
+        (lambda: (network(), "mse", (X[:0], Y[:0])), "`data` must contain at least one example"),
+        (lambda: (network(), "mse", []), "`data` must contain at least one example"),
+        (lambda: (network(), "mse", (X, Y[:5])), "arrays of equal length. Received: lengths 5, 6"),
+        (lambda: (network(), "mse", iter([(X, Y)])), "can be iterated repeatedly"),
         (lambda: (network(), "mse", X), "`data` must be a tf.data.Dataset of batches"),
         (lambda: (network(), "mse", [(X, Y, Y, Y)]), "Received: 4 parts"),
-        (lambda: (network(), "mse", (np.full_like(X, np.nan), Y)), "The loss on the data is nan: it has no curvature"),
+        (
+            lambda: (network(), "mse", (np.full_like(X, np.nan), Y)),
+            "The loss on the data must be finite. Received: nan",
+        ),
         (
             lambda: (network(), "mse", (X, Y), network().trainable_variables),
-            "variables of the model.*not the model's",
+            "variables or layers of the model.*not the model's",
         ),
-        (lambda: (network(), "mse", (X, Y), []), "`variables` must name at least one variable"),
+        (lambda: (network(), "mse", (X, Y), []), "`variables` must contain at least one variable"),
         (lambda: (network(), 3, (X, Y)), "`loss` must be a Keras loss or its name"),
         (lambda: (network(), lambda y, f: "no", (X, Y)), "`loss` must return a tensor"),
         (lambda: (network(), lambda model, batch: model(batch[0]), (X, Y)), "must return a scalar tensor"),
-        (lambda: (network(), lambda y, f: tf.reduce_mean(f), (X, Y, Y[:, 0])), "must give a value for each example"),
+        (lambda: (network(), lambda y, f: tf.reduce_mean(f), (X, Y, Y[:, 0])), "must return a value for each example"),
         (lambda: (network(), "mse", (X, Y, np.zeros(6))), "sample weights that sum to 0"),
     ],
 )
@@ -61,16 +64,16 @@ def test_refused_options():
     for options, message in (
         ({"chunk": 0}, "`chunk` must be a positive integer"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer"),
-        ({"variables": twice}, "names a variable twice"),
-        ({"variables": random.variables}, "must hold floating-point variables. Received: .*seed"),
+        ({"variables": twice}, "must not contain a variable twice"),
+        ({"variables": random.variables}, "must contain floating-point variables. Received: .*seed"),
     ):
         with pytest.raises(ValueError, match=message):
             HessianOperator(model, "mse", (X, Y), **options)
-    with pytest.raises(ValueError, match="`regularization` has no meaning here"):
+    with pytest.raises(ValueError, match="`regularization` is not supported"):
         FisherOperator(model, "mse", (X, Y), regularization=True)
     by_hand, loss, data = cases.case("of the model")
     for kind in (GaussNewtonOperator, FisherOperator):
-        with pytest.raises(ValueError, match="needs a loss of the outputs"):
+        with pytest.raises(ValueError, match="requires a loss of the outputs"):
             kind(by_hand, loss, data, check=False)
 
 
@@ -87,13 +90,11 @@ def test_randomness_in_the_model_is_named():
     dropout, noise = network(keras.layers.Dropout(0.5, name="drop")), network(keras.layers.GaussianNoise(0.1))
     for model in (dropout, noise):
         HessianOperator(model, "mse", (X, Y))
-        with pytest.raises(
-            ValueError, match=r"not the same each time.*model or the loss itself is random.*training=False"
-        ):
+        with pytest.raises(ValueError, match=r"must be reproducible.*the model or the loss is random.*training=False"):
             HessianOperator(model, "mse", (X, Y), training=True)
     with pytest.raises(ValueError, match="draw random numbers: .*drop"):
         HessianOperator(dropout, "mse", (X, Y), training=True)
-    with pytest.raises(ValueError, match="itself is random"):
+    with pytest.raises(ValueError, match="the loss is random"):
         HessianOperator(network(), lambda y, f: tf.reduce_mean((f - tf.random.normal(tf.shape(f))) ** 2), (X, Y))
 
 
@@ -112,12 +113,12 @@ def test_data_that_change_are_named():
     rows = np.random.default_rng(0).normal(size=(31, 4)).astype(np.float32)
     dropped = tf.data.Dataset.from_tensor_slices((rows, rows[:, :2])).shuffle(31).batch(16, drop_remainder=True)
     for data in (Augmented(), dropped):
-        with pytest.raises(ValueError, match="`data` gives other examples at each pass"):
+        with pytest.raises(ValueError, match="`data` yields different examples at each pass"):
             HessianOperator(model, "mse", data)
-    # Of so many rows no two passes put the same ones together.
+    # With this many rows, no two passes have the same batches.
     shuffled = tf.data.Dataset.from_tensor_slices((rows, rows[:, :2])).shuffle(31, seed=1).batch(16)
     HessianOperator(model, "mse", shuffled)
     normalised = network(keras.layers.BatchNormalization())
-    with pytest.raises(ValueError, match=r"which ones are together in a batch \(batch normalisation"):
+    with pytest.raises(ValueError, match=r"composition of the shuffled batches \(batch normalization"):
         HessianOperator(normalised, "mse", shuffled, training=True)
     HessianOperator(normalised, "mse", shuffled, training=True, check=False)

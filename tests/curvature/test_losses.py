@@ -64,7 +64,7 @@ def test_a_dict_of_outputs_and_of_sample_weights():
         ValueError, match=r"Keras cannot compute the loss .*\('c',\) in the `loss` argument, can't be found"
     ):
         HessianOperator(model, {"c": "mse"}, (x, y))
-    with pytest.raises(ValueError, match="`loss` is needed: the model .* was not compiled with one"):
+    with pytest.raises(ValueError, match="`loss` is required: the model .* was not compiled with a loss"):
         HessianOperator(two_outputs(), data=(x, y))
 
 
@@ -79,7 +79,7 @@ def test_class_weights_are_those_of_fit():
         model, keras.losses.CategoricalCrossentropy(from_logits=True), (x, np.eye(3)[y]), class_weight=by_class
     )
     assert one_hot.loss() == pytest.approx(operator.loss())
-    with pytest.raises(ValueError, match="`class_weight` needs one array of labels and no sample weights"):
+    with pytest.raises(ValueError, match="`class_weight` requires one array of labels and no sample weights"):
         HessianOperator(model, loss, (x, y, weights), class_weight=by_class)
 
 
@@ -169,7 +169,7 @@ def test_losses_that_join_the_examples_of_a_batch_take_one(loss):
     # `Circle` leaves pairs out by their outputs.
     model.layers[-1].kernel.assign(-3 * model.layers[-1].kernel)
     assert operator.loss() == pytest.approx(float(keras.ops.mean(keras.losses.get(loss)(y, model(rows())))), rel=1e-6)
-    with pytest.raises(ValueError, match=r"joins the examples of a batch.*data in 3 batches.*batch_size=7"):
+    with pytest.raises(ValueError, match=r"couples the examples of a batch.*data in 3 batches.*batch_size=7"):
         HessianOperator(model, loss, (rows(), y), batch_size=3)
 
 
@@ -200,7 +200,7 @@ def test_outputs_that_are_no_probabilities_are_warned_of(loss):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(3)])
     labels = np.eye(3)[np.arange(7) % 3] if loss == "binary_crossentropy" else np.arange(7) % 3
-    with pytest.warns(UserWarning, match=r"takes the outputs of .* for probabilities, which they are not.*from_logits"):
+    with pytest.warns(UserWarning, match=r"expects probabilities, but the outputs of .*from_logits"):
         HessianOperator(model, loss, (rows(), labels))
     # Between 0 and 1, but they do not sum to 1.
     model.layers[-1].activation = keras.activations.sigmoid
@@ -226,7 +226,7 @@ def test_the_repr_shows_the_loss():
 def test_an_infinite_data_set_is_refused():
     model, loss, (x, y) = cases.case("squares")
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
-    with pytest.raises(ValueError, match=r"`data` must come to an end.*infinite.*take\(batches\)"):
+    with pytest.raises(ValueError, match=r"`data` must be finite.*infinite.*take\(batches\)"):
         HessianOperator(model, loss, data.repeat())
     assert HessianOperator(model, loss, data.repeat(2), check=False).loss() > 0
 

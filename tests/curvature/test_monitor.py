@@ -150,7 +150,7 @@ def test_no_threshold_without_a_rate():
     assert stability_threshold(keras.optimizers.SGD(0.0)) is None
     with pytest.raises(ValueError, match="`learning_rate` must be positive"):
         stability_threshold(0.0)
-    with pytest.raises(ValueError, match="`momentum` must lie"):
+    with pytest.raises(ValueError, match="`momentum` must be in"):
         stability_threshold(0.1, 1.0)
 
 

@@ -188,10 +188,10 @@ def test_with_enough_products_trace_and_diagonal_are_exact():
     [
         (lambda A: top_eigenpairs(A, which="LM"), "`which` must be one of 'largest'"),
         (lambda A: top_eigenpairs(A, k=0), "`k` must be a positive integer"),
-        (lambda A: top_eigenpairs(A, k=6, which="both"), "`k` must ask for 1 to 10 eigenvalues"),
+        (lambda A: top_eigenpairs(A, k=6, which="both"), "`k` must select 1 to 10 eigenvalues"),
         (lambda A: spectral_density(A, probes=0), "`probes` must be a positive integer"),
         (lambda A: spectral_density(A, points=1), "`points` must be at least 2"),
-        (lambda A: trace(A, 12).interval(95), "`level` must lie between 0 and 1"),
+        (lambda A: trace(A, 12).interval(95), "`level` must be between 0 and 1"),
         (lambda A: spectral_density(A, bandwidth=-1.0), "`bandwidth` must be positive"),
         (lambda A: trace(A, 3), "`products` must be at least 6"),
         (lambda A: diagonal(A, 1), "`probes` must be at least 2"),
@@ -205,7 +205,7 @@ def test_bad_arguments(call, message):
         call(np.eye(10))
 
 
-def test_what_does_not_fit_is_said_before(monkeypatch):
+def test_array_too_large_for_memory_raises_in_advance(monkeypatch):
     huge = scipy.sparse.linalg.LinearOperator((10**9, 10**9), matvec=lambda v: v, dtype=np.float64)
     with pytest.raises(ValueError, match=r"The Lanczos basis of 80 steps takes 596.0 GiB.*fewer `steps`"):
         spectral_density(huge)

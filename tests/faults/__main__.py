@@ -1,7 +1,7 @@
-"""Many faults of every kind, drawn from a seed: `make faults FAULTS=50 SEED=0`.
+"""Fault injection from a seed: `make faults FAULTS=50 SEED=0`.
 
-What is done is kept in a journal: after an interruption the same command goes on, and the kinds may be tried one by
-one. At the end a table says how many of each were tried and survived.
+A journal records each trial. After an interruption the same command continues with the next trial. At the end a table
+lists the faults tried and survived of each kind.
 """
 
 import argparse
@@ -18,21 +18,26 @@ from tests.faults.fits import by_source
 from tests.faults.kinds import KINDS, attempt, wanted
 from tests.faults.tally import Journal, table
 
-# Tables of a page are between such marks.
+# Markers around a table of a page.
 BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 
 
 def main(argv: list[str]) -> int:
-    """Returns 0 if all faults were survived, else 1."""
+    """Run the program. Return 0 if all faults were survived, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=50, metavar="N", help="how many (default: 50: 100 SIGKILLs, ...)")
-    parser.add_argument("--seed", default="0", help="what they are drawn from (default: 0)")
+    parser.add_argument(
+        "--faults", type=int, default=50, metavar="N", help="number of faults (default: 50: 100 SIGKILLs, ...)"
+    )
+    parser.add_argument("--seed", default="0", help="seed of the random choices (default: 0)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=" ".join(KINDS))
     parser.add_argument("--folder", type=pathlib.Path, help="for the journal (default: build/faults/SEED)")
     parser.add_argument(
-        "--write", type=pathlib.Path, metavar="FILE", help="put the table into this page, tries nothing"
+        "--write",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="write the table into this page without new trials: docs/reference/results/reliability.md or resume.md",
     )
-    parser.add_argument("--hardware", help="what the page says of the machine")
+    parser.add_argument("--hardware", help="description of the machine for the page")
     options = parser.parse_args(argv)
     folder = options.folder or pathlib.Path("build") / "faults" / options.seed
     journal = Journal(folder / "journal.jsonl")
@@ -40,14 +45,14 @@ def main(argv: list[str]) -> int:
         unfinished = [name for name in KINDS if journal.total([name]).tried < wanted(name, options.faults)]
         _write(options.write, journal, unfinished, options)
         return 0
-    # Also where a shell has started it in the background, and Ctrl-C is ignored.
+    # A shell that starts the program in the background ignores Ctrl-C for it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     bench = Bench((folder / f"work-{os.getpid()}").resolve())
     try:
         for name in options.kinds:
             attempt(name, bench, options.seed, wanted(name, options.faults), journal, _report)
     except KeyboardInterrupt:
-        _report("stopped; the same command goes on")
+        _report("stopped; the same command continues")
         return 130
     finally:
         bench.close()
@@ -62,11 +67,11 @@ def _report(text: str) -> None:
 
 
 def _write(page: pathlib.Path, journal: Journal, unfinished: list[str], options: argparse.Namespace) -> None:
-    """Replace the tables on a page: `faults` has all kinds, `fits` the fits by their training data."""
+    """Replace the tables on a page: `faults` lists all kinds, `fits` the fits by training data."""
     hardware = options.hardware or f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}"
     date = datetime.date.today()
 
-    def say(kinds=()):
+    def circumstances(kinds=()):
         left = [name for name in unfinished if name in (kinds or KINDS)]
         stopped = f" (stopped before the end of {', '.join(left)})" if left else ""
         chosen = f' KINDS="{" ".join(kinds)}"' if kinds else ""
@@ -75,9 +80,12 @@ def _write(page: pathlib.Path, journal: Journal, unfinished: list[str], options:
         return f"{command}, {date.day} {date:%B %Y}, {hardware}; {minutes:.0f} minutes of CPU:"
 
     total = journal.total(KINDS)
-    notes = "".join(f"\n\nThe long run: {note}." for note in total.notes)
+    notes = "".join(f"\n\nLong run: {note}." for note in total.notes)
     fits = [name for name in KINDS if name.startswith("fit-")]
-    tables = {"faults": f"{say()}\n\n{table(total)}{notes}", "fits": f"{say(fits)}\n\n{by_source(total)}"}
+    tables = {
+        "faults": f"{circumstances()}\n\n{table(total)}{notes}",
+        "fits": f"{circumstances(fits)}\n\n{by_source(total)}",
+    }
     text, found = page.read_text(encoding="utf-8"), False
     for name, content in tables.items():
         begin, end = BEGIN.format(name), END.format(name)

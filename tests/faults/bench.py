@@ -1,4 +1,4 @@
-"""What the trials share: a folder, processes, runs that nothing has disturbed, and moments to disturb others."""
+"""Shared parts of the trials: a folder, processes, uninterrupted runs, and random moments for interruptions."""
 
 import contextlib
 import functools
@@ -23,10 +23,10 @@ TRAINING += ["--checkpoint-every", 10]
 
 
 class Bench:
-    """Starts processes, and ends them all when it is closed.
+    """Processes in a common folder, which are killed when the bench is closed.
 
     Args:
-        folder: for everything that is written.
+        folder: folder of all output.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -37,23 +37,24 @@ class Bench:
 
     @property
     def forge(self) -> Forge:
+        """Source of prepared processes."""
         if self._forge is None:
             self._forge = Forge(self.folder / "log-forge")
         return self._forge
 
     def close(self) -> None:
-        """Ends every process."""
+        """Kill every process."""
         for process in self._processes:
             process.send(signal.SIGKILL)
         if self._forge is not None:
             self._forge.close()
 
     def start(self, *words: object, cold: bool = False, env: Mapping[str, str] | None = None) -> Process:
-        """Starts `python -m WORDS`.
+        """Start `python -m WORDS`.
 
         Args:
-            words: a module with a `main`, and its arguments.
-            cold: with an interpreter of its own, which imports everything; else as a copy of a process that has.
+            words: a module with a `main` function, and its arguments.
+            cold: if True, start a new interpreter, which imports everything. Otherwise copy a process that has done so.
             env: additions to the environment.
         """
         log = self.folder / f"log-{len(self._processes)}"
@@ -63,14 +64,14 @@ class Bench:
         return process
 
     def place(self, name: str) -> pathlib.Path:
-        """A path at which nothing is."""
+        """Return the path of a name in the folder, at which nothing exists."""
         path = self.folder / name
         shutil.rmtree(path, ignore_errors=True)
         return path
 
     @functools.cached_property
     def whole(self) -> "Whole":
-        """A run that nothing has disturbed."""
+        """An uninterrupted run."""
         before, run = self.forge.cpu_seconds(), self.place("whole")
         process = self.start(*TRAINING, "--out", run)
         assert process.wait() == 0, process.said()
@@ -78,7 +79,7 @@ class Bench:
 
     @functools.cached_property
     def whole_of_two(self) -> "Whole":
-        """The same of two workers."""
+        """An uninterrupted run of two workers."""
         before, run = self.forge.cpu_seconds(), self.place("whole-of-two")
         with self.cluster(2) as cluster:
             for process in cluster.start(*TRAINING, "--out", run).values():
@@ -87,7 +88,7 @@ class Bench:
 
     @contextlib.contextmanager
     def cluster(self, workers: int) -> Iterator["Cluster"]:
-        """A cluster, whose processes are killed at the end of the block."""
+        """Yield a cluster, and kill its processes at the end of the block."""
         cluster = Cluster(self, workers)
         try:
             yield cluster
@@ -97,18 +98,18 @@ class Bench:
                 process.wait()
 
     def cpu_seconds(self) -> float:
-        """What everything has cost so far; a process counts when it has ended."""
+        """Return the CPU time of all processes that have ended."""
         spent = sum(os.times()[:4])
         return spent if self._forge is None else spent + self._forge.cpu_seconds()
 
 
 class Cluster:
-    """The tasks of a cluster on this machine.
+    """Tasks of a cluster on this machine.
 
     Attributes:
         jobs, control_port: see `trainers.launch.local_cluster`.
-        token: what the tasks know one another by.
-        processes: the process started last for each task.
+        token: the shared secret of the tasks.
+        processes: the newest process of each task.
     """
 
     def __init__(self, bench: Bench, workers: int):
@@ -120,7 +121,7 @@ class Cluster:
     def start(
         self, *words: object, tasks: list[str] | None = None, more: Sequence[object] = (), cold: bool = False
     ) -> dict[str, Process]:
-        """Starts all tasks or some with the same words, and with `more` of them; `cold` as for `Bench.start`."""
+        """Start all or some tasks with the same words, followed by `more`. `cold` is that of `Bench.start`."""
         for task in tasks or self.tasks:
             env = task_environment(self.jobs, task, self.token)
             all_words = (*words, *more, "--control-port", self.control_port)
@@ -128,35 +129,35 @@ class Cluster:
         return self.processes
 
     def other(self, task: str) -> str:
-        """The other one of two tasks."""
+        """Return the other one of two tasks."""
         (other,) = set(self.tasks) - {task}
         return other
 
 
 class Whole:
-    """A run that nothing has disturbed.
+    """An uninterrupted run.
 
     Attributes:
-        run: its folder.
-        seconds: what each of its processes has cost.
+        run: folder of the run.
+        seconds: CPU time of each of its processes.
     """
 
     def __init__(self, run: pathlib.Path, seconds: float):
         self.run, self.seconds = run, seconds
 
     def check_same(self, run: pathlib.Path, kinds: tuple[str, ...] = ("train", "test")) -> None:
-        """Raises AssertionError unless a run has ended with the same bits and metrics, and left nothing unfinished.
+        """Raise AssertionError unless a run ended with the same bits and metrics and without unfinished files.
 
         Args:
-            run: its folder.
-            kinds: of records; a run that was stopped by a signal has one more "train" record, at the stop.
+            run: folder of the run.
+            kinds: kinds of the compared records. A run that was stopped by a signal has an additional "train" record.
         """
         newest = f"checkpoints/step-{STEPS:08d}/checkpoint.data-00000-of-00001"
         if (run / newest).read_bytes() != (self.run / newest).read_bytes():
-            # Names the tensor that differs.
+            # The message names the tensor that differs.
             assert_same_run(run, self.run)
         assert _metrics(run, kinds) == _metrics(self.run, kinds), f"{run}: other metrics"
-        assert not list(run.rglob(".writing-*")), f"{run}: something unfinished is left"
+        assert not list(run.rglob(".writing-*")), f"{run}: unfinished files"
         assert (run / "result.json").is_file(), f"{run} has no result"
 
 
@@ -166,7 +167,7 @@ def _metrics(run, kinds):
 
 
 def wait_for(process: Process, condition) -> None:
-    """Waits until a condition holds or a process has ended."""
+    """Wait until a condition holds or a process has ended."""
     deadline = time.monotonic() + PATIENCE
     while process.poll() is None and not condition():
         assert time.monotonic() < deadline, process.said()[-2000:]
@@ -176,15 +177,15 @@ def wait_for(process: Process, condition) -> None:
 def wait_for_a_moment(
     process: Process, run: pathlib.Path, chance: random.Random, seconds: float, stride: int, pid: int = 0
 ) -> None:
-    """Waits until a random moment, or until a process has ended.
+    """Wait until a random moment, or until a process has ended.
 
     Args:
-        process: which trains.
-        run: its folder.
-        chance: decides whether the moment is one of the first `seconds`, or in the middle or at the end of training.
-        seconds: about what all of it costs, in seconds of a core.
-        stride: how many steps a moment is away from the one before, on average.
-        pid: of a process that is started by the first one and trains in its place.
+        process: the training process.
+        run: folder of its run.
+        chance: random generator. The moment is within the first `seconds`, during training or at its end.
+        seconds: approximate CPU time of the whole process.
+        stride: mean number of steps between two moments.
+        pid: process ID of a child that trains in place of `process`, or 0.
     """
     trains = pid or process.pid
     if chance.random() < 0.35:
@@ -192,9 +193,9 @@ def wait_for_a_moment(
     else:
         target, cost = reached(run) + chance.randrange(1, 2 * stride), 0.1 * chance.random()
         if target >= STEPS:
-            # While it exports.
+            # During the export.
             target, cost = STEPS, 0.3 * seconds * chance.random()
     wait_for(process, lambda: reached(run) >= target)
-    # The time of a clock would say less: the machine may be busy.
+    # CPU time does not depend on the load of the machine.
     spent = cpu_seconds(trains) if target else 0.0
     wait_for(process, lambda: cpu_seconds(trains) >= spent + cost)

@@ -1,4 +1,4 @@
-"""Bad command lines, generated from the settings' own types: exit code 2 and one line, whatever is typed."""
+"""Invalid command lines, generated from the types of the settings: exit code 2 and one line of output."""
 
 import contextlib
 import importlib
@@ -18,8 +18,8 @@ from trainers.training.program import make_parser, settings_to_train, split
 from trainers.training.settings import Settings
 
 LINES_A_TRIAL = 50
-WRONG_WORD = "a word that an option cannot take, in any program"
-TOGETHER = "options of `{}` at random"
+WRONG_WORD = "invalid value of an option, all programs"
+TOGETHER = "random options of `{}`"
 PLAN = "trainers.plan"
 TASKS = {"trainers.cifar": Cifar, "trainers.imagenet": ImageNet}
 OTHERS = ("launch", "plan", "sweep", "report", "card.__main__", "reproduce.__main__", "landscape.__main__")
@@ -29,7 +29,7 @@ ODD += [os.fsdecode(b"\xff\xfe"), "$HOME", "../..", "True", "[]", "{}", "'", '"'
 
 
 def _programs():
-    """Of each program: its main function, the words that choose a command, and its options."""
+    """Yield the main function of each program, the words that select a command, and the options."""
     for name, task in TASKS.items():
         known = [*options(Settings).values(), *options(task.command_type).values()]
         yield importlib.import_module(name).main, [], known
@@ -42,7 +42,7 @@ def _programs():
 
 
 def _bad_word(option: Option, chance: random.Random) -> str | None:
-    """Something that an option cannot take, or None where everything can."""
+    """Return an invalid value of an option, or None if every value is valid."""
     if option.choices:
         return chance.choice(["nonsense", *ODD])
     if option.kind is str:
@@ -58,7 +58,7 @@ def _bad_word(option: Option, chance: random.Random) -> str | None:
 
 
 def wrong_words(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """Options of all programs, each with a word that it cannot take."""
+    """Give options of all programs an invalid value."""
     tally, programs, out = Tally(), list(_programs()), bench.place("never made")
     for _ in range(min(most, LINES_A_TRIAL)):
         main, command, known = chance.choice(programs)
@@ -77,7 +77,7 @@ def wrong_words(bench: Bench, chance: random.Random, most: int) -> Tally:
 
 
 def _any_words(option: Option, chance: random.Random) -> list[str]:
-    """Something that an option may or may not take."""
+    """Return the words of an option, which may be valid or not."""
     if option.kind is bool:
         return []
     count = chance.randrange(1, 4) if option.many else 1
@@ -86,7 +86,7 @@ def _any_words(option: Option, chance: random.Random) -> list[str]:
 
 
 def together(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """Settings that are each right may be wrong together; nothing is trained here."""
+    """Combine random options, whose values may be invalid together. Nothing is trained."""
     tally, out = Tally(), bench.place("never made")
     name = chance.choice([*TASKS, PLAN])
     if name == PLAN:
@@ -113,7 +113,7 @@ def together(bench: Bench, chance: random.Random, most: int) -> Tally:
 
 
 def _plans(chance: random.Random, most: int) -> Tally:
-    """What can be computed without training is computed, at the bounds of the options as well."""
+    """Run `trainers.plan` with random options, including their bounds."""
     tally = Tally()
     known = [option for option in options(plan.Settings).values() if option.name != "debug"]
     for _ in range(min(most, LINES_A_TRIAL)):

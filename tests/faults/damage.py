@@ -1,4 +1,4 @@
-"""Damaged files in a run's folder: the run ends with the same bits all the same, or a sentence says what is wrong."""
+"""Damaged files in the folder of a run: the run ends with the same bits, or with an error message."""
 
 import random
 import shutil
@@ -7,7 +7,7 @@ from tests.faults.bench import STEPS, Bench
 from tests.faults.tally import Tally
 from tests.support.processes import records
 
-ROW = "a damaged or missing file, then `--resume`"
+ROW = "damaged or missing file, then `--resume`"
 
 
 def cut(content: bytes, chance: random.Random) -> bytes:
@@ -44,7 +44,7 @@ DAMAGE = (cut, flip, drop_a_line, garbage, a_number, nothing)
 
 
 def damage(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """One file of a run that has lost its last checkpoint is damaged or removed; then it is resumed."""
+    """Damage or remove one file of a run that lacks its last checkpoint, then resume the run."""
     tally, run = Tally(), bench.place("damaged")
     shutil.copytree(bench.whole.run, run)
     shutil.rmtree(run / "checkpoints" / f"step-{STEPS:08d}")
@@ -65,7 +65,7 @@ def damage(bench: Bench, chance: random.Random, most: int) -> Tally:
         if code:
             assert (code in (1, 2), said.count("error: ")) == (True, 1), said
         elif not finished and path.name != "config.json":
-            # What is in config.json may be changed by hand as well.
+            # Settings in config.json may be edited by hand, so a changed value is valid.
             bench.whole.check_same(run)
             assert [r["step"] for r in records(run)] == [r["step"] for r in records(bench.whole.run)]
     except AssertionError as error:

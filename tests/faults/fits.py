@@ -1,4 +1,4 @@
-"""`model.fit` with `ExactResume`, killed at random moments: see `tests.support.killed_fit`."""
+"""Trials of `model.fit` with `ExactResume`, killed at random moments: see `tests.support.killed_fit`."""
 
 import functools
 import json
@@ -8,14 +8,14 @@ from tests.faults.bench import Bench
 from tests.faults.tally import DETAIL, Tally
 from tests.support.fit_sources import SOURCES, installed_sources
 
-# By backend and number of devices, the heading of the table's column.
+# Heading of the table's column by backend and number of devices.
 COLUMNS = {
     ("tensorflow", 1): "TensorFlow",
     ("tensorflow", 2): "TensorFlow, `MirroredStrategy` of two",
     ("jax", 1): "JAX",
     ("jax", 2): "JAX, `DataParallel` of two",
 }
-ROW = "`model.fit` with [`ExactResume`](resume.md), {}: SIGKILL, then the same script"
+ROW = "`model.fit` with `ExactResume`, {}: SIGKILL, then the same script"
 KILLS_A_CASE = 5
 # Each source on one device and on two.
 CASES = 2 * len(installed_sources())
@@ -23,9 +23,9 @@ CASES = 2 * len(installed_sources())
 
 def _fits(backend: str, bench: Bench, chance: random.Random, most: int) -> Tally:
     tally, folder = Tally(), bench.place("fit")
-    # Where few are wanted: two in each of the first cases, which are those on one device, of a smaller network.
+    # A small number of faults is divided into two for each of the first cases, on one device, with a smaller network.
     kills = max(2, min(KILLS_A_CASE, most // CASES))
-    # The processes that have imported everything have imported TensorFlow.
+    # Prepared processes have imported TensorFlow.
     process = bench.start(
         "tests.support.killed_fit",
         folder,
@@ -41,7 +41,7 @@ def _fits(backend: str, bench: Bench, chance: random.Random, most: int) -> Tally
         cold=backend != "tensorflow",
         env={
             "KERAS_BACKEND": backend,
-            # Later processes on JAX load what the first one has compiled.
+            # Later processes on JAX load the compiled functions of the first one.
             "JAX_COMPILATION_CACHE_DIR": str(bench.folder / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
@@ -57,7 +57,7 @@ def _fits(backend: str, bench: Bench, chance: random.Random, most: int) -> Tally
 
 
 def by_source(tally: Tally) -> str:
-    """Return the kills survived and tried by training data, backend and number of devices as a Markdown table."""
+    """Return a Markdown table of kills survived and tried, by training data, backend and number of devices."""
     rows = {heading: ROW.format(heading) for heading in COLUMNS.values()}
     lines = [f"| data | {' | '.join(rows)} |", "|---" * (1 + len(rows)) + "|"]
     for source in SOURCES:

@@ -1,8 +1,8 @@
-"""Foreign values in the files of a run, generated from the settings' own types and the readers' own fields.
+"""Foreign values in the files of a run, generated from the types of the settings and the fields of the readers.
 
 One value of config.json, metrics.jsonl or result.json is replaced by a value of another type, a huge number, text with
-escape sequences or a deeply nested list, or the file is cut off. Every reader then succeeds or raises a UsageError of
-one printable line. Nothing is trained, and TensorFlow is not imported.
+escape sequences or a deeply nested list, or the file is truncated. Every reader then succeeds or raises a UsageError
+of one printable line. Nothing is trained, and TensorFlow is not imported.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ from trainers.training.settings import Settings
 from trainers.training.task import Task
 from trainers.training.train import RESULT, in_words
 
-ROW = "a foreign value in a file of a run, or a file cut off, read by every program"
+ROW = "foreign value in a file of a run, or a truncated file, read by every program"
 ESCAPES = "\x1b[2J\x1b]0;x\x07 a|b `c` <script> \u202e\n[d](e) \x85 ![f](g)"
-# As JSON: some have no value in Python.
+# As JSON, since some have no equivalent in Python.
 FOREIGN = ["null", "true", "5", "-1", "0.5", "1e400", "-1e400", "NaN", "Infinity", "1e308", "5e-324", "1000000000"]
 FOREIGN += [str(2**63), str(2**63 - 1), "9" * 5000, f"1{'0' * 400}", '""', '"text"', '"\\ud800"', json.dumps(ESCAPES)]
 FOREIGN += ["[]", "{}", "[1]", '["a", null]', '[["a"]]', '{"a": 1}', '{"a": {"b": []}}', "[1e9, 2, 3]"]
@@ -50,7 +50,7 @@ _PLACE = '"a place for a foreign value"'
 
 
 class Case(NamedTuple):
-    """A file of a run, the path of the replaced value in it, and the text that takes its place."""
+    """Replacement of a value: the file of a run, the path of the value in it, and the new text."""
 
     file: str
     where: tuple[Any, ...]
@@ -61,7 +61,7 @@ class Case(NamedTuple):
 
 
 def documents(task: type[Task] = cifar.Cifar) -> dict[str, Any]:
-    """Return the files of a finished run of a program, from the settings' own defaults."""
+    """Return the contents of the files of a finished run with default settings."""
     settings = as_dict(task.resolve({}, {}))
     names = ["airplane", "automobile"]
     data = {"origin": "made", "image_shape": [32, 32, 3], "classes": 2, "digest": "00", "class_names": names}
@@ -86,7 +86,7 @@ def write(folder: pathlib.Path, found: dict[str, Any], case: Case | None = None)
 
     Args:
         folder: an existing folder.
-        found: as `documents` returns them.
+        found: contents of the files, as returned by `documents`.
         case: the replacement, or None.
     """
     for file, value in found.items():
@@ -109,14 +109,14 @@ def paths(value: Any, levels: int = 4) -> Iterator[tuple[Any, ...]]:
 
 
 def beyond(option: Option) -> list[str]:
-    """Return values of a setting's own type that are just outside of its bounds, as JSON."""
+    """Return values of a setting's type just outside of its bounds, as JSON."""
     low = [bound - 1 for bound in (option.bounds.at_least, option.bounds.above) if bound is not None]
     high = [bound + 1 for bound in (option.bounds.at_most, option.bounds.below) if bound is not None]
     return [f"[{bound}]" if option.many else str(bound) for bound in (*low, *high)]
 
 
 def cases(task: type[Task], found: dict[str, Any]) -> list[Case]:
-    """Return every foreign value at every place of the files of a run, and every setting just outside of its bounds."""
+    """Return every foreign value at every path in the files of a run, and every setting just outside of its bounds."""
     known = options_of(Settings, found["config.json"]["settings"]).values()
     outside = [Case("config.json", ("settings", option.name), text) for option in known for text in beyond(option)]
     return outside + [
@@ -137,7 +137,7 @@ def _replaced(value, where, new):
 
 
 def chart_once(*arguments: Any) -> str:
-    """Return a chart of the page, drawn only once: most cases change one of them or none."""
+    """Return a chart of the page, drawn once per value, since most cases change at most one chart."""
     key = repr(arguments)
     if key not in _CHARTS:
         _CHARTS[key] = chart(*arguments)
@@ -145,15 +145,15 @@ def chart_once(*arguments: Any) -> str:
 
 
 def readers(task: type[Task], folder: pathlib.Path, out: pathlib.Path) -> dict[str, Callable[[], object]]:
-    """Return what each program reads of a run, by a name.
+    """Return a function per program that reads a run, by name.
 
     Args:
         task: the program of the run.
-        folder: of the run.
-        out: a folder for what they write.
+        folder: folder of the run.
+        out: folder of the output.
     """
     rows = load()
-    # Runs of trainers.imagenet have none.
+    # Runs of trainers.imagenet have no such setting.
     dataset: Any = as_dict(task.resolve({}, {})).get("dataset")
 
     def train():
@@ -195,10 +195,10 @@ def readers(task: type[Task], folder: pathlib.Path, out: pathlib.Path) -> dict[s
 
 
 def attempt(folder: pathlib.Path, case: Case | None, read_by: Callable[[], object]) -> str:
-    """Read a run whose files have been written. Returns an empty text, or what is wrong.
+    """Read a run whose files have been written. Return a description of the failure, or an empty string.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         case: the replacement.
         read_by: one of `readers`.
     """
@@ -226,7 +226,7 @@ def _refused(read_by):
 
 
 def foreign(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """Foreign values at random places, each read by every program."""
+    """Write foreign values at random paths and read each with every program."""
     tally, task = Tally(), chance.choice([cifar.Cifar, imagenet.ImageNet])
     folder, out, found = bench.place("foreign"), bench.place("foreign-out"), documents(task)
     folder.mkdir()
@@ -234,7 +234,7 @@ def foreign(bench: Bench, chance: random.Random, most: int) -> Tally:
     known = readers(task, folder, out)
     write(folder, found)
     for name, read_by in known.items():
-        # Otherwise everything would be survived.
+        # The unchanged run must be readable, otherwise the test shows nothing.
         assert not _refused(read_by), name
     for case in chance.sample(cases(task, found), min(most, CASES_A_TRIAL)):
         write(folder, found, case)

@@ -1,4 +1,4 @@
-"""SIGKILL and other signals at any moment: the run that goes on ends with the same bits as one that was let alone."""
+"""SIGKILL and other signals at random moments: the resumed run ends with the same bits as an uninterrupted run."""
 
 import pathlib
 import random
@@ -11,15 +11,15 @@ from tests.support.forge import Process
 from tests.support.processes import reached
 
 KILLS_A_RUN, SIGNALS_A_RUN = 10, 10
-# About as many steps as make a run that is interrupted so often last to the end.
+# Mean number of steps between interruptions, so that they cover a whole run.
 STRIDE = 10
-# How many of the processes are not copies of one that has imported everything; starting is then most of what they do.
+# Share of new interpreters among the processes. They spend most of their time on imports.
 COLD = 0.1
 KILL = "SIGKILL at a random moment, then the same command"
 
 
 def kills(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """A run that is killed again and again."""
+    """Kill a run repeatedly."""
     tally, run, killed = Tally(), bench.place("killed"), 0
     while killed < min(most, KILLS_A_RUN):
         process = _start(bench, run, chance)
@@ -37,7 +37,7 @@ def kills(bench: Bench, chance: random.Random, most: int) -> Tally:
 
 
 def signals(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """A run that receives signals again and again."""
+    """Send signals to a run repeatedly."""
     tally, run, survived = Tally(), bench.place("signalled"), dict[str, int]()
     tried = 0
     while tried < min(most, SIGNALS_A_RUN):
@@ -67,7 +67,7 @@ def _start(bench, run, chance) -> Process:
 
 
 def _finish(bench: Bench, run: pathlib.Path, kinds: tuple[str, ...]) -> str:
-    """Lets a run come to its end. Returns what is wrong with it, or ""."""
+    """Let a run finish. Return a description of the failure, or an empty string."""
     process = bench.start(*TRAINING, "--out", run)
     try:
         assert process.wait() == 0, process.said()
@@ -80,13 +80,13 @@ def _finish(bench: Bench, run: pathlib.Path, kinds: tuple[str, ...]) -> str:
 
 
 def _send(process: Process, run: pathlib.Path, number: signal.Signals, chance: random.Random) -> str:
-    """Sends a signal, or two of them. Returns what is wrong with its effect, or ""."""
+    """Send a signal, once or twice. Return a description of the failure, or an empty string."""
     before = reached(run)
     process.send(number)
     if number == signal.SIGSTOP:
         time.sleep(2 * chance.random())
         process.send(signal.SIGCONT)
-        # It has to go on by itself before the next process takes its place.
+        # The process has to continue by itself before the next one replaces it.
         wait_for(process, lambda: reached(run) > before)
         process.send(signal.SIGKILL)
     elif chance.random() < 0.2:
@@ -98,14 +98,14 @@ def _send(process: Process, run: pathlib.Path, number: signal.Signals, chance: r
     if code not in (0, *allowed):
         return f"exit code {code}: {said}"
     if code > 0 and not any(sentence in said for sentence in sentences):
-        return f"exit code {code} without a sentence: {said}"
-    # In its first moments Python itself answers Ctrl-C with a traceback.
+        return f"exit code {code} without a message: {said}"
+    # In its first moments Python itself prints a traceback on Ctrl-C.
     if "Traceback" in said and "trainers" in said.partition("Traceback")[2]:
         return said
     return ""
 
 
-# The exit codes of a run that has not finished, and what it says with those that are not the signal's usual effect.
+# Exit codes of an unfinished run, and the messages that come with codes other than the default effect of the signal.
 _EXPECTED = {
     signal.SIGTERM: ((143, -signal.SIGTERM), ("stopped by SIGTERM; saved",)),
     signal.SIGINT: ((130, -signal.SIGINT), ("stopped by SIGINT; saved", "stopped by Ctrl-C; ")),

@@ -1,4 +1,4 @@
-"""Which kinds of faults there are, and how many of each are tried."""
+"""Kinds of faults, and the number of trials of each."""
 
 import dataclasses
 import math
@@ -15,9 +15,9 @@ class Kind:
     """A kind of faults.
 
     Attributes:
-        trial: makes one trial of at most so many faults; what it does is drawn from the randomness it is given.
-        share: how many faults are tried for each one that is asked for.
-        short: how many `make test` tries.
+        trial: function that makes one trial, given a bench, a random generator and the maximum number of faults.
+        share: number of faults per requested fault.
+        short: number of faults in `make test`.
     """
 
     trial: Callable[[Bench, random.Random, int], Tally]
@@ -25,7 +25,7 @@ class Kind:
     short: int
 
 
-# With 50: what docs/explanation/reliability.md promises to hold.
+# FAULTS=50 gives the numbers in docs/reference/results/reliability.md.
 KINDS = {
     "words": Kind(command_lines.wrong_words, 40, 100),
     "together": Kind(command_lines.together, 40, 100),
@@ -56,18 +56,18 @@ def attempt(
     journal: Journal,
     report: Callable[[str], object] = lambda text: None,
 ) -> Tally:
-    """Makes trials of a kind until so many faults have been tried; those in the journal are not made again.
+    """Make trials of a kind until `wanted` faults have been tried. Trials in the journal are not repeated.
 
     Args:
-        name: of the kind.
-        bench: where they are made.
-        seed: from which they are drawn, each trial by itself.
-        wanted: how many faults.
-        journal: takes what came of each trial.
-        report: called with a line for people after each one.
+        name: name of the kind.
+        bench: the bench for the trials.
+        seed: seed of the random choices. Each trial depends on the seed, the kind and its number only.
+        wanted: number of faults.
+        journal: the journal that records each trial.
+        report: called with a line of text after each trial.
     """
     total, number = Tally(), 0
-    # A run may come to its end before it has met the faults that were meant for it.
+    # A run may finish before all of its faults have been tried.
     while total.tried < wanted and number < 10 * wanted:
         tally = journal.find(name, number)
         if tally is None:
@@ -84,5 +84,5 @@ def attempt(
 
 
 def wanted(name: str, faults: int) -> int:
-    """How many faults of a kind are tried when so many are asked for."""
+    """Return the number of faults of a kind for a requested number of faults."""
     return math.ceil(KINDS[name].share * faults)

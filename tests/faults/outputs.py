@@ -1,6 +1,6 @@
-"""Something foreign where a program writes: it is kept, and the program says so or leaves it alone.
+"""Foreign objects at the paths of outputs: they are kept, and the program raises an error or ignores them.
 
-The places follow from the programs' own lists of what they write, the occupants from `tests.support.occupants`.
+The paths are taken from the programs' lists of outputs, the objects from `tests.support.occupants`.
 """
 
 import pathlib
@@ -16,13 +16,13 @@ from trainers.card import __main__ as card
 from trainers.experiments.results import output_names
 from trainers.run import folder as run_folder
 
-IN_THE_WAY = "something foreign where a program writes a file or a folder"
-BESIDE = "foreign files among those that a program replaces"
+IN_THE_WAY = "foreign object at the path of an output file or folder"
+BESIDE = "foreign files in a folder that a program replaces"
 FORMATS = ("png", "svg", "pdf")
 
 
 def _experiments() -> Iterator[tuple[list[str], list[str]]]:
-    """The words of each program of experiments, and the names of the files that it writes."""
+    """Yield the command of each program of experiments and the names of its output files."""
     from trainers.expressivity.constructions import EXPERIMENT as CONSTRUCTIONS
     from trainers.landscape.experiments import EXPERIMENTS
     from trainers.shortcuts.experiments import EXPERIMENTS as COMMANDS
@@ -37,12 +37,12 @@ def _experiments() -> Iterator[tuple[list[str], list[str]]]:
 
 
 def places() -> Iterator[tuple[list[str], str, list]]:
-    """The words of a program, a path in its output folder, and what must not stand there.
+    """Yield the command of a program, a path in its output folder, and the foreign objects for this path.
 
-    RUN stands for a run, OUT for the folder.
+    RUN stands for a run, OUT for the output folder.
     """
     files = {
-        # Once a run is there; without its config.json it is none.
+        # The folder is that of an existing run, which requires its config.json.
         ("trainers.cifar", "--resume", "--out", "RUN"): [
             name for name in run_folder.FILES if name not in ("config.json", "result.json")
         ],
@@ -66,7 +66,7 @@ def places() -> Iterator[tuple[list[str], str, list]]:
 
 
 def in_the_way(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """One of the places is occupied; the program ends with exit code 2 and a sentence, and nothing is touched."""
+    """Occupy one of the paths. The program ends with exit code 2 and an error message and changes nothing."""
     words, name, occupants = chance.choice(list(places()))
     occupy = chance.choice(occupants)
     root, run, out = _prepared(bench, words)
@@ -85,7 +85,7 @@ def in_the_way(bench: Bench, chance: random.Random, most: int) -> Tally:
 
 
 def beside(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """Foreign files lie in the folders of a run, its exports and its card, which are written once more."""
+    """Put foreign files into the folders of a run, its exports and its card, and write these again."""
     commands = [
         ["trainers.cifar", "--resume", "--out", "RUN"],
         ["trainers.cifar", "--export-only", "RUN"],
@@ -111,7 +111,7 @@ def beside(bench: Bench, chance: random.Random, most: int) -> Tally:
     code, said = _ended(bench, words, run, out)
     kept = [path for path in root.rglob("*") if path.is_file() and path.read_bytes() == b"mine"]
     good = code == 0 or (code == 2 and tree(root) == before)
-    # A folder that only looks like a checkpoint is put aside.
+    # A foreign folder with the name of a checkpoint is renamed.
     good = good and len(kept) == len(foreign) and "Traceback" not in said
     tally = Tally()
     tally.count(BESIDE, 1, good, f"{words} {list(map(str, foreign))}: {code} {said}")
@@ -121,7 +121,7 @@ def beside(bench: Bench, chance: random.Random, most: int) -> Tally:
 def _prepared(bench: Bench, words: list[str]) -> tuple[pathlib.Path, pathlib.Path, pathlib.Path]:
     """Return the folder of a trial, a run in it, and an empty folder.
 
-    The run is finished, or for `--resume` it has lost its result and its last checkpoint.
+    The run is finished. For `--resume` it lacks its result and its last checkpoint.
     """
     root = bench.place("occupied")
     run, out = root / "run", root / "out"

@@ -1,4 +1,4 @@
-"""Strangers on the control port of a cluster: its tasks meet and agree as if nobody had come."""
+"""Unauthenticated clients on the control port of a cluster: its tasks still meet and agree."""
 
 import contextlib
 import json
@@ -15,12 +15,12 @@ from trainers.cluster import protocol
 
 ATTACKS_A_TRIAL = 40
 MEMBER = "tests.support.member"
-ROW = "a stranger on the control port: {}"
+ROW = "unauthenticated client on the control port: {}"
 TASKS = ("worker 0", "worker 1", "worker 7", "", "\x1b[2J", "worker 1 " * 50)
 
 
 def peers(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """Strangers come before two tasks meet and while they are together."""
+    """Attack the control port before two tasks meet and while they are connected."""
     tally, count = Tally(), min(most, ATTACKS_A_TRIAL)
     folder, tried, wrong = bench.place("peers"), [], ""
     release = folder / "release"
@@ -35,7 +35,7 @@ def peers(bench: Bench, chance: random.Random, most: int) -> Tally:
                     cluster.start(MEMBER, folder, PATIENCE, *actions, tasks=["worker 1"], cold=True)
                 name, attack = chance.choice(list(ATTACKS.items()))
                 tried.append(name)
-                # The one before may have had this one's connection closed.
+                # The previous attack may close this connection.
                 with contextlib.suppress(ConnectionError):
                     attack(cluster, chance, held)
                 _check_that_it_answers(cluster)
@@ -56,7 +56,7 @@ def peers(bench: Bench, chance: random.Random, most: int) -> Tally:
 
 
 def _connect(cluster: Cluster) -> socket.socket:
-    """A connection to the control port, once the chief listens."""
+    """Return a connection to the control port, once the chief listens."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -67,7 +67,7 @@ def _connect(cluster: Cluster) -> socket.socket:
 
 
 def _check_that_it_answers(cluster: Cluster) -> None:
-    """Raises AssertionError or OSError unless whoever connects now is greeted."""
+    """Raise AssertionError or OSError unless a new connection receives a challenge."""
     with _connect(cluster) as connection:
         assert "challenge" in _read_line(connection)
 
@@ -77,7 +77,7 @@ def _read_line(connection: socket.socket) -> dict:
 
 
 def _send_in_pieces(connection: socket.socket, data: bytes, chance: random.Random) -> None:
-    """Sends, in one packet or in several, until the other side closes."""
+    """Send data in one or several packets, until the other side closes the connection."""
     with contextlib.suppress(ConnectionError):
         for _ in range(chance.choice([0, 0, 1, 3])):
             cut = chance.randrange(len(data) + 1)
@@ -88,13 +88,13 @@ def _send_in_pieces(connection: socket.socket, data: bytes, chance: random.Rando
 
 
 def _leave(connection: socket.socket, chance: random.Random, held: contextlib.ExitStack) -> None:
-    """Closes a connection in one of several ways, or keeps it open."""
+    """Close a connection in one of several ways, or keep it open."""
     how = chance.randrange(4)
     if how == 0:
         held.enter_context(connection)
         return
     if how == 1:
-        # A reset.
+        # Reset the connection.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     elif how == 2:
         with contextlib.suppress(OSError):
@@ -114,7 +114,7 @@ def _sending(data_of: Callable[[random.Random], bytes]):
 
 
 def _messages(chance: random.Random) -> bytes:
-    """Lines of JSON that no stranger may send."""
+    """Return lines of JSON that an unauthenticated client may not send."""
     odd = [None, True, 0, -1, 1e308, "", "worker 1", [], {}, ["worker 1"], {"a": "\x1b[2J"}, "é☃\x00", 10**400]
     keys = ["hello", "challenge", "proof", "gather", "value", "stop", "leave", "alive", "welcome", "lost", "x" * 100]
     kinds = [
@@ -146,7 +146,7 @@ def _garbage(chance: random.Random) -> bytes:
 
 def _never_reads(cluster: Cluster, chance: random.Random, held: contextlib.ExitStack) -> None:
     connection = held.enter_context(socket.socket())
-    # As little as the system allows.
+    # The smallest buffer that the system allows.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     connection.settimeout(60)
     connection.connect(("127.0.0.1", cluster.control_port))
@@ -172,11 +172,11 @@ def _impostor(cluster: Cluster, chance: random.Random, held: contextlib.ExitStac
         connection.settimeout(60)
         with contextlib.suppress(ConnectionError):
             for line in connection.makefile("rb"):
-                assert "welcome" not in json.loads(line), f"an impostor was let in as {task!r}"
+                assert "welcome" not in json.loads(line), f"an impostor was accepted as {task!r}"
 
 
 def _proofs(token: str, theirs: str, elsewhere: str, ours: str, task: str, chance: random.Random) -> Iterator[object]:
-    """One or two proofs that prove nothing."""
+    """Yield one or two invalid proofs."""
     for _ in range(chance.randrange(1, 3)):
         yield chance.choice(
             [
@@ -184,7 +184,7 @@ def _proofs(token: str, theirs: str, elsewhere: str, ours: str, task: str, chanc
                 "",
                 chance.randbytes(32).hex(),
                 protocol.proof(b"another secret, long enough", "task", theirs, ours, task),
-                # Of the right token, but of another role, an older challenge, or another task.
+                # The right token, but another role, an older challenge, or another task.
                 protocol.proof(token.encode(), "server", theirs, ours, task),
                 protocol.proof(token.encode(), "task", elsewhere, ours, task),
                 protocol.proof(token.encode(), "task", theirs, ours, f"{task} "),
@@ -193,11 +193,11 @@ def _proofs(token: str, theirs: str, elsewhere: str, ours: str, task: str, chanc
 
 
 ATTACKS = {
-    "several messages without a greeting in one packet": _sending(_messages),
+    "several messages in one packet, without a greeting": _sending(_messages),
     "deeply nested JSON": _sending(_nested),
-    "an overlong line": _sending(_overlong),
+    "overlong line": _sending(_overlong),
     "random bytes": _sending(_garbage),
-    "a client that never reads": _never_reads,
+    "never reads": _never_reads,
     "hundreds of connections at once": _crowd,
-    "an impostor without the token": _impostor,
+    "invalid proof of the token": _impostor,
 }

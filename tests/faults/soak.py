@@ -1,4 +1,4 @@
-"""A long run of the smallest network: memory, threads and descriptors stay what they were."""
+"""A long run of the smallest network with constant memory, threads and file descriptors."""
 
 import dataclasses
 import pathlib
@@ -10,17 +10,17 @@ from tests.faults.tally import Tally
 from tests.support.forge import PATIENCE
 from tests.support.processes import reached, records
 
-ROW = "steps of one long run, in which memory, threads and descriptors stay flat"
+ROW = "steps of a long run with constant memory, threads and file descriptors"
 STEPS_PER_EVALUATION, MEASUREMENTS = 15, 5
-# `trainers.training.curvature` says: about so many Hessian-vector products.
+# Approximate number of Hessian-vector products of a measurement, see `trainers.training.curvature`.
 PRODUCTS = 100
-# What an allocator may keep of what it was given back.
+# Released memory that an allocator may keep.
 MEGABYTES = 24.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """What a process holds at a step: memory in MB, threads and open descriptors."""
+    """Resources of a process at a step: memory in MB, threads and open file descriptors."""
 
     step: int
     memory: float
@@ -29,7 +29,7 @@ class Sample:
 
 
 def sample(pid: int, step: int) -> Sample:
-    """Of a process that runs."""
+    """Return the resources of a running process."""
     status = dict(
         line.split(":", 1) for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
     )
@@ -38,7 +38,7 @@ def sample(pid: int, step: int) -> Sample:
 
 
 def growth(samples: list[Sample], steps: int) -> tuple[Sample, Sample]:
-    """The largest of what was held in the second quarter of a run, once everything has been used, and in the last."""
+    """Return the maximum of each resource in the second quarter of a run, past the warm-up, and in the last."""
 
     def largest(first, last):
         within = [each for each in samples if first <= each.step / steps <= last]
@@ -54,15 +54,15 @@ def growth(samples: list[Sample], steps: int) -> tuple[Sample, Sample]:
 
 
 def is_flat(before: Sample, after: Sample) -> bool:
-    """Whether nothing has grown but what an allocator keeps."""
+    """Return True if no resource has grown beyond the memory that an allocator may keep."""
     same = after.threads <= before.threads and after.descriptors <= before.descriptors
     return same and after.memory - before.memory < MEGABYTES
 
 
 def soak(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """A run of `most` steps, with an evaluation every 15 steps and 100 Hessian-vector products after each fifth."""
+    """Train for `most` steps, with an evaluation every 15 steps and 100 Hessian-vector products after each fifth."""
     tally, run, steps = Tally(), bench.place("soaked"), most
-    # Before the second quarter has begun, and at the end.
+    # The first measurement comes before the second quarter, the last one at the end.
     every = max(1, steps // MEASUREMENTS)
     words = [*NETWORK, "--steps", steps, "--drop-steps", steps // 2, "--learning-rate", 0.01, "--clip-norm", 1]
     words += ["--log-every", 15, "--evaluate-every", STEPS_PER_EVALUATION, "--checkpoint-every", 150]
@@ -83,11 +83,16 @@ def soak(bench: Bench, chance: random.Random, most: int) -> Tally:
         return tally
     kinds = [record["kind"] for record in records(run)]
     before, after = growth(samples, steps)
-    what = f"{steps:,} steps, {kinds.count('test')} evaluations, {PRODUCTS * kinds.count('curvature')} products"
+    products = PRODUCTS * kinds.count("curvature")
+    done = f"{steps:,} steps, {kinds.count('test')} evaluations, {products} Hessian-vector products"
     grown = ", ".join(
-        f"{name} {getattr(before, name):.0f} and {getattr(after, name):.0f}"
-        for name in ("memory", "threads", "descriptors")
+        f"{name} {getattr(before, field):.0f} and {getattr(after, field):.0f}{unit}"
+        for name, field, unit in (
+            ("memory", "memory", " MB"),
+            ("threads", "threads", ""),
+            ("file descriptors", "descriptors", ""),
+        )
     )
-    tally.notes.append(f"{what}: in the second quarter of the run and in the last, {grown} (memory in MB)")
+    tally.notes.append(f"{done}. Maximum in the second and in the last quarter of the run: {grown}")
     tally.count(ROW, steps, steps * is_flat(before, after), tally.notes[-1])
     return tally

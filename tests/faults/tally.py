@@ -1,23 +1,23 @@
-"""How many faults were tried and survived: of one trial, of a whole journal, and as a table."""
+"""Counts of faults tried and survived: of one trial, of a journal, and as a table."""
 
 import dataclasses
 import json
 import pathlib
 from collections.abc import Iterable
 
-# Between the name of a fault and a detail, over which `table` sums.
+# Separates the name of a fault from a detail. `table` sums over the details.
 DETAIL = " | "
 
 
 @dataclasses.dataclass
 class Tally:
-    """What came of some faults.
+    """Results of some faults.
 
     Attributes:
         rows: (tried, survived) by the name of the fault.
-        failures: a text for each thing that was not as it should be.
-        notes: what was measured besides.
-        cpu_seconds: what it cost.
+        failures: a description of each failure.
+        notes: additional measurements.
+        cpu_seconds: CPU time in seconds.
     """
 
     rows: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
@@ -26,14 +26,14 @@ class Tally:
     cpu_seconds: float = 0.0
 
     def count(self, row: str, tried: int, survived: int, failure: str = "") -> None:
-        """Adds faults of one kind, and what went wrong where not all were survived."""
+        """Add faults of one kind, with a description of the failure if not all were survived."""
         before = self.rows.get(row, (0, 0))
         self.rows[row] = (before[0] + tried, before[1] + survived)
         if survived < tried:
             self.failures.append(f"{row}: {failure}")
 
     def add(self, other: "Tally") -> None:
-        """Adds all of another one."""
+        """Add the results of another tally."""
         for row, (tried, survived) in other.rows.items():
             before = self.rows.get(row, (0, 0))
             self.rows[row] = (before[0] + tried, before[1] + survived)
@@ -43,24 +43,26 @@ class Tally:
 
     @property
     def tried(self) -> int:
+        """Number of faults."""
         return sum(tried for tried, _ in self.rows.values())
 
     @property
     def survived(self) -> int:
+        """Number of faults that were survived."""
         return sum(survived for _, survived in self.rows.values())
 
 
 class Journal:
-    """The trials that are done, one line of JSON each: what was interrupted goes on with the next one.
+    """Record of completed trials, one line of JSON each, so that an interrupted program continues with the next one.
 
     Args:
-        path: a file, which may exist.
+        path: path of the file. An existing file is read and extended.
     """
 
     def __init__(self, path: pathlib.Path):
         self.path = path
         self._done: dict[tuple[str, int], Tally] = {}
-        # A line that was cut off by a kill is a trial that is made again.
+        # A line that was truncated by a kill is dropped, and its trial is repeated.
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
         for line in lines:
             values = json.loads(line)
@@ -71,17 +73,17 @@ class Journal:
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
     def find(self, kind: str, number: int) -> Tally | None:
-        """A trial that is done, or None."""
+        """Return the result of a completed trial, or None."""
         return self._done.get((kind, number))
 
     def add(self, kind: str, number: int, tally: Tally) -> None:
-        """Notes a trial."""
+        """Record a trial."""
         self._done[kind, number] = tally
         with open(self.path, "a", encoding="utf-8") as stream:
             stream.write(json.dumps({"kind": kind, "number": number, **dataclasses.asdict(tally)}) + "\n")
 
     def total(self, kinds: Iterable[str]) -> Tally:
-        """All trials of some kinds, in their order."""
+        """Return the sum of all trials of the given kinds."""
         total = Tally()
         for kind in kinds:
             for each, number in sorted(self._done):
@@ -91,7 +93,7 @@ class Journal:
 
 
 def table(tally: Tally) -> str:
-    """Return the rows as a Markdown table, those that differ in a detail as one."""
+    """Return the rows as a Markdown table, summed over details."""
     total = Tally()
     for row, (tried, survived) in tally.rows.items():
         total.add(Tally({row.partition(DETAIL)[0]: (tried, survived)}))

@@ -1,11 +1,13 @@
-"""A few faults of each kind. Many more: `make faults FAULTS=50 SEED=0`."""
+"""A few faults of each kind. `make faults FAULTS=50 SEED=0` tries many more."""
 
 import dataclasses
 import json
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.faults import command_lines, foreign
+from tests.faults.__main__ import main as faults
 from tests.faults.bench import Bench
 from tests.faults.fits import ROW, by_source
 from tests.faults.kinds import KINDS, attempt
@@ -22,7 +24,7 @@ from trainers.training.train import RESULT
 
 @pytest.fixture(autouse=True)
 def default_policy():
-    """In place of the one for all tests: nothing is computed in this process, so Keras need not be imported."""
+    """Override the fixture of all tests. Nothing is computed in this process, so Keras need not be imported."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def test_survived(name, bench, tmp_path):
     assert tally.survived == tally.tried
 
 
-def test_a_journal_goes_on_after_a_line_that_was_cut_off(tmp_path):
+def test_a_journal_continues_after_a_truncated_line(tmp_path):
     journal = Journal(tmp_path / "journal")
     first, second = Tally(cpu_seconds=1.5), Tally()
     first.count("a kill", 3, 3)
@@ -58,7 +60,7 @@ def test_a_journal_goes_on_after_a_line_that_was_cut_off(tmp_path):
     assert "| a kill | 5 | 4 |" in table(total)
 
 
-def test_fits_are_listed_by_their_data():
+def test_fits_are_listed_by_data():
     tally, row = Tally(), ROW.format("JAX")
     tally.count(f"{row}{DETAIL}TFDS", 5, 4, "why")
     tally.count(f"{row}{DETAIL}`PyDataset`", 5, 5)
@@ -67,10 +69,28 @@ def test_fits_are_listed_by_their_data():
 
 
 @pytest.mark.parametrize(
+    ("page", "row"), [("reliability", "| a kill | 3 | 3 |"), ("resume", "| TFDS |  |  | 4 of 5 |  |")]
+)
+def test_tables_are_written_into_the_pages(page, row, tmp_path):
+    journal, kills, fits = Journal(tmp_path / "journal.jsonl"), Tally(), Tally()
+    kills.count("a kill", 3, 3)
+    fits.count(f"{ROW.format('JAX')}{DETAIL}TFDS", 5, 4, "why")
+    journal.add("kills", 0, kills)
+    journal.add("fit-jax", 0, fits)
+    original = ROOT / "docs/reference/results" / f"{page}.md"
+    copy = tmp_path / "page.md"
+    copy.write_text(original.read_text())
+    assert faults(["--write", str(copy), "--folder", str(tmp_path)]) == 0
+    assert row in copy.read_text()
+    assert copy.read_text().splitlines()[0] == original.read_text().splitlines()[0]
+    assert copy.read_text().splitlines()[-1] == original.read_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
     ("memory", "threads", "descriptors", "flat"),
     [(0.0, 0, 0, True), (0.1, 0, 0, False), (0.0, 0.01, 0, False), (0.0, 0, 0.01, False)],
 )
-def test_growth_is_noticed(memory, threads, descriptors, flat):
+def test_growth_is_detected(memory, threads, descriptors, flat):
     samples = [
         Sample(step, 500 + memory * step, 20 + int(threads * step), 15 + int(descriptors * step))
         for step in range(0, 1000, 10)
@@ -80,7 +100,7 @@ def test_growth_is_noticed(memory, threads, descriptors, flat):
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=list(TASKS))
 def test_every_field_that_is_read_gets_foreign_values(task):
-    """The readers' own lists of fields, the settings' own dataclasses, and what the files of the trials have."""
+    """Compare the readers' lists of fields and the dataclasses of settings with the files of the trials."""
     found = foreign.documents(task)
     config, records, result = (found[name] for name in ("config.json", "metrics.jsonl", "result.json"))
     assert set(config) >= set(contents._CONFIG)
@@ -102,7 +122,7 @@ def test_a_setting_beyond_its_bounds_is_refused_by_name(task):
 
 
 def test_no_whole_number_reaches_the_limits_of_64_bits():
-    for main, _, known in command_lines._programs():
+    for program, _, known in command_lines._programs():
         for option in known:
             bounds = [bound for bound in (option.bounds.at_most, option.bounds.below) if bound is not None]
-            assert option.kind is not int or min(bounds) < 2**53, f"{main.__module__} {option.flag}"
+            assert option.kind is not int or min(bounds) < 2**53, f"{program.__module__} {option.flag}"

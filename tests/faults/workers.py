@@ -1,4 +1,4 @@
-"""Two workers of which one is killed, hangs, never comes or has other settings, or whose launcher is killed."""
+"""Faults of two workers: one is killed, stopped, absent or has other settings, or their launcher is killed."""
 
 import contextlib
 import io
@@ -23,13 +23,13 @@ KILLS_A_RUN, HANGS_A_RUN = 5, 3
 STRIDE = 20
 KILL = "two workers: SIGKILL of either at a random moment, then the same command for both"
 HANG = "two workers: SIGSTOP of either for longer than the heartbeat allows, then SIGCONT"
-ABSENT = "two workers: one never comes"
-OTHER = "two workers: one is given another setting"
+ABSENT = "two workers: one is never started"
+OTHER = "two workers: one setting differs"
 LAUNCHER = "SIGKILL of the launcher of two workers at a random moment"
 
 
 def kills(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """A run of two workers, one of which is killed again and again."""
+    """Kill one of two workers repeatedly."""
     tally, run, killed = Tally(), bench.place("workers"), 0
     seconds, wrong = bench.whole_of_two.seconds, ""
     while killed < min(most, KILLS_A_RUN) and not wrong:
@@ -43,7 +43,7 @@ def kills(bench: Bench, chance: random.Random, most: int) -> Tally:
             killed += 1
             other = cluster.processes[cluster.other(victim)]
             other.wait()
-            # The other one may have finished by then.
+            # The other worker may have finished.
             if other.code and not (other.code == 1 and f"error: {victim} (" in other.said()):
                 wrong = f"{victim} was killed: exit code {other.code}: {other.said()}"
             if "Traceback" in other.said():
@@ -54,7 +54,7 @@ def kills(bench: Bench, chance: random.Random, most: int) -> Tally:
 
 
 def hangs(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """A run of two workers, one of which is stopped for a while, again and again."""
+    """Stop one of two workers for a while, repeatedly."""
     tally, run, count = Tally(), bench.place("hanging"), 0
     whole, wrong = bench.whole_of_two.seconds, ""
     with bench.cluster(2) as cluster:
@@ -71,13 +71,13 @@ def hangs(bench: Bench, chance: random.Random, most: int) -> Tally:
             stopped = time.monotonic()
             seconds = SILENT_SECONDS * (1.5 + chance.random())
             wait_for(other, lambda stopped=stopped, seconds=seconds: time.monotonic() - stopped > seconds)
-            # The chief may have nothing left to wait for.
+            # The chief may have finished.
             if other.poll() is None and other.said().count("has been silent for") == before:
-                wrong = f"{victim} was stopped for {seconds:.0f} seconds, and nothing was said: {other.said()}"
+                wrong = f"{victim} was stopped for {seconds:.0f} seconds without a message: {other.said()}"
             process.send(signal.SIGCONT)
         for process in cluster.processes.values():
             if process.wait() == 1 and "has been silent for" in process.said():
-                # TensorFlow has given up meanwhile, and that was said.
+                # TensorFlow has given up, and the message is complete.
                 continue
             if process.code:
                 wrong = wrong or f"exit code {process.code}: {process.said()}"
@@ -87,11 +87,11 @@ def hangs(bench: Bench, chance: random.Random, most: int) -> Tally:
 
 
 def absent(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """One of two workers is started; it gives up with a sentence."""
+    """Start one of two workers, which ends with an error message."""
     tally = Tally()
     with bench.cluster(2) as cluster:
         task, seconds = chance.choice(cluster.tasks), chance.randrange(1, 4)
-        # Nothing heavy is imported before the tasks have met.
+        # Heavy imports are deferred until the tasks have met.
         words = [*TRAINING, "--cluster-timeout", seconds, "--out", bench.place("absent")]
         process = cluster.start(*words, tasks=[task], cold=True)[task]
         code = process.wait()
@@ -102,7 +102,7 @@ def absent(bench: Bench, chance: random.Random, most: int) -> Tally:
 
 
 def other_settings(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """Both workers are given the same settings but for one; both end with a sentence that names it."""
+    """Start two workers with one different setting. Both end with an error message that names it."""
     tally = Tally()
     option, first, second = _differing(chance)
     run = bench.place("differing")
@@ -118,9 +118,9 @@ def other_settings(bench: Bench, chance: random.Random, most: int) -> Tally:
 
 
 def _differing(chance: random.Random) -> tuple[Option, list[str], list[str]]:
-    """A setting that tasks must have in common, and two ways to give it."""
+    """Return a setting that must be equal for all tasks, and two values of it as options."""
     known = [option for each in (Recipe, Identity, Intervals) for option in options(each).values()]
-    # Any text names a folder that may not be there: that is found out before the tasks meet.
+    # A string may name a missing folder, which is detected before the tasks meet.
     known = [option for option in known if not option.free_per_task and (option.choices or option.kind is not str)]
     parser = make_parser(Cifar, None, "")
     while True:
@@ -135,12 +135,12 @@ def _differing(chance: random.Random) -> tuple[Option, list[str], list[str]]:
 
 
 def launcher(bench: Bench, chance: random.Random, most: int) -> Tally:
-    """The launcher of two workers is killed; they end, and the run goes on without it."""
+    """Kill the launcher of two workers. The workers end, and the run can be resumed."""
     tally, run, seconds = Tally(), bench.place("launched"), 2 * bench.forge.seconds
     process = bench.start("trainers.launch", "--workers", 2, "--", "cifar", *TRAINING[1:], "--out", run, cold=True)
     wait_for(process, lambda: len(children(process.pid)) == 2)
     workers = children(process.pid)
-    # While they import, meet or train.
+    # The workers are importing, meeting or training.
     wait_for_a_moment(process, run, chance, seconds, STRIDE, pid=workers[0] if workers else 0)
     process.send(signal.SIGKILL)
     deadline, wrong = time.monotonic() + 60, ""
@@ -160,13 +160,13 @@ def launcher(bench: Bench, chance: random.Random, most: int) -> Tally:
 
 def _start_both(cluster: Cluster, run: pathlib.Path) -> None:
     cluster.start(*TRAINING, "--out", run)
-    # From here on both wait for each other in TensorFlow, and the end of one is the end of the other.
+    # From here on both wait for each other in TensorFlow, and the end of one ends the other.
     chief = cluster.processes[cluster.tasks[0]]
     wait_for(chief, lambda: "shapes: " in chief.said())
 
 
 def _finish(bench: Bench, run: pathlib.Path) -> str:
-    """Lets a run come to its end. Returns what is wrong with it, or ""."""
+    """Let a run finish. Return a description of the failure, or an empty string."""
     try:
         with bench.cluster(2) as cluster:
             for process in cluster.start(*TRAINING, "--out", run).values():

@@ -70,10 +70,10 @@ def test_what_cannot_be_computed_is_refused():
     kernel = random_kernel(3, 3, 2, 2)
     for arguments, message in (
         ((kernel[0], (4, 4)), r"`kernel` must have shape \(rows, cols, input channels"),
-        ((kernel, (4, 5), 2, "periodic"), "`strides` must divide the image's size.*a stride of 2 on 5 pixels"),
+        ((kernel, (4, 5), 2, "periodic"), "`strides` must divide the image size.*a stride of 2 on 5 pixels"),
         ((kernel, (2, 4), 1, "valid"), "must not be larger than the image"),
         ((kernel, (4, 4), 1, "reflect"), "`padding` must be one of 'same', 'valid', 'periodic'"),
-        ((kernel, (4,)), r"`size` must be the image's \(rows, cols\)"),
+        ((kernel, (4,)), r"`size` must be the image size \(rows, cols\)"),
     ):
         with pytest.raises(ValueError, match=message):
             ConvolutionOperator(*arguments)
@@ -97,7 +97,7 @@ def test_a_large_convolution_by_products_alone():
     # Every singular value of a wide map counts, but not the zeros of the directions left over.
     wide = np.diag([3.0, 2.0, 1.0]) @ np.eye(3, 5)
     np.testing.assert_allclose(extreme_singular_values(wide, 2).smallest, [1, 2])
-    with pytest.raises(ValueError, match="`k` must ask for 1 to 3"):
+    with pytest.raises(ValueError, match="`k` must be between 1 and 3"):
         extreme_singular_values(wide, 4)
 
 

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idmatters_tf.isometry import ConvolutionOperator, block_norms, branch_bounds, kernel_norms, spectral_norm
+from idmatters_tf.isometry import (
+    ConvolutionOperator,
+    block_distances,
+    block_norms,
+    branch_bounds,
+    kernel_norms,
+    spectral_norm,
+)
 from idmatters_tf.layers import ResidualConv2D
 
 rng = np.random.default_rng(2)
@@ -92,7 +99,70 @@ def test_blocks_of_nested_models_and_of_images_of_unknown_size():
     model = OfItsOwn()
     model(np.ones((1, 6, 6, 4)))
     for unknown in (model, keras.Sequential([keras.Input((None, None, 4)), ResidualConv2D(4, name="block")])):
-        with pytest.raises(
-            ValueError, match="norms of 'block' .* depend on the size of its images, which is not known"
-        ):
+        with pytest.raises(ValueError, match="norms of 'block' depend on the size of its images, which is unknown"):
             kernel_norms(unknown)
+
+
+def convolution_sums(nested=False):
+    """Return a model of sums x + f(x), built of Keras' own layers."""
+    inputs = keras.Input((6, 5, 2))
+    x = ResidualConv2D(3, name="layer")(inputs)
+    branch = keras.layers.Conv2D(4, 3, padding="same", activation="relu", name="first")(x)
+    branch = keras.layers.Conv2D(3, (2, 3), padding="same", name="second")(branch)
+    x = keras.layers.Add(name="sum")([x, branch])
+    branch = keras.layers.Conv2D(3, 3, padding="valid", name="valid")(keras.layers.ZeroPadding2D(1)(x))
+    x = keras.layers.Add(name="padded")([branch, x])
+    branch = keras.layers.BatchNormalization()(keras.layers.Conv2D(3, 3, padding="same", name="normalized")(x))
+    x = keras.layers.Add(name="with_norm")([x, branch])
+    # Not the kernel of a matrix or of a plain convolution.
+    x = keras.layers.Add(name="depthwise")([x, keras.layers.DepthwiseConv2D(3, padding="same")(x)])
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    x = keras.layers.Add(name="matrices")([x, keras.layers.Dense(3, "tanh", name="dense")(x)])
+    model = keras.Model(inputs, x, name="body")
+    for variable in model.trainable_variables:
+        variable.assign(0.3 * rng.normal(size=variable.shape))
+    return keras.Sequential([keras.Input((6, 5, 2)), model]) if nested else model
+
+
+def test_norms_of_sums():
+    model = convolution_sums()
+    norms, bounds = kernel_norms(model), branch_bounds(model, kernel_norms(model))
+    assert list(norms) == list(bounds) == ["layer", "sum", "padded", "with_norm", "matrices"]
+    first, second, valid, dense = (
+        np.array(model.get_layer(name).kernel) for name in ("first", "second", "valid", "dense")
+    )
+    exact = [np.linalg.norm(dense_matrix(kernel, (6, 5), 1), 2) for kernel in (first, second)]
+    assert [each.spectral for each in norms["sum"]] == pytest.approx(exact, rel=1e-3)
+    assert [each.frobenius for each in norms["sum"]] == pytest.approx([np.linalg.norm(first), np.linalg.norm(second)])
+    assert bounds["sum"] == pytest.approx(np.prod(exact), rel=2e-3)
+    # The bound is one: no difference quotient of the branch is larger.
+    branch = keras.Model(model.get_layer("layer").output, model.get_layer("second").output)
+    x, y = rng.normal(size=(2, 50, 6, 5, 3)).astype("float32")
+    slopes = np.linalg.norm(np.reshape(np.array(branch(x)) - np.array(branch(y)), (50, -1)), axis=1)
+    assert np.max(slopes / np.linalg.norm((x - y).reshape(50, -1), axis=1)) <= bounds["sum"]
+    # A valid convolution behind padding is a "same" one; its own map takes the padded image.
+    assert norms["padded"][0].spectral >= np.linalg.norm(dense_matrix(valid, (6, 5), 1), 2) * 0.999
+    assert bounds["matrices"] == pytest.approx(np.linalg.norm(dense, 2))
+    assert np.isnan([bounds["padded"], bounds["with_norm"]]).all()
+    nested = convolution_sums(nested=True)
+    nested.set_weights(model.get_weights())
+    assert kernel_norms(nested) == {f"body/{name}": values for name, values in norms.items()}
+
+
+def test_sums_have_the_names_of_the_distances():
+    model = convolution_sums()
+    distances = block_distances(model, rng.normal(size=(1, 6, 5, 2)).astype("float32"))
+    assert set(kernel_norms(model)) == set(distances) - {"depthwise"}
+    linear = keras.Input((4,))
+    model = keras.Model(linear, linear + keras.layers.Dense(4, use_bias=False)(linear))
+    (norm,) = branch_bounds(model, kernel_norms(model)).values()
+    # For a linear branch ||J - I|| is the bound.
+    (distance,) = block_distances(model, np.ones((1, 4), "float32")).values()
+    assert norm == pytest.approx(distance[0], rel=1e-4)
+
+
+def test_sums_of_images_of_unknown_size():
+    inputs = keras.Input((None, None, 2))
+    x = keras.layers.Add()([inputs, keras.layers.Conv2D(2, 3, padding="same", name="conv")(inputs)])
+    with pytest.raises(ValueError, match="norms of 'conv' as a linear map depend on the size"):
+        kernel_norms(keras.Model(inputs, x))

@@ -143,7 +143,7 @@ def test_an_optimizer_of_another_model_is_refused():
     model, other = network(), network()
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
     optimizer.build(other.trainable_variables)
-    with pytest.raises(ValueError, match="must be the one that has trained `model`"):
+    with pytest.raises(ValueError, match="must be the optimizer of `model`"):
         deepen(model, "hidden", optimizer=optimizer)
 
 
@@ -158,7 +158,7 @@ def test_state_of_an_unknown_kind_is_refused():
     model = network()
     optimizer = Remembering(0.1)
     optimizer.build(model.trainable_variables)
-    with pytest.raises(ValueError, match="The state of Remembering cannot be carried over: .*memory"):
+    with pytest.raises(ValueError, match="The state of Remembering cannot be transferred: .*memory"):
         deepen(model, "hidden", optimizer=optimizer)
 
 
@@ -167,7 +167,7 @@ def test_several_optimizers_in_one_are_refused():
     choices = keras.optimizers.OptimizerMap(keras.optimizers.Adam(0.1), {".*bias": keras.optimizers.SGD(0.1)})
     optimizer = keras.optimizers.MultiOptimizer(choices)
     optimizer.build(model.trainable_variables)
-    with pytest.raises(ValueError, match="The state of MultiOptimizer cannot be carried over"):
+    with pytest.raises(ValueError, match="The state of MultiOptimizer cannot be transferred"):
         deepen(model, "hidden", optimizer=optimizer)
 
 

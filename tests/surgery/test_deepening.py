@@ -136,12 +136,12 @@ def test_the_last_kernel_is_zeroed_whatever_the_order_of_the_weights(reverse):
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        (TwoLayerBlock(first="zeros", second="zeros"), "never learn: .*first, .*second get no gradient"),
-        (TwoLayerBlock(first="zeros"), "never learn"),
-        # LLaMA-Pro's: the gain of the normalisation before the kernels.
-        (TwoLayerBlock(gain="zeros"), "never learn.*normalisation's gain"),
-        (layers.Dense(6), "not the identity even where all its trainable weights are zero"),
-        (layers.Dense(7), r"of its input's shape \(None, 6\). Received: the shape \(None, 7\)"),
+        (TwoLayerBlock(first="zeros", second="zeros"), "cannot be trained: the gradient is zero for .*first, .*second"),
+        (TwoLayerBlock(first="zeros"), "cannot be trained"),
+        # The case of LLaMA Pro: the gain of the normalization before the kernels.
+        (TwoLayerBlock(gain="zeros"), "cannot be trained.*normalization gain"),
+        (layers.Dense(6), "not the identity with all trainable weights at zero"),
+        (layers.Dense(7), r"of its input's shape \(None, 6\). Received: shape \(None, 7\)"),
         (layers.Dropout(0.0), "has no trainable weights"),
         (ResidualConv2D(6), "cannot be called on the output of 'hidden', of shape"),
         (3, "a layer, a function that returns one, or None"),
@@ -157,7 +157,7 @@ def test_a_block_that_nothing_leads_from_is_refused():
     inputs = keras.Input((4,))
     x = layers.Dense(4, name="dense")(inputs)
     model = keras.Model(inputs, layers.Dense(2)(ops.stop_gradient(x)))
-    with pytest.raises(ValueError, match="'dense_deeper1' gets no gradient from the model's outputs"):
+    with pytest.raises(ValueError, match="'dense_deeper1' has no gradient from the model's outputs"):
         deepen(model, "dense")
 
 
@@ -165,7 +165,9 @@ def test_saturated_outputs_are_looked_at_on_the_callers_data():
     model = keras.Sequential([keras.Input((4,)), layers.Dense(4, name="dense"), layers.Dense(1, "sigmoid")])
     for layer in model.layers:
         layer.kernel.assign(np.full(layer.kernel.shape, 1e4))
-    with pytest.raises(ValueError, match="saturate an activation: then pass a batch of your own as `data`"):
+    with pytest.raises(
+        ValueError, match="saturate an activation. In the second case pass a batch of your own as `data`"
+    ):
         deepen(model, "dense")
     assert deepen(model, "dense", data=np.full((2, 4), 1e-9, "float32")).layers[1].name == "dense_deeper1"
 
@@ -211,7 +213,7 @@ def test_a_name_that_several_nested_layers_have():
         return keras.Sequential([keras.Input((3,)), layers.Dense(3, name="a")], name=name)
 
     model = keras.Sequential([keras.Input((3,)), tower("left"), tower("right")])
-    with pytest.raises(ValueError, match="several layers 'a'. Name one of left/a, right/a"):
+    with pytest.raises(ValueError, match="several layers 'a'. Pass one of left/a, right/a"):
         deepen(model, "a")
     assert [layer.name for layer in deepen(model, "right/a").get_layer("right").layers] == ["a", "a_deeper1"]
 
@@ -219,11 +221,11 @@ def test_a_name_that_several_nested_layers_have():
 def test_layers_with_several_outputs_or_integers_are_refused():
     inputs = keras.Input((6, 4))
     states = layers.LSTM(3, return_state=True, name="lstm")(inputs)
-    with pytest.raises(ValueError, match="'lstm': it has several outputs"):
+    with pytest.raises(ValueError, match="'lstm' must have a single output"):
         deepen(keras.Model(inputs, states), "lstm")
     pixels = keras.Input((6,), dtype="uint8")
     model = keras.Model(pixels, layers.Dense(2)(layers.Identity(name="bytes", dtype="uint8")(pixels)))
-    with pytest.raises(ValueError, match="of dtype uint8, not a float's"):
+    with pytest.raises(ValueError, match="floating-point output. Received: dtype uint8"):
         deepen(model, "bytes")
 
 
@@ -243,14 +245,16 @@ def test_a_layer_whose_configuration_is_not_all_of_it_is_refused():
     scaled = Scaled(name="scaled")
     model = keras.Sequential([keras.Input((4,)), layers.Dense(4, name="dense"), scaled])
     scaled.factor = 2.0
-    with pytest.raises(ValueError, match="a layer's `get_config` leaves something out"):
+    with pytest.raises(ValueError, match="check that every `get_config` is complete"):
         deepen(model, "dense")
 
 
 @pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`")
 def test_a_lambda_that_keras_would_have_to_make_from_byte_code_is_refused():
     inputs = [keras.Input((4,)), layers.Dense(4, activation=lambda t: t * t, name="squared")]
-    with pytest.raises(ValueError, match=r"'squared' \(Dense\) cannot be copied: .*write a function with `def`"):
+    with pytest.raises(
+        ValueError, match=r"'squared' \(Dense\) cannot be copied: .*by a function with a name \(`def`\)"
+    ):
         deepen(keras.Sequential(inputs), "squared")
 
 
@@ -310,7 +314,7 @@ def test_saved_and_loaded(tmp_path):
 def test_muon_cannot_move_a_kernel_of_zeros():
     model, after, _ = CASES["convolutional"]()
     model.compile(Muon(0.1), "mse")
-    with pytest.raises(ValueError, match="Muon keeps the norm of each kernel"):
+    with pytest.raises(ValueError, match="Muon preserves the norm of each kernel"):
         deepen(model, after, optimizer=model.optimizer)
     gated = deepen(
         model, after, ResidualConv2D(4, branch_scale=0.0, kernel_initializer="he_normal"), optimizer=model.optimizer

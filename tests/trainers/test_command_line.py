@@ -1,9 +1,14 @@
 """Bad input to the programs: one sentence, exit code 2, nothing lost; and the help."""
 
+import dataclasses
 import importlib
 import json
 import os
 import pathlib
+import re
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -12,7 +17,7 @@ from idmatters_tf.models.layout import CIFAR, IMAGENET
 from tests.support.programs import run_here, run_in_process
 from trainers.cifar import Cifar, main, parser
 from trainers.cli.arguments import UsageError
-from trainers.cli.settings import as_dict, parse, with_defaults
+from trainers.cli.settings import as_dict, options, parse, with_defaults
 from trainers.imagenet import ImageNet
 from trainers.training.program import settings_to_train, split
 from trainers.training.settings import Settings
@@ -73,7 +78,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, message)
 def test_more_images_than_fit_into_memory(tmp_path):
     code, said = run_in_process(main, "--dataset", "shapes", "--train-images", 2**31 - 1, "--out", tmp_path / "run")
     assert (code, said.count("\n")) == (1, 1), said
-    assert "error: there is not enough memory for this: Unable to allocate" in said
+    assert "error: not enough memory: Unable to allocate" in said
     assert not (tmp_path / "run").exists()
 
 
@@ -83,32 +88,94 @@ def test_debug_shows_the_traceback(program, tmp_path):
     assert "Traceback" in result.stderr
 
 
-def test_help_names_every_option_and_default(program):
-    result = program("trainers.cifar", "--help")
+def test_help_all_lists_every_option_and_default(program):
+    result = program("trainers.cifar", "--help-all")
     assert result.returncode == 0
     said = " ".join(result.stdout.split())
     for text in ("(default: 60000)", "(default: 64 128 256 in identity; ", "(default: 0.05)", "exit codes:"):
         assert text in said
     assert "(default: None)" not in result.stdout
     assert "(default: True)" not in result.stdout
+    assert options_in(result.stdout) == {option.flag for option in (*all_options(Cifar), *PARSER_OPTIONS)}
 
 
-def help_texts():
-    """What --help shows, of every program and of the commands of trainers.shortcuts."""
+@pytest.mark.parametrize(("task", "name"), [(Cifar, "trainers.cifar"), (ImageNet, "trainers.imagenet")])
+def test_help_lists_the_common_options(task, name):
+    result = run_here(name, "--help")
+    assert result.returncode == 0
+    common = {option.flag for option in all_options(task) if option.common}
+    assert 20 <= len(common) <= 25
+    assert options_in(result.stdout) == common | {option.flag for option in PARSER_OPTIONS}
+    for flag in ("--preset", "--data-dir", "--model", "--steps", "--learning-rate", "--resume", "--out", "--help-all"):
+        assert flag in options_in(result.stdout)
+
+
+@dataclasses.dataclass(frozen=True)
+class ParserOption:
+    flag: str
+
+
+PARSER_OPTIONS = [ParserOption(flag) for flag in ("--help", "--help-all", "--version", "--print-completion")]
+
+
+def all_options(task):
+    return [*options(Settings).values(), *options(task.command_type).values()]
+
+
+def options_in(text):
+    """Return the options that a help text describes, without the negative forms of flags."""
+    return set(re.findall(r"^  (?:-h, )?(--[\w-]+)", text, re.MULTILINE))
+
+
+def parsers():
+    """Yield the parsers of every program and of the commands of trainers.shortcuts."""
     folder = pathlib.Path(trainers.__file__).parents[1]
     for path in program_files():
         module = importlib.import_module(".".join(path.relative_to(folder).with_suffix("").parts))
-        yield module.parser().format_help()
+        yield module.parser()
         for command in getattr(module, "COMMANDS", ()):
-            yield module.parser(command).format_help()
+            yield module.parser(command)
 
 
-def test_every_help_names_the_exit_codes():
-    texts = list(help_texts())
+def test_every_help_lists_the_exit_codes():
+    texts = [parser.format_help() for parser in parsers()]
     assert len(texts) > 15
     for text in texts:
         assert "exit codes: 0 " in text
         assert "130" in text[text.index("exit codes") :]
+
+
+def test_no_default_is_given_twice():
+    for each in parsers():
+        for action in each._actions:
+            assert (action.help or "").count("default:") <= 1, (each.prog, action.help)
+
+
+def test_completion_without_its_package_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    result = run_here("trainers.cifar", "--print-completion", "bash")
+    assert result.returncode == 1
+    assert result.stderr == "error: shtab is not installed: pip install 'idmatters-tf[completion]'\n"
+    result = run_here("trainers.cifar", "--print-completion", "fish")
+    assert result.returncode == 2
+    assert "expected one of bash, zsh, received 'fish'" in result.stderr
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_completion_in_bash(tmp_path):
+    pytest.importorskip("shtab")
+    script = run_here("trainers.cifar", "--print-completion", "bash").stdout
+    (tmp_path / "completion").write_text(script)
+    code = (
+        f"source {tmp_path}/completion\n"
+        'complete_words() { COMP_WORDS=(idmatters-cifar "$@"); COMP_CWORD=$#; COMPREPLY=()\n'
+        "  $(complete -p idmatters-cifar | sed 's/.*-F \\([^ ]*\\).*/\\1/'); echo \"${COMPREPLY[*]}\"; }\n"
+        "complete_words --initia\n"
+        "complete_words --initializer ''\n"
+        "complete_words --steps 3 --no-nes\n"
+    )
+    result = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == ["--initializer", "identity standard fixup", "--no-nesterov"]
 
 
 def test_help_and_missing_data_import_nothing_heavy(program, tmp_path):

@@ -67,12 +67,12 @@ def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_ou
     try:
         named = run_here("trainers.imagenet", *short, "--out", tmp_path / "named")
         assert named.returncode == 1
-        assert f"{extra} cannot be read as an image. Replace it, or leave out" in named.stderr
+        assert f"{extra} cannot be read as an image. Replace it, or skip" in named.stderr
         assert "Traceback" not in named.stderr
         one = run_here("trainers.imagenet", *short, "--skip-broken", "--out", tmp_path / "one")
         assert one.returncode == 0, one.stderr
-        assert f"left out: {extra}" in one.stderr
-        assert "60 + 60 images of 60 classes, 1 broken image left out" in one.stderr
+        assert f"skipped: {extra}" in one.stderr
+        assert "60 + 60 images of 60 classes, 1 broken image skipped" in one.stderr
         arguments = ["--workers", 2, "--", "imagenet", *short, "--skip-broken", "--out", tmp_path / "two"]
         two = program("trainers.launch", *arguments)
     finally:
@@ -113,7 +113,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):
             "or val='train' to evaluate on the training images. (option --val or --val-fraction)",
         ),
         (["--data-dir", tree, "--classes", 7], "--classes must be at least the 60 of the data. Received: 7"),
-        (["--blocks", 3, 4], "--blocks and --widths must name as many stages"),
+        (["--blocks", 3, 4], "--blocks must have one value, or as many as --widths"),
         (["--widths", 64, 32, 16, 8], "must not decrease with --shortcut pad"),
         (["--preset", "fast", "--widths", 64, 32, 16, 8], "must not decrease with --model normalizer-free"),
         (

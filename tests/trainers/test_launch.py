@@ -23,7 +23,7 @@ print("sleeps", flush=True)
 time.sleep(60)
 '''
 processes = Processes()
-with processes.passing_signals_on():
+with processes.forwarding_signals():
     for number in "01":
         processes.start(f"worker {number}", [sys.executable, "-c", sleeper, number], {})
     sys.exit(processes.wait())
@@ -86,7 +86,7 @@ def test_each_process_has_its_cores_and_ends_with_its_code(capfd):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no program to start"),
+        ([], "the training program is missing"),
         (["--", "--steps"], "the name of a training program after --: cifar or imagenet. Received: '--steps'"),
         (["--", "nonsense"], "Received: 'nonsense'"),
         (["--", "report"], "Received: 'report'"),

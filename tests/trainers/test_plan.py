@@ -102,7 +102,7 @@ def test_more_of_what_holds_the_training_up_makes_it_faster(option, better, situ
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"widths": (64, 128)}, "--blocks and --widths must name as many stages"),
+        ({"widths": (64, 128)}, "--blocks and --widths must have the same number of values"),
         ({"batch_size": 100}, "--batch-size must be a multiple of the 8 devices. Received: 100"),
     ],
 )

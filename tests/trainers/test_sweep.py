@@ -32,10 +32,12 @@ def test_a_run_for_each_seed_and_combination():
 @pytest.mark.parametrize(
     ("vary", "arguments", "message"),
     [
-        (("initialiser=identity",), [], "there is no option --initialiser"),
+        (("initialiser=identity",), [], r"there is no option --initialiser\. Did you mean --initializer\?"),
+        (("batch_siz=1,2",), [], r"there is no option --batch_siz\. Did you mean --batch-size\?"),
+        (("xyzzy=1,2",), [], r"there is no option --xyzzy\.$"),
         (("initializer",), [], "expected OPTION=VALUE,VALUE"),
         (("initializer=identity,identity",), [], "all different"),
-        (("seed=1,2",), [], "give the seeds as --seeds"),
+        (("seed=1,2",), [], "pass the seeds as --seeds"),
         (("nesterov=yes,no",), [], "is a flag: its values are true and false"),
         (("clip-norm=1,2",), ["--clip-norm", "3"], "--clip-norm is given twice"),
         (("widths=64 32,32 64",), [], "must not decrease"),
@@ -74,7 +76,7 @@ def test_a_sweep_starts_its_runs_and_reports(tmp_path, capfd, monkeypatch):
     assert main(["--format", "pdf", "--jobs", "1000", *words]) == 0
     assert (tmp_path / "report" / "comparison.pdf").read_bytes().startswith(b"%PDF")
     said, complaint = capfd.readouterr()
-    assert f"--jobs 1000: {cores()} at once, one for each core" in complaint
+    assert f"--jobs 1000: reduced to {cores()}, the number of cores" in complaint
     assert "[seed-8] " in said
     assert said.count("is finished. test error: best") == 2
     assert "7.50 ± 0.71" in (tmp_path / "report" / "comparison.md").read_text()
@@ -126,7 +128,7 @@ def test_runs_in_progress_are_stopped_together(sweep, tmp_path):
     assert sweep.returncode == 143
     for seed in (0, 1):
         assert f"[seed-{seed}] stopped by SIGTERM; saved." in output
-    assert "stopped by SIGTERM with 0 of 3 runs finished. To go on: python -m trainers.sweep --jobs 2" in output
+    assert "stopped by SIGTERM with 0 of 3 runs finished. To resume: python -m trainers.sweep --jobs 2" in output
     assert not (tmp_path / "seed-2").exists()
 
 

@@ -1,1 +1,1 @@
-"""Command lines, messages and exit codes that all programs share."""
+"""Command lines, messages and exit codes shared by all programs."""

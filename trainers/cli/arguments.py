@@ -1,6 +1,6 @@
-"""Command lines whose errors are one line, and the two kinds of errors that programs report in one sentence.
+"""Argument parser of the programs, and the two kinds of errors that they report in one line.
 
-The options of a command line follow from dataclasses: see `trainers.cli.settings`.
+Options are defined by dataclasses, see `trainers.cli.settings`.
 """
 
 import argparse
@@ -10,26 +10,30 @@ import pathlib
 import re
 import shutil
 import textwrap
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import idmatters_tf
 from trainers.cli.text import escape_controls, uses_console_scripts
 
 _WIDTH = 110
-# The columns that a remark beside a command needs at least; where there are fewer, it stands below.
+# Minimum number of columns for a remark beside a command; with fewer, it is printed below.
 _REMARK = 24
+_MODULES, _SCRIPTS = "python -m trainers.", "idmatters-"
+# Completion by the metavar of an option, as attributes of the package shtab.
+_COMPLETED = {"DIR": "DIRECTORY", "RUN": "DIRECTORY", "FILE": "FILE"}
 
 
 class UsageError(Exception):
-    """Something the user asked for cannot be done as asked: exit code 2."""
+    """Invalid input from the user: exit code 2."""
 
 
 class RunError(Exception):
-    """Something failed while running: exit code 1.
+    """Failure while running: exit code 1.
 
     Args:
         reason: a sentence.
-        advice: sentences about what to do. The other tasks of a cluster repeat them in place of their own.
+        advice: sentences with the remedy. The other tasks of a cluster print them in place of their own.
     """
 
     def __init__(self, reason: str, advice: str = ""):
@@ -38,46 +42,115 @@ class RunError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, and whose options cannot be abbreviated."""
+    """Argument parser with one-line errors, without abbreviations of options.
 
-    def __init__(self, **kwargs: Any):
+    Args:
+        help_all: add `--help-all`; `--help` then omits the options passed to `hide`.
+        completion: add `--print-completion`, which requires the package shtab.
+        kwargs: see `argparse.ArgumentParser`.
+    """
+
+    def __init__(self, help_all: bool = False, completion: bool = True, **kwargs: Any):
         if uses_console_scripts():
             for name in ("prog", "usage", "epilog"):
                 if kwargs.get(name):
-                    kwargs[name] = kwargs[name].replace("python -m trainers.", "idmatters-")
+                    kwargs[name] = kwargs[name].replace(_MODULES, _SCRIPTS)
         super().__init__(formatter_class=_HelpFormatter, allow_abbrev=False, **kwargs)
+        self._hidden: list[argparse.Action] = []
+        if help_all:
+            about = "show all options and exit"
+            self.add_argument("--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS, help=about)
         folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
         version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
-        self.add_argument("--version", action="version", version=version, help="show the version and where it is")
+        self.add_argument("--version", action="version", version=version, help="show version and location and exit")
+        if completion:
+            self.add_argument(
+                "--print-completion",
+                action=_PrintCompletion,
+                default=argparse.SUPPRESS,
+                metavar="{bash,zsh}",
+                help="print a completion script for the shell and exit",
+            )
+        self._shows_all = not help_all
+
+    def hide(self, action: argparse.Action) -> None:
+        """Omit an option from `--help` if there is `--help-all`."""
+        self._hidden.append(action)
+
+    def format_help(self) -> str:
+        """Return the text of `--help`."""
+        hidden = [] if self._shows_all else self._hidden
+        texts = [action.help for action in hidden]
+        for action in hidden:
+            action.help = argparse.SUPPRESS
+        try:
+            return super().format_help()
+        finally:
+            for action, text in zip(hidden, texts, strict=True):
+                action.help = text
+
+    def format_help_all(self) -> str:
+        """Return the text of `--help-all`."""
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
+        """Print one line to standard error and exit with code 2."""
         unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
-            near = difflib.get_close_matches(unknown[1].replace("_", "-"), known, 1)
-            message += f". Did you mean {near[0]}?" if near else ""
+            hint = suggest(unknown[1].replace("_", "-"), known)
+            message += f".{hint}" if hint else ""
         self.exit(2, f"{self.prog}: error: {escape_controls(message)} (see --help)\n")
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean NAME?" for the known name closest to `name`, or "" if none is similar."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
+        print(parser.format_help_all(), end="")
+        parser.exit()
+
+
+class _PrintCompletion(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
+        if values not in ("bash", "zsh"):
+            raise argparse.ArgumentError(self, f"expected one of bash, zsh, received {values!r}")
+        import shtab
+
+        # A shell completes the first word of a command, which `python -m` does not identify.
+        parser.prog = parser.prog.replace(_MODULES, _SCRIPTS)
+        for action in parser._actions:  # noqa: SLF001 - argparse has no public list
+            if isinstance(action.metavar, str) and action.metavar.startswith("{"):
+                action.choices = action.metavar.strip("{}").split(",")
+            elif action.metavar in _COMPLETED:
+                action.complete = getattr(shtab, _COMPLETED[action.metavar])
+        print(shtab.complete(parser, shell=values))
+        parser.exit()
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str):
-        # As wide as the terminal, or as COLUMNS says, but no wider than is good to read.
+        # The width of the terminal, or COLUMNS, up to a readable maximum.
         columns = shutil.get_terminal_size(fallback=(_WIDTH + 2, 24)).columns
         super().__init__(prog, max_help_position=32, width=min(columns - 2, _WIDTH))
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Paragraphs are filled; of lines that are indented, commands stay whole and the remarks beside them do not."""
+        """Fill paragraphs, and wrap the remarks of indented commands without breaking the commands."""
         filled = []
         lines = text.strip("\n").splitlines()
         for is_prose, together in itertools.groupby(lines, lambda line: bool(line) and not line[0].isspace()):
-            pieces, wrap = list(together), _wrapped
+            pieces, wrap = list(together), _wrap_remark
             if is_prose:
                 pieces, wrap = [" ".join(pieces)], _fill
             filled += [line for piece in pieces for line in wrap(piece, width)]
         return "\n".join(indent + line for line in filled)
 
 
-def _wrapped(line: str, width: int) -> list[str]:
+def _wrap_remark(line: str, width: int) -> list[str]:
     found = re.fullmatch(r"(\s*\S.*?)\s{2,}(\S.*)", line)
     if len(line) <= width or found is None:
         return [line]

@@ -1,4 +1,4 @@
-"""Fields of settings dataclasses, and the options that follow from them: see `trainers.cli.settings`."""
+"""Fields of settings dataclasses and the options that they define, see `trainers.cli.settings`."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from idmatters_tf._arguments import abbreviate
 
 S = typing.TypeVar("S")
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text in UTF-8 that is not empty"}
-# Of whole numbers without a bound of their own: sizes and steps are 32-bit integers in TensorFlow's kernels.
+# Default upper bound of whole numbers: sizes and steps are 32-bit integers in TensorFlow's kernels.
 MOST = 2**31 - 1
 _type_hints = functools.cache(typing.get_type_hints)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
@@ -33,43 +33,55 @@ def setting(
     positional: bool = False,
     free_on_resume: bool = False,
     free_per_task: bool = False,
+    common: bool = False,
+    unset: str = "",
 ) -> Any:
-    """A field that is an option of the command line, a key of the JSON form, and an attribute for the program.
+    """Return a dataclass field that is an option of the command line and a key of the JSON form.
 
     Args:
-        default: its default; without one, the setting is required.
-        help: a phrase for `--help`; the default is added to it.
-        metavar: stands for the value in `--help`.
-        choices: for a str; a `Literal` annotation says the same in the type.
-        at_least, above, at_most, below: bounds of a number, or of each number of a tuple; a whole number is at most
-            `MOST` where neither of the last two is given.
-        may_be_empty: whether a tuple may have no values.
-        positional: an argument without a name; for settings without a default.
-        free_on_resume: changes no result, so that it may differ when a run is resumed.
-        free_per_task: may differ between the tasks of a cluster.
+        default: default value; a setting without one is required.
+        help: phrase for `--help`, without the default.
+        metavar: placeholder of the value in `--help`.
+        choices: allowed values of a str, unless the annotation is a `Literal`.
+        at_least: lower bound, inclusive, of a number or of each number of a tuple.
+        above: lower bound, exclusive.
+        at_most: upper bound, inclusive; without it and `below`, whole numbers are at most `MOST`.
+        below: upper bound, exclusive.
+        may_be_empty: allow a tuple without values.
+        positional: define a positional argument; for settings without a default.
+        free_on_resume: allow other values when a run is resumed, since they do not affect results.
+        free_per_task: allow different values in the tasks of a cluster.
+        common: list the option in `--help` of programs that have `--help-all`.
+        unset: text for `--help` in place of a default of None.
     """
     bounds = Bounds(at_least, above, at_most, below)
     described = {"help": help, "metavar": metavar, "choices": tuple(choices), "bounds": bounds}
     described |= {"may_be_empty": may_be_empty, "positional": positional}
-    described |= {"free_on_resume": free_on_resume, "free_per_task": free_per_task}
+    described |= {"free_on_resume": free_on_resume, "free_per_task": free_per_task, "common": common, "unset": unset}
     return dataclasses.field(default=default, metadata={"setting": described})
 
 
 def group(settings: type[S], title: str, **defaults: Any) -> S:
-    """A field that holds settings of its own: an argument group of `--help`, with some defaults replaced."""
+    """Return a field that contains other settings, an argument group of `--help`.
+
+    Args:
+        settings: dataclass of the group.
+        title: title of the argument group.
+        defaults: defaults that replace those of the dataclass.
+    """
     factory = functools.partial(settings, **defaults)
     return typing.cast(S, dataclasses.field(default_factory=factory, metadata={"group": title}))
 
 
 def one_of(kinds: Mapping[str, type[S]], by: str, title: str) -> S:
-    """Return a field that holds the settings of one of several kinds.
+    """Return a field that contains the settings of one of several kinds.
 
     Args:
-        kinds: a dataclass for each value of the option `by`, the default first. Each has a field of that name; options
-            of the same name have the same type in all kinds, but may have other defaults and choices.
-        by: name of the option that chooses.
-        title: of the argument groups of `--help`. Options that some kinds lack are in a group with the names of those
-            that have them.
+        kinds: dataclass for each value of the option `by`, the default first. Each has a field of that name. Options of
+            the same name have the same type in all kinds, but may have other defaults and choices.
+        by: name of the option that selects the kind.
+        title: title of the argument groups of `--help`. Options that some kinds lack are in a group whose title lists
+            the kinds that have them.
     """
     first = functools.partial(next(iter(kinds.values())), **{by: next(iter(kinds))})
     return typing.cast(S, dataclasses.field(default_factory=first, metadata={"kinds": kinds, "by": by, "title": title}))
@@ -85,6 +97,7 @@ class Bounds:
     below: float | None = None
 
     def contain(self, value: float) -> bool:
+        """Return True if a number is finite and within the bounds."""
         return (
             math.isfinite(value)
             and (self.at_least is None or value >= self.at_least)
@@ -101,18 +114,19 @@ class Bounds:
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """One setting.
+    """Description of one setting.
 
     Attributes:
-        name: of the attribute; `flag` is that of the command line.
-        title: of its group, or None.
+        name: name of the attribute; `flag` is the name on the command line.
+        title: title of the argument group, or None.
         kind: bool, int, float or str.
-        many: whether it is a tuple of these.
-        optional: whether it may be None.
-        default: `dataclasses.MISSING` where it has to be given.
-        help, metavar, choices, bounds, may_be_empty, positional, free_on_resume, free_per_task: see `setting`.
-        by, kinds: of an option that not all settings have, see `one_of`: the option that chooses, and its values with
-            which there is this option. The option that chooses has itself in `by`.
+        many: True for a tuple of values.
+        optional: True if None is allowed.
+        default: default value; `dataclasses.MISSING` for required settings.
+        help, metavar, choices, bounds, may_be_empty, positional, free_on_resume, free_per_task, common, unset: see
+            `setting`.
+        by: name of the option that selects the kind, for options of `one_of`, including the selecting option itself.
+        kinds: values of the option `by` for which this option exists.
     """
 
     name: str
@@ -129,22 +143,24 @@ class Option:
     positional: bool
     free_on_resume: bool
     free_per_task: bool
+    common: bool
+    unset: str
     by: str | None = None
     kinds: tuple[str, ...] = ()
 
     @property
     def flag(self) -> str:
-        """As it is typed: --drop-steps."""
+        """Name on the command line, such as --drop-steps."""
         return "--" + self.name.replace("_", "-")
 
     def expected(self) -> str:
-        """What a value (each value of several) has to be, in words."""
+        """Return a description of valid values, for error messages."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         return f"{_NOUNS[self.kind]} {self.bounds}".strip()
 
     def parse(self, text: str) -> Any:
-        """One value as it was typed. Raises ValueError."""
+        """Convert one value from the command line. Raises ValueError."""
         if self.kind is str:
             return self._checked(text, text)
         plain = text.replace("_", "")
@@ -157,7 +173,7 @@ class Option:
         return self._checked(value, text)
 
     def check(self, value: Any) -> Any:
-        """The whole value from JSON or from Python, a list as a tuple. Raises ValueError."""
+        """Check a value from JSON or Python, and return it with lists as tuples. Raises ValueError."""
         if value is None and self.optional:
             return None
         if not self.many:
@@ -182,7 +198,7 @@ class Option:
 
 
 def _is_text(value: str) -> bool:
-    """Whether it can name a file and be printed: a shell passes on any bytes, not only UTF-8."""
+    """Return True for text that can be printed and used as a file name; shells pass on arbitrary bytes."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -192,16 +208,16 @@ def _is_text(value: str) -> bool:
 
 @functools.cache
 def options(settings: type) -> Mapping[str, Option]:
-    """Return every option of a settings dataclass by name, in order: those of its groups, and those of all kinds."""
+    """Return all options of a settings dataclass by name, in order, with those of groups and of all kinds."""
     return types.MappingProxyType(_by_name(settings, _options(settings, None, {}, None)))
 
 
 def options_of(settings: type, chosen: Mapping[str, Any]) -> dict[str, Option]:
-    """Return the options that there are with certain kinds, with their defaults in these.
+    """Return the options of the selected kinds by name, with their defaults for these kinds.
 
     Args:
         settings: the dataclass.
-        chosen: values of the options that choose; those that are missing or unknown have their defaults.
+        chosen: values of the options that select kinds; missing or unknown values are replaced by the defaults.
     """
     return dict(_cached_options(settings, tuple(item for item in chosen.items() if isinstance(item[1], str))))
 
@@ -222,7 +238,7 @@ def _by_name(settings: type, found: Sequence[Option]) -> dict[str, Option]:
 def _options(
     settings: type, title: str | None, defaults: Mapping[str, Any], chosen: Mapping[str, Any] | None
 ) -> list[Option]:
-    """Return the options in a list; with `chosen` None those of all kinds."""
+    """Return a list of options, of all kinds if `chosen` is None."""
     hints = _type_hints(settings)
     found: list[Option] = []
     for field in dataclasses.fields(settings):
@@ -246,7 +262,7 @@ def _options(
 def _options_of_kinds(
     kinds: Mapping[str, type], by: str, title: str, chosen: Mapping[str, Any] | None
 ) -> Collection[Option]:
-    """Return the options of a field made by `one_of`, those of the same name merged."""
+    """Return the options of a field made by `one_of`, with options of the same name merged."""
     usual = next(iter(kinds))
     if chosen is not None:
         kind = chosen.get(by, usual)
@@ -261,6 +277,7 @@ def _options_of_kinds(
             found[option.name] = dataclasses.replace(
                 before,
                 optional=before.optional or option.optional,
+                common=before.common or option.common,
                 choices=tuple(dict.fromkeys(before.choices + option.choices)),
                 kinds=(*before.kinds, kind),
             )
@@ -274,7 +291,7 @@ def _options_of_kinds(
 
 
 def _read_annotation(annotation: Any) -> tuple[type, bool, bool, tuple[str, ...]]:
-    """(kind, many, optional, choices) of an annotation such as `tuple[int, ...] | None`."""
+    """Return (kind, many, optional, choices) of an annotation such as `tuple[int, ...] | None`."""
     optional = many = False
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         alternatives = [each for each in typing.get_args(annotation) if each is not type(None)]

@@ -1,11 +1,11 @@
-"""JSON that may be damaged, edited by hand or written by a stranger."""
+"""Parsing of JSON that may be damaged or malicious."""
 
 import json
 import math
 import pathlib
 from typing import Any
 
-# Settings have three levels, the results of experiments a few more.
+# Settings have three levels, results of experiments a few more.
 MOST_LEVELS = 50
 MOST_BYTES = 1 << 28
 
@@ -13,14 +13,14 @@ MOST_BYTES = 1 << 28
 def decode_json(content: str | bytes) -> Any:
     """Return the value of a JSON text.
 
-    NaN and infinities are accepted as such, since losses are written as they are.
+    NaN and infinities are accepted, since losses may have these values.
 
     Args:
         content: text, or bytes in UTF-8.
 
     Raises:
-        ValueError: it is not JSON; a number fits neither 64 bits nor a float; text is not Unicode; or lists and objects
-            are nested in more than 50 levels.
+        ValueError: invalid JSON; a number outside of the range of 64-bit integers or floats; invalid Unicode; or more
+            than 50 levels of nested lists and objects.
     """
     text = content.decode() if isinstance(content, bytes) else content
     too_deep = f"it is nested in more than {MOST_LEVELS} levels"
@@ -46,7 +46,7 @@ def read_json(path: pathlib.Path) -> Any:
     """Return the value of a JSON file, see `decode_json`.
 
     Raises:
-        ValueError: the content is not valid, or larger than 256 MiB.
+        ValueError: the content is invalid or larger than 256 MiB.
         OSError: the file cannot be read.
     """
     with open(path, "rb") as stream:
@@ -68,7 +68,7 @@ def _check_unicode(text):
 
 
 def _integer(text):
-    # Python converts no more than 4,300 digits.
+    # Python's limit is 4,300 digits.
     if len(text) <= 20 and -(2**63) <= (value := int(text)) < 2**63:
         return value
     raise ValueError(f"a whole number of {len(text.lstrip('-')):,} digits does not fit 64 bits")

@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses, and what follows from them: the command line with its help, JSON, and every check.
+"""Settings as frozen dataclasses, which define the command line, its help, the JSON form and all checks.
 
 A program's settings are one dataclass, usually of groups:
 
@@ -18,21 +18,19 @@ A program's settings are one dataclass, usually of groups:
     add_options(parser, Settings)
     settings = with_defaults(Settings, parse(parser, argv))         # settings.recipe.steps
 
-`parse` returns only what was typed, so that presets can stand between it and the defaults:
+`parse` returns only the options given on the command line. Presets are applied between them and the defaults:
 `with_defaults(Settings, PRESETS[...], typed)`. A bool is a pair of options, `--nesterov` and `--no-nesterov`.
-Names are unique across the groups, so that the JSON form (`as_dict`, `make`) is one flat object. Whatever checks
-several settings together belongs in `__post_init__`, which raises `UsageError`: then no instance is ever invalid,
-wherever its values came from.
+Names are unique across the groups, since the JSON form (`as_dict`, `make`) is one flat object. Checks of several
+settings together belong in `__post_init__`, which raises `UsageError`. Instances are therefore always valid.
 
-Settings of several kinds, of which one is chosen, are a dataclass for each kind, with a common base that has the
-option by which it is chosen:
+Settings of several kinds are one dataclass per kind, with a common base that has the option that selects the kind:
 
     @dataclasses.dataclass(frozen=True)
     class Settings:
         network: Network = one_of({"resnet": ResNet, "densenet": DenseNet}, by="model", title="network")
 
-`--model densenet` then makes `settings.network` a `DenseNet`. The command line has the options of all kinds, those of
-the same name once; an option that the chosen kind lacks is an error.
+With `--model densenet`, `settings.network` is a `DenseNet`. The command line has the options of all kinds, each name
+once. An option that the selected kind lacks is an error.
 """
 
 import argparse
@@ -70,15 +68,15 @@ S = typing.TypeVar("S")
 def add_options(
     parser: Parser, settings: type, usual: Callable[[Mapping[str, str]], Mapping[str, Any]] | None = None
 ) -> None:
-    """Add the options of a settings dataclass to a parser, under the titles of its groups.
+    """Add the options of a settings dataclass to a parser, in its argument groups.
 
-    Several dataclasses may share a title, and a parser.
+    Several dataclasses may share a parser and its groups.
 
     Args:
         parser: the parser.
         settings: the dataclass.
-        usual: returns the defaults to show, by name, for values of the options that choose (see `one_of`); without it
-            they are those of the dataclass.
+        usual: function from values of the options that select kinds (see `one_of`) to the defaults shown in `--help`,
+            by name; by default, the defaults of the dataclass.
     """
     usual = functools.partial(defaults, settings) if usual is None else usual
     shown: dict[tuple[str, str] | None, Mapping[str, Any]] = {}
@@ -89,47 +87,49 @@ def add_options(
         else:
             target = groups.get(option.title) or parser.add_argument_group(option.title)
             groups[option.title] = target
-        # The options that choose have one default, whatever is chosen.
+        # Options that select a kind have the same default for all kinds.
         choosing = [(option.by, kind) for kind in option.kinds] if option.by not in (None, option.name) else [None]
         for each in choosing:
             if each not in shown:
                 shown[each] = usual({} if each is None else dict([each]))
-        _add_option(target, option, {each and each[1]: shown[each].get(option.name) for each in choosing})
+        action = _add_option(target, option, {each and each[1]: shown[each].get(option.name) for each in choosing})
+        if not option.common:
+            parser.hide(action)
 
 
 def _in_words(option: Option, usual: Mapping[str | None, Any]) -> str:
-    """The defaults for --help: one, or one for each kind."""
+    """Return the default for `--help`, or the defaults for the kinds."""
     words: dict[str, list[str]] = {}
     for kind, value in usual.items():
+        text = option.unset
         if value not in (None, (), []) and value is not False:
             text = "yes" if value is True else " ".join(map(str, value)) if option.many else str(value)
+        if text:
             words.setdefault(text, []).append(str(kind))
     if len(words) == 1 and len(next(iter(words.values()))) == len(usual):
         return next(iter(words))
     return "; ".join(f"{text} in {', '.join(kinds)}" for text, kinds in words.items())
 
 
-def _add_option(target: Any, option: Option, usual: Mapping[str | None, Any]) -> None:
+def _add_option(target: Any, option: Option, usual: Mapping[str | None, Any]) -> argparse.Action:
     help, default = option.help, _in_words(option, usual)
     if default:
         help = f"{help} (default: {default})"
     common: dict[str, Any] = {"help": help.replace("%", "%%"), "default": argparse.SUPPRESS}
     if option.kind is bool:
-        target.add_argument(option.flag, action=argparse.BooleanOptionalAction, dest=option.name, **common)
-        return
+        return target.add_argument(option.flag, action=argparse.BooleanOptionalAction, dest=option.name, **common)
     common["metavar"] = option.metavar or (f"{{{','.join(option.choices)}}}" if option.choices else None)
     required = option.default is dataclasses.MISSING
     if option.many:
         common["nargs"] = "*" if option.may_be_empty else "+"
     if option.positional:
-        target.add_argument(option.name, action=_Store, option=option, **common)
-    else:
-        common |= {"dest": option.name, "required": required}
-        target.add_argument(option.flag, action=_Store, option=option, **common)
+        return target.add_argument(option.name, action=_Store, option=option, **common)
+    common |= {"dest": option.name, "required": required}
+    return target.add_argument(option.flag, action=_Store, option=option, **common)
 
 
 class _Store(argparse.Action):
-    """Checks and stores the words of one option; several values may be separated by spaces or by commas."""
+    """Action that checks and stores the values of an option, separated by spaces or commas."""
 
     def __init__(self, *args: Any, option: Option, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -149,7 +149,7 @@ class _Store(argparse.Action):
 
 
 def parse(parser: Parser, argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """What was typed, by the settings' names, without any defaults; ends the process where it is wrong."""
+    """Return the options on the command line by name, without defaults. Exits with code 2 for invalid ones."""
     return vars(parser.parse_args(argv))
 
 
@@ -158,7 +158,7 @@ def defaults(settings: type, chosen: Mapping[str, Any] = types.MappingProxyType(
 
     Args:
         settings: the dataclass.
-        chosen: values of the options that choose, see `one_of`.
+        chosen: values of the options that select kinds, see `one_of`.
     """
     listed = options_of(settings, chosen).values()
     known = {option.name: option.default for option in listed if option.default is not dataclasses.MISSING}
@@ -166,9 +166,9 @@ def defaults(settings: type, chosen: Mapping[str, Any] = types.MappingProxyType(
 
 
 def with_defaults(settings: type[S], *layers: Mapping[str, Any]) -> S:
-    """Return settings from their defaults and from layers above them, such as a preset and what was typed, in turn.
+    """Return settings from the defaults, overridden by each layer in turn, such as a preset and the command line.
 
-    Of the layers below the last, what does not apply to the chosen kinds (see `one_of`) is left out.
+    In all layers but the last, options that do not apply to the selected kinds (see `one_of`) are ignored.
     """
     *below, typed = layers or ({},)
     chosen = {name: option.default for name, option in options(settings).items() if option.by == name}
@@ -182,7 +182,7 @@ def with_defaults(settings: type[S], *layers: Mapping[str, Any]) -> S:
 
 
 def _applies(known: Option | None, mine: Option | None, value: Any) -> bool:
-    """Return False for a value that some kind takes, but not the chosen one."""
+    """Return False for a value that is valid for another kind, but not for the selected one."""
     if known is None or known.by in (None, known.name):
         return True
     if mine is None:
@@ -195,16 +195,16 @@ def _applies(known: Option | None, mine: Option | None, value: Any) -> bool:
 
 
 def make(settings: type[S], values: Mapping[str, Any], source: object = None) -> S:
-    """Return settings from a value for each of them, as `as_dict` returns them and JSON holds them.
+    """Return settings from a value for each of them, in the form of `as_dict`.
 
     Args:
         settings: the dataclass.
-        values: by the settings' names.
-        source: where the values come from, such as a file, to begin the sentence of an error with.
+        values: values by the settings' names.
+        source: origin of the values, such as a file, as the start of error messages.
 
     Raises:
-        UsageError: a name is unknown or does not belong to the chosen kind, a value is missing or wrong, or values are
-            wrong together; one sentence.
+        UsageError: a name is unknown or does not belong to the selected kind, or a value is missing, invalid, or
+            inconsistent with others.
     """
     known, where = options(settings), "" if source is None else f"{source}: "
     unknown = [name for name in values if name not in known]

@@ -1,8 +1,10 @@
-"""How every program starts and ends: quiet libraries, known errors as one line, exit codes."""
+"""Start and end of all programs: log levels of libraries, one-line error messages, exit codes."""
 
 import contextlib
+import importlib.util
 import io
 import os
+import pathlib
 import signal
 import sys
 import tempfile
@@ -15,60 +17,79 @@ from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.text import escape_controls
 
 DEBUG = "--debug"
-# Names a descriptor that is readable for as long as the launcher of this process lives.
+# Environment variable with a file descriptor that reaches its end when the launcher of this process ends.
 LAUNCHER_VARIABLE = "IDMATTERS_LAUNCHER"
-_INTERRUPTED = "stopped by Ctrl-C; what was saved before is intact"
-# How many seconds the process has to end in order.
+_INTERRUPTED = "stopped by Ctrl-C; saved files are intact"
+# Number of seconds after which an interrupted process is ended if a library has suppressed the exception.
 _SWALLOWED_AFTER = 10.0
-# Which extra of the package brings what a program may lack.
-EXTRAS = {
-    **dict.fromkeys(("huggingface_hub", "matplotlib", "tensorboard"), "train"),
-    "tensorflow": "tensorflow",
-    "tensorflow_datasets": "data",
-}
-# Where standard error leads while `import_tensorflow` hides it.
+# Optional packages; the extras "tensorflow" and "train" install all of them but shtab.
+OPTIONAL = ("huggingface_hub", "matplotlib", "shtab", "tensorboard", "tensorflow", "tensorflow_datasets")
+_WITHOUT_TENSORFLOW = ("plan", "report")
+_INFORMATION = {"-h", "--help", "--help-all", "--print-completion", "--version"}
+# File descriptor of the terminal while `import_tensorflow` redirects standard error.
 _visible = 2
-# Whether Ctrl-C was pressed, whatever libraries have made of it.
+# True after Ctrl-C, even if a library has suppressed the exception.
 _interrupted = False
 
 
 def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Runs `main(argv)` and ends the process with its exit code; known errors become one line on standard error.
+    """Run `main(argv)` and exit with its code. Known errors become one line on standard error.
 
     Exit codes: 0 done, 1 failed while running, 2 bad input, 130 / 143 stopped by Ctrl-C / SIGTERM after saving.
     """
-    # The programs are TensorFlow's, whatever backend the user's other projects use.
+    backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
+    # The programs require TensorFlow, also if Keras' configuration file selects another backend.
     os.environ["KERAS_BACKEND"] = "tensorflow"
     if DEBUG not in sys.argv:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # As standard error does: the terminal may lack letters of a name.
+        # Like standard error: the encoding of the terminal may lack characters of a file name.
         sys.stdout.reconfigure(errors="backslashreplace")
     _end_with_launcher()
     interrupts = _Interrupts()
     try:
+        _check_backend(backend)
         code = main(sys.argv[1:])
     except BaseException as error:
         sentence, code = explained(error)
-        # Libraries make errors of their own of Ctrl-C.
+        # Libraries convert Ctrl-C into other exceptions.
         if interrupts.received and not isinstance(error, SystemExit):
             sentence, code = _INTERRUPTED, 130
         if sentence is None:
             raise
         if DEBUG in sys.argv:
             traceback.print_exc()
-        last_words(sentence if sentence is _INTERRUPTED else f"error: {escape_controls(sentence)}")
+        say_before_exit(sentence if sentence is _INTERRUPTED else f"error: {escape_controls(sentence)}")
     finally:
         interrupts.ignore()
     sys.exit(code)
 
 
+def _check_backend(backend: str) -> None:
+    """Raise UsageError if KERAS_BACKEND names another backend than TensorFlow and the program needs one."""
+    if backend == "tensorflow" or _program() in _WITHOUT_TENSORFLOW or _INFORMATION.intersection(sys.argv):
+        return
+    raise UsageError(
+        f"this program needs Keras' TensorFlow backend. Received: KERAS_BACKEND={backend}. Unset it, or train on JAX "
+        f"with examples/cifar_with_fit.py"
+    )
+
+
+def _program() -> str:
+    """Return the name of the running program: "cifar" for `idmatters-cifar` and `python -m trainers.cifar`."""
+    name = pathlib.Path(sys.argv[0]).name
+    if name.startswith("idmatters-"):
+        return name.removeprefix("idmatters-")
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return "" if spec is None else spec.name.removeprefix("trainers.").removesuffix(".__main__")
+
+
 class _Interrupts:
-    """Ends the process on Ctrl-C with an orderly exception, and at once where a library has swallowed that."""
+    """Handler of Ctrl-C: raises KeyboardInterrupt, and ends the process if a library suppresses it."""
 
     def __init__(self) -> None:
         self.received = False
-        # Ignored from the start, as in the background of a script: it stays so.
+        # In the background of a script, SIGINT is ignored from the start and stays ignored.
         self._wanted = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
         if self._wanted:
             signal.signal(signal.SIGINT, self._receive)
@@ -82,20 +103,20 @@ class _Interrupts:
         raise KeyboardInterrupt
 
     def _end(self):
-        last_words(_INTERRUPTED)
+        say_before_exit(_INTERRUPTED)
         os._exit(130)
 
     def ignore(self):
-        """Nothing is left to be interrupted."""
+        """Ignore further interrupts."""
         if self._wanted:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def say(text: str) -> None:
-    """Prints a sentence for people on standard error, from any thread, also while TensorFlow is being imported.
+    """Print a message to standard error, from any thread, also during the import of TensorFlow.
 
-    What would move the cursor or cannot be printed is shown as an escape sequence: parts of the sentence may come
-    from file names, or from another machine.
+    Control and unprintable characters are shown as escape sequences, since the text may contain file names or data
+    from another machine.
     """
     shown = escape_controls(text, keep="\n")
     if _visible == 2:
@@ -105,31 +126,31 @@ def say(text: str) -> None:
 
 
 def tell(*lines: str) -> None:
-    """Prints lines on standard output, each with the escapes of `say`: one line stays one line."""
+    """Print lines to standard output, with control characters, including line breaks, as escape sequences."""
     for line in lines:
         print(escape_controls(line), flush=True)
 
 
 def say_nothing(text: str) -> None:
-    """In place of `say`, where others say it or nobody needs to know."""
+    """Discard a message; a substitute for `say`."""
 
 
-def last_words(text: str) -> None:
-    """Like `say`, for a process that is about to end: nobody may be listening any more."""
+def say_before_exit(text: str) -> None:
+    """Print a message to standard error, and ignore a closed stream."""
     with contextlib.suppress(OSError, ValueError):
         say(text)
 
 
 def explained(error: Any) -> tuple[str | None, int]:
-    """A sentence and an exit code for errors that are no fault of the program; (None, 1) for the others."""
+    """Return (message, exit code) for expected errors, and (None, 1) for errors of the program."""
     if isinstance(error, UsageError):
         return str(error), 2
     if isinstance(error, KeyboardInterrupt):
         return _INTERRUPTED, 130
-    # Not imported for this: where neither has been imported, the error is not one of theirs.
+    # Modules that have not been imported cannot have raised the error.
     images: Any = sys.modules.get("idmatters_tf.data.images")
     if images is not None and isinstance(error, images.DataError):
-        # The library names arguments; the options of the programs have the same names.
+        # Errors of the library list arguments, and options have the same names.
         options = " or ".join(f"--{name.replace('_', '-')}" for name in error.arguments)
         return f"{error} (option {options})" if options else str(error), 2
     ownership: Any = sys.modules.get("idmatters_tf._ownership")
@@ -138,23 +159,31 @@ def explained(error: Any) -> tuple[str | None, int]:
     if isinstance(error, RunError):
         return str(error), 1
     if isinstance(error, MemoryError):
-        return f"there is not enough memory for this: {str(error) or 'ask for less'}", 1
+        return f"not enough memory: {str(error) or 'reduce the sizes'}", 1
     if isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 1
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    if missing in EXTRAS:
-        return f"{missing} is not installed: pip install 'idmatters-tf[{EXTRAS[missing]}]'", 1
+    if missing in OPTIONAL:
+        extras = "completion" if missing == "shtab" else _needed_extras()
+        return f"{missing} is not installed: pip install 'idmatters-tf[{extras}]'", 1
     tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
         message = str(getattr(error, "message", error)).strip()
         if "No space left on device" in message:
-            return f"{message.splitlines()[0]}. Make room, then give the same command again.", 1
-        return f"TensorFlow failed: {message.splitlines()[0]} (use {DEBUG} for the whole story)", 1
+            return f"{message.splitlines()[0]}. Free some space, then repeat the command.", 1
+        return f"TensorFlow failed: {message.splitlines()[0]} (use {DEBUG} for the traceback)", 1
     return None, 1
 
 
+def _needed_extras() -> str:
+    """Return the extras of the package that the running program needs."""
+    # Beside tensorflow-cpu the extra would install TensorFlow a second time.
+    lacks = _program() not in _WITHOUT_TENSORFLOW and importlib.util.find_spec("tensorflow") is None
+    return "tensorflow,train" if lacks else "train"
+
+
 def _end_with_launcher():
-    """Ends this process when the launcher that started it is gone, however it ended."""
+    """End this process when its launcher has ended, for whatever reason."""
     descriptor = os.environ.pop(LAUNCHER_VARIABLE, "")
     if not descriptor.isdecimal():
         return
@@ -162,16 +191,16 @@ def _end_with_launcher():
     def watch():
         with contextlib.suppress(OSError):
             os.set_inheritable(int(descriptor), False)
-            # Nothing is ever written: this returns at the end of the launcher.
+            # Nothing is written to the pipe: reading returns when the launcher ends.
             os.read(int(descriptor), 1)
-            last_words("error: the launcher of this process is gone")
+            say_before_exit("error: the launcher of this process has ended")
             os._exit(1)
 
     threading.Thread(target=watch, name="launcher watch", daemon=True).start()
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow without what it logs while loading, before its own log settings are in force."""
+    """Import TensorFlow and discard the messages that it logs before its log level takes effect."""
     if DEBUG in sys.argv or "tensorflow" in sys.modules:
         return
     global _visible
@@ -182,12 +211,12 @@ def import_tensorflow() -> None:
         try:
             import tensorflow
 
-            # Looking for devices is what logs that there are none.
+            # The first query of devices logs that there are no GPUs.
             tensorflow.config.list_physical_devices()
             tensorflow.get_logger().setLevel("ERROR")
             _drop_errors_of_destructors(tensorflow.errors.OpError)
         except Exception:
-            # What libraries log of an interrupted import says nothing.
+            # Messages about an interrupted import are misleading.
             if not _interrupted:
                 hidden.seek(0)
                 os.write(kept, hidden.read())
@@ -199,10 +228,10 @@ def import_tensorflow() -> None:
 
 
 def _drop_errors_of_destructors(kind: type[Exception]):
-    """Has Python no longer print errors of a kind that a destructor raised.
+    """Suppress the messages of Python about errors of a type in destructors.
 
-    TensorFlow's objects wait for their devices when they are destroyed, which fails once a task of the cluster is lost.
-    The program deals with that loss where it was noticed, and has nothing to do with these.
+    TensorFlow's objects wait for their devices when they are destroyed, which fails after the loss of a task of the
+    cluster. The loss itself is handled where it is detected.
     """
     previous = sys.unraisablehook
 

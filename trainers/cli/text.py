@@ -6,27 +6,27 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-# Set in processes started by a console script: the commands that they print are console scripts as well.
+# Environment variable that is set in processes started by a console script: they print commands in the same form.
 CONSOLE_VARIABLE = "IDMATTERS_CONSOLE"
 
 
 def escape_controls(text: str, keep: str = "") -> str:
-    r"""Return the text with everything that cannot be printed as an escape sequence, such as `\x1b` or `\u202e`.
+    r"""Return the text with unprintable characters as escape sequences, such as `\x1b` or `\u202e`.
 
     Args:
-        text: may come from file names, from config.json or from another machine.
-        keep: letters that stay, such as the end of a line.
+        text: text from file names, config.json or another machine.
+        keep: characters to keep, such as line breaks.
     """
     return "".join(letter if letter.isprintable() or letter in keep else ascii(letter)[1:-1] for letter in text)
 
 
 def as_text(name: str) -> str:
-    r"""Return a name from the file system as Unicode text, bytes that are not UTF-8 as `\xff`."""
+    r"""Return a file name as Unicode text, with bytes that are not UTF-8 in the form `\xff`."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def join_command(words: Iterable[Any]) -> str:
-    """Return words as one line for a shell; words with control characters are in the form $'...' of bash and zsh."""
+    """Return words as a shell command; words with control characters use the form $'...' of bash and zsh."""
     return " ".join(_quote(str(word)) for word in words)
 
 
@@ -60,5 +60,5 @@ def _quote(word: str) -> str:
 def _quote_letter(letter: str) -> str:
     if letter.isprintable():
         return f"\\{letter}" if letter in "'\\" else letter
-    # Between $' and ' an escape sequence is a byte, not a letter.
+    # Between $' and ' an escape sequence is a byte, not a character.
     return "".join(f"\\x{byte:02x}" for byte in letter.encode(errors="surrogateescape"))

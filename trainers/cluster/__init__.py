@@ -1,10 +1,10 @@
-"""Several processes that train together.
+"""Coordination of the processes of a distributed run.
 
-description    which processes there are and which of them this one is: from TF_CONFIG or Slurm's variables
-join           the one interface that programs use: gather, agree, stop, leave; the same for a process that trains alone
-client         a task's connection to the chief
-server         the thread of the chief that all tasks are connected to
-protocol       the messages between them, their form on the wire, and the handshake
-token          the secret that all tasks share
-strategy       which devices train together, on tf.distribute
+description    processes of the cluster, read from TF_CONFIG or Slurm's variables
+join           interface for programs, with gather, agree, stop and leave, also for a single process
+client         connection of a task to the chief
+server         thread of the chief to which all tasks are connected
+protocol       messages between tasks and chief, and the handshake
+token          secret shared by all tasks
+strategy       strategies of tf.distribute
 """

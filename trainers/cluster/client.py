@@ -1,4 +1,4 @@
-"""A task's place in its cluster: meeting the others, agreeing with them, and ending when one of them is lost."""
+"""Connection of a task to its cluster: start, exchange of values, and exit after the loss of another task."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NoReturn
 
 from trainers.cli.arguments import RunError, UsageError
-from trainers.cli.startup import last_words
+from trainers.cli.startup import say_before_exit
 from trainers.cli.text import escape_controls
 from trainers.cluster import protocol, token
 from trainers.cluster.description import ClusterDescription
@@ -20,28 +20,28 @@ from trainers.cluster.protocol import LineBuffer, Message, ProtocolError
 from trainers.cluster.server import SILENT_SECONDS
 
 FIRST_NOTICE_SECONDS, NOTICE_SECONDS = 3.0, 30.0
-# How long a task that is told that another one ended by itself may take to end by itself, with its own reason.
+# Time in which a task may exit with its own error message after another task has exited with an error.
 GRACE_SECONDS = 10.0
-# A task that hangs for so long is as good as lost.
+# Time without a heartbeat after which a task counts as lost.
 HANGING_SECONDS = 120.0
 _FLUSH_SECONDS = 0.5
 
 
 class ClusterClient:
-    """The connection of this task to the others, through the chief's `trainers.cluster.server.CoordinationServer`.
+    """Connection of this task to the others, through the chief's `trainers.cluster.server.CoordinationServer`.
 
     Args:
-        description: which tasks there are, and which of them this process is.
-        folder: the folder of the run, where the token may be.
-        timeout: how many seconds to wait for absent tasks.
-        say: called with a sentence for people.
-        advice: returns what to add to a sentence about a lost task, such as where the run can go on from. It is called
-            from another thread, while the main thread may be importing TensorFlow: it must not import anything.
-        silent_seconds: after how many seconds without a sign of life the chief counts as silent.
+        description: tasks of the cluster, and the task of this process.
+        folder: folder of the run, which may contain the token.
+        timeout: number of seconds to wait for absent tasks.
+        say: function called with messages for the user.
+        advice: function that returns text to append to messages about lost tasks, such as the last checkpoint. It is
+            called from another thread, while the main thread may be importing TensorFlow, and must not import anything.
+        silent_seconds: number of seconds without a heartbeat after which the chief counts as silent.
 
     Attributes:
-        description: as given.
-        stop_requested: whether some task has asked all to stop.
+        description: the argument.
+        stop_requested: True if some task has requested that all tasks stop.
     """
 
     alone = False
@@ -58,16 +58,16 @@ class ClusterClient:
         self.description, self.stop_requested = description, False
         self._folder, self._timeout, self._say, self._advice = folder, timeout, say, advice
         self._silent_seconds = silent_seconds
-        # Only one thread sends. A signal handler may put messages here at any moment.
+        # Messages are sent by one thread only. Signal handlers may add messages at any time.
         self._outgoing: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._answers: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self._missing: list[str] = []
-        # When each task that is silent now was last heard from; from when to when each other one was silent last.
+        # Time of the last message of each silent task; (start, end) of the last silence of each other task.
         self._silent: dict[str, float] = {}
         self._were_silent: dict[str, tuple[float, float]] = {}
         self._away: set[str] = set()
         self._leaving: set[str] = set()
-        # Cleared when no worker is left, until all of them are back.
+        # Cleared while all workers are lost.
         self._workers_back = threading.Event()
         self._workers_back.set()
         self._ended = False
@@ -76,32 +76,36 @@ class ClusterClient:
 
     @property
     def task(self) -> str:
+        """Name of this task, such as "worker 1"."""
         return self.description.task
 
     @property
     def chief(self) -> str:
+        """Name of the task that writes the run's folder."""
         return self.description.chief
 
     @property
     def is_chief(self) -> bool:
+        """True if this task is the chief."""
         return self.description.is_chief
 
     @property
     def asynchronous(self) -> bool:
+        """True if there are parameter servers."""
         return self.description.asynchronous
 
     @property
     def serves(self) -> bool:
-        """Whether this task only does what the coordinator of an asynchronous cluster asks."""
+        """True if this task only executes requests of the coordinator of an asynchronous cluster."""
         return self.asynchronous and not self.is_chief
 
     @property
     def workers(self) -> int:
-        """How many tasks compute gradients."""
+        """Number of tasks that compute gradients."""
         return len(self.description.jobs["worker"]) if self.asynchronous else len(self.description.tasks)
 
     def meet(self, settings: Mapping[str, Any]) -> None:
-        """Waits for all tasks, and makes sure that they were given the same settings.
+        """Wait for all tasks and check that they have the same settings.
 
         Raises:
             RunError: tasks are still absent after the timeout.
@@ -117,19 +121,19 @@ class ClusterClient:
             if differing:
                 listed = "; ".join(f"{n} is {theirs.get(n)!r} at {task}, {settings.get(n)!r} here" for n in differing)
                 raise UsageError(
-                    f"the tasks of the cluster were given different settings: {listed} ({self.task}). Give every task "
+                    f"the tasks of the cluster have different settings: {listed} ({self.task}). Start every task with "
                     f"the same command."
                 )
 
     def gather(self, topic: str, value: Any) -> dict[str, Any]:
-        """What every task says about a topic, by task; waits for all of those that train.
+        """Wait for all tasks that train, and return the value of each task for a topic, by task.
 
         Each topic may be used once.
         """
         return self._gather(topic, value, None)
 
     def agree(self, topic: str, value: Any) -> None:
-        """Like `gather`, but raises RunError where the values differ from the chief's."""
+        """Gather values, and raise RunError if one differs from the chief's."""
         values = self.gather(topic, value)
         expected = values[self.chief]
         differing = [f"{task} has {value}" for task, value in values.items() if value != expected]
@@ -141,15 +145,15 @@ class ClusterClient:
             )
 
     def stop(self) -> None:
-        """Asks all tasks to stop after a step that they will agree on; may be called from a signal handler."""
+        """Request that all tasks stop after the same step; may be called from a signal handler."""
         self._outgoing.put({"stop": True})
 
     def leave(self, reason: str | None = None, advice: str = "") -> None:
-        """Leaves the cluster: in order when every task does, or (with a reason) alone.
+        """Leave the cluster: without a reason together with all tasks, with one alone.
 
         Args:
-            reason: a sentence for the other tasks.
-            advice: what they should add to it in place of their own.
+            reason: error message for the other tasks.
+            advice: text that they append to it, in place of their own.
         """
         if self._ended or self._connection is None:
             return
@@ -158,16 +162,18 @@ class ClusterClient:
         self._ended = True
         if reason is not None:
             self._outgoing.put({"leave": escape_controls(reason), "advice": escape_controls(advice)})
-        # The chief's server ends with the process: it gets the time to tell the others.
+        # The chief's server ends with the process and needs time to notify the other tasks.
         time.sleep(_FLUSH_SECONDS if self.is_chief or reason is not None else 0)
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def explain_failure(self) -> str:
-        """After an error that the loss of a task may have caused: leaves the time to find out which one.
+        """Wait for news about the tasks, after an error that the loss of a task may have caused.
+
+        If a task was lost, the process ends here.
 
         Returns:
-            Words about a task that is or was silent, or "". Where a task was lost, the process ends here.
+            A sentence about a task that is or was silent, or "".
         """
         deadline = time.monotonic() + max(GRACE_SECONDS, 1.5 * self._silent_seconds)
         while time.monotonic() < deadline:
@@ -185,7 +191,7 @@ class ClusterClient:
         return ""
 
     def fail(self, error: Exception) -> NoReturn:
-        """Ends the process because the coordination has failed, whatever the main thread does."""
+        """End the process after an error of the coordination, whatever the main thread does."""
         self._die(f"the coordination of the cluster has failed: {type(error).__name__}: {error}")
 
     def _connect(self) -> tuple[socket.socket, Iterator[bytes]]:
@@ -199,7 +205,7 @@ class ClusterClient:
                 if time.monotonic() > deadline:
                     raise RunError(
                         f"{self.task} waited {self._timeout:g} seconds (--cluster-timeout) for "
-                        f"{self._named([self.chief])}, in vain: {reason}. Start it, or check that port {place[1]} of "
+                        f"{self._named([self.chief])}: {reason}. Start it, or check that port {place[1]} of "
                         f"{place[0]} can be reached from here."
                     ) from error
                 because = f": {reason}" if isinstance(error, ProtocolError) else ""
@@ -207,13 +213,13 @@ class ClusterClient:
                 time.sleep(0.2)
 
     def _greet(self, connection):
-        """The handshake. Returns the connection, and an iterator of the lines that follow."""
+        """Perform the handshake, and return the connection and an iterator of the following lines."""
         try:
             lines = _lines(connection)
             theirs = str(protocol.decode(next(lines, b"")).get("challenge"))
-            secret = token.of_task(self._folder)
+            secret = token.load(self._folder)
             if secret is None:
-                raise ProtocolError(token.how_to_share(self._folder))
+                raise ProtocolError(token.sharing_advice(self._folder))
             ours = protocol.challenge()
             proofs = {role: protocol.proof(secret, role, theirs, ours, self.task) for role in ("task", "server")}
             hello = {"hello": self.task, "challenge": ours, "proof": proofs["task"]}
@@ -221,11 +227,11 @@ class ClusterClient:
             answer = protocol.decode(next(lines, b""))
             known = protocol.proves(answer.get("welcome") or answer.get("proof"), proofs["server"])
             if "refused" in answer and known:
-                raise UsageError(f"{self.task} is refused by {self.chief}: {answer['refused']}.")
+                raise UsageError(f"{self.chief} rejects {self.task}: {answer['refused']}.")
             if not known:
                 raise ProtocolError(
-                    f"it does not have the same token. Start all tasks with the same --out on a folder that they "
-                    f"share, or set {token.VARIABLE} to the same secret for every task"
+                    f"it has a different token. Start all tasks with the same --out on a shared file system, or set "
+                    f"{token.VARIABLE} to the same secret for every task"
                 )
             protocol.keep_alive(connection)
             connection.settimeout(None)
@@ -247,7 +253,7 @@ class ClusterClient:
                 if deadline is not None and time.monotonic() > deadline:
                     raise RunError(
                         f"{self.task} waited {self._timeout:g} seconds (--cluster-timeout) for "
-                        f"{self._named(self._missing)}, in vain. Start every task of the cluster, or wait longer."
+                        f"{self._named(self._missing)}. Start every task of the cluster, or increase the timeout."
                     ) from None
                 continue
             if answered == topic:
@@ -264,7 +270,7 @@ class ClusterClient:
         return ", ".join(f"{task} ({addresses.get(task)})" for task in tasks) or "the other tasks"
 
     def _send(self, connection: socket.socket):
-        """Sends what is in the queue, and signs of life in between."""
+        """Send the messages of the queue, and heartbeats in between."""
         before = time.monotonic()
         while True:
             try:
@@ -274,11 +280,11 @@ class ClusterClient:
             try:
                 connection.sendall(protocol.encode(message))
             except OSError:
-                # The listener finds out, and deals with it.
+                # The listening thread detects the lost connection.
                 return
             now = time.monotonic()
             if now - before > self._silent_seconds / 2:
-                # It was this process that did not run.
+                # This process itself was suspended.
                 self._heard = now
             before = now
             self._check_silence(now)
@@ -297,8 +303,8 @@ class ClusterClient:
         self._silent[task] = time.monotonic() - seconds
         if new and (self.is_chief or task == self.chief):
             self._say(
-                f"{self._named([task])} has been silent for {seconds:.0f} seconds: its process hangs, or the network. "
-                f"{self._advice()}"
+                f"{self._named([task])} has been silent for {seconds:.0f} seconds: its process hangs or its network "
+                f"fails. {self._advice()}"
             )
 
     def _note_return(self, task):
@@ -307,7 +313,7 @@ class ClusterClient:
             return
         self._were_silent[task] = since, time.monotonic()
         if self.is_chief or task == self.chief:
-            self._say(f"{self._named([task])} is heard from again")
+            self._say(f"{self._named([task])} responds again")
 
     def _listen(self, lines):
         try:
@@ -324,7 +330,7 @@ class ClusterClient:
     def _receive(self, message: Message):
         if "gathered" in message:
             self._missing = []
-            # From now on the others may close their connections at any time.
+            # The other tasks may close their connections at any time after the end.
             self._ended = self._ended or message["gathered"] == "end"
             self._answers.put((message["gathered"], message["values"]))
         elif "missing" in message:
@@ -348,7 +354,7 @@ class ClusterClient:
             self._left(message["left"], str(message["reason"]), str(message.get("advice", "")))
 
     def _left(self, task, reason, advice):
-        # Most errors are met by every task: each is given the time to end with its own sentence.
+        # Most errors occur in every task: each gets time to exit with its own error message.
         self._leaving.add(task)
 
         def later():
@@ -363,7 +369,7 @@ class ClusterClient:
         if self.asynchronous and task.startswith("worker "):
             self._silent.pop(task, None)
             if self.is_chief and task not in self._away:
-                self._say(f"{self._named([task])} {how}; the others go on, and it may come back")
+                self._say(f"{self._named([task])} {how}; the other workers continue, and it may rejoin")
                 self._away.add(task)
                 if len(self._away) == self.workers and self._workers_back.is_set():
                     self._workers_back = threading.Event()
@@ -372,27 +378,27 @@ class ClusterClient:
         self._die(f"{self._named([task])} {how}", advice)
 
     def _wait_for(self, workers_back):
-        # With all of them lost, TensorFlow's coordinator reconnects to all or to none: one that comes back alone is
-        # given nothing to do.
-        self._say(f"no worker is left: waiting {self._timeout:g} seconds for all of them to come back")
+        # After the loss of all workers, TensorFlow's coordinator reconnects to all or to none: a single worker that
+        # rejoins gets no work.
+        self._say(f"no worker is left: waiting {self._timeout:g} seconds for all of them to rejoin")
         if not workers_back.wait(self._timeout) and not self._ended:
             self._die(
-                f"no worker is left, and {self._named(sorted(self._away))} did not come back within "
+                f"no worker is left, and {self._named(sorted(self._away))} did not rejoin within "
                 f"{self._timeout:g} seconds (--cluster-timeout)"
             )
 
     def advice(self) -> str:
-        """What to do after the loss of a task."""
-        return f"{self._advice()} To go on, start every task again with the same command."
+        """Return the remedy for the loss of a task."""
+        return f"{self._advice()} To resume, start every task again with the same command."
 
     def _die(self, reason: str, advice: str = "") -> NoReturn:
-        # The main thread may be inside a collective operation that nothing can interrupt. What is on disk is complete
-        # at any moment, so nothing is lost by ending here.
+        # The main thread may be inside a collective operation that cannot be interrupted. Files on disk are complete at
+        # any time, so that exiting here loses nothing.
         self._ended = True
-        last_words(f"error: {escape_controls(f'{reason}. {advice or self.advice()}')}")
+        say_before_exit(f"error: {escape_controls(f'{reason}. {advice or self.advice()}')}")
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
-        # The chief's server ends with the process: it gets the time to tell the others.
+        # The chief's server ends with the process and needs time to notify the other tasks.
         if self.is_chief:
             self._outgoing.put({"leave": reason, "advice": advice})
             time.sleep(_FLUSH_SECONDS)

@@ -1,7 +1,7 @@
-"""Which processes train together, and which of them this one is: from TF_CONFIG or from Slurm.
+"""Description of the cluster and of this process's task in it, from TF_CONFIG or Slurm's variables.
 
-The jobs have tf.distribute's names: `chief` and `worker` train together; with `ps` (parameter servers) the `chief` is
-the coordinator, which hands out the work. Where there is no `chief`, worker 0 is the chief.
+Jobs have the names of tf.distribute: `chief` and `worker` train synchronously. With `ps` (parameter servers), the
+`chief` is the coordinator, which distributes the work. Without a `chief`, worker 0 is the chief.
 """
 
 import dataclasses
@@ -21,14 +21,15 @@ CONTROL_PORT_OFFSET = 1000
 
 @dataclasses.dataclass(frozen=True)
 class ClusterDescription:
-    """The processes of a run.
+    """Processes of a run.
 
     Attributes:
-        jobs: a dict from the job's name to its tasks' addresses, "host:port" each.
-        job, index: this process.
+        jobs: addresses "host:port" of the tasks of each job.
+        job: job of this process.
+        index: index of this process in its job.
         source: "TF_CONFIG" or "Slurm".
-        control_port: where the tasks meet on the chief's machine; None: the chief's own port + 1000 (- 1000 where that
-            is not a port).
+        control_port: port of the chief's machine for coordination; None for the chief's own port + 1000, or - 1000 if
+            that exceeds the largest port.
     """
 
     jobs: dict[str, list[str]]
@@ -39,38 +40,39 @@ class ClusterDescription:
 
     @property
     def task(self) -> str:
-        """This process in words: "worker 1"."""
+        """Name of this process, such as "worker 1"."""
         return f"{self.job} {self.index}"
 
     @property
     def chief(self) -> str:
-        """The task that writes the run's folder, in words."""
+        """Name of the task that writes the run's folder."""
         return "chief 0" if "chief" in self.jobs else "worker 0"
 
     @property
     def is_chief(self) -> bool:
+        """True if this process is the chief."""
         return self.task == self.chief
 
     @property
     def asynchronous(self) -> bool:
-        """Whether there are parameter servers."""
+        """True if there are parameter servers."""
         return "ps" in self.jobs
 
     @property
     def tasks(self) -> dict[str, str]:
-        """A dict from every task in words to its address, the chief first."""
+        """Address of each task by name, the chief first."""
         named = {f"{job} {i}": address for job in JOBS for i, address in enumerate(self.jobs.get(job, ()))}
         return {self.chief: named.pop(self.chief), **named}
 
     @property
     def meeting_place(self) -> tuple[str, int]:
-        """(host, port) where all tasks meet."""
+        """Address (host, port) for the coordination of all tasks."""
         host, port = self.tasks[self.chief].rsplit(":", 1)
         shifted = int(port) + CONTROL_PORT_OFFSET
         return host.strip("[]"), self.control_port or (shifted if shifted < 2**16 else int(port) - CONTROL_PORT_OFFSET)
 
     def resolver(self) -> "tf.distribute.cluster_resolver.ClusterResolver":
-        """The `tf.distribute.cluster_resolver.ClusterResolver` of this cluster."""
+        """Return the `ClusterResolver` of this cluster."""
         import tensorflow as tf
 
         if self.source == "TF_CONFIG":
@@ -79,20 +81,20 @@ class ClusterDescription:
 
 
 def in_environment() -> bool:
-    """Whether the environment names a cluster at all."""
+    """Return True if the environment describes a cluster."""
     return bool(os.environ.get("TF_CONFIG", "").strip()) or _slurm_tasks() > 1
 
 
 def find(control_port: int | None = None, parameter_servers: int = 0) -> ClusterDescription | None:
-    """The cluster that the environment describes, or None where it describes none, or one of a single process.
+    """Return the cluster that the environment describes, or None without one or for a single process.
 
     Args:
         control_port: see `ClusterDescription`.
-        parameter_servers: how many of a Slurm step's tasks are parameter servers (TF_CONFIG names them itself); with
-            any, its first task is the coordinator.
+        parameter_servers: number of parameter servers among the tasks of a Slurm step (TF_CONFIG lists them itself);
+            with any, the first task is the coordinator.
 
     Raises:
-        UsageError: TF_CONFIG is not what it should be, or the tasks of a Slurm step are too few.
+        UsageError: TF_CONFIG is invalid, or a Slurm step has too few tasks.
     """
     text = os.environ.get("TF_CONFIG", "")
     if text.strip():
@@ -105,8 +107,8 @@ def find(control_port: int | None = None, parameter_servers: int = 0) -> Cluster
         return None
     if cluster.asynchronous and ("chief" not in cluster.jobs or "worker" not in cluster.jobs):
         raise UsageError(
-            f"{cluster.source}: a cluster with parameter servers needs one chief, which hands out the work, and one or "
-            f"more workers. Received the jobs: {', '.join(sorted(cluster.jobs))}"
+            f"{cluster.source}: a cluster with parameter servers needs one chief and one or more workers. Received the "
+            f"jobs: {', '.join(sorted(cluster.jobs))}"
         )
     return cluster
 
@@ -115,7 +117,7 @@ def _from_tf_config(text: str, control_port: int | None) -> ClusterDescription |
     def wrong(problem):
         return UsageError(
             f'TF_CONFIG {problem}. It must look like {{"cluster": {{"worker": ["host1:5000", "host2:5000"]}}, '
-            f'"task": {{"type": "worker", "index": 0}}}}; unset it to train on this machine alone.'
+            f'"task": {{"type": "worker", "index": 0}}}}; unset it to train on this machine only.'
         )
 
     try:
@@ -129,7 +131,7 @@ def _from_tf_config(text: str, control_port: int | None) -> ClusterDescription |
         return None
     for job, addresses in jobs.items():
         if job not in JOBS:
-            raise wrong(f"names the job {reprlib.repr(job)}, but there are only {', '.join(JOBS)}")
+            raise wrong(f"names the job {reprlib.repr(job)}, but the jobs are {', '.join(JOBS)}")
         if not isinstance(addresses, list) or not all(map(_is_address, addresses)):
             raise wrong(f"must list the job {job} as host:port strings. Received: {reprlib.repr(addresses)}")
     addresses = [address for of_job in jobs.values() for address in of_job]
@@ -140,7 +142,7 @@ def _from_tf_config(text: str, control_port: int | None) -> ClusterDescription |
         raise wrong("names more than one chief")
     task = config.get("task")
     if not isinstance(task, dict) or "type" not in task or "index" not in task:
-        raise wrong("does not say which task this process is: the task's type and index are missing")
+        raise wrong("lacks the task of this process: type and index are missing")
     job, index = task["type"], task["index"]
     if not isinstance(job, str):
         raise wrong(f"must have a string as the task's type. Received: {reprlib.repr(job)}")
@@ -150,7 +152,9 @@ def _from_tf_config(text: str, control_port: int | None) -> ClusterDescription |
         raise wrong(f"must have a whole number as the task's index. Received: {reprlib.repr(index)}")
     if job not in jobs or not 0 <= index < len(jobs[job]):
         listed = ", ".join(f"{name} 0..{len(of_job) - 1}" for name, of_job in jobs.items())
-        raise wrong(f"says that this process is {reprlib.repr(job)[1:-1]} {index}, but the cluster has only {listed}")
+        raise wrong(
+            f"assigns the task {reprlib.repr(job)[1:-1]} {index} to this process, but the cluster has only {listed}"
+        )
     return ClusterDescription(jobs, job, index, "TF_CONFIG", control_port)
 
 
@@ -203,7 +207,7 @@ def _slurm_resolver(parameter_servers):
     servers = len(parameter_servers)
     jobs = {"chief": 1, "ps": servers, "worker": tasks - servers - 1} if servers else {"worker": tasks}
     try:
-        # GPUs are left to Slurm's own --gpus-per-task: the resolver's counting divides by zero on machines without.
+        # Slurm's --gpus-per-task assigns the GPUs: the resolver divides by zero on machines without GPUs.
         return tf.distribute.cluster_resolver.SlurmClusterResolver(
             jobs=jobs, gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False, rpc_layer="grpc"
         )

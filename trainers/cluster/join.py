@@ -1,4 +1,4 @@
-"""The one interface of a program to the tasks that it trains with, whether there are many or none but itself."""
+"""Interface of a program to the tasks of its cluster, also for a single process."""
 
 import contextlib
 import ipaddress
@@ -21,7 +21,7 @@ LISTEN_VARIABLE = "IDMATTERS_CLUSTER_LISTEN"
 
 
 class Alone:
-    """The interface of `trainers.cluster.client.ClusterClient` for a process that trains alone."""
+    """Interface of `trainers.cluster.client.ClusterClient` for a single process."""
 
     alone = is_chief = True
     asynchronous = serves = stop_requested = False
@@ -30,16 +30,18 @@ class Alone:
     workers = 1
 
     def gather(self, topic: str, value: Any) -> dict[str, Any]:
+        """Return the value of this process, by its name."""
         return {self.task: value}
 
     def agree(self, topic: str, value: Any) -> None:
-        """There is nobody to disagree with."""
+        """Do nothing: there is no other task."""
 
     def stop(self) -> None:
+        """Set `stop_requested`."""
         self.stop_requested = True
 
     def leave(self, reason: str | None = None) -> None:
-        """There is nobody to leave."""
+        """Do nothing: there is no other task."""
 
 
 Cluster = ClusterClient | Alone
@@ -54,22 +56,25 @@ def join(
     say: Callable[[str], object],
     advice: Callable[[], str] = lambda: "",
 ) -> Iterator[Cluster]:
-    """Meets the other tasks; at the end of the block leaves in order, or says why.
+    """Return a context that joins the cluster, and at its end leaves it or reports the error to the other tasks.
 
     Args:
-        description: the cluster's; None for a process that trains alone.
-        settings: the JSON values that have to be the same for every task.
-        folder, timeout, say, advice: see `trainers.cluster.client.ClusterClient`.
+        description: the cluster; None for a single process.
+        settings: JSON values that must be the same for all tasks.
+        folder: folder of the run, see `trainers.cluster.client.ClusterClient` for this and the other arguments.
+        timeout: number of seconds to wait for absent tasks.
+        say: function called with messages for the user.
+        advice: function that returns text to append to messages about lost tasks.
 
     Raises:
-        UsageError: the tasks were given different settings, or the chief's port cannot be used.
+        UsageError: the tasks have different settings, or the chief's port cannot be used.
         RunError: tasks are absent.
     """
     if description is None:
         yield Alone()
         return
     folder = pathlib.Path(folder)
-    # An asynchronous cluster's folder is the coordinator's own affair.
+    # In an asynchronous cluster only the coordinator uses the folder.
     shared = settings if description.asynchronous else {**settings, "out": as_text(str(folder.absolute()))}
     client = ClusterClient(description, folder, timeout, say, advice)
     if client.is_chief:
@@ -85,7 +90,7 @@ def join(
         client.leave(str(error))
         raise
     except BaseException as error:
-        if _of_tensorflow(error):
+        if _is_tensorflow_error(error):
             sentence = client.explain_failure()
             if sentence:
                 client.leave(sentence)
@@ -97,7 +102,7 @@ def join(
             token.remove(folder)
 
 
-def _of_tensorflow(error):
+def _is_tensorflow_error(error):
     tensorflow = sys.modules.get("tensorflow")
     return tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
 
@@ -105,41 +110,41 @@ def _of_tensorflow(error):
 def _start_server(client, folder):
     description = client.description
     everyone = list(description.tasks)
-    # The tasks that train take part in everything; parameter servers and their workers only in the meeting.
+    # Parameter servers and their workers take part in the start only, tasks that train in all exchanges.
     trainers = [description.chief] if description.asynchronous else everyone
     port = description.meeting_place[1]
     try:
         host = _listening_host(description)
-        secret = token.of_chief(folder)
+        secret = token.load_or_create(folder)
         CoordinationServer(host, port, secret, {"meeting": everyone}, trainers, client.fail).start()
     except socket.gaierror as error:
         raise UsageError(
-            f"the address of {description.chief} is not known on its own machine: {error.strerror}. "
-            f"{_how_to_listen(description)}"
+            f"the address of {description.chief} cannot be resolved on its own machine: {error.strerror}. "
+            f"{_listening_advice(description)}"
         ) from error
     except OSError as error:
         raise UsageError(
-            f"port {port} of this machine, where the tasks meet, cannot be used: {error.strerror}. Give every "
-            f"task another --control-port. {_how_to_listen(description)}"
+            f"the control port {port} of this machine cannot be used: {error.strerror}. Pass another --control-port to "
+            f"every task. {_listening_advice(description)}"
         ) from error
 
 
-def _how_to_listen(description):
+def _listening_advice(description):
     return (
-        f"{description.chief} listens on {description.meeting_place[0]}, as {description.source} says; "
-        f"{LISTEN_VARIABLE} in its environment names another address of its machine, or 0.0.0.0 for all of them."
+        f"{description.chief} listens on {description.meeting_place[0]} (from {description.source}); set "
+        f"{LISTEN_VARIABLE} in its environment to another address of its machine, or to 0.0.0.0 for all."
     )
 
 
 def _listening_host(description):
-    """The chief's own address, and no other: strangers on other networks of the machine are not listened to."""
+    """Return the chief's own address: connections from other networks of the machine are not accepted."""
     host = os.environ.get(LISTEN_VARIABLE) or description.meeting_place[0]
     others = [address.rpartition(":")[0].strip("[]") for address in description.tasks.values()]
     elsewhere = [other for other in others if other != host and not _is_loopback(other)]
     if not elsewhere or not _is_loopback(host):
         return host
-    # Some distributions give a machine's own name an address of 127.0.1.1, where no other machine can reach it. What
-    # the machine would send from to one of the others is what they reach it by; nothing is sent here.
+    # Some distributions assign 127.0.1.1 to the machine's own name, which other machines cannot reach. They reach it by
+    # the source address of packets to them. Connecting a datagram socket sends nothing.
     family, kind, _, _, address = socket.getaddrinfo(elsewhere[0], 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(address)

@@ -1,8 +1,8 @@
-"""The meeting place of a cluster's tasks: a thread of the chief that every task keeps a connection to.
+"""Coordination server: a thread of the chief to which every task of a cluster is connected.
 
-tf.distribute says neither who is missing nor who was lost, and a task that waits inside it cannot be interrupted. The
-server knows both at once: a process that is killed closes its connection, and one that hangs is no longer heard from.
-What is said is in `trainers.cluster.protocol`.
+tf.distribute reports neither missing nor lost tasks, and a task that waits inside it cannot be interrupted. The server
+detects both at once: a killed process closes its connection, and a process that hangs sends no heartbeats. Messages are
+described in `trainers.cluster.protocol`.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from trainers.cluster import protocol
 from trainers.cluster.protocol import LineBuffer, Message, ProtocolError
 
 SILENT_SECONDS = 10.0
-# Connections that have not shown yet that they know the token; more than these, and the oldest is closed.
+# Maximum number of connections before the end of their handshakes; the oldest is closed to accept another one.
 _MOST_STRANGERS = 32
 _LONGEST_BACKLOG = 8 << 20
 _BREAK_SECONDS = 1.0
@@ -26,7 +26,7 @@ _BREAK_SECONDS = 1.0
 
 @dataclasses.dataclass(eq=False)
 class _Peer:
-    """A connection. `task` is empty until the handshake is complete."""
+    """Connection to a task; `task` is empty until the handshake is complete."""
 
     connection: socket.socket
     challenge: str
@@ -39,20 +39,21 @@ class _Peer:
 
 
 class CoordinationServer(threading.Thread):
-    """Collects what the tasks send and tells everyone.
+    """Thread that collects the values of the tasks and notifies all of them.
 
-    Nothing that a connection sends or fails to do ends the thread or holds up the other connections.
+    Invalid data or silence of one connection neither ends the thread nor delays other connections.
 
     Args:
-        host, port: the address to listen on.
-        token: shared by all tasks.
-        expected: which tasks take part in gathering a topic.
-        default: which tasks take part in any other topic.
-        on_failure: called with the error, from this thread, if the thread itself fails.
-        silent_seconds: after how many seconds a task that is not heard from is reported.
+        host: address to listen on.
+        port: port to listen on.
+        token: secret shared by all tasks.
+        expected: for some topics, the tasks that take part in gathering them.
+        default: tasks that take part in all other topics.
+        on_failure: function called with the error, from this thread, if the thread itself fails.
+        silent_seconds: number of seconds without a heartbeat after which a task is reported.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: the address cannot be used.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class CoordinationServer(threading.Thread):
         self._ticked = time.monotonic()
 
     def run(self) -> None:
+        """Serve all connections; called by `start` in the new thread."""
         try:
             while True:
                 for key, events in self._selector.select(timeout=min(1.0, self._silent_seconds / 4)):
@@ -103,7 +105,7 @@ class CoordinationServer(threading.Thread):
         except BlockingIOError:
             return
         except OSError:
-            # Out of descriptors: the tasks that are connected come first.
+            # Without free descriptors, stop accepting in favor of the connected tasks.
             self._selector.unregister(self._listener)
             self._listens_again = now + _BREAK_SECONDS
             return
@@ -128,7 +130,7 @@ class CoordinationServer(threading.Thread):
             if events & selectors.EVENT_READ and peer in self._peers:
                 self._read(peer)
         except Exception:
-            # Whatever a connection has caused is no reason to fail the others.
+            # Errors of one connection must not affect the others.
             self._close(peer)
 
     def _read(self, peer):
@@ -155,8 +157,8 @@ class CoordinationServer(threading.Thread):
         elif "stop" in message:
             self._broadcast({"stop": peer.task})
         elif "leave" in message:
-            told = {"reason": str(message["leave"]), "advice": str(message.get("advice", ""))}
-            self._broadcast({"left": peer.task, **told}, besides=peer)
+            details = {"reason": str(message["leave"]), "advice": str(message.get("advice", ""))}
+            self._broadcast({"left": peer.task, **details}, besides=peer)
             peer.task = ""
             peer.since = time.monotonic()
         elif "alive" not in message:
@@ -168,11 +170,11 @@ class CoordinationServer(threading.Thread):
             raise ProtocolError("not a greeting")
         ours = protocol.proof(self._token, "server", peer.challenge, theirs, task)
         if not protocol.proves(message.get("proof"), protocol.proof(self._token, "task", peer.challenge, theirs, task)):
-            self._refuse(peer, "it has another token")
+            self._refuse(peer, "its token differs")
         elif task not in self._everyone:
             self._refuse(peer, f"{task} is not a task of the chief's cluster", ours)
         elif any(other.task == task for other in self._peers):
-            self._refuse(peer, f"another process is {task} already", ours)
+            self._refuse(peer, f"another process is already {task}", ours)
         else:
             peer.task, peer.buffer.longest = task, protocol.LONGEST_LINE
             self._send(peer, {"welcome": ours})
@@ -180,8 +182,8 @@ class CoordinationServer(threading.Thread):
                 self._broadcast({"back": task}, besides=peer)
             self._seen.add(task)
 
-    def _refuse(self, peer, why, proof=None):
-        self._send(peer, {"refused": why, "proof": proof})
+    def _refuse(self, peer, reason, proof=None):
+        self._send(peer, {"refused": reason, "proof": proof})
         self._close(peer)
 
     def _gather(self, peer, topic, value):
@@ -190,21 +192,21 @@ class CoordinationServer(threading.Thread):
         complete = needed <= set(values)
         values[peer.task] = value
         if complete:
-            # A task that comes back hears what was agreed on.
+            # A task that rejoins receives the previous values.
             self._send(peer, {"gathered": topic, "values": values})
         elif needed <= set(values):
             self._broadcast({"gathered": topic, "values": values})
             if topic not in self._expected:
                 del self._gathered[topic]
         else:
-            # At once: a task may give up before the next tick, and has to say whom it has waited for.
+            # Sent at once: a task may exit before the next tick, and lists the missing tasks in its error message.
             self._send(peer, {"missing": sorted(needed - set(values))})
 
     def _needed(self, topic):
         return set(self._expected.get(topic, self._default))
 
     def _tick(self):
-        """What is due about once a second."""
+        """Close, report and notify connections, about once a second."""
         now = time.monotonic()
         if self._listens_again and now >= self._listens_again:
             self._listens_again = 0.0
@@ -217,14 +219,14 @@ class CoordinationServer(threading.Thread):
             if not peer.task and now - peer.since > protocol.GREETING_SECONDS:
                 self._close(peer)
             elif since > self._silent_seconds / 2:
-                # It was this process that did not run: nobody else can be blamed for the silence.
+                # This process itself was suspended, so that the silence proves nothing.
                 peer.heard = now
-        self._tell_silent(now)
-        self._tell_missing()
+        self._report_silent(now)
+        self._report_missing()
         for peer in self._tasks:
             self._send(peer, {"alive": True})
 
-    def _tell_silent(self, now):
+    def _report_silent(self, now):
         for peer in self._tasks:
             seconds = now - peer.heard
             if seconds > self._silent_seconds:
@@ -234,7 +236,7 @@ class CoordinationServer(threading.Thread):
                 peer.silent = False
                 self._broadcast({"heard": peer.task})
 
-    def _tell_missing(self):
+    def _report_missing(self):
         for topic, values in self._gathered.items():
             missing = sorted(self._needed(topic) - set(values))
             if missing:
@@ -265,19 +267,19 @@ class CoordinationServer(threading.Thread):
         self._flush(peer)
 
     def _flush(self, peer):
-        """Sends what can be sent now; the rest waits until the other side has read."""
+        """Send as much as possible; the rest is sent when the other side has read."""
         try:
             while peer.unsent:
                 sent = peer.connection.send(peer.unsent)
                 peer.unsent = peer.unsent[sent:]
         except BlockingIOError:
             if len(peer.unsent) > _LONGEST_BACKLOG:
-                # Closed from the main loop: it then reads the end of the stream.
+                # The main loop reads the end of the stream and closes the connection.
                 with contextlib.suppress(OSError):
                     peer.connection.shutdown(socket.SHUT_RDWR)
                 peer.unsent = b""
         except OSError:
-            # Found out again, and dealt with, when it is next read from.
+            # The next read detects and handles the error.
             peer.unsent = b""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
         with contextlib.suppress(KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""Which devices train together, on tf.distribute's public API."""
+"""Strategies of tf.distribute."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,22 +11,24 @@ from trainers.cluster.description import ClusterDescription
 
 
 def make(name: str, logical_cpus: int = 1, cluster: ClusterDescription | None = None) -> tf.distribute.Strategy:
-    """Makes a `tf.distribute.Strategy`.
+    """Return a `tf.distribute.Strategy`.
 
     Args:
-        name: what `trainers.training.settings.resolve_strategy` returns.
-        logical_cpus: splits the CPU into this many devices, to try out several replicas without several GPUs.
-        cluster: the description of the cluster, for the strategies of several processes.
+        name: strategy returned by `trainers.training.settings.resolve_strategy`.
+        logical_cpus: number of logical devices of the CPU, to test several replicas without several GPUs.
+        cluster: description of the cluster, for the strategies of several processes.
 
     Raises:
-        UsageError: TensorFlow has already started its devices otherwise.
+        UsageError: TensorFlow has already initialized its devices with another number of logical CPUs.
     """
     if logical_cpus > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]
         try:
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * logical_cpus)
         except RuntimeError as error:
-            raise UsageError(f"--logical-cpus {logical_cpus} comes too late in this process: {error}") from error
+            raise UsageError(
+                f"--logical-cpus {logical_cpus} cannot be set after the start of TensorFlow: {error}"
+            ) from error
     if name == "multi-worker" and cluster is not None:
         return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster.resolver())
     if name == "parameter-server" and cluster is not None:
@@ -40,7 +42,7 @@ def make(name: str, logical_cpus: int = 1, cluster: ClusterDescription | None = 
 
 
 def distribute(strategy: tf.distribute.Strategy, make_dataset: Callable[[Share], tf.data.Dataset]) -> Any:
-    """Feeds each replica its share: `make_dataset(share)` builds the data set of one input pipeline."""
+    """Return a distributed data set; `make_dataset(share)` builds the data set of one input pipeline."""
 
     def for_pipeline(context):
         count = context.num_replicas_in_sync // context.num_input_pipelines

@@ -1,7 +1,8 @@
-"""The secret by which the tasks of a cluster know one another.
+"""Secret for the authentication of the tasks of a cluster.
 
-It comes from the environment variable `IDMATTERS_CLUSTER_TOKEN`, which `trainers.launch` sets, or else from the file
-`.cluster-token` in the run's folder, which the chief makes, readable for its own user alone, and removes when it ends.
+It is the value of the environment variable `IDMATTERS_CLUSTER_TOKEN`, which `trainers.launch` sets. Without the
+variable, it is the content of `.cluster-token` in the run's folder. The chief creates this file, readable by its user
+only, and removes it at the end.
 """
 
 import contextlib
@@ -19,19 +20,19 @@ _SHORTEST, _LONGEST = 16, 1024
 
 
 def new() -> str:
-    """A token for the environment of all tasks."""
+    """Return a new token for the environment of all tasks."""
     return secrets.token_hex(32)
 
 
-def of_chief(folder: pathlib.Path) -> bytes:
-    """The token, which is made where there is none yet.
+def load_or_create(folder: pathlib.Path) -> bytes:
+    """Return the token, and create it if there is none; for the chief.
 
-    A file that is there already is used again: tasks may have read it before the chief was started.
+    An existing file is reused, since tasks may have read it before the start of the chief.
 
     Raises:
-        UsageError: the token in the environment is too short, or the file can be neither used nor made.
+        UsageError: the token in the environment is too short, or the file cannot be used or created.
     """
-    token = _of_environment()
+    token = _from_environment()
     if token is not None:
         return token
     path = folder / FILE
@@ -44,17 +45,17 @@ def of_chief(folder: pathlib.Path) -> bytes:
             f"--out {folder} cannot be written: {error.strerror or error}. Name another folder."
         ) from error
     if token is None:
-        raise UsageError(f"{path} was removed while the cluster was being started. Give the same command again.")
+        raise UsageError(f"{path} was removed during the start of the cluster. Repeat the command.")
     return token
 
 
-def of_task(folder: pathlib.Path) -> bytes | None:
-    """The token, or None where there is none yet.
+def load(folder: pathlib.Path) -> bytes | None:
+    """Return the token, or None if there is none yet; for all tasks but the chief.
 
     Raises:
         UsageError: the token in the environment is too short, or the file cannot be used.
     """
-    token = _of_environment()
+    token = _from_environment()
     if token is not None:
         return token
     try:
@@ -64,21 +65,21 @@ def of_task(folder: pathlib.Path) -> bytes | None:
 
 
 def remove(folder: pathlib.Path) -> None:
-    """Remove the token's file at the end of a run, where the chief has made it or used it again."""
+    """Remove the file at the end of a run, unless the token is in the environment."""
     if not os.environ.get(VARIABLE):
         with contextlib.suppress(OSError):
             (folder / FILE).unlink()
 
 
-def how_to_share(folder: pathlib.Path) -> str:
-    """What a task needs that has no token."""
+def sharing_advice(folder: pathlib.Path) -> str:
+    """Return an error message for a task without a token."""
     return (
-        f"neither {VARIABLE} nor {folder / FILE} is there. Set the variable to the same secret for every task, or give "
-        f"all tasks the same --out, on a folder that they share"
+        f"neither {VARIABLE} nor {folder / FILE} exists. Set the variable to the same secret for every task, or start "
+        f"all tasks with the same --out on a shared file system"
     )
 
 
-def _of_environment():
+def _from_environment():
     text = os.environ.get(VARIABLE, "")
     if not text:
         return None
@@ -88,7 +89,7 @@ def _of_environment():
 
 
 def _read(path):
-    """The content of a file that nobody else can have written or read; None where there is none."""
+    """Return the content of a file that no other user can write or read, or None if there is no file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -113,7 +114,7 @@ def _read(path):
 
 
 def _unusable(path, reason):
-    return UsageError(f"{path} {reason}. Delete it, and start all tasks again: the chief makes another one.")
+    return UsageError(f"{path} {reason}. Delete it and start all tasks again.")
 
 
 def _make(path):
@@ -124,7 +125,7 @@ def _make(path):
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "w", encoding="ascii") as stream:
             stream.write(new())
-        # Unlike a renamed file, a link never replaces one that is there.
+        # Unlike renaming, linking never replaces an existing file.
         with contextlib.suppress(FileExistsError):
             os.link(beside, path)
     finally:

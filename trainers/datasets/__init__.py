@@ -1,9 +1,9 @@
-"""The data sets that the training programs train on, by the names of `--dataset`.
+"""Data sets of the training programs, by the names of `--dataset`.
 
-source         what all of them have: options, and batches of the loaded images
+source         base classes: options, and batches of the loaded images
 memory         images in memory: CIFAR-10, CIFAR-100, the built-in shapes
-folder         folders of images and ImageNet, decoded while training or once
-preprocessing  layers that are fitted to the training images
+folder         folders of images and ImageNet, decoded during training or once
+preprocessing  layers fitted to the training images
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Folders of labelled images and ImageNet, decoded while training or once."""
+"""Folders of labeled images and ImageNet, decoded during training or once."""
 
 import dataclasses
 import functools
@@ -19,38 +19,42 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Tree(DataOptions):
-    """The options of all folders of images."""
+    """Options of all folders of images."""
 
     val: str = setting("val", help="folder in --data-dir with the validation images", metavar="DIR")
     val_labels: str | None = setting(
-        None, help="file of lines 'NAME CLASS' or 'CLASS' for validation images without class folders", metavar="FILE"
+        None,
+        help="file with a line 'NAME CLASS' or 'CLASS' for each validation image, if they are not in class folders",
+        metavar="FILE",
     )
     val_fraction: float | None = setting(
         None,
-        help="hold this share of each class's training images out for validation, where there is no folder of them; "
-        "with --val train also where there is one, to choose settings without it",
+        help="hold out this share of each class's training images for validation if there is no validation folder; "
+        "with --val train, also if there is one, to choose settings without it",
         metavar="X",
         above=0,
         below=1,
+        common=True,
     )
     classes: int | None = setting(
         None,
-        help="number of the network's outputs (default: one for each class folder)",
+        help="number of outputs of the network",
+        unset="one per class folder",
         metavar="N",
         at_least=2,
         at_most=10_000_000,
     )
-    size: int = setting(32, help="rows and columns of the images", metavar="N", at_least=16, at_most=4096)
+    size: int = setting(32, help="rows and columns of the images", metavar="N", at_least=16, at_most=4096, common=True)
     skip_broken: bool = setting(
-        False, help="decode every image once at the start, and leave out those that cannot be decoded"
+        False, help="decode every image once at the start and skip those that cannot be decoded"
     )
 
     def __post_init__(self) -> None:
         if self.val_fraction is not None and self.held_out is not None:
-            raise UsageError("--val-fraction and --held-out exclude each other: both hold training images out.")
+            raise UsageError("--val-fraction and --held-out exclude each other. Pass one of them.")
 
     def listed(self) -> "StreamedImageData":
-        """Return the images, listed but not read, without those that are not asked for."""
+        """Return the selected images, listed but not read."""
         from idmatters_tf.data import imagenet
         from trainers.datasets.libjpeg import hide_libjpeg_messages
 
@@ -76,26 +80,28 @@ class Tree(DataOptions):
 
 @dataclasses.dataclass(frozen=True)
 class Folder(Tree):
-    """The options of `--dataset folder`."""
+    """Options of `--dataset folder`."""
 
-    augment: Literal["paper", "standard", "none"] = setting("paper", help="see the data sets in memory")
+    augment: Literal["paper", "standard", "none"] = setting("paper", help="see the in-memory data sets")
     smallest_crop: float = setting(
         0.08,
-        help="with --augment standard: the smallest share of an image's area that a random crop takes",
+        help="minimum share of an image's area in a random crop, with --augment standard",
         metavar="X",
         above=0,
         at_most=1,
     )
 
     def source(self, batch_size: int, seed: int) -> "StreamedSource":
+        """Load the data, see `DataOptions.source`."""
         return StreamedSource(self, self.listed(), batch_size, seed)
 
 
 @dataclasses.dataclass(frozen=True)
 class FolderInMemory(Tree, InMemory):
-    """The options of `--dataset folder-in-memory`."""
+    """Options of `--dataset folder-in-memory`."""
 
     def load(self) -> "ImageData":
+        """Return the decoded images."""
         data = self.listed()
         import_tensorflow()
         from idmatters_tf.data.streams import decode_all
@@ -103,15 +109,18 @@ class FolderInMemory(Tree, InMemory):
         return decode_all(data)
 
     def source(self, batch_size: int, seed: int) -> InMemorySource:
+        """Load the data, see `DataOptions.source`."""
         return InMemorySource(self, self.load(), batch_size, seed)
 
 
 class StreamedSource(Source["StreamedImageData"]):
-    """Images that are read and decoded while training.
+    """Images that are read and decoded during training.
 
     Args:
-        options: how they are augmented.
-        data, batch_size, seed: see `Source`.
+        options: options of the data set.
+        data: the listed images.
+        batch_size: size of the global batch.
+        seed: seed of the order of the images and their augmentation.
     """
 
     def __init__(self, options: Folder, data: "StreamedImageData", batch_size: int, seed: int):
@@ -120,18 +129,20 @@ class StreamedSource(Source["StreamedImageData"]):
 
     @property
     def training_images(self) -> int:
+        """Number of training images."""
         return len(self.data.train)
 
     def summary(self) -> str:
+        """Return a description of the size of the data, with the numbers of skipped files."""
         data = self.data
-        skipped = f", {data.skipped:,} broken {'image' if data.skipped == 1 else 'images'} left out"
-        skipped = skipped if data.skipped else ""
+        skipped = f", {data.skipped:,} broken image{'s' * (data.skipped != 1)} skipped" if data.skipped else ""
         if data.ignored:
             named = ", ".join(data.ignored[:3]) + (", ..." if len(data.ignored) > 3 else "")
             skipped += f", not read as images: {len(data.ignored):,} ({named})"
         return f"{len(data.train):,} + {len(data.test):,} images of {len(data.class_names):,} classes{skipped}"
 
     def train_batches(self) -> "StreamTrainBatches":
+        """Return the training batches."""
         from idmatters_tf.data.streams import StreamTrainBatches
 
         options = self.options
@@ -140,17 +151,19 @@ class StreamedSource(Source["StreamedImageData"]):
         )
 
     def test_batches(self) -> "StreamEvaluationBatches":
+        """Return the batches of test images."""
         from idmatters_tf.data.streams import StreamEvaluationBatches
 
         return StreamEvaluationBatches(self.data.test, self.batch_size, self.options.augment, self.options.size)
 
     def examples(self, count: int) -> "StreamEvaluationBatches":
+        """Return the first `count` training images in the order of training, without augmentation."""
         import tensorflow as tf
 
         from idmatters_tf.data.streams import StreamEvaluationBatches
 
         images = self.data.train
-        # Those of the first steps: in their folders they are sorted by class.
+        # Folders are sorted by class, so that their first images have one class.
         chosen = self.train_batches().indices(tf.range(min(count, len(images)), dtype=tf.int64)).numpy().tolist()
         examples = images.without(set(range(len(images))).difference(chosen))
         size = min(EXAMPLES_AT_ONCE, len(examples))
@@ -158,11 +171,13 @@ class StreamedSource(Source["StreamedImageData"]):
 
     @functools.cached_property
     def preprocess_on_device(self) -> Callable:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Preprocessing of a batch on the devices."""
         from idmatters_tf.data._decoding import preprocess_on_device
 
         return functools.partial(preprocess_on_device, size=self.options.size)
 
     def explain(self, error: Exception, step: int) -> str:
+        """Return an error message with the first broken image near a step, and "" for other errors."""
         import tensorflow as tf
 
         errors = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError)
@@ -170,15 +185,15 @@ class StreamedSource(Source["StreamedImageData"]):
             return ""
         from idmatters_tf.data.streams import find_broken
 
-        # What the pipeline has read ahead of the step that failed.
+        # The pipeline reads up to 8 batches ahead of the failed step.
         positions = tf.range(step * self.batch_size, (step + 8) * self.batch_size, dtype=tf.int64)
         ahead = self.train_batches().indices(positions).numpy().tolist()
         for images, places in ((self.data.train, ahead), (self.data.test, None)):
             bad = find_broken(images, places)
             if bad:
                 return (
-                    f"{images.where(bad[0])} cannot be read as an image. Replace it, or leave out all broken ones "
-                    f"with --skip-broken and another --out."
+                    f"{images.where(bad[0])} cannot be read as an image. Replace it, or skip all broken images with "
+                    f"--skip-broken and another --out."
                 )
         return ""
 
@@ -192,7 +207,7 @@ def _without_broken(data: "StreamedImageData") -> "StreamedImageData":
         with Progress(len(images) // 100, "looking for broken images", unit="hundreds", delay=0) as progress:
             bad = find_broken(images, advance=progress.advance)
         for place in bad[:10]:
-            say(f"left out: {images.where(place)}")
+            say(f"skipped: {images.where(place)}")
         return bad
 
     return data.without_broken(find)

@@ -20,40 +20,42 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class InMemory(DataOptions):
-    """The options of all data sets in memory."""
+    """Options of all in-memory data sets."""
 
     augment: Literal["paper", "standard", "all-cnn", "none"] = setting(
         "paper",
-        help="random flips, and random crops after padding by 2 (the paper's base code), 4 (standard) or 5 (all-cnn) "
-        "pixels on each side; with --dataset folder, resizing and flips (paper), or random resized crops and flips, "
-        "and centre crops in tests (standard); or none of it",
+        help="random flips, and random crops after padding each side by 2 (the paper's base code), 4 (standard) or 5 "
+        "(all-cnn) pixels; with --dataset folder, resizing and flips (paper), or random resized crops and flips with "
+        "center crops in evaluations (standard)",
     )
-    padding_mode: Literal["zero", "reflect"] = setting("zero", help="what images are padded with before a crop")
+    padding_mode: Literal["zero", "reflect"] = setting("zero", help="padding before random crops")
     flips: Literal["random", "alternate"] = setting(
-        "random", help="flip at random, or one half of the images in every other epoch and the other half in between"
+        "random", help="flip at random, or flip each half of the images in alternate epochs"
     )
     cutout: int = setting(
         0,
-        help="side of a square that is erased from each training image, in pixels; 0 for none",
+        help="side in pixels of the square erased from each training image; 0 disables it",
         metavar="N",
         at_least=0,
         at_most=16_384,
     )
     preprocess: Literal["standardize", "channels", "pixels", "zca"] = setting(
         "standardize",
-        help="standardise each image by itself (the paper's code) or each channel over all images, subtract the mean "
-        "image (He et al.), or contrast normalisation and ZCA whitening",
+        help="standardize each image (the paper's code) or each channel over all images, subtract the mean image (He "
+        "et al.), or apply contrast normalization and ZCA whitening",
     )
 
     @property
     def has_preprocessing(self) -> bool:
+        """True if exports need a layer fitted to the training images."""
         return self.preprocess != "standardize"
 
     @abc.abstractmethod
     def load(self) -> "ImageData":
-        """Return the images, as many as are asked for."""
+        """Return the selected images."""
 
     def source(self, batch_size: int, seed: int) -> "InMemorySource":
+        """Load the data, see `DataOptions.source`."""
         data = self.load()
         self.check_held_out(len(data.train_images))
         if self.held_out is not None:
@@ -63,9 +65,10 @@ class InMemory(DataOptions):
 
 @dataclasses.dataclass(frozen=True)
 class Cifar(InMemory):
-    """The options of `--dataset cifar10` and `--dataset cifar100`."""
+    """Options of `--dataset cifar10` and `--dataset cifar100`."""
 
     def load(self) -> "ImageData":
+        """Return the selected images. Raises DataError or UsageError if the data were not found."""
         from idmatters_tf.data import cifar
         from idmatters_tf.data.images import DataNotFound
 
@@ -82,9 +85,10 @@ class Cifar(InMemory):
 
 @dataclasses.dataclass(frozen=True)
 class Shapes(InMemory):
-    """The options of `--dataset shapes`."""
+    """Options of `--dataset shapes`."""
 
     def load(self) -> "ImageData":
+        """Return the generated images."""
         from idmatters_tf.data import shapes
 
         sizes = {"train": self.train_images, "test": self.test_images}
@@ -92,11 +96,13 @@ class Shapes(InMemory):
 
 
 class InMemorySource(Source["ImageData"]):
-    """Images in memory as batches.
+    """Batches of images in memory.
 
     Args:
-        options: how they are preprocessed and augmented.
-        data, batch_size, seed: see `Source`.
+        options: options of the data set.
+        data: the images.
+        batch_size: size of the global batch.
+        seed: seed of the order of the images and their augmentation.
     """
 
     def __init__(self, options: InMemory, data: "ImageData", batch_size: int, seed: int):
@@ -105,13 +111,16 @@ class InMemorySource(Source["ImageData"]):
 
     @property
     def training_images(self) -> int:
+        """Number of training images."""
         return len(self.data.train_images)
 
     def summary(self) -> str:
+        """Return a description of the size of the data."""
         return f"{len(self.data.train_images):,} + {len(self.data.test_images):,} images"
 
     @functools.cached_property
     def preprocessing(self) -> "keras.layers.Layer | None":  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Layer fitted to the training images, or None."""
         if not self.options.has_preprocessing:
             return None
         from trainers.datasets import preprocessing
@@ -120,7 +129,7 @@ class InMemorySource(Source["ImageData"]):
 
     @functools.cached_property
     def images(self) -> "tuple[Pixels, Pixels]":
-        """(training images, test images); bytes are standardised later, batch by batch."""
+        """Training and test images; without `preprocessing`, as bytes that are standardized batch by batch."""
         both = self.data.train_images, self.data.test_images
         if self.preprocessing is None:
             return both
@@ -130,6 +139,7 @@ class InMemorySource(Source["ImageData"]):
         return train, test
 
     def train_batches(self) -> "TrainBatches":
+        """Return the training batches."""
         from idmatters_tf.data.augment import AUGMENTATIONS
         from idmatters_tf.data.batches import TrainBatches
 
@@ -140,11 +150,13 @@ class InMemorySource(Source["ImageData"]):
         return TrainBatches(self.images[0], self.data.train_labels, self.batch_size, self.seed, augmentation)
 
     def test_batches(self) -> "EvaluationBatches":
+        """Return the batches of test images."""
         from idmatters_tf.data.batches import EvaluationBatches
 
         return EvaluationBatches(self.images[1], self.data.test_labels, self.batch_size)
 
     def examples(self, count: int) -> "EvaluationBatches":
+        """Return the first `count` training images, or all of a smaller set, without augmentation."""
         from idmatters_tf.data.batches import EvaluationBatches
 
         images, labels = self.images[0][:count], self.data.train_labels[:count]

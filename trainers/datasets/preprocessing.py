@@ -1,11 +1,11 @@
-"""What is done to images before they reach a network, fitted to the training images where need be.
+"""Preprocessing of images, fitted to the training images where necessary.
 
-standardize    each image to mean 0 and standard deviation 1, by itself (the paper's code)
-channels       each channel to mean 0 and standard deviation 1 over the training images (Huang et al.)
-pixels         the mean image subtracted, divided by the one standard deviation of what is left (He et al., 2015)
-zca            global contrast normalisation and ZCA whitening (Springenberg et al.)
+standardize    standardize each image to mean 0 and standard deviation 1 (the paper's code)
+channels       standardize each channel to mean 0 and standard deviation 1 over the training images (Huang et al.)
+pixels         subtract the mean image, and divide by the standard deviation of the result (He et al., 2015)
+zca            apply global contrast normalization and ZCA whitening (Springenberg et al.)
 
-All but the first come before the augmentation, as in those papers, so that its padding is with zeros.
+All but the first are applied before the augmentation, as in those papers, which therefore pads with zeros.
 """
 
 import pathlib
@@ -27,11 +27,11 @@ FILE = "preprocessing.keras"
 
 
 def fit(name: Preprocessing, images: NDArray[np.uint8]) -> keras.layers.Layer:
-    """A layer from raw pixels to what the network takes.
+    """Return a layer from raw pixels to inputs of the network.
 
     Args:
         name: one of `NAMES`.
-        images: the training images, uint8 `(n, rows, cols, channels)`.
+        images: training images, uint8 `(n, rows, cols, channels)`.
     """
     if name == "standardize":
         return PerImageStandardization(name="standardization", dtype="float32")
@@ -53,19 +53,19 @@ def _normalization(axis: Any, mean: Any, variance: Any) -> keras.layers.Layer:
 
 
 def apply(layer: keras.layers.Layer, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """The layer's outputs for all images."""
+    """Return the outputs of a layer for all images."""
     return np.concatenate([np.asarray(layer(images[start : start + 1000])) for start in range(0, len(images), 1000)])
 
 
 def save(layer: keras.layers.Layer, image_shape: Sequence[int], folder: pathlib.Path) -> None:
-    """Keeps a fitted layer in a run's folder, so that exports do not need the data."""
+    """Save a fitted layer to a run's folder, so that exports do not need the data."""
     inputs = keras.Input(image_shape, dtype="uint8")
     with replacing(folder / FILE) as beside:
         keras.Model(inputs, layer(inputs)).save(beside)
 
 
 def load(folder: pathlib.Path) -> keras.layers.Layer | None:
-    """The layer that `save` kept, or None. Raises UsageError where it is damaged."""
+    """Return the layer saved by `save`, or None. Raises UsageError for a damaged file."""
     path = folder / FILE
     if not path.is_file():
         return None
@@ -74,6 +74,6 @@ def load(folder: pathlib.Path) -> keras.layers.Layer | None:
     # Keras, zipfile, h5py and json raise errors of a dozen kinds.
     except Exception as error:
         raise UsageError(
-            f"{path} is damaged ({type(error).__name__}). Remove it, and train again with the same command: the images "
-            f"have to be seen again."
+            f"{path} is damaged ({type(error).__name__}). Remove it and repeat the training command, which fits the "
+            f"layer to the images again."
         ) from error

@@ -1,4 +1,4 @@
-"""What every data set of the training programs has: options, and batches of the loaded images."""
+"""Base classes of data sets: options, and batches of the loaded images."""
 
 import abc
 import dataclasses
@@ -13,49 +13,51 @@ if TYPE_CHECKING:
     import keras
 
 Data = TypeVar("Data", bound=DataSet)
-# Batch size of `Source.examples`, at most.
+# Maximum batch size of `Source.examples`.
 EXAMPLES_AT_ONCE = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions(abc.ABC):
-    """The options of one data set. Subclasses add fields and are listed in `trainers.datasets.DATA_SETS`.
+    """Options of a data set. Subclasses add fields and are listed in `trainers.datasets.DATA_SETS`.
 
     Attributes:
-        dataset: the key in `DATA_SETS`.
-        has_preprocessing: True where exports need a layer that was fitted to the training images.
+        dataset: key in `DATA_SETS`.
+        has_preprocessing: True if exports need a layer fitted to the training images.
     """
 
     dataset: str = setting(
         "cifar10",
-        help="the data set: shapes is built in; folder is ImageNet or any folder of labelled images, decoded while "
-        "training, folder-in-memory the same decoded once, which has all options of cifar10",
+        help="data set: shapes is built in; folder is ImageNet or any folder of labeled images, decoded during "
+        "training; folder-in-memory is the same, decoded once, with all options of cifar10",
+        common=True,
     )
     data_dir: str | None = setting(
         None,
-        help="folder with the data (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)",
+        help="folder with the data",
+        unset="$TFDS_DATA_DIR or ~/tensorflow_datasets",
         metavar="DIR",
         free_on_resume=True,
         free_per_task=True,
+        common=True,
     )
-    download: bool = setting(
-        True, help="download missing data: CIFAR alone is ever downloaded", free_on_resume=True, free_per_task=True
-    )
+    download: bool = setting(True, help="download CIFAR if it is missing", free_on_resume=True, free_per_task=True)
     train_images: int | None = setting(
-        None, help="use only the first N training images; of folders, N of all classes", metavar="N", at_least=1
+        None, help="use only the first N training images; in folders, N across all classes", metavar="N", at_least=1
     )
     test_images: int | None = setting(
-        None, help="use only the first N test images; of folders, N of all classes", metavar="N", at_least=1
+        None, help="use only the first N test images; in folders, N across all classes", metavar="N", at_least=1
     )
     held_out: int | None = setting(
         None,
-        help="hold N training images out, the last ones, and test on them, to choose settings without the test images",
+        help="hold out the last N training images and evaluate on them instead of the test images, to choose settings",
         metavar="N",
         at_least=1,
     )
 
     @property
     def has_preprocessing(self) -> bool:
+        """True if exports need a layer fitted to the training images."""
         return False
 
     @abc.abstractmethod
@@ -63,15 +65,15 @@ class DataOptions(abc.ABC):
         """Load the data.
 
         Args:
-            batch_size: of the global batch.
-            seed: of the order of the images and their augmentation.
+            batch_size: size of the global batch.
+            seed: seed of the order of the images and their augmentation.
 
         Raises:
-            DataError, UsageError: there are none.
+            DataError, UsageError: the data were not found.
         """
 
     def check_held_out(self, images: int) -> None:
-        """Raise UsageError if no training image would be left."""
+        """Raise UsageError if no training images would be left."""
         if self.held_out is not None and self.held_out >= images:
             raise UsageError(f"--held-out must be less than the {images} images. Received: {self.held_out}")
 
@@ -81,11 +83,11 @@ class Source(abc.ABC, Generic[Data]):
 
     Args:
         data: the data set.
-        batch_size, seed: see `DataOptions.source`.
+        batch_size: size of the global batch.
+        seed: seed of the order of the images and their augmentation.
 
     Attributes:
-        preprocessing: a layer fitted to the training images, which exports need; None: each image is standardised by
-            itself.
+        preprocessing: layer fitted to the training images, for exports; None if each image is standardized on its own.
         preprocess_on_device: preprocessing of a batch on the devices, see `trainers.training.learner.Learner`.
     """
 
@@ -102,7 +104,7 @@ class Source(abc.ABC, Generic[Data]):
 
     @abc.abstractmethod
     def summary(self) -> str:
-        """Return the size of the data in words."""
+        """Return a description of the size of the data."""
 
     @abc.abstractmethod
     def train_batches(self) -> TrainBatchSource:
@@ -110,12 +112,12 @@ class Source(abc.ABC, Generic[Data]):
 
     @abc.abstractmethod
     def test_batches(self) -> EvaluationBatchSource:
-        """Return the test images in batches."""
+        """Return the batches of test images."""
 
     @abc.abstractmethod
     def examples(self, count: int) -> EvaluationBatchSource:
-        """Return the first `count` training images, or all if there are fewer, without augmentation."""
+        """Return the first `count` training images, or all of a smaller set, without augmentation."""
 
     def explain(self, error: Exception, step: int) -> str:
-        """Return a sentence about data that could not be read at a step, or "" for other errors."""
+        """Return an error message if data could not be read at a step, and "" for other errors."""
         return ""

@@ -1,9 +1,9 @@
-"""The networks that the training programs train, by the names of `--model`.
+"""Networks of the training programs, by the names of `--model`.
 
-base             what all of them have: options, a title, a recipe for each program, `build`
-identity         the networks of Hardt & Ma and their ablations
-normalizer_free  blocks with trained gains, for fast training without normalisation
-baselines        the networks of Table 2 that the paper compares with
+base             base classes: options, title, a recipe for each program, `build`
+identity         networks of Hardt & Ma and their ablations
+normalizer_free  blocks with trained gains, for fast training without normalization
+baselines        baselines of the paper's Table 2
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The networks of Table 2 that Hardt & Ma compare with, each with the recipe of its own paper."""
+"""Baselines of Table 2 of Hardt & Ma, each with the recipe of its own paper."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from trainers.networks.base import Network, Scale, batch_norm
 if TYPE_CHECKING:
     import keras
 
-# The deepest of He et al.'s networks is warmed up, in their section 4.2; shallower ones are not.
+# He et al., section 4.2: warm-up for depth 110, none for shallower networks.
 _WARM_UP_DEPTH = 110
 
 
 @dataclasses.dataclass(frozen=True)
 class ResNet(Network):
-    """The options of `--model resnet` and `--model preresnet`."""
+    """Options of `--model resnet` and `--model preresnet`."""
 
     recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
         # He et al. (2015, 2016), section 4.2: 64,000 steps, at depth 110 the first 400 of them at a tenth of the rate.
@@ -44,13 +44,14 @@ class ResNet(Network):
     }
     depth: int = setting(
         110,
-        help="number of layers: 6 n + 2 (resnet, preresnet), 3 n + 4 or with bottlenecks 6 n + 4 (densenet); or that "
-        "of a network for ImageNet: 18, 34 or with bottlenecks 121, 169, 201",
+        help="number of layers: 6 n + 2 (resnet, preresnet), 3 n + 4, or 6 n + 4 with bottlenecks (densenet); for "
+        "ImageNet 18 or 34, or 121, 169 or 201 with bottlenecks",
         metavar="N",
         at_least=1,
         at_most=100_000,
+        common=True,
     )
-    shortcut: Shortcut = setting("pad", help="where the shape of a block changes")
+    shortcut: Shortcut = setting("pad", help="shortcut of blocks that change the shape")
 
     def __post_init__(self) -> None:
         try:
@@ -62,6 +63,7 @@ class ResNet(Network):
 
     @classmethod
     def recipe(cls, scale: Scale, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the network's defaults by option; shallow networks have no warm-up."""
         recipe = super().recipe(scale, given)
         if given.get("depth", recipe["depth"]) < _WARM_UP_DEPTH:
             recipe["warm_up_steps"] = 0
@@ -69,11 +71,13 @@ class ResNet(Network):
 
     @property
     def title(self) -> str:
+        """Short description of the network."""
         return f"{self.model} {self.depth}"
 
     def build(
         self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
     ) -> "keras.Model":
+        """Build the network, see `Network.build`."""
         from idmatters_tf.models.resnet import preresnet, resnet
 
         network = preresnet if self.model == "preresnet" else resnet
@@ -82,7 +86,7 @@ class ResNet(Network):
 
 @dataclasses.dataclass(frozen=True)
 class DenseNet(Network):
-    """The options of `--model densenet`."""
+    """Options of `--model densenet`."""
 
     recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
         # Huang et al. (2016), section 4.2: 300 epochs with batches of 64.
@@ -110,11 +114,11 @@ class DenseNet(Network):
         },
     }
     depth: int = setting(100, help="number of layers", metavar="N", at_least=1, at_most=100_000)
-    growth: int = setting(24, help="channels that each layer adds", metavar="K", at_least=1, at_most=100_000)
-    bottleneck: bool = setting(False, help="the BC form, with bottlenecks and compression")
+    growth: int = setting(24, help="channels added by each layer", metavar="K", at_least=1, at_most=100_000)
+    bottleneck: bool = setting(False, help="use bottlenecks and compression (DenseNet-BC)")
     dropout: float = setting(
         0.0,
-        help="share dropped after each convolution; the paper has 0.2 without augmentation",
+        help="dropout rate after each convolution; 0.2 in the paper without augmentation",
         metavar="X",
         at_least=0,
         below=1,
@@ -131,11 +135,13 @@ class DenseNet(Network):
 
     @property
     def title(self) -> str:
+        """Short description of the network."""
         return f"densenet {self.depth}, growth {self.growth}"
 
     def build(
         self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
     ) -> "keras.Model":
+        """Build the network, see `Network.build`."""
         from idmatters_tf.models.densenet import densenet
 
         return densenet(
@@ -153,7 +159,7 @@ class DenseNet(Network):
 
 @dataclasses.dataclass(frozen=True)
 class AllCNN(Network):
-    """The options of `--model all-cnn`."""
+    """Options of `--model all-cnn`."""
 
     recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
         # Springenberg et al. (2014), section 3.2: 350 epochs with batches of 128, the rate divided at 200, 250 and 300.
@@ -181,11 +187,13 @@ class AllCNN(Network):
 
     @property
     def title(self) -> str:
+        """Short description of the network."""
         return "all-cnn"
 
     def build(
         self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
     ) -> "keras.Model":
+        """Build the network, see `Network.build`."""
         from idmatters_tf.models.all_cnn import all_cnn_c
 
         return all_cnn_c(tuple(input_shape), classes, self.stem_strides, weight_decay=weight_decay, seed=seed)

@@ -1,4 +1,4 @@
-"""The all-convolutional residual networks near the identity of Hardt & Ma, with the ablations of the literature."""
+"""All-convolutional residual networks near the identity (Hardt & Ma), with ablations from the literature."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Identity(Stages):
-    """The options of `--model identity`: sizes, and the fields of a `Layout` that the paper and its successors vary."""
+    """Options of `--model identity`: sizes, and the fields of `Layout` that the paper and later work vary."""
 
     recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
-        # Table 1: the defaults of the options themselves.
+        # Table 1; the defaults of the options.
         "cifar": {"blocks": CIFAR.blocks[:1], "widths": CIFAR.widths, "stem": CIFAR.stem},
         # Section 4.2.
         "imagenet": {
@@ -32,33 +32,36 @@ class Identity(Stages):
     first_stride: int = setting(
         1, help="stride of the first stage; each other stage starts with stride 2", metavar="N", at_least=1, at_most=99
     )
-    bias: bool = setting(False, help="give the residual convolutions and the stem biases")
+    bias: bool = setting(False, help="add biases to the residual convolutions and the stem")
     shortcut: Shortcut = setting(
         "pad",
-        help="where the shape of a block changes: pooling or subsampling and zero padding, or 1x1 convolutions; or no "
-        "skips at all",
+        help="shortcut of blocks that change the shape: pooling or subsampling with zero padding, or 1x1 convolutions; "
+        "none removes the shortcuts of all blocks",
     )
-    head: Head = setting("random", help="the last layer: a frozen random projection, or a trained one")
+    head: Head = setting("random", help="last layer: a frozen random projection, or a trained layer")
     norm: Literal["none", "batch", "batch-first"] = setting(
         "none",
-        help="normalisation behind each 3x3 convolution, or before each one of a branch, as in the paper's base code",
+        help="batch normalization after each 3x3 convolution, or before each one of a branch (the paper's base code)",
+        common=True,
     )
     norm_momentum: float = setting(
         0.99,
-        help="momentum of the normalisation's moving averages; 0.9 in the paper's base code",
+        help="momentum of the moving averages of batch normalization; 0.9 in the paper's base code",
         metavar="X",
         at_least=0,
         below=1,
     )
     initializer: Initializer = setting(
         "identity",
-        help="initialisation of the residual convolutions: N(0, 1/(k^2 c)^2), N(0, 1/(k sqrt c)^2), or Fixup "
+        help="initializer of the residual convolutions: N(0, 1/(k^2 c)^2), N(0, 1/(k sqrt c)^2), or Fixup "
         "(Zhang et al., 2019)",
+        common=True,
     )
     branch_scale: float | None = setting(
         None,
-        help="multiply each branch by a trained factor, initially X; 0 with --initializer standard is SkipInit and "
-        "ReZero (default: no factor)",
+        help="multiply each branch by a trained factor with initial value X; 0 with --initializer standard is SkipInit "
+        "and ReZero",
+        unset="no factor",
         metavar="X",
         at_least=0,
     )
@@ -77,6 +80,7 @@ class Identity(Stages):
 
     @property
     def has_zero_kernels(self) -> bool:
+        """True if kernels of blocks start at zero."""
         return self.initializer == "fixup"
 
     def layout(self, replicas: int = 1) -> Layout:
@@ -90,6 +94,7 @@ class Identity(Stages):
     def build(
         self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
     ) -> "keras.Model":
+        """Build the network, see `Network.build`."""
         from idmatters_tf.models.identity import identity_network
 
         return identity_network(input_shape, classes, self.layout(replicas), weight_decay, seed)

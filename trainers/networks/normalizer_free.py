@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import keras
 
 
-# Common to both programs.
+# Options common to both programs.
 _RECIPE: Mapping[str, Any] = {
     "optimizer": "muon",
     "learning_rate": 0.03,
@@ -27,7 +27,7 @@ _RECIPE: Mapping[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class NormalizerFree(Stages):
-    """The options of `--model normalizer-free`."""
+    """Options of `--model normalizer-free`."""
 
     recipes: ClassVar[Mapping[Scale, Mapping[str, Any]]] = {
         "cifar": {
@@ -49,24 +49,22 @@ class NormalizerFree(Stages):
             **_RECIPE,
         },
     }
-    branch_gain: float = setting(
-        0.2, help="initial value of the gains of each block's second kernel", metavar="X", at_least=0
-    )
+    branch_gain: float = setting(0.2, help="initial gain of each block's second kernel", metavar="X", at_least=0)
     last_kernel_size: int = setting(
         1, help="rows and columns of each block's second kernel", metavar="N", at_least=1, at_most=99
     )
     standardize_kernels: bool = setting(
-        False, help="standardise the kernels of the blocks (scaled weight standardisation, Brock et al., 2021)"
+        False, help="standardize the kernels of the blocks (scaled weight standardization, Brock et al., 2021)"
     )
     whiten_stem: bool = setting(
         False,
-        help="freeze the first kernel at filters that whiten the patches of 2,000 training images (Jordan, 2024)",
+        help="freeze the first kernel at filters that whiten patches of 2,000 training images (Jordan, 2024)",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_not_decreasing("--model normalizer-free")
-        # The patches have three channels; each filter comes with its negative.
+        # Patches have three channels, and each filter is paired with its negative.
         most = 2 * 3 * self.stem_size**2
         if self.whiten_stem and (self.stem % 2 or self.stem > most):
             raise UsageError(f"--stem must be even and at most {most} with --whiten-stem. Received: {self.stem}")
@@ -74,6 +72,7 @@ class NormalizerFree(Stages):
     def build(
         self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
     ) -> "keras.Model":
+        """Build the network, see `Network.build`."""
         from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 
         return normalizer_free_resnet(

@@ -38,8 +38,9 @@ def parser(command: str | None = None) -> Parser:
     """Return the command line of one of `COMMANDS`, or of the program, with the list of commands."""
     program = "python -m trainers.shortcuts"
     if command is None:
-        return Parser(prog=program, usage=f"{program} COMMAND [options]", description=__doc__, epilog=EXAMPLES)
-    parser = Parser(prog=f"{program} {command}", description=summary(command), epilog=EXIT_CODES)
+        usage = f"{program} COMMAND [options]"
+        return Parser(completion=False, prog=program, usage=usage, description=__doc__, epilog=EXAMPLES)
+    parser = Parser(completion=False, prog=f"{program} {command}", description=summary(command), epilog=EXIT_CODES)
     add_options(parser, COMMANDS[command])
     return parser
 

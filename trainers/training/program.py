@@ -15,7 +15,8 @@ from trainers.training.task import Task
 
 def make_parser(task: type[Task], description: str | None, epilog: str) -> Parser:
     """The command line of a task's settings and of what to do with them."""
-    parser = Parser(prog=f"python -m {task.program}", description=description, epilog=epilog)
+    program = f"python -m {task.program}"
+    parser = Parser(help_all=True, prog=program, usage=f"{program} [OPTIONS]", description=description, epilog=epilog)
     add_options(parser, Settings, lambda chosen: as_dict(task.resolve({}, chosen)))
     add_options(parser, task.command_type)
     return parser

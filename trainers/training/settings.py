@@ -21,14 +21,15 @@ Strategy = Literal["auto", "one", "mirrored", "multi-worker", "parameter-server"
 class Recipe:
     """How a network is trained."""
 
-    steps: int = setting(60_000, help="number of updates", metavar="N", at_least=1)
+    steps: int = setting(60_000, help="number of updates", metavar="N", at_least=1, common=True)
     batch_size: int = setting(
         128,
         help="size of the global batch; with parameter servers, of the batch of each worker's update",
         metavar="N",
         at_least=1,
+        common=True,
     )
-    learning_rate: float = setting(0.05, help="initial learning rate", metavar="X", above=0)
+    learning_rate: float = setting(0.05, help="initial learning rate", metavar="X", above=0, common=True)
     momentum: float = setting(0.9, help="coefficient of momentum", metavar="X", at_least=0, below=1)
     momentum_convention: Literal["tensorflow1", "keras"] = setting(
         "tensorflow1",
@@ -74,17 +75,25 @@ class Recipe:
         at_least=0,
     )
     clip_norm: float | None = setting(
-        None, help="clip the gradient to this global norm (default: no clipping)", metavar="X", above=0
+        None,
+        help="clip the gradient to this global norm",
+        unset="no clipping",
+        metavar="X",
+        above=0,
+        common=True,
     )
     adaptive_clipping: float | None = setting(
         None,
         help="clip the gradient of each unit to X times the norm of its weights, except in the last layer, behind "
-        "--clip-norm (Brock et al., 2021; default: no clipping)",
+        "--clip-norm (Brock et al., 2021)",
         metavar="X",
         above=0,
+        unset="no clipping",
     )
     precision: Literal["float32", "bfloat16"] = setting(
-        "float32", help="precision of the convolutions; weights stay float32"
+        "float32",
+        help="precision of the convolutions; weights stay float32",
+        common=True,
     )
     seed: int = setting(
         0,
@@ -92,6 +101,7 @@ class Recipe:
         metavar="N",
         at_least=0,
         at_most=2**31 - 1,
+        common=True,
     )
     average_weights: float = setting(
         0.0,
@@ -212,10 +222,11 @@ class Curvature:
     curvature_every: int | None = setting(
         None,
         help="measure the Hessian of the training loss every N steps: extreme eigenvalues, stability threshold, "
-        "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl (default: "
-        "never); about 100 Hessian-vector products each, in float32 also where --precision is not",
+        "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl; about "
+        "100 Hessian-vector products each, in float32 also where --precision is not",
         metavar="N",
         at_least=1,
+        unset="never",
         free_on_resume=True,
     )
     curvature_examples: int = setting(
@@ -235,6 +246,7 @@ class Devices:
         "auto",
         help="auto: the cluster described by TF_CONFIG or Slurm, else all GPUs of this machine",
         free_on_resume=True,
+        common=True,
     )
     logical_cpus: int = setting(
         1,
@@ -260,8 +272,9 @@ class Devices:
     )
     control_port: int | None = setting(
         None,
-        help="port of the chief's machine on which the tasks coordinate (default: the chief's own port + 1000)",
+        help="port of the chief's machine on which the tasks coordinate",
         metavar="N",
+        unset="the chief's own port + 1000",
         at_least=1,
         at_most=65535,
         free_on_resume=True,
@@ -284,7 +297,12 @@ class Intervals:
         20, help="number of steps between training records", metavar="N", at_least=1, free_on_resume=True
     )
     evaluate_every: int = setting(
-        1000, help="number of steps between evaluations", metavar="N", at_least=1, free_on_resume=True
+        1000,
+        help="number of steps between evaluations",
+        metavar="N",
+        at_least=1,
+        free_on_resume=True,
+        common=True,
     )
     checkpoint_every: int = setting(
         500, help="number of steps between checkpoints", metavar="N", at_least=1, free_on_resume=True
@@ -313,13 +331,18 @@ class Intervals:
 class Command:
     """What to do: options that are no settings of a run. Programs add their `--preset`."""
 
-    out: str | None = setting(None, help="the run's folder (default: in runs/)", metavar="DIR")
+    out: str | None = setting(None, help="folder of the run", metavar="DIR", common=True, unset="in runs/")
     resume: bool = setting(
-        False, help="resume the run in --out with the settings saved there; with more --steps, extend it"
+        False,
+        help="resume the run in --out with the settings saved there; with more --steps, extend it",
+        common=True,
     )
-    overwrite: bool = setting(False, help="discard the run in --out, if there is one, and begin anew")
+    overwrite: bool = setting(False, help="discard the run in --out, if there is one, and begin anew", common=True)
     evaluate: str | None = setting(
-        None, help="evaluate the newest checkpoint of this run instead of training", metavar="RUN"
+        None,
+        help="evaluate the newest checkpoint of this run instead of training",
+        metavar="RUN",
+        common=True,
     )
     mirror: bool = setting(
         False, help="with --evaluate: also the error of the mean over each image and its mirror image"
@@ -329,6 +352,7 @@ class Command:
         help="export the newest checkpoint of this run, and the best one, instead of training (to --out, by default to "
         "the run's folder)",
         metavar="RUN",
+        common=True,
     )
     debug: bool = setting(False, help="show tracebacks and TensorFlow's own messages")
 

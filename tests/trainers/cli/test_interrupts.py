@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-SENTENCE = "stopped by Ctrl-C; what was saved before is intact\n"
+SENTENCE = "stopped by Ctrl-C; saved files are intact\n"
 PROGRAM = """
 import os, signal, sys, time
 from trainers.cli import startup

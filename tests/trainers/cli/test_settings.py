@@ -131,6 +131,64 @@ def test_help_shows_phrases_defaults_and_choices():
     assert "None" not in text
 
 
+@dataclasses.dataclass(frozen=True)
+class Long:
+    steps: int = setting(10, help="number of updates", metavar="N", common=True)
+    clip_norm: float | None = setting(None, help="bound on the gradient", metavar="X", unset="no bound")
+    nesterov: bool = setting(False, help="use Nesterov momentum")
+
+
+@dataclasses.dataclass(frozen=True)
+class LongSettings:
+    recipe: Long = group(Long, "recipe")
+    network: Network = group(Network, "empty group")
+
+
+def test_help_omits_uncommon_options_and_empty_groups():
+    parser = Parser(help_all=True, prog="program", description="A program.")
+    add_options(parser, LongSettings)
+    short, whole = parser.format_help(), parser.format_help_all()
+    assert "--steps N" in short
+    assert "--clip-norm X" not in short
+    assert "--nesterov" not in short
+    assert "recipe:" in short
+    assert "empty group" not in short
+    assert "--clip-norm X bound on the gradient (default: no bound)" in " ".join(whole.split())
+    assert "--nesterov, --no-nesterov" in whole
+    assert "empty group" in whole
+    # Nothing stays omitted, and all options are parsed.
+    assert parser.format_help() == short
+    assert parse(parser, ["--clip-norm", "2", "--nesterov"]) == {"clip_norm": 2.0, "nesterov": True}
+
+
+def test_without_help_all_help_lists_every_option():
+    parser = Parser(prog="program", description="A program.")
+    add_options(parser, Long)
+    assert parser.format_help() == parser.format_help_all()
+    assert "--clip-norm X" in parser.format_help()
+    assert "--help-all" not in parser.format_help()
+
+
+def test_a_default_of_none_may_have_a_text_beside_other_defaults():
+    @dataclasses.dataclass(frozen=True)
+    class Plain:
+        kind: str = setting("plain", help="which one")
+        bound: float | None = setting(None, help="a bound", metavar="X", unset="no bound")
+
+    @dataclasses.dataclass(frozen=True)
+    class Bounded(Plain):
+        bound: float | None = setting(2.0, help="a bound", metavar="X")
+
+    @dataclasses.dataclass(frozen=True)
+    class Either:
+        chosen: Plain = one_of({"plain": Plain, "bounded": Bounded}, by="kind", title="kind")
+
+    parser = Parser(prog="program")
+    add_options(parser, Either)
+    text = " ".join(parser.format_help().split())
+    assert "a bound (default: no bound in plain; 2.0 in bounded)" in text
+
+
 def test_json_and_back():
     original = settings("--widths", "8", "--clip-norm", "2", "--bias")
     text = json.dumps(as_dict(original))

@@ -85,7 +85,7 @@ def test_a_killed_task_is_named_by_the_others(tmp_path, lost):
         cluster.kill(lost)
         for code, output in cluster.finish(30).values():
             assert code == 1, output
-            assert f"error: {lost} ({address(cluster, lost)}) was lost. The advice. To go on, start every" in output
+            assert f"error: {lost} ({address(cluster, lost)}) was lost. The advice. To resume, start every" in output
 
 
 def test_a_loss_is_told_while_tensorflow_is_being_imported(tmp_path):
@@ -125,7 +125,7 @@ def test_a_hanging_task_is_named_with_since_when(tmp_path):
         cluster.send("worker 1", signal.SIGCONT)
         ended = cluster.finish(60)
         assert [code for code, _ in ended.values()] == [0, 0], ended
-        assert f"worker 1 ({address(cluster, 'worker 1')}) is heard from again" in ended["worker 0"][1]
+        assert f"worker 1 ({address(cluster, 'worker 1')}) responds again" in ended["worker 0"][1]
 
 
 def test_a_hanging_chief_is_named(tmp_path):
@@ -244,7 +244,7 @@ def test_a_task_with_another_token_waits_in_vain_and_the_others_too(tmp_path, se
         cluster.start(MEMBER, tmp_path, 5, tasks=["worker 1"], env={token.VARIABLE: secret})
         ended = cluster.finish(60)
         assert [code for code, _ in ended.values()] == [1, 1], ended
-        expected = "it does not have the same token" if secret else f"neither {token.VARIABLE} nor"
+        expected = "it has a different token" if secret else f"neither {token.VARIABLE} nor"
         assert expected in ended["worker 1"][1]
         assert "for worker 1" in ended["worker 0"][1]
         for _, output in ended.values():
@@ -262,16 +262,14 @@ def test_both_asynchronous_workers_are_lost_and_one_comes_back(tmp_path):
         served(tmp_path, cluster, 8)
         for task in ("worker 0", "worker 1"):
             cluster.kill(task)
-        assert "was lost; the others go on" in cluster.output("chief 0", "no worker is left")
+        assert "was lost; the other workers continue" in cluster.output("chief 0", "no worker is left")
         served(tmp_path, cluster, 8, ["worker 0"])
         for task, (code, output) in cluster.finish(30).items():
             assert code == 1, output
-            cause = (
-                f"no worker is left, and worker 1 ({address(cluster, 'worker 1')}) did not come back within 8 seconds"
-            )
+            cause = f"no worker is left, and worker 1 ({address(cluster, 'worker 1')}) did not rejoin within 8 seconds"
             told = "" if task == "chief 0" else f"chief 0 ({address(cluster, 'chief 0')}) ended: "
             assert f"error: {told}{cause}" in output
-            assert "The advice. To go on, start every task again" in output
+            assert "The advice. To resume, start every task again" in output
 
 
 def test_both_asynchronous_workers_come_back(tmp_path):
@@ -284,7 +282,7 @@ def test_both_asynchronous_workers_come_back(tmp_path):
         cluster.output("chief 0", "worker 0 (")
         # One that is lost later is one worker of two again, and nobody waits for it.
         cluster.kill("worker 1")
-        assert "worker 1 (" in cluster.output("chief 0", "was lost; the others go on")
+        assert "worker 1 (" in cluster.output("chief 0", "was lost; the other workers continue")
         time.sleep(9)
         cluster.start(MEMBER, tmp_path, 8, "stop", "until-stop", tasks=["worker 1"])
         for code, output in cluster.finish(30).values():

@@ -38,7 +38,7 @@ def test_parameter_servers(monkeypatch):
     assert resolve_strategy("auto", cluster) == "parameter-server"
     with pytest.raises(UsageError, match="--strategy mirrored does not fit the cluster of 4 tasks in TF_CONFIG"):
         resolve_strategy("mirrored", cluster)
-    with pytest.raises(UsageError, match="needs one chief, which hands out the work, and one or more workers"):
+    with pytest.raises(UsageError, match="needs one chief and one or more workers"):
         described(monkeypatch, {"ps": ["p:1"], "worker": ["w:1"]})
 
 
@@ -59,10 +59,19 @@ def test_no_cluster_or_one_of_a_single_task(monkeypatch):
     [
         ("worker", "is not JSON"),
         ("[]", "is not an object with a cluster"),
-        (json.dumps({"cluster": TWO}), "the task's type and index are missing"),
-        (json.dumps({"cluster": TWO, "task": {"type": "worker"}}), "the task's type and index are missing"),
-        (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 2}}), "is worker 2, but .* only worker 0..1"),
-        (json.dumps({"cluster": TWO, "task": {"type": "chief", "index": 0}}), "is chief 0"),
+        (json.dumps({"cluster": TWO}), "lacks the task of this process: type and index are missing"),
+        (
+            json.dumps({"cluster": TWO, "task": {"type": "worker"}}),
+            "lacks the task of this process: type and index are missing",
+        ),
+        (
+            json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 2}}),
+            "assigns the task worker 2 to this process, but .* only worker 0..1",
+        ),
+        (
+            json.dumps({"cluster": TWO, "task": {"type": "chief", "index": 0}}),
+            "assigns the task chief 0 to this process",
+        ),
         (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": "x"}}), "whole number as the task's index"),
         (json.dumps({"cluster": TWO, "task": {"type": [], "index": 0}}), "a string as the task's type"),
         (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1.5}}), "whole number as the task's index"),

@@ -98,7 +98,7 @@ def hostile(tmp_path_factory):
 
 def test_a_stranger_cannot_take_the_place_of_an_absent_task(hostile):
     stranger, answer = greeted(hostile, "worker 1", "a guess of the token")
-    assert answer == {"refused": "it has another token", "proof": None}
+    assert answer == {"refused": "its token differs", "proof": None}
     assert is_closed(stranger)
 
 
@@ -110,7 +110,7 @@ def test_an_answer_to_one_challenge_is_no_answer_to_another(hostile):
 
 
 def test_a_task_of_another_cluster_and_a_second_chief_are_refused(hostile):
-    for task, why in (("worker 7", "is not a task of the chief's cluster"), ("worker 0", "is worker 0 already")):
+    for task, why in (("worker 7", "is not a task of the chief's cluster"), ("worker 0", "is already worker 0")):
         stranger, answer = greeted(hostile, task, hostile.token)
         assert why in answer["refused"]
         assert is_closed(stranger)
@@ -171,4 +171,4 @@ def test_a_task_that_never_reads_holds_up_nobody(tmp_path):
         ((code, output),) = cluster.finish(60).values()
         assert code == 0, output[-2000:]
         assert "worker 0" in output
-        assert "was lost; the others go on" in output
+        assert "was lost; the other workers continue" in output

@@ -40,11 +40,11 @@ PLANTED += ["writable", pytest.param("another user", marks=pytest.mark.skipif(os
 
 
 @pytest.mark.parametrize("what", PLANTED)
-@pytest.mark.parametrize("read", [token.of_chief, token.of_task])
+@pytest.mark.parametrize("read", [token.load_or_create, token.load])
 def test_a_planted_file_is_refused_at_once(read, what, tmp_path):
     plant(tmp_path / token.FILE, what)
     before = time.monotonic()
-    with pytest.raises(UsageError, match=f"{token.FILE} .*Delete it, and start all tasks again"):
+    with pytest.raises(UsageError, match=f"{token.FILE} .*Delete it and start all tasks again"):
         read(tmp_path)
     assert time.monotonic() - before < 5
 
@@ -57,23 +57,23 @@ def test_the_file_is_as_long_as_the_variable_has_to_be(monkeypatch, tmp_path):
         (tmp_path / token.FILE).chmod(0o600)
         if length == 15:
             with pytest.raises(UsageError):
-                token.of_chief(tmp_path)
+                token.load_or_create(tmp_path)
         else:
-            assert token.of_chief(tmp_path) == b"x" * 16
+            assert token.load_or_create(tmp_path) == b"x" * 16
         monkeypatch.delenv(token.VARIABLE)
         if length == 15:
             with pytest.raises(UsageError):
-                token.of_chief(tmp_path)
+                token.load_or_create(tmp_path)
         else:
-            assert token.of_chief(tmp_path) == b"x" * 16
+            assert token.load_or_create(tmp_path) == b"x" * 16
 
 
 def test_tasks_find_what_the_chief_has_made_until_it_is_removed(monkeypatch, tmp_path):
     folder = tmp_path / "run"
-    assert token.of_task(folder) is None
-    made = token.of_chief(folder)
+    assert token.load(folder) is None
+    made = token.load_or_create(folder)
     assert len(made) == 64
-    assert made == token.of_task(folder) == token.of_chief(folder)
+    assert made == token.load(folder) == token.load_or_create(folder)
     monkeypatch.setenv(token.VARIABLE, "y" * 64)
     token.remove(folder)
     assert (folder / token.FILE).exists(), "the variable was used, not the file"

@@ -1,0 +1,156 @@
+"""Pages of the command-line reference: one page for each console script, generated from its argument parser."""
+
+import argparse
+import configparser
+import importlib
+import importlib.util
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+
+from generator import DOCS
+from trainers.cli.arguments import Parser
+from trainers.reporting.markdown import cell, table
+
+_INTRODUCTION = """# Command lines
+
+Each program runs as a console script or as a Python module. `--help` prints the options of a page below. The training
+programs list their common options with `--help` and all options with `--help-all`.
+
+## Shell completion
+
+`--print-completion` prints a completion script for bash or zsh. It needs the package `shtab`:
+
+```
+pip install 'idmatters-tf[completion]'
+idmatters-cifar --print-completion bash > ~/.local/share/bash-completion/completions/idmatters-cifar
+```
+
+## Programs
+
+"""
+_TITLES = {"options": "General options", "positional arguments": "Arguments"}
+
+
+def pages() -> dict[str, str]:
+    """Return the pages by their path below docs/generated/."""
+    modules = programs()
+    lines = []
+    for script, module in modules.items():
+        command = f"`python -m {_short(module)}`"
+        lines.append((f"[{script}]({_name(script)}.md)", command, _prose(module_summary(module))))
+    names = "\n".join(map(_name, modules))
+    index = f"{_INTRODUCTION}{table(('console script', 'module', 'purpose'), lines)}"
+    index += f"\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+    return {"commands/index.md": index} | {
+        f"commands/{_name(script)}.md": page(script, module) for script, module in modules.items()
+    }
+
+
+def programs() -> dict[str, str]:
+    """Return the module of each console script in setup.cfg, in alphabetical order."""
+    config = configparser.ConfigParser()
+    config.read(DOCS.parent / "setup.cfg", encoding="utf-8")
+    entries = config["options.entry_points"]["console_scripts"].split("\n")
+    scripts = sorted(entry.partition("=")[0].strip() for entry in entries if "=" in entry)
+    modules = {}
+    for script in scripts:
+        module = f"trainers.{_name(script)}"
+        found = importlib.util.find_spec(module)
+        is_package = found is not None and found.submodule_search_locations is not None
+        modules[script] = f"{module}.__main__" if is_package else module
+    return modules
+
+
+def module_summary(name: str) -> str:
+    """Return the first paragraph of a module's docstring as one line."""
+    return " ".join((importlib.import_module(name).__doc__ or "").split("\n\n")[0].split())
+
+
+def page(script: str, name: str) -> str:
+    """Return the page of a program.
+
+    Args:
+        script: name of the console script.
+        name: its module.
+    """
+    module = importlib.import_module(name)
+    parser = module.parser()
+    parts = [f"# {script}\n", f"{_prose(' '.join((parser.description or '').split()))}\n"]
+    parts.append(f"`{script}` and `python -m {_short(name)}` are the same program.\n")
+    usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
+    wrapped = textwrap.fill(usage, 100, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    parts += ["## Usage\n", f"```text\n{wrapped}\n```\n"]
+    commands: Mapping[str, object] = getattr(module, "COMMANDS", {})
+    if not commands:
+        parts += _groups(parser, "##")
+    for command in commands:
+        described = module.parser(command)
+        parts += [f"## {command}\n", f"{_prose(described.description or '')}\n", *_groups(described, "###")]
+    parts += _epilog(parser.epilog or "")
+    return "\n".join(parts)
+
+
+def _name(script: str) -> str:
+    return script.removeprefix("idmatters-")
+
+
+def _short(module: str) -> str:
+    return module.removesuffix(".__main__")
+
+
+def _groups(parser: Parser, level: str) -> Iterator[str]:
+    """Yield a heading and a table of options for each group of a parser."""
+    formatter = argparse.HelpFormatter(parser.prog)
+    for group in parser._action_groups:
+        lines = []
+        for action in group._group_actions:
+            description, default = _described(action)
+            choices = _choices(action)
+            value = "" if choices else formatter._format_args(action, "")
+            if action.nargs == argparse.REMAINDER:
+                value = str(action.metavar)
+            option = f"`{' '.join(filter(None, [', '.join(action.option_strings), value]))}`"
+            lines.append((option, ". ".join(filter(None, [description, choices])), default))
+        if lines:
+            title = _TITLES.get(group.title or "", group.title or "")
+            yield f"{level} {title[:1].upper()}{title[1:]}\n"
+            yield table(("option", "description", "default"), lines)
+
+
+def _described(action: argparse.Action) -> tuple[str, str]:
+    """Return (description, default) of an option from its help text, as Markdown."""
+    text = (action.help or "").replace("%%", "%")
+    before, marker, default = text.rpartition(" (default: ")
+    if not marker or not default.endswith(")"):
+        return _prose(text), ""
+    return _prose(before), _prose(default[:-1])
+
+
+def _choices(action: argparse.Action) -> str:
+    metavar = action.metavar if isinstance(action.metavar, str) else ""
+    if not metavar.startswith("{"):
+        return ""
+    return f"One of {', '.join(f'`{choice}`' for choice in metavar.strip('{}').split(','))}."
+
+
+def _prose(text: str) -> str:
+    """Return text as Markdown, the names of options as code."""
+    return re.sub(r"(?<![\w`-])(--[a-z][\w-]*|\$[A-Z_]+|--(?= ))", r"`\1`", cell(text))
+
+
+def _epilog(text: str) -> Iterator[str]:
+    """Yield the sections of an epilog: examples in fenced blocks, paragraphs, exit codes as a list."""
+    for paragraph in re.split(r"\n\s*\n", text.strip("\n")):
+        first, _, others = paragraph.partition("\n")
+        title, colon, codes = " ".join(paragraph.split()).partition(": ")
+        if re.fullmatch(r"\w+:", first) and others:
+            yield f"## {first[:-1].capitalize()}\n\n```text\n{_dedented(others)}\n```\n"
+        elif title == "exit codes" and colon:
+            yield "## Exit codes\n\n" + "".join(f"- {_prose(code)}\n" for code in codes.split("; "))
+        elif paragraph:
+            yield f"{_prose(' '.join(paragraph.split()))}\n"
+
+
+def _dedented(text: str) -> str:
+    return "\n".join(line.removeprefix("  ") for line in text.splitlines())

@@ -1,0 +1,164 @@
+"""Features of a trained classifier, and classifiers with a new head on them, for transfer learning."""
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import keras
+
+from idmatters_tf._arguments import one_of, positive_integer, seed_number
+from idmatters_tf._keras_internals import graph_of, overrides_call, producer
+from idmatters_tf._keras_types import Tensor
+from idmatters_tf.initializers import mixed_seed
+from idmatters_tf.layers import ClassNames, RandomProjection
+from idmatters_tf.models.layout import Head
+
+
+def features(model: keras.Model) -> keras.Model:
+    """Return the model from the same inputs to the features in front of the last layer of a classifier.
+
+    The last layer is the last `keras.layers.Dense` or `RandomProjection` on the way to the output. Behind it there may
+    be layers without weights that keep the shape, such as `ClassNames`, `Activation` and `Softmax`; they are left out.
+    The last layer may be part of a nested model, as in exported models, whose preprocessing is kept.
+
+    Args:
+        model: a functional or built Sequential model with one output.
+
+    Returns:
+        A `keras.Model`, not compiled, that shares its layers and weights with `model`: training or freezing one trains
+        or freezes the other.
+
+    Raises:
+        ValueError: for a subclassed or unbuilt model, more than one output, or no last layer.
+
+    Example:
+
+    >>> from idmatters_tf.models.cifar import identity_resnet
+    >>> model = identity_resnet(blocks=1, widths=(8, 16), stem=8)
+    >>> features(model).output_shape
+    (None, 16)
+    """
+    return _model(_checked_graph(model).input, _features_of(model), f"{model.name}_features")
+
+
+def replace_head(
+    model: keras.Model,
+    classes: int,
+    class_names: Sequence[str] | None = None,
+    head: str = "trained",
+    seed: int = 0,
+) -> keras.Model:
+    """Return a classifier with the preprocessing and trunk of a model and a new last layer.
+
+    As usual with functional models in Keras, the layers of the trunk are shared, not copied: training the new model
+    changes `model`. Load the file twice, or use `keras.models.clone_model`, to keep the old weights.
+    `features(new_model).trainable = False` freezes everything but the new head.
+
+    Args:
+        model: a classifier as in `features`.
+        classes: the number of classes.
+        class_names: one string for each class, kept in a `ClassNames` layer named "classes"; None for none.
+        head: the last layer, named "head": "trained" for a `Dense` layer with a bias whose kernel is uniform with
+            variance 1 / fan_in, "zero" for one whose kernel starts at zero, or "random" for a frozen
+            `RandomProjection`.
+        seed: a non-negative integer that determines the kernel of the head.
+
+    Returns:
+        A functional `keras.Model`, not compiled, from the same inputs to logits, float32 also where the trunk computes
+        in 16 bits.
+
+    Raises:
+        ValueError: for a model that `features` rejects, and for other values of the arguments.
+    """
+    positive_integer("classes", classes)
+    one_of("head", head, get_args(Head))
+    seed_number(seed)
+    if class_names is not None and len(class_names) != classes:
+        raise ValueError(
+            f"Argument `class_names` must have one name for each of the {classes} classes. Received: "
+            f"{len(class_names)} names"
+        )
+    trunk = features(model)
+    pooled = trunk.output
+    names = {layer.name for layer in trunk.layers}
+    # Class scores need more than bfloat16's 8 bits.
+    wide = "float64" if pooled.dtype == "float64" else "float32"
+    if head == "random":
+        layer: Any = RandomProjection(classes, seed=seed, dtype=wide, name=_unused("head", names))
+    else:
+        random: Any = keras.initializers.VarianceScaling(1, "fan_in", "uniform", mixed_seed(seed, 1))
+        initializer = "zeros" if head == "zero" else random
+        layer = keras.layers.Dense(classes, kernel_initializer=initializer, dtype=wide, name=_unused("head", names))
+    logits = layer(pooled)
+    if class_names is not None:
+        logits = ClassNames(class_names, dtype=wide, name=_unused("classes", names))(logits)
+    return keras.Model(trunk.input, logits, name=model.name)
+
+
+def _features_of(model: keras.Model) -> Tensor:
+    """Return the symbolic input of the last layer. Nested models around it are called anew without it."""
+    outputs = keras.tree.flatten(_checked_graph(model).output)
+    if len(outputs) != 1:
+        raise ValueError(
+            f"Argument `model` must have one output. Received: {model.name!r} with {len(outputs)}. Pass "
+            f"keras.Model(model.input, output) for one of them."
+        )
+    tensor = outputs[0]
+    while True:
+        node = producer(tensor)
+        operation = node.operation
+        if graph_of(operation) is not None:
+            inner = _features_of(operation)
+            trunk = _model(graph_of(operation).input, inner, operation.name)
+            return trunk(*node.arguments.args, **node.arguments.kwargs)
+        if isinstance(operation, (keras.layers.Dense, RandomProjection)):
+            return node.input_tensors[0]
+        if node.is_input or not _keeps_logits(node):
+            raise ValueError(
+                f"Argument `model` must end in a Dense or RandomProjection layer. Received: {model.name!r}, which ends "
+                f"in {operation.name!r} ({type(operation).__name__}). Pass keras.Model(model.input, "
+                f"model.get_layer(NAME).output) where NAME is its last Dense layer, or attach a head to its features."
+            )
+        tensor = node.input_tensors[0]
+
+
+def _model(inputs: Any, outputs: Tensor, name: str) -> keras.Model:
+    """Return a functional model, frozen if all its layers are."""
+    model = keras.Model(inputs, outputs, name=name)
+    weighted = [layer for layer in model.layers if layer.weights]
+    if weighted and not any(layer.trainable for layer in weighted):
+        # Keras on TensorFlow ignores `model.trainable = True` where the model's own value is True already.
+        model.trainable = False
+    return model
+
+
+def _checked_graph(model: Any) -> Any:
+    """Return the graph of a model.
+
+    Raises:
+        ValueError: the model has no graph that can be cut.
+    """
+    graph = graph_of(model)
+    if graph is None or overrides_call(model):
+        name = f"{model.name!r} of class " if isinstance(model, keras.Model) else ""
+        raise ValueError(
+            f"Argument `model` must be a functional or a built Sequential keras.Model. Received: {name}"
+            f"{type(model).__name__}. Build a Sequential model with model.build(input_shape), and others with "
+            f"keras.Model(inputs, outputs)."
+        )
+    return graph
+
+
+def _keeps_logits(node: Any) -> bool:
+    """Return True if a call maps one tensor to one of the same shape and its operation has no weights."""
+    operation, inputs, outputs = node.operation, node.input_tensors, node.output_tensors
+    if len(inputs) != 1 or len(outputs) != 1 or tuple(inputs[0].shape) != tuple(outputs[0].shape):
+        return False
+    return isinstance(operation, keras.layers.Dropout) or not getattr(operation, "variables", ())
+
+
+def _unused(name: str, names: set[str]) -> str:
+    return (
+        name
+        if name not in names
+        else next(f"{name}_{n}" for n in range(1, len(names) + 2) if f"{name}_{n}" not in names)
+    )

@@ -1,0 +1,136 @@
+"""Features of classifiers and new heads."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.models import features, replace_head
+from idmatters_tf.models.all_cnn import all_cnn_c
+from tests.conftest import ROOT
+from tests.support.transfer_cases import application, array, check_features, check_replaced, last_layer, models
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return models()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "exported",
+        "exported with a random head",
+        "sequential",
+        "nested sequential",
+        "application",
+        "base and head",
+    ],
+)
+def test_features_and_new_heads(cases, name, tmp_path):
+    assert len(cases) == 6
+    check_features(*cases[name])
+    check_replaced(cases[name][0], tmp_path)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_the_same_on_jax(tmp_path):
+    env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "tests.support.transfer_cases", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "checked on jax"
+
+
+def test_published_weights():
+    """The model card's network: `features` and its head give the logits of the file."""
+    model = keras.saving.load_model(ROOT / "model_cards/fast")
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)
+    head = last_layer(model, ("normalizer_free_resnet", "head"))
+    pooled = features(model)
+    assert pooled.output_shape == (None, 384)
+    expected = array(pooled(pixels)) @ array(head.kernel) + array(head.bias)
+    np.testing.assert_allclose(array(model(pixels)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_frozen_nested_models_stay_frozen(cases):
+    new = replace_head(cases["base and head"][0], 2)
+    assert len(new.trainable_variables) == 2
+
+
+def test_logits_are_float32_behind_a_trunk_of_16_bits():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = application()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert features(model).output.dtype == "bfloat16"
+    assert replace_head(model, 4).output.dtype == "float32"
+
+
+def test_a_trunk_with_a_layer_called_head():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="head"), keras.layers.Dense(2)])
+    assert [layer.name for layer in replace_head(model, 2, "ab").layers][1:] == ["head", "head_1", "classes"]
+
+
+class Subclassed(keras.Model):
+    def call(self, inputs):
+        return inputs
+
+
+class OwnCall(keras.Sequential):
+    def call(self, inputs, training=None, mask=None):
+        return 2 * super().call(inputs, training=training, mask=mask)
+
+
+def two_outputs():
+    inputs = keras.Input((4,))
+    return keras.Model(inputs, [keras.layers.Dense(2)(inputs), keras.layers.Dense(3)(inputs)], name="pair")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Subclassed(name="own"), r"must be a functional or a built Sequential .* Received: 'own' of class Sub"),
+        (lambda: OwnCall([keras.Input((4,)), keras.layers.Dense(2)]), "of class OwnCall. Build"),
+        (lambda: keras.Sequential([keras.layers.Dense(2)]), r"of class Sequential. Build a .*model.build\(input_shape"),
+        (lambda: "model.keras", "Received: str. Build"),
+        (two_outputs, "must have one output. Received: 'pair' with 2. Pass"),
+        (lambda: features(application()), r"must end in a Dense or .* which ends in 'global_average_\w+' \(Global"),
+        (
+            lambda: all_cnn_c((16, 16, 3)),
+            r"Received: 'all_cnn_c', which ends in 'pool' \(GlobalAveragePooling2D\). Pass",
+        ),
+        (lambda: keras.Sequential([keras.Input((4,)), keras.layers.ReLU()]), r"which ends in '\w+' \(InputLayer\)"),
+    ],
+)
+def test_models_without_a_last_layer(make, message):
+    model = make()
+    for function in (features, lambda model: replace_head(model, 2)):
+        with pytest.raises(ValueError, match=f"Argument `model` .*{message}"):
+            function(model)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"classes": 0}, "`classes` must be a positive integer"),
+        ({"classes": 3, "class_names": ["a", "b"]}, "one name for each of the 3 classes. Received: 2 names"),
+        ({"classes": 3, "head": "frozen"}, "`head` must be one of 'random', 'trained', 'zero'. Received: head='fr"),
+        ({"classes": 3, "seed": -1}, "`seed` must be a non-negative integer"),
+    ],
+)
+def test_arguments(cases, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        replace_head(cases["sequential"][0], **arguments)
+
+
+def test_inputs_keep_their_structure():
+    inputs = {"a": keras.Input((4,), name="a"), "b": keras.Input((4,), name="b")}
+    x = keras.layers.Concatenate()([inputs["a"], inputs["b"]])
+    new = replace_head(keras.Model(inputs, keras.layers.Dense(2)(x)), 3)
+    assert new({"a": np.ones((1, 4)), "b": np.ones((1, 4))}).shape == (1, 3)
