@@ -1,136 +1,109 @@
-"""Plays a new user: installs the wheel, follows README.md, looks at TensorBoard, and hands the exported models on.
+"""Follow the documentation as a new user: install the wheel, run README, all pages and examples, look at the site.
 
-    .venv/bin/python .ci/new_user.py --screenshots build/seen        all of it, in fresh environments: needs the network
-    python3 .ci/new_user.py --packages-of .venv --quick runs/quick --wheel dist/NAME.whl        its short form, for CI
+    .venv/bin/python .ci/new_user.py --screenshots build/seen        everything, in fresh environments (network needed)
+    .venv/bin/python .ci/new_user.py --only pages --packages-of .venv      one part, with the packages of .venv
+    python3 .ci/new_user.py --packages-of .venv --quick runs/quick --wheel dist/NAME.whl        the short form, for CI
 
-The user works in a folder that has packages named `models` and `trainers` already, with the console scripts of an
-installed wheel; nothing is imported from the repository. The exports are loaded on "machines" that have no more than
-what README.md says they need. Where there is a Chromium, TensorBoard and the site in build/site (if it has been built)
-are looked at on wide and narrow screens, and --screenshots keeps what was seen. Exit code 1 where anything fails.
+The parts:
+
+start     install the wheel, train the quick preset, run README's commands, load the exports, query TensorBoard
+pages     run the Python blocks of README.md and of all pages in docs/
+examples  run all examples, with small options where they have them
+screens   TensorBoard and all pages of the site (build/site) in Chromium, 1,400 and 390 pixels wide
+
+The commands run in a folder that is not the checkout and contains other packages called `models` and `trainers`. They
+use the console scripts of the wheel. Exit code 1 if anything fails.
 """
 
 import argparse
 import concurrent.futures
 import contextlib
+import functools
 import json
-import os
 import pathlib
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text()
-START, CONCEPTS = ((ROOT / f"docs/{name}.md").read_text() for name in ("tutorials/start", "explanation/concepts"))
+import browser
+from machine import ROOT, Machine, build_wheel, step
+
+PARTS = ("start", "pages", "examples", "screens")
 PACKAGES = ("idmatters_tf", "trainers")
 WITHOUT_THE_PACKAGE = f"""
 import importlib.util
 found = [name for name in {PACKAGES} if importlib.util.find_spec(name)]
 assert not found, f"{{found}} can be imported here"
 """
-WIDE, NARROW = (1400, 1000), (390, 844)
+# Pages whose Python blocks are scripts of their own. On other pages blocks may continue the ones above.
+SCRIPTS = ("README.md", "resume.md")
+# Writes photos/SPLIT/CLASS/NUMBER.png.
+PHOTOS = """
+import keras, pathlib
+from idmatters_tf.data import shapes
+data = shapes.load(60, 30)
+for split in ("train", "val"):
+    images, labels = (getattr(data, f"{split.replace('val', 'test')}_{kind}") for kind in ("images", "labels"))
+    for number, (image, label) in enumerate(zip(images, labels)):
+        folder = pathlib.Path("photos", split, f"class{label % 3}")
+        folder.mkdir(parents=True, exist_ok=True)
+        keras.utils.save_img(folder / f"{number}.png", image, scale=False)
+"""
+# Small options of the examples. Others run without options.
+SMALL = {
+    "certificate_along_descent": "--steps 20",
+    "cifar_with_fit": "--preset quick --blocks 1 --stem 4 --widths 4 8 --batch-size 16 --steps 4 --evaluate-every 4",
+    "curvature_of_your_model": "--epochs 1 --images 60",
+    "deepen_a_trained_model": "--epochs 1 --images 100",
+    "edge_of_stability": "--images 20 --steps 4 --every 2 --networks identity",
+    "factorize_a_matrix": "--depths 4 50",
+    "isometry_against_depth": "--depths 1 --kinds fixup --widths 2 2 2 --images 64 --steps 2",
+    "layers_in_your_model": "--epochs 1 --images 300",
+    "resume_your_fit": "--epochs 1 --images 640",
+    "watch_training": "--epochs 1 --images 128",
+}
 
 
-class Machine:
-    """A folder of somebody's with a Python environment.
-
-    Args:
-        folder: made here.
-        requirements: what pip installs, unless the packages are lent.
-        lender: an environment whose packages are lent; what is installed there in editable form is not.
-        wheel: installed on top of lent packages.
-    """
-
-    def __init__(self, folder, requirements=(), lender=None, wheel=None):
-        self.folder, self._environment = folder / "home", folder / "environment"
-        self.folder.mkdir(parents=True)
-        create = [sys.executable, "-m", "venv", str(self._environment)]
-        if lender is None:
-            checked([*create, "--upgrade-deps"])
-            checked([self.python, "-m", "pip", "install", "--quiet", *map(str, requirements)])
-            return
-        lent_python = str(lender / "bin" / "python")
-        create[0] = lent_python
-        checked([*create, "--without-pip"])
-        paths = "import sysconfig; print(sysconfig.get_path('purelib'))"
-        own = checked([self.python, "-c", paths]).strip()
-        # Files *.pth inside of a lent folder are not read: an editable installation stays where it is.
-        pathlib.Path(own, "lent.pth").write_text(checked([lent_python, "-c", paths]))
-        if wheel is not None:
-            install = ["install", "--quiet", "--no-deps", "--ignore-installed", str(wheel)]
-            checked([lent_python, "-m", "pip", "--python", self.python, *install])
-
-    @property
-    def python(self):
-        return str(self._environment / "bin" / "python")
-
-    @property
-    def variables(self):
-        hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-        kept = {name: value for name, value in os.environ.items() if name not in hidden}
-        return {**kept, "PATH": f"{self._environment / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-
-    def run(self, *command):
-        """What the command prints on standard output; it has to end with exit code 0."""
-        # As a shell would find it: with the PATH of the environment.
-        path = shutil.which(str(command[0]), path=self.variables["PATH"]) or command[0]
-        return checked([path, *command[1:]], cwd=self.folder, env=self.variables)
-
-    def run_block(self, code):
-        """The same of a block of Python, in a script that lies elsewhere."""
-        return self.run("python", "-P", "-c", code)
+@functools.cache
+def pages():
+    """Return the text of README.md and of each page in docs/, README.md and tutorials first."""
+    found = [path for path in sorted(ROOT.glob("docs/**/*.md")) if "generated" not in path.parts]
+    found.sort(key=lambda path: path.parent.name != "tutorials")
+    return {path: path.read_text() for path in (ROOT / "README.md", *found)}
 
 
-def checked(command, **keywords):
-    """Standard output of a command that has to succeed."""
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, **keywords
-    )
-    if done.returncode:
-        shown = shlex.join(map(str, command))[:500]
-        raise SystemExit(
-            f"{shown}\nended with exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
-        )
-    return done.stdout
+def fenced(text):
+    """Return (language, code) of the fenced blocks of a page."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-@contextlib.contextmanager
-def step(name):
-    start = time.monotonic()
-    yield
-    print(f"{time.monotonic() - start:6.1f} s  {name}", flush=True)
-
-
-def blocks_with(page, *words):
-    """Return the Python blocks of a page that contain one of the words, or all of them if no word is given."""
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    return [block for block in blocks if not words or any(word in block for word in words)]
+def first_block_with(word):
+    """Return the first Python block in README.md or docs/ that contains a word."""
+    found = (code for text in pages().values() for language, code in fenced(text) if language == "python")
+    return next(code for code in found if word in code)
 
 
 def commands():
-    """Return the commands of the first tutorial that need no data, with the programs as console scripts."""
-    found = re.search(r"<!-- ci: run -->\n+```\n(.*?)```", START, re.DOTALL)
-    lines = re.sub(r"python -m trainers\.(\w+)", r"idmatters-\1", found[1] if found else "").splitlines()
-    assert len(lines) > 5, "docs/tutorials/start.md shows no commands to run"
+    """Return the commands of the block marked with `ci: run`, with the programs as console scripts."""
+    blocks = (re.search(r"<!-- ci: run -->\n+```\n(.*?)```", text, re.DOTALL) for text in pages().values())
+    found = next(filter(None, blocks), None)
+    lines = as_scripts(found[1] if found else "").splitlines()
+    assert len(lines) > 5, "neither README.md nor docs/ has a block of commands behind <!-- ci: run -->"
     return lines
 
 
-def build_wheel(folder):
-    """A wheel of a copy of the repository, so that nothing is left in it."""
-    ignored = shutil.ignore_patterns(".*", "build", "dist", "runs", "*.egg-info", "__pycache__")
-    project = shutil.copytree(ROOT, folder / "project", ignore=ignored)
-    checked([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder / "dist", project])
-    return next((folder / "dist").glob("*.whl"))
+def as_scripts(text):
+    """Return commands with `python -m trainers.NAME` replaced by `idmatters-NAME`."""
+    return re.sub(r"python -m trainers\.(\w+)", r"idmatters-\1", text)
 
 
-def move_in(user):
-    """What lies in the user's folder: the scripts of the repository, and packages of the same names as ours."""
-    for name in ("examples", "benchmarks"):
+def fill_home(user):
+    """Copy the scripts and weights of the repository into the user's folder, and create packages named like ours."""
+    for name in ("examples", "benchmarks", "model_cards"):
         shutil.copytree(ROOT / name, user.folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("models", "trainers"):
         (user.folder / name).mkdir()
@@ -138,19 +111,20 @@ def move_in(user):
 
 
 def check_installation(user):
-    """The programs are those of the wheel, and its data files are there."""
+    """Check that the programs and data files are those of the wheel."""
     version = user.run("idmatters-cifar", "--version")
     assert "environment" in version, version
     assert "theorem-3-2" in user.run("idmatters-reproduce", "--list")
 
 
 def check_exports(user, server, run):
-    """Run the two blocks of the first tutorial, one with the package and one with TensorFlow alone: the same names."""
-    (with_keras,), (with_tensorflow,) = blocks_with(START, "model.keras"), blocks_with(START, "saved_model")
-    of_keras = user.run_block(with_keras)
+    """Check that the Keras file, and the SavedModel without the package, return the same class names."""
+    with_keras, with_tensorflow = first_block_with("runs/quick/model.keras"), first_block_with("runs/quick/saved_model")
+    of_keras = user.run_block(f"{with_keras}\nimport numpy\nnumpy.save('images.npy', images)")
     shutil.copytree(run / "saved_model", server.folder / "runs/quick/saved_model")
     shutil.copy(user.folder / "images.npy", server.folder)
-    of_tensorflow = server.run_block(WITHOUT_THE_PACKAGE + with_tensorflow)
+    read = "import numpy\nimages = numpy.load('images.npy')\n"
+    of_tensorflow = server.run_block(WITHOUT_THE_PACKAGE + read + with_tensorflow)
     names = [re.findall(r"'([\w ]+)'", text) for text in (of_keras, of_tensorflow)]
     assert len(names[0]) == 5, of_keras
     assert names[0] == names[1], f"{of_keras} is not {of_tensorflow}"
@@ -158,16 +132,16 @@ def check_exports(user, server, run):
 
 @contextlib.contextmanager
 def tensorboard(user, folder):
-    """The address of a TensorBoard of the user's runs."""
+    """Start TensorBoard for the user's runs and yield its address."""
     with open(folder / "tensorboard.log", "w+") as log:
-        # The command `tensorboard` belongs to the lender's environment.
+        # Not the command `tensorboard`, which may be the lender's.
         command = [user.python, "-m", "tensorboard.main", "--logdir", "runs", "--host", "localhost", "--port", "0"]
         process = subprocess.Popen(command, cwd=user.folder, env=user.variables, stdout=log, stderr=log)
         try:
             deadline = time.monotonic() + 120
             while not (found := re.search(r"http://localhost:\d+", (folder / "tensorboard.log").read_text())):
                 assert process.poll() is None, (folder / "tensorboard.log").read_text()
-                assert time.monotonic() < deadline, "TensorBoard does not say where it listens"
+                assert time.monotonic() < deadline, "TensorBoard prints no address"
                 time.sleep(0.1)
             yield found[0]
         finally:
@@ -176,7 +150,7 @@ def tensorboard(user, folder):
 
 
 def check_tensorboard(address):
-    """Both errors from step 0 on in one chart, the augmented images, and the settings."""
+    """Check that TensorBoard has both errors from step 0 on in one chart, the augmented images, and the settings."""
 
     def ask(path, body=None):
         request = urllib.request.Request(f"{address}/data/{path}", body, {"Content-Type": "application/json"})
@@ -196,137 +170,172 @@ def check_tensorboard(address):
     assert {"dataset", "learning_rate", "seed"} <= columns, columns
 
 
-def find_chromium():
-    """Return the path of a Chromium, the environment's CHROMIUM or one of the usual names, or None."""
-    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    return next(filter(None, map(shutil.which, (os.environ.get("CHROMIUM", ""), *names))), None)
+def follow_readme(user, server, run, folder):
+    """Run README's commands, and beside them check the exports and TensorBoard."""
+    given = shutil.copytree(run, folder / "given")
+
+    def beside():
+        with step("exports in processes of their own, without the package"):
+            check_exports(user, server, given)
+        with tensorboard(user, folder) as address, step("TensorBoard answers"):
+            check_tensorboard(address)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        other = pool.submit(beside)
+        for command in commands():
+            with step(command):
+                user.run(*shlex.split(command))
+        other.result()
 
 
-@contextlib.contextmanager
-def chromium(path):
-    """Open a headless browser that reaches this machine alone."""
-    # With `make user`; the short form for CI does without.
-    from playwright.sync_api import sync_playwright
+def page_steps(path, text):
+    """Return ("python", code) and ("command", line) in the order of a page.
 
-    alone = "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost , EXCLUDE 127.0.0.1"
-    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=path, args=[alone]) as browser:
-        yield browser
-
-
-@contextlib.contextmanager
-def opened(browser, url, size, faults):
-    """Open a page; errors of its scripts are added to `faults`."""
-    width, height = size
-    page = browser.new_page(viewport={"width": width, "height": height}, is_mobile=width < 600)
-    page.set_default_timeout(60_000)
-    page.on("pageerror", lambda error: faults.append(f"{url}: {error}"))
-    page.goto(url)
-    yield page
-    page.close()
+    Only commands that write a run which a later block reads are included, other than the quick run.
+    """
+    steps = []
+    blocks = fenced(text)
+    for place, (language, block) in enumerate(blocks):
+        if language == "python":
+            continued = steps and steps[-1][0] == "python" and path.name not in SCRIPTS
+            steps.append(("python", f"{steps.pop()[1] if continued else ''}{block}"))
+            continue
+        later = "".join(code for kind, code in blocks[place + 1 :] if kind == "python")
+        for line in re.findall(r"^python -m trainers\..*--out (?:.*)", block, re.MULTILINE):
+            out = re.search(r"--out (\S+)", line)
+            if out and out[1] != "runs/quick" and f'"{out[1]}' in later:
+                steps.append(("command", as_scripts(line)))
+    return steps
 
 
-def look_at_tensorboard(browser, address, keep):
-    """Take screenshots of three pages of TensorBoard once their curves, images and settings are shown."""
-    faults = []
-    drawn = "document.querySelectorAll('card-view tb-data-table-content-row').length >= 2"
-    for name, fragment, texts, ready in (
-        ("scalars", "timeseries", ("loss", "top1_error"), drawn),
-        ("images", "images", ("training_images",), "true"),
-        ("hparams", "hparams", ("best test error", "learning_rate"), "true"),
-    ):
-        with opened(browser, f"{address}/#{fragment}", WIDE, faults) as page:
-            for text in texts:
-                page.get_by_text(text).locator("visible=true").first.wait_for()
-            page.wait_for_function(f"{ready} && !document.querySelector('mat-spinner')")
-            # Curves and images are drawn a moment after they have been received.
-            page.wait_for_timeout(2000)
-            page.screenshot(path=keep / f"tensorboard-{name}.png")
-    assert not faults, "\n".join(faults)
+def run_page(path, text, user, jax, run):
+    """Run the Python blocks of a page in a folder of its own."""
+    folder = user.folder / "pages" / path.stem
+    folder.mkdir(parents=True)
+    (folder / "model_cards").symlink_to(user.folder / "model_cards")
+    if run is not None:
+        shutil.copytree(run, folder / "runs/quick")
+    if '"photos' in text and "save_img" not in text:
+        user.run_block(PHOTOS, folder=folder)
+    for kind, code in page_steps(path, text):
+        if kind == "command":
+            user.run(*shlex.split(code, comments=True), folder=folder)
+        elif path.stem == "jax" or "import grain" in code:
+            if jax is not None:
+                jax.run_block(code, folder=folder, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
+        else:
+            user.run_block(code, folder=folder)
 
 
-def look_at_site(browser, site, keep):
-    """Check every page, wide and narrow: nothing is wider than the screen, no image is missing, no script fails."""
-    pages = [path for path in sorted(site.rglob("*.html")) if not {"_modules", "_static"} & set(path.parts)]
-    faults = []
-    for path in pages:
-        for name, size in (("wide", WIDE), ("narrow", NARROW)):
-            with opened(browser, path.as_uri(), size, faults) as page:
-                width = page.evaluate("document.documentElement.scrollWidth")
-                if width > size[0]:
-                    faults.append(f"{path.relative_to(site)} is {width} pixels wide on a screen of {size[0]}")
-                missing = (
-                    "[...document.images].filter(each => !each.naturalWidth).map(each => each.getAttribute('src'))"
-                )
-                faults += [f"{path.relative_to(site)}: {source} is missing" for source in page.evaluate(missing)]
-                if path.parent == site:
-                    page.screenshot(path=keep / f"site-{path.stem}-{name}.png")
-    assert not faults, "\n".join(faults)
-    return len(pages)
+def run_pages(user, jax, run, match):
+    """Run the Python blocks of all pages whose path contains `match`. SystemExit lists the pages that failed."""
+    failed = []
+    for path, text in pages().items():
+        if match in str(path.relative_to(ROOT)) and page_steps(path, text):
+            with step(f"{path.relative_to(ROOT)}"):
+                try:
+                    run_page(path, text, user, jax, run)
+                except SystemExit as error:
+                    failed.append(f"{path.relative_to(ROOT)}: {error}")
+    if failed:
+        raise SystemExit("\n".join(failed))
+
+
+def run_examples(user, run, match):
+    """Run all examples whose path contains `match` in the user's folder. SystemExit lists those that failed."""
+    if run is not None and not (user.folder / "runs/quick").exists():
+        shutil.copytree(run, user.folder / "runs/quick")
+    failed = []
+    for path in sorted((user.folder / "examples").iterdir()):
+        is_example = path.suffix in (".py", ".ipynb") and path.stem != "quiet"
+        if not is_example or match not in f"examples/{path.name}":
+            continue
+        options = SMALL.get(path.stem, "")
+        with step(f"examples/{path.name} {options}"):
+            try:
+                if path.suffix == ".py":
+                    said = user.run("python", f"examples/{path.name}", *options.split())
+                    assert said.strip(), f"examples/{path.name} prints nothing"
+                else:
+                    cells = json.loads(path.read_text())["cells"]
+                    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+                    user.run_block(code)
+            except (AssertionError, SystemExit) as error:
+                failed.append(f"examples/{path.name}: {error}")
+    if failed:
+        raise SystemExit("\n".join(failed))
+
+
+def look(user, folder, keep):
+    """Check TensorBoard and the site in Chromium, if there is one. Screenshots are saved in `keep`."""
+    path, site = browser.find_chromium(), ROOT / "build/site"
+    if path is None or keep is None:
+        missing = "no Chromium found" if path is None else "no --screenshots given"
+        print(f"TensorBoard and the site are not checked in a browser: {missing}")
+        return
+    keep.mkdir(parents=True, exist_ok=True)
+    with browser.chromium(path) as headless:
+        if user is not None and (user.folder / "runs").is_dir():
+            with tensorboard(user, folder) as address, step(f"TensorBoard in Chromium: {keep}"):
+                browser.check_tensorboard_pages(headless, address, keep)
+        if (site / "index.html").is_file():
+            with step(f"the site in Chromium: {keep}"):
+                print(f"{browser.check_site(headless, site, keep)} pages, wide and narrow")
+
+
+def run_parts(parts, options, folder):
+    """Run the given parts with environments in a new folder."""
+    short, user = options.packages_of is not None, None
+    if parts != ["screens"]:
+        lender = options.packages_of.absolute() if short else None
+        with step("an environment with the wheel"):
+            wheel = options.wheel.absolute() if options.wheel else build_wheel(folder)
+            extras = re.search(r"pip install '\.(\[.*?\])'", pages()[ROOT / "README.md"])[1]
+            user = Machine(folder / "user", [f"{wheel}{extras}"], lender, wheel)
+            fill_home(user)
+            check_installation(user)
+        run = options.quick
+        if run is None:
+            with step("idmatters-cifar --preset quick"):
+                user.run("idmatters-cifar", "--preset", "quick")
+            run = shutil.copytree(user.folder / "runs/quick", folder / "quick")
+        elif "start" in parts:
+            shutil.copytree(run, user.folder / "runs/quick")
+    if "start" in parts:
+        best = json.loads((run / "result.json").read_text())["best_error"]
+        assert best < 0.10, f"the quick preset should reach 90 % accuracy: {best}"
+        with step("an environment with TensorFlow only"):
+            server = Machine(folder / "server", ["tensorflow"], lender)
+        follow_readme(user, server, user.folder / "runs/quick", folder)
+        if not short:
+            with step("without extras: the mathematics"):
+                Machine(folder / "base", [wheel]).run_block(first_block_with("linear.factorize"))
+    if "pages" in parts:
+        with step("an environment with JAX"):
+            jax = user if short else Machine(folder / "jax", [f"{wheel}[jax,grain]"])
+            if not jax.has("jax"):
+                print("the blocks that need JAX are not run: it is not installed")
+                jax = None
+        run_pages(user, jax, run, options.match)
+    if "examples" in parts:
+        run_examples(user, run, options.match)
+    if "screens" in parts:
+        look(user, folder, options.screenshots)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--packages-of", type=pathlib.Path, metavar="VENV", help="lend an environment's packages")
-    parser.add_argument("--wheel", type=pathlib.Path, help="(default: built here)")
-    parser.add_argument("--quick", type=pathlib.Path, metavar="RUN", help="README.md's first run (default: trained)")
-    parser.add_argument(
-        "--screenshots", type=pathlib.Path, metavar="DIR", help="look with a browser, keep what it sees"
-    )
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help="start, pages, examples or screens")
+    parser.add_argument("--match", default="", metavar="TEXT", help="only pages and examples with TEXT in their path")
+    parser.add_argument("--packages-of", type=pathlib.Path, metavar="VENV", help="use an environment's packages")
+    parser.add_argument("--wheel", type=pathlib.Path, help="wheel of the package (default: built here)")
+    parser.add_argument("--quick", type=pathlib.Path, metavar="RUN", help="run of the quick preset (default: trained)")
+    parser.add_argument("--screenshots", type=pathlib.Path, metavar="DIR", help="check in Chromium, save screenshots")
     options = parser.parse_args()
-    short, path = options.packages_of is not None, find_chromium()
+    # Without --only, lent packages mean the short form.
+    parts = options.only or (["start"] if options.packages_of else list(PARTS))
     with tempfile.TemporaryDirectory(prefix="new-user-") as name:
-        folder = pathlib.Path(name)
-        with step("an environment with the wheel, one with TensorFlow alone"):
-            wheel = options.wheel.absolute() if options.wheel else build_wheel(folder)
-            lender = options.packages_of.absolute() if short else None
-            extras = re.search(r"pip install '\.(\[.*?\])'", README)[1]
-            user = Machine(folder / "user", [f"{wheel}{extras}"], lender, wheel)
-            server = Machine(folder / "server", ["tensorflow"], lender)
-            move_in(user)
-            check_installation(user)
-        run = user.folder / "runs/quick"
-        if options.quick:
-            shutil.copytree(options.quick, run)
-        else:
-            with step("idmatters-cifar --preset quick"):
-                user.run("idmatters-cifar", "--preset", "quick")
-        best = json.loads((run / "result.json").read_text())["best_error"]
-        assert best < 0.10, f"the quick preset should pass 90 %: {best}"
-        given = shutil.copytree(run, folder / "given")
-
-        def beside():
-            with step("exports in processes of their own, without the package"):
-                check_exports(user, server, given)
-            with tensorboard(user, folder) as address, step("TensorBoard answers"):
-                check_tensorboard(address)
-
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            other = pool.submit(beside)
-            for command in commands():
-                with step(command):
-                    user.run(*shlex.split(command))
-            other.result()
-        if not short:
-            with step("the Python blocks of README.md, each in a process of its own, and of the first tutorial"):
-                for block in blocks_with(README):
-                    user.run_block(block)
-                user.run_block("\n".join(blocks_with(START)))
-            with step("without extras: the mathematics"):
-                base = Machine(folder / "base", [wheel])
-                base.run_block(*blocks_with(CONCEPTS, "linear.factorize"))
-        if options.screenshots is None or path is None:
-            why = "there is no Chromium here" if path is None else "--screenshots is not given"
-            print(f"TensorBoard and the site are not looked at: {why}")
-            return
-        keep = options.screenshots
-        keep.mkdir(parents=True, exist_ok=True)
-        with chromium(path) as browser:
-            with tensorboard(user, folder) as address, step(f"TensorBoard in Chromium: {keep}"):
-                look_at_tensorboard(browser, address, keep)
-            site = ROOT / "build/site"
-            if (site / "index.html").is_file():
-                with step(f"the site in Chromium: {keep}"):
-                    print(f"{look_at_site(browser, site, keep)} pages, wide and narrow")
+        run_parts(parts, options, pathlib.Path(name))
 
 
 if __name__ == "__main__":

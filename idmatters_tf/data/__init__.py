@@ -1,15 +1,15 @@
-"""Data sets, and batches that are a pure function of (seed, step).
+"""Data sets, and batches that are pure functions of (seed, step).
 
-images    ImageData: the arrays, their labels, names and origin
-cifar     CIFAR-10 and CIFAR-100, from the official binary files or through TensorFlow Datasets
-mnist     MNIST, from the official idx files or through TensorFlow Datasets
-shapes    a built-in, generated data set: works offline
-augment   crop, flip and standardise a batch at once
-mixup     convex combinations of the images of a batch
-protocols what training code uses of a data set and its batches
-batches   which images, in which order, with which augmentation, at which step, on which replica
-imagenet  ImageNet and other folders of images, read while training
-streams   the batches of images that are not in memory
+images     ImageData: labeled images in memory
+cifar      CIFAR-10 and CIFAR-100, from the official binary files or through TensorFlow Datasets
+mnist      MNIST, from the official idx files or through TensorFlow Datasets
+shapes     a built-in, generated data set that needs no files
+augment    crops, flips, cutout and standardization of batches
+mixup      convex combinations of the images of a batch
+protocols  interfaces between data sets and training code
+batches    batches of images in memory: order, augmentation and shares of replicas
+imagenet   ImageNet and other folders of images, read during training
+streams    batches of images that are read during training
 """
 
 from typing import TYPE_CHECKING

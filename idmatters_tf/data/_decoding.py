@@ -1,16 +1,15 @@
-"""Compressed images of any size to augmented ones of one size, as a function of random keys.
+"""Decoding of compressed images and augmentation to images of one size, as a function of random keys.
 
-In two parts: the processor decodes a batch, each image or its random part in its own size, one behind the other; the
-devices that train bring them to one size, flip and standardise. So the cores that decode do little else, and what goes
-to the devices are single bytes, of which decoded parts have fewer than resized images have numbers.
+The CPU decodes the images of a batch, or random windows of them, in their own sizes. The training devices resize, flip
+and standardize them. The CPU has little other work, and the transferred bytes are fewer than resized float32 images.
 
-"paper"     the whole image resized to the square, whatever its shape, and flipped half of the time (Hardt & Ma,
-            section 4.2: "Each image is resized to 224x224 pixels")
-"standard"  a random part, of 8 % (or another share) to 100 % of the area and of aspect 3/4 to 4/3 (Szegedy et al.,
-            2014), resized and flipped; for evaluation the central square, 224/256 of the shorter side
-"none"      as "paper" without the flip
+"paper"     the whole image resized to a square and flipped with probability 1/2 (Hardt & Ma, section 4.2: "Each image
+            is resized to 224x224 pixels")
+"standard"  a random window of 8 % (or another fraction) to 100 % of the area with aspect ratio 3/4 to 4/3 (Szegedy et
+            al., 2014), resized and flipped. For evaluation the central square, 224/256 of the shorter side
+"none"      like "paper" without flips
 
-Resizing is bilinear, as TensorFlow's `resize` did it in 2016, without smoothing beforehand.
+Resizing is bilinear without antialiasing, like TensorFlow's `resize` in 2016.
 """
 
 from collections.abc import Callable
@@ -24,37 +23,37 @@ AUGMENTATIONS = ("paper", "standard", "none")
 SMALLEST_AREA, ASPECT, ATTEMPTS = 0.08, (3 / 4, 4 / 3), 10
 CENTRAL = 224 / 256
 
-# From the shape of an image, int32 `(3,)`, to a part of it, int32 `[top, left, rows, cols]`.
+# Maps the shape of an image, int32 `(3,)`, to a window of it, int32 `[top, left, rows, cols]`.
 Window: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
-# Pixels and sizes, see `pack`, and bool `(batch,)`, which images are mirrored left to right.
+# Pixels and sizes, see `pack`, and bool `(batch,)`, True for images to flip left to right.
 Packed: TypeAlias = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 def train_window(augmentation: str, key: tf.Tensor, smallest_area: float = SMALLEST_AREA) -> Window | None:
-    """The part of an image to train on, as `decode` takes it.
+    """Return the window of an image for training, or None for the whole image.
 
     Args:
         augmentation: one of `AUGMENTATIONS`.
-        key: int64, `(2,)`, the seed of its random numbers.
+        key: int64, `(2,)`, seed of the random window.
         smallest_area: see `random_window`.
     """
     return (lambda shape: random_window(shape, key, smallest_area)) if augmentation == "standard" else None
 
 
 def evaluation_window(augmentation: str) -> Window | None:
-    """The part of an image to evaluate on, as `decode` takes it."""
+    """Return the window of an image for evaluation, or None for the whole image."""
     return central_window if augmentation == "standard" else None
 
 
 def pack(count: int, image: Callable[[tf.Tensor], tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Decoded images of different sizes, one behind the other.
+    """Concatenate decoded images of different sizes.
 
     Args:
-        count: how many.
-        image: from a number below `count` to that image, uint8 `(rows, cols, 3)`.
+        count: number of images.
+        image: function of a number below `count` that returns an image, uint8 `(rows, cols, 3)`.
 
     Returns:
-        Their pixels, uint8 `(bytes,)`, and their rows and cols, int32 `(count, 2)`.
+        Pixels of all images, uint8 `(bytes,)`, and their rows and columns, int32 `(count, 2)`.
     """
     pixels = tf.TensorArray(tf.uint8, count, infer_shape=False, element_shape=[None])
     sizes = tf.TensorArray(tf.int32, count, element_shape=[2])
@@ -69,43 +68,44 @@ def pack(count: int, image: Callable[[tf.Tensor], tf.Tensor]) -> tuple[tf.Tensor
 
 
 def preprocess_on_device(images: Packed, size: int) -> tf.Tensor:
-    """Resizes, flips and standardises a batch: what is left to the devices.
+    """Resize, flip and standardize a batch on a training device.
 
     Args:
-        images: pixels and sizes, see `pack`, and bool `(batch,)`, which ones to flip.
-        size: of the side, in pixels.
+        images: pixels and sizes, see `pack`, and bool `(batch,)`, True for images to flip.
+        size: side of the result in pixels.
 
     Returns:
-        Standardised images, float32 `(batch, size, size, 3)`.
+        Standardized images, float32 `(batch, size, size, 3)`.
     """
     return standardize(resize(*images, size))
 
 
 def resize(pixels: tf.Tensor, sizes: tf.Tensor, flips: tf.Tensor, size: int) -> tf.Tensor:
-    """Brings images that lie one behind the other to one size, by bilinear interpolation as `tf.image.resize`.
+    """Resize concatenated images by bilinear interpolation, like `tf.image.resize`.
 
     Args:
-        pixels, sizes: see `pack`.
-        flips: bool `(batch,)`: which ones are mirrored left to right.
-        size: of the side, in pixels.
+        pixels: see `pack`.
+        sizes: see `pack`.
+        flips: bool `(batch,)`, True for images to flip left to right.
+        size: side of the result in pixels.
 
     Returns:
         float32 `(batch, size, size, 3)`, in 0..255.
     """
-    # A GPU would wait for each of many small operations; a processor takes seven times as long all at once.
-    way = resize_at_once if tf.config.list_logical_devices("GPU") else resize_one_by_one
-    return way(pixels, sizes, flips, size)
+    # One by one is slow on a GPU because of many small operations. All at once is seven times slower on a CPU.
+    compute = resize_at_once if tf.config.list_logical_devices("GPU") else resize_one_by_one
+    return compute(pixels, sizes, flips, size)
 
 
 def resize_one_by_one(pixels: tf.Tensor, sizes: tf.Tensor, flips: tf.Tensor, size: int) -> tf.Tensor:
-    """See `resize`."""
+    """Compute `resize` with a loop over the images."""
     ends = tf.cumsum(3 * tf.reduce_prod(tf.cast(sizes, tf.int64), axis=1))
 
     def resized(number):
         rows, cols = sizes[number, 0], sizes[number, 1]
         begin = ends[number] - 3 * tf.cast(rows, tf.int64) * tf.cast(cols, tf.int64)
         image = tf.reshape(pixels[begin : ends[number]], tf.stack([rows, cols, 3]))
-        # Converted beforehand: the same values, in half the time.
+        # Converting first gives the same values in half the time.
         image = tf.image.resize(tf.cast(image, tf.float32), [size, size])
         return tf.cond(flips[number], lambda: tf.reverse(image, [1]), lambda: image)
 
@@ -115,15 +115,13 @@ def resize_one_by_one(pixels: tf.Tensor, sizes: tf.Tensor, flips: tf.Tensor, siz
 
 
 def resize_at_once(pixels: tf.Tensor, sizes: tf.Tensor, flips: tf.Tensor, size: int) -> tf.Tensor:
-    """See `resize`."""
-    # Converted before gathering: on a GPU there may be no gathering of bytes.
+    """Compute `resize` with operations on the whole batch."""
+    # GPUs may have no kernel to gather uint8.
     pixels = tf.cast(tf.reshape(pixels, [-1, 3]), tf.float32)
     rows, cols = tf.cast(sizes[:, 0], tf.int64), tf.cast(sizes[:, 1], tf.int64)
     begins = tf.cumsum(rows * cols, exclusive=True)
-    top, bottom, down = _neighbours(rows, size)
-    left, right, across = (
-        tf.where(flips[:, tf.newaxis], values[:, ::-1], values) for values in _neighbours(cols, size)
-    )
+    top, bottom, down = _neighbors(rows, size)
+    left, right, across = (tf.where(flips[:, tf.newaxis], values[:, ::-1], values) for values in _neighbors(cols, size))
     down, across = down[:, :, tf.newaxis, tf.newaxis], across[:, tf.newaxis, :, tf.newaxis]
 
     def interpolated(row):
@@ -135,9 +133,10 @@ def resize_at_once(pixels: tf.Tensor, sizes: tf.Tensor, flips: tf.Tensor, size: 
     return upper + (interpolated(bottom) - upper) * down
 
 
-def _neighbours(lengths, size):
-    """For each of `size` samples along sides of these lengths the pixels before and after it, and its way from one to
-    the other, 0 to 1: int64, int64, float32, `(batch, size)`.
+def _neighbors(lengths, size):
+    """Return the pixels before and after each of `size` samples along each side, and the interpolation weight.
+
+    Shapes `(batch, size)`, types int64, int64, float32. A weight of 0 is the pixel before, 1 the pixel after.
     """
     scales = (tf.cast(lengths, tf.float32) / size)[:, tf.newaxis]
     places = (tf.range(size, dtype=tf.float32) + 0.5) * scales - 0.5
@@ -151,8 +150,12 @@ def _neighbours(lengths, size):
 
 
 def random_window(shape: tf.Tensor, key: tf.Tensor, smallest_area: float = SMALLEST_AREA) -> tf.Tensor:
-    """A random part of an image of this shape, from a share `smallest_area` of its area up to all of it: int32 `[top,
-    left, rows, cols]`.
+    """Return a random window, int32 `[top, left, rows, cols]`, of an image of a shape.
+
+    Args:
+        shape: shape of the image, int32 `(3,)`.
+        key: int64, `(2,)`, seed of the window.
+        smallest_area: smallest fraction of the area of the image.
     """
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
@@ -168,26 +171,27 @@ def random_window(shape: tf.Tensor, key: tf.Tensor, smallest_area: float = SMALL
 
 
 def central_window(shape: tf.Tensor) -> tf.Tensor:
-    """The central square, 224/256 of the shorter side: int32 `[top, left, rows, cols]`."""
+    """Return the central square, int32 `[top, left, rows, cols]`, with 224/256 of the shorter side."""
     side = tf.cast(tf.round(tf.cast(tf.minimum(shape[0], shape[1]), tf.float32) * CENTRAL), tf.int32)
     side = tf.maximum(side, 1)
     return tf.stack([(shape[0] - side) // 2, (shape[1] - side) // 2, side, side])
 
 
 def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
-    """Decodes an image, or a part of it.
+    """Decode an image or a window of it.
 
     Args:
-        contents: a string scalar, a JPEG, PNG, WebP, BMP or GIF file.
-        window: from the image's shape, int32 `(3,)`, to the part, int32 `[top, left, rows, cols]`; None: all of it.
-            Of a JPEG only the part is decoded.
+        contents: string scalar, content of a JPEG, PNG, WebP, BMP or GIF file. Of an animation the first image is
+            decoded.
+        window: function from the shape of the image to a window, or None for the whole image. JPEG files are decoded in
+            the window only.
 
     Returns:
         uint8, `(rows, cols, 3)`.
     """
 
     def webp():
-        # The first image of an animation, without transparency: asked for 3 channels, TensorFlow refuses both.
+        # With 3 channels TensorFlow rejects animations and transparency.
         return tf.io.decode_webp(contents, channels=0)[0, :, :, :3]
 
     def other():
@@ -210,6 +214,6 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
 
 
 def _is_webp(contents):
-    """Whether a file begins with "RIFF", four bytes for its length, and "WEBP"."""
+    """Return True if a file starts with 8 bytes ("RIFF" and its length) and "WEBP"."""
     long_enough = tf.strings.length(contents) >= 12
     return tf.cond(long_enough, lambda: tf.strings.substr(contents, 8, 4) == b"WEBP", lambda: False)

@@ -1,4 +1,4 @@
-"""The usual tree of labelled images: one folder for each class. Listing it needs no TensorFlow."""
+"""Trees of labeled images with one folder for each class. Listing does not import TensorFlow."""
 
 import dataclasses
 import hashlib
@@ -13,20 +13,20 @@ from idmatters_tf.data.images import DataError
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif")
 # TensorFlow cannot decode TIFF.
 _UNSUPPORTED = (".tiff", ".tif")
-# What the labels of a flat folder of validation images are usually called.
+# Usual names of the file with the labels of a flat folder of validation images.
 LABEL_FILES = ("val_labels.txt", "LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt")
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageFiles:
-    """Labelled image files.
+    """Labeled image files.
 
     Attributes:
-        root: the folder that `names` are relative to.
-        names: a list of paths.
-        labels: a list of integers, the places in `class_names`.
-        class_names: a tuple of the classes' folder names, sorted.
-        ignored: what else lies there, relative to `root`: files that do not end like an image, folders in folders.
+        root: folder of the images.
+        names: paths of the images relative to `root`.
+        labels: indices into `class_names`.
+        class_names: sorted names of the class folders.
+        ignored: other files and nested folders, relative to `root`.
     """
 
     root: pathlib.Path
@@ -39,17 +39,17 @@ class ImageFiles:
         return len(self.names)
 
     def without(self, broken: Iterable[int]) -> "ImageFiles":
-        """The same without the images at these places."""
+        """Return the files without the images at the given indices."""
         broken = set(broken)
         kept = [place for place in range(len(self)) if place not in broken]
         names, labels = [self.names[place] for place in kept], [self.labels[place] for place in kept]
         return dataclasses.replace(self, names=names, labels=labels)
 
     def hold_out(self, fraction: float) -> "tuple[ImageFiles, ImageFiles]":
-        """Divides the images of each class into two, by a checksum of their names, whatever else is there.
+        """Split the images of each class into two parts, in the order of a checksum of their names.
 
         Args:
-            fraction: of each class that goes into the second part, at least one image and not all of them.
+            fraction: fraction of each class in the second part, at least one image and not all of them.
 
         Raises:
             DataError: a class has only one image.
@@ -58,46 +58,43 @@ class ImageFiles:
         for place, label in enumerate(self.labels):
             places.setdefault(label, []).append(place)
         held_out: set[int] = set()
-        for label, of_class in places.items():
-            if len(of_class) < 2:
-                raise DataError(f"class {self.class_names[label]} has one image only: none can be held out.")
-            count = min(max(1, round(fraction * len(of_class))), len(of_class) - 1)
-            held_out |= set(sorted(of_class, key=lambda place: _checksum(self.names[place]))[:count])
+        for label, members in places.items():
+            if len(members) < 2:
+                raise DataError(f"class {self.class_names[label]} has only one image, so none can be held out.")
+            count = min(max(1, round(fraction * len(members))), len(members) - 1)
+            held_out |= set(sorted(members, key=lambda place: _checksum(self.names[place]))[:count])
         return self.without(held_out), self.without(place for place in range(len(self)) if place not in held_out)
 
     def mixed(self) -> list[int]:
-        """Return all places, sorted by a checksum of the images' names, whatever else is there."""
+        """Return all indices, sorted by a checksum of the names of the images."""
         return sorted(range(len(self)), key=lambda place: _checksum(self.names[place]))
 
     def where(self, place: int) -> str:
-        """The image's file, in words."""
+        """Return the path of an image."""
         return str(self.root / self.names[place])
 
     def digest(self, crc: int = 0) -> int:
-        """A checksum of names and labels; the pixels are not read."""
+        """Return a checksum of names and labels, continued from `crc`. The pixels are not read."""
         for name, label in zip(self.names, self.labels, strict=True):
-            # A file system's names may be any bytes.
+            # File names may be any bytes.
             crc = zlib.crc32(f"{name}\0{label}\n".encode(errors="surrogateescape"), crc)
         return crc
 
 
 def list_classes(folder: Path) -> ImageFiles:
-    """Lists `folder/CLASS/*.JPEG`.
+    """List the images of `folder/CLASS/*.JPEG`, sorted by class and name.
 
     Args:
-        folder: with one folder for each class; images end in one of `SUFFIXES`, in any case.
-
-    Returns:
-        `ImageFiles`, sorted by class and name.
+        folder: folder with one folder for each class. Image names end with one of `SUFFIXES`, upper or lower case.
 
     Raises:
-        DataError: nothing there, an empty class, or a folder that cannot be read.
+        DataError: there are no class folders, a class has no images, or a folder cannot be read.
     """
     folder = pathlib.Path(folder)
     inside = [entry for entry in _entries(folder) if not entry.name.startswith(".")]
     classes = sorted(entry.name for entry in inside if entry.is_dir())
     if not classes:
-        raise DataError(f"{folder} holds no class folders. Expected {folder}/CLASS/*.JPEG, one folder for each class.")
+        raise DataError(f"{folder} contains no class folders. Expected {folder}/CLASS/*.JPEG, a folder for each class.")
     names: list[str] = []
     labels: list[int] = []
     ignored = sorted(entry.name for entry in inside if not entry.is_dir())
@@ -116,16 +113,17 @@ def list_classes(folder: Path) -> ImageFiles:
 
 
 def list_flat(folder: Path, class_names: Sequence[str], labels_file: Path | None = None) -> ImageFiles:
-    """Lists `folder/*.JPEG` with the classes from a text file, as ILSVRC2012's validation images come.
+    """List the images of `folder/*.JPEG` with classes from a text file, the layout of ILSVRC2012's validation images.
 
     Args:
-        folder: with the images.
-        class_names: the training classes.
-        labels_file: lines of "NAME CLASS ..." (spaces, tabs or commas between; a heading is skipped), or of one class
-            each, in the order of the sorted names. None: one of `LABEL_FILES` in the folder or the one above.
+        folder: folder of the images.
+        class_names: names of the training classes.
+        labels_file: text file with lines "NAME CLASS ..." (separated by spaces, tabs or commas; a heading is skipped),
+            or with one class in each line, in the order of the sorted names. None: one of `LABEL_FILES` in the folder
+            or its parent.
 
     Raises:
-        DataError: no labels, an image without a label, or a class that is not a training class.
+        DataError: there are no labels, an image has no label, or a class is not a training class.
     """
     folder = pathlib.Path(folder)
     images, others = _images_and_others(folder)
@@ -134,7 +132,7 @@ def list_flat(folder: Path, class_names: Sequence[str], labels_file: Path | None
         labels_file = next((path for path in candidates if path.is_file()), None)
     if labels_file is None:
         raise DataError(
-            f"{folder} holds images but no class folders, and there is no file with their classes. Sort them into "
+            f"{folder} contains images but no class folders, and there is no file with their classes. Sort them into "
             f"{folder}/CLASS/, or pass a file of lines 'NAME CLASS' as `val_labels`.",
             arguments=("val_labels",),
         )
@@ -167,7 +165,7 @@ def _read_labels(path, images):
 
 
 def check_same_classes(train: ImageFiles, test: ImageFiles) -> None:
-    """Raises DataError where the two splits do not have the same class folders."""
+    """Raise DataError unless both splits have the same class folders."""
     for ours, theirs, which in (
         (train.class_names, test.class_names, f"in {train.root} but not in {test.root}"),
         (test.class_names, train.class_names, f"in {test.root} but not in {train.root}"),
@@ -182,12 +180,12 @@ def check_same_classes(train: ImageFiles, test: ImageFiles) -> None:
 
 
 def holds_images(folder: Path) -> bool:
-    """Whether there are images directly in a folder."""
+    """Return True if a folder contains images directly."""
     return any(_is_image(entry) for entry in _entries(folder))
 
 
 def holds_classes(folder: Path) -> bool:
-    """Whether there are folders of images directly in a folder."""
+    """Return True if a folder contains folders of images directly."""
     return any(entry.is_dir() and holds_images(entry.path) for entry in _entries(folder))
 
 
@@ -200,7 +198,7 @@ def _is_image(entry):
 
 
 def _images_and_others(folder):
-    """The names of the images in a folder, and of all else but hidden files, each sorted."""
+    """Return the sorted names of the images in a folder, and of all other entries that are not hidden."""
     entries = _entries(folder)
     others = [entry.name for entry in entries if not _is_image(entry) and not entry.name.startswith(".")]
     return sorted(entry.name for entry in entries if _is_image(entry)), sorted(others)

@@ -1,7 +1,7 @@
-"""Labelled images in a TFRecord data set of TensorFlow Datasets, any one of them at any time.
+"""Random access to labeled images in a TFRecord data set of TensorFlow Datasets.
 
-Such files are meant to be read from the front. Here the place of every record is looked up once, from the lengths that
-stand before each of them, so that a batch can be a function of (seed, step) and a resumed run reads nothing twice.
+TFRecord files have no index. The offset of each record is computed once from the lengths in the headers, so that a
+batch is a function of (seed, step) and a resumed run does not read earlier records.
 """
 
 import os
@@ -16,20 +16,20 @@ import tensorflow as tf
 
 from idmatters_tf.data.images import DataError
 
-# Before each record its length (8 bytes) and that length's checksum (4), after it its own checksum (4).
+# Length (8 bytes) and checksum of the length (4) before each record; checksum of the record (4) after it.
 _HEADER, _AROUND = 8, 16
 
 
-# From places to what `read` takes, and from that to a compressed image and its label.
+# Indices to arguments of `Read`, and these to a compressed image and its label.
 LookUp: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 Read: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class Records:
-    """The images of one split.
+    """Images of one split.
 
     Args:
-        paths: the TFRecord files, in order; each record is a `tf.train.Example` with `image` (a compressed image) and
+        paths: TFRecord files in order. Each record is a `tf.train.Example` with `image`, a compressed image, and
             `label`.
         class_names: one string per class.
     """
@@ -38,19 +38,19 @@ class Records:
         self.class_names = tuple(class_names)
         self._paths = [str(path) for path in paths]
         offsets = [_offsets(path) for path in self._paths]
-        self._counts = [len(of_file) for of_file in offsets]
+        self._counts = [len(places) for places in offsets]
         self._file_numbers = np.repeat(np.arange(len(offsets), dtype=np.int64), self._counts)
         self._offsets = np.concatenate(offsets) if offsets else np.zeros(0, np.int64)
         if not len(self):
             raise DataError(
-                f"there are no records in {self._paths[:1]} and the files after it. Prepare the data again."
+                f"there are no records in {self._paths[:1]} and the following files. Prepare the data again."
             )
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def without(self, broken: Iterable[int]) -> "Records":
-        """The same without the records at these places."""
+        """Return the records without those at the given indices."""
         kept = np.setdiff1d(np.arange(len(self)), list(broken))
         other = object.__new__(Records)
         other.class_names, other._paths, other._counts = self.class_names, self._paths, self._counts
@@ -58,21 +58,23 @@ class Records:
         return other
 
     def mixed(self) -> list[int]:
-        """Return all places in the order of the records, which TensorFlow Datasets has shuffled."""
+        """Return all indices in the order of the records, which TensorFlow Datasets has shuffled."""
         return list(range(len(self)))
 
     def where(self, place: int) -> str:
-        """The record's file and byte, in words."""
+        """Return a description of the file and the offset of a record."""
         return f"the record at byte {self._offsets[place]} of {self._paths[self._file_numbers[place]]}"
 
     def digest(self, crc: int = 0) -> int:
-        """A checksum of the files' names and the records' places."""
+        """Return a checksum of the file names and the record offsets, continued from `crc`."""
         names = "\n".join(pathlib.Path(path).name for path in self._paths)
         return zlib.crc32(self._offsets.tobytes(), zlib.crc32(names.encode(), crc))
 
     def reader(self) -> tuple[LookUp, Read]:
-        """Two functions for `tf.data`: from int64 places `(n,)` to files and offsets of that shape, and from one of
-        each to the compressed image and its int32 label.
+        """Return two functions for `tf.data`.
+
+        The first maps int64 indices `(n,)` to file names and offsets `(n,)`. The second maps one file name and offset
+        to a compressed image and its int32 label.
         """
         with tf.device("CPU:0"):
             paths = tf.constant(self._paths)
@@ -84,7 +86,7 @@ class Records:
             return tf.gather(paths, tf.gather(numbers, places)), tf.gather(offsets, places)
 
         def read(path, offset):
-            # The public TFRecordDataset cannot begin inside a file.
+            # The public TFRecordDataset has no offsets.
             records = tf.raw_ops.TFRecordDatasetV2(
                 filenames=[path], compression_type="", buffer_size=0, byte_offsets=[offset]
             )
@@ -97,7 +99,7 @@ class Records:
 
 
 def _offsets(path):
-    """Where each record of a file begins."""
+    """Return the offset of each record of a file."""
     try:
         size = os.path.getsize(path)
         places, place = [], 0
@@ -110,5 +112,5 @@ def _offsets(path):
     except (OSError, struct.error) as error:
         raise DataError(f"{path} cannot be read as a TFRecord file: {error}. Prepare the data again.") from error
     if place != size:
-        raise DataError(f"{path} ends in the middle of a record. Prepare the data again.")
+        raise DataError(f"{path} ends inside a record. Prepare the data again.")
     return np.array(places, np.int64)

@@ -1,6 +1,6 @@
-"""Where data sets are looked for, and how TensorFlow Datasets gives or downloads them.
+"""Locations of data sets, and loading and downloading through TensorFlow Datasets.
 
-Finding files needs neither TensorFlow nor the network, so a program can say at once what is missing.
+Finding files requires neither TensorFlow nor the network.
 """
 
 import contextlib
@@ -23,63 +23,60 @@ Path: TypeAlias = str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True)
 class Location:
-    """Where a data set was found: `kind` says as what ("tfds": prepared by TensorFlow Datasets)."""
+    """Path and kind of a data set that was found. The kind "tfds" is one prepared by TensorFlow Datasets."""
 
     kind: str
     path: pathlib.Path
 
 
 def default_data_dir() -> pathlib.Path:
-    """The folder in which TensorFlow Datasets keeps its data: `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`."""
+    """Return the folder of TensorFlow Datasets: `$TFDS_DATA_DIR`, or `~/tensorflow_datasets`."""
     return pathlib.Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
 
 def data_root(data_dir: Path | None) -> pathlib.Path:
-    """The folder to search: `data_dir`, or the default one for None."""
+    """Return the folder to search: `data_dir`, or the default folder for None."""
     return default_data_dir() if data_dir is None else pathlib.Path(data_dir).expanduser()
 
 
 def folders(root: pathlib.Path) -> tuple[pathlib.Path, ...]:
-    """A folder and those directly in it, the order of search; empty where there is no such folder."""
+    """Return a folder and the folders directly below, in order of search, or () if the folder does not exist."""
     return (root, *sorted(entry for entry in root.iterdir() if entry.is_dir())) if root.is_dir() else ()
 
 
 def prepared_in(name: str, folder: pathlib.Path) -> pathlib.Path | None:
-    """The `data_dir` in which TensorFlow Datasets has prepared the data set `name`, or None.
+    """Return the `data_dir` in which TensorFlow Datasets has prepared a data set, or None.
 
     Args:
-        name: of the data set.
-        folder: the `data_dir` itself, or in it the folder of the data set or of one of its versions.
+        name: name of the data set.
+        folder: the `data_dir`, or the folder of the data set or of one of its versions in it.
     """
     for candidate in (folder, folder.parent, folder.parent.parent):
         versions = (candidate / name).glob("*/dataset_info.json")
-        # Above the given folder only what leads down to it.
+        # Folders above the given one count only if they contain the data set through it.
         if any(folder in (candidate, path.parent, path.parent.parent) for path in versions):
             return candidate
     return None
 
 
 def load_tfds(name: str, data_dir: Path, download: bool) -> ImageData:
-    """Loads a data set of images through TensorFlow Datasets.
+    """Load a data set of images through TensorFlow Datasets.
 
     Args:
-        name: of the data set there, with the splits "train" and "test".
-        data_dir: its folder.
-        download: whether to download and prepare what is not there.
-
-    Returns:
-        An `ImageData`.
+        name: name of a data set with the splits "train" and "test".
+        data_dir: folder of TensorFlow Datasets.
+        download: True downloads and prepares missing data.
     """
     import tensorflow_datasets as tfds
 
     tfds.display_progress_bar(download)
     splits = {}
-    with explained(name, data_dir):
+    with as_data_error(name, data_dir):
         builder = cast(Any, tfds.builder(name, data_dir=str(data_dir)))
         if download:
             builder.download_and_prepare()
         for split in ("train", "test"):
-            # In the files' own order, so that the order of training depends on the seed alone.
+            # The order of the files, so that the order of training depends on the seed only.
             everything = builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
             splits[split] = everything["image"].numpy(), everything["label"].numpy().astype(np.int32)
     return ImageData(
@@ -94,8 +91,8 @@ def load_tfds(name: str, data_dir: Path, download: bool) -> ImageData:
 
 
 @contextlib.contextmanager
-def explained(name: str, data_dir: Path) -> Iterator[None]:
-    """Makes a `DataError` of what TensorFlow Datasets raises in the block: it has no error of its own for bad files."""
+def as_data_error(name: str, data_dir: Path) -> Iterator[None]:
+    """Convert errors of TensorFlow Datasets, which has no class for invalid files, to `DataError`."""
     try:
         yield
     except DataError:
@@ -104,19 +101,19 @@ def explained(name: str, data_dir: Path) -> Iterator[None]:
         reason = next(iter(str(error).strip().splitlines()), "")
         raise DataError(
             f"TensorFlow Datasets cannot prepare or read {name} in {data_dir} ({type(error).__name__}: {reason}). If "
-            f"its files are damaged, remove them, and prepare the data set again.",
+            f"its files are damaged, remove them and prepare the data set again.",
             arguments=("data_dir",),
         ) from error
 
 
 def server_answers(address: tuple[str, int], timeout: float = 1.0) -> bool:
-    """Whether a server, or the proxy in front of it, accepts a connection in time, name look-up included.
+    """Return True if a server, or the proxy for it, accepts a connection within `timeout`, including name look-up.
 
-    TensorFlow Datasets itself gives up only after minutes of retries.
+    TensorFlow Datasets itself retries for minutes.
 
     Args:
         address: (host, port).
-        timeout: in seconds.
+        timeout: timeout in seconds.
     """
     host, port = address
     proxy = urllib.request.getproxies().get("https")
@@ -132,7 +129,7 @@ def server_answers(address: tuple[str, int], timeout: float = 1.0) -> bool:
             return
         answered.set()
 
-    # In a thread, for a name look-up has no time-out of its own.
+    # In a thread, because the name look-up has no timeout.
     attempt = threading.Thread(target=connect, daemon=True)
     attempt.start()
     attempt.join(timeout)
@@ -142,13 +139,14 @@ def server_answers(address: tuple[str, int], timeout: float = 1.0) -> bool:
 def not_found(
     name: str, data_dir: Path | None, looked_for: str, silent_server: str | None = None, hint: str = ""
 ) -> DataNotFound:
-    """The error that says that a data set was not found, and what to do.
+    """Return the error for a data set that was not found.
 
     Args:
-        name, data_dir: the data set and the folder that was searched; None is the default one.
-        looked_for: the files that would have been read, in words.
-        silent_server: the host that did not answer when a download was asked for, or None.
-        hint: one more sentence, beginning with a space.
+        name: name of the data set.
+        data_dir: searched folder, or None for the default folder.
+        looked_for: description of the files that were searched.
+        silent_server: host that did not answer when a download was tried, or None.
+        hint: a further sentence that starts with a space.
     """
     root = data_root(data_dir)
     tried = f", and {silent_server} does not answer, so it cannot be downloaded now" if silent_server else ""

@@ -1,10 +1,10 @@
-"""Which images, in which order, augmented how: a pure function of (seed, step).
+"""Batches of images in memory, as pure functions of (seed, step).
 
-Any batch can be computed alone, at any time, on any worker. So a resumed run sees exactly what an uninterrupted one
-would have seen, and each replica computes its share of the global batch and nothing else.
+Each batch can be computed at any time and on any worker. A resumed run gets the batches of an uninterrupted run, and
+each replica computes its share of the global batch only.
 
-Training walks through one endless sequence of positions: position p belongs to epoch p // n and is the (p % n)-th of
-that epoch's own permutation. Step s takes the positions from s * batch to (s + 1) * batch; a batch may span two epochs.
+Training uses an endless sequence of positions. Position p is the (p % n)-th element of the permutation of epoch p // n.
+Step s uses the positions from s * batch to (s + 1) * batch, so a batch may span two epochs.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ from idmatters_tf.data.protocols import ALONE, Int, Share
 
 Labels: TypeAlias = NDArray[np.integer[Any]] | Sequence[int]
 
-# Keep the random numbers of the permutation, the augmentation and cutout apart.
+# Distinct streams of random numbers.
 _ORDER, _AUGMENTATION, _CUTOUT = 1, 2, 3
 
 
-def shuffled(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
-    """Which of `count` images is at each position of the endless sequence: each epoch is its own permutation.
+def shuffle_positions(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
+    """Return the index of the image at each position of the endless sequence, a permutation for each epoch.
 
     Args:
         positions: int64, `(n,)`.
-        count: of the images.
-        seed: a non-negative integer below 2^32.
+        count: number of images.
+        seed: non-negative integer below 2^32.
 
     Returns:
         int64, `(n,)`, in [0, count).
@@ -37,7 +37,7 @@ def shuffled(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
     epochs = positions // count
     seeds = tf.stack([tf.fill(tf.shape(epochs), tf.cast(seed, tf.int64)), epochs], axis=1)
     seeds = tf.cast(tf.concat([seeds, tf.fill([tf.shape(epochs)[0], 1], tf.cast(_ORDER, tf.int64))], 1), tf.uint32)
-    # The raw operation: the Python wrapper mishandles a batch of seeds.
+    # The Python wrapper of this operation does not support a batch of seeds.
     return tf.raw_ops.RandomIndexShuffle(
         index=positions % count,  # pyright: ignore[reportOperatorIssue]
         seed=seeds,
@@ -45,11 +45,11 @@ def shuffled(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
     )
 
 
-def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The data set without `tf.data`'s tuning of itself, which has nothing to choose in the data sets made here.
+def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Return the data set with autotuning turned off. The data sets of this package have no parameters to tune.
 
-    The end of an iterator waits for the thread that tunes it, and this thread may miss that it is to end and sleep on
-    for as long as until its next attempt, a minute in long runs (TensorFlow 2.21).
+    An iterator that ends waits for the autotuning thread, which may sleep for up to a minute in long runs (TensorFlow
+    2.21).
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -57,14 +57,14 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 class TrainBatches:
-    """The training batches of a data set.
+    """Training batches of images in memory.
 
     Args:
-        images: uint8, `(n, rows, cols, channels)`, which are standardised one by one behind the augmentation; or
-            float32, preprocessed already, which are only augmented.
+        images: `(n, rows, cols, channels)`, uint8 images that are standardized one by one after the augmentation, or
+            preprocessed float32 images, which are augmented only.
         labels: integers, `(n,)`.
-        batch_size: of the global batch.
-        seed: a non-negative integer below 2^32.
+        batch_size: size of the global batch.
+        seed: non-negative integer below 2^32.
         augmentation: a value of `idmatters_tf.data.augment.AUGMENTATIONS`.
     """
 
@@ -79,7 +79,7 @@ class TrainBatches:
         if batch_size < 1:
             raise ValueError(f"Argument `batch_size` must be positive. Received: batch_size={batch_size}")
         if not 0 <= seed < 2**32:
-            raise ValueError(f"Argument `seed` must lie in 0..2^32-1. Received: seed={seed}")
+            raise ValueError(f"Argument `seed` must be in 0..2^32-1. Received: seed={seed}")
         self.batch_size = batch_size
         self.seed = seed
         self._images = InMemoryImages(images, augmentation)
@@ -90,18 +90,19 @@ class TrainBatches:
                 self._first_flips = tf.constant(first)
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:
-        """The image at each position of the endless sequence: int64 to int64, of the same shape `(count,)`."""
-        return shuffled(positions, self._images.count, self.seed)
+        """Return the index of the image at each position of the endless sequence, int64 `(count,)`."""
+        return shuffle_positions(positions, self._images.count, self.seed)
 
     def batch(self, step: Int, start: Int = 0, stop: Int | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-        """The examples from `start` to `stop` of the global batch of a step.
+        """Return the examples from `start` to `stop` of the global batch of a step.
 
         Args:
-            step: an int64 scalar, 0 for the first.
-            start, stop: integers or int64 scalars within the batch; all of it by default.
+            step: number of the step, an integer or int64 scalar.
+            start: first example, an integer or int64 scalar.
+            stop: end of the examples, exclusive (default: the batch size).
 
         Returns:
-            The images, float32 `(stop - start, rows, cols, channels)`, and labels, int32 `(stop - start,)`.
+            Images, float32 `(stop - start, rows, cols, channels)`, and labels, int32 `(stop - start,)`.
         """
         stop = self.batch_size if stop is None else stop
         step = tf.cast(step, tf.int64)
@@ -118,23 +119,23 @@ class TrainBatches:
         return self._images.standardized(indices, draws), tf.gather(self._labels, indices)
 
     def _draws(self, step, columns, purpose):
-        """Random numbers for the whole batch, which are then cut, so that a share gets those that the whole gets."""
+        """Return random numbers for the global batch. Shares take slices, independent of the number of replicas."""
         key = tf.stack([tf.constant((self.seed << 2) + purpose, tf.int64), step])
         return tf.random.stateless_uniform([self.batch_size, columns], key, 0, 1 << 30, tf.int32)
 
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
-        """The batches of `steps` steps as a `tf.data.Dataset`, one element for each replica in turn.
+        """Return the batches of `steps` steps as a `tf.data.Dataset`, with one element for each replica in turn.
 
         Args:
-            first_step: the step to begin with, an integer or an int64 scalar.
-            steps: how many.
-            share: the replicas to feed.
-            stride: from one step to the next; asynchronous workers take turns.
+            first_step: first step, an integer or int64 scalar.
+            steps: number of steps.
+            share: replicas that the data set feeds.
+            stride: difference between successive steps. Asynchronous workers take turns.
         """
         if self.batch_size % share.replicas:
             raise ValueError(
-                f"The global batch must be divided evenly by the replicas. Received: batch size {self.batch_size}, "
-                f"{share.replicas} replicas. Choose a multiple of {share.replicas}."
+                f"The global batch size must be a multiple of {share.replicas}, the number of replicas. "
+                f"Received: {self.batch_size}"
             )
         size = self.batch_size // share.replicas
 
@@ -145,17 +146,17 @@ class TrainBatches:
             return tf.ensure_shape(images, [size, *images.shape[1:]]), tf.ensure_shape(labels, [size])
 
         numbers = tf.data.Dataset.range(steps * share.count)
-        return untuned(numbers.map(element, num_parallel_calls=2, deterministic=True).prefetch(4))
+        return without_autotuning(numbers.map(element, num_parallel_calls=2, deterministic=True).prefetch(4))
 
 
 class EvaluationBatches:
-    """Every image once, without augmentation; the examples that fill up the last batch have weight 0.
+    """Batches that contain every image once, without augmentation. Padding of the last batch has weight 0.
 
     Args:
-        images: uint8, `(n, rows, cols, channels)`, which are standardised one by one; or float32, preprocessed already,
-            which are taken as they are.
+        images: `(n, rows, cols, channels)`, uint8 images that are standardized one by one, or preprocessed float32
+            images, which are not changed.
         labels: integers, `(n,)`.
-        batch_size: of the global batch.
+        batch_size: size of the global batch.
     """
 
     def __init__(self, images: Pixels, labels: Labels, batch_size: int):
@@ -166,15 +167,18 @@ class EvaluationBatches:
 
     @property
     def steps(self) -> int:
-        """How many global batches hold all images."""
+        """Number of global batches that contain all images."""
         return -(-self._images.count // self.batch_size)
 
     def dataset(self, share: Share = ALONE, first: Int = 0, steps: int | None = None) -> tf.data.Dataset:
-        """A `tf.data.Dataset` of (images, labels, weights), weights float32 in {0, 1}, one element for each replica.
+        """Return a `tf.data.Dataset` of (images, labels, weights), with one element for each replica in turn.
+
+        Weights are float32, 0 or 1.
 
         Args:
-            share: the replicas to feed.
-            first, steps: the first global batch and how many; all by default.
+            share: replicas that the data set feeds.
+            first: first global batch.
+            steps: number of global batches (default: all).
         """
         size = self.batch_size // share.replicas
         n = self._images.count
@@ -188,4 +192,6 @@ class EvaluationBatches:
             return images, tf.gather(self._labels, indices), tf.cast(positions < n, tf.float32)
 
         steps = self.steps if steps is None else steps
-        return untuned(tf.data.Dataset.range(steps * share.count).map(element, num_parallel_calls=2).prefetch(2))
+        return without_autotuning(
+            tf.data.Dataset.range(steps * share.count).map(element, num_parallel_calls=2).prefetch(2)
+        )

@@ -1,12 +1,12 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009).
 
-Two kinds of source are understood, and the first one found is taken:
+The first of these sources that is found is used:
 
-- the official binary version: `cifar-10-binary.tar.gz` / `cifar-100-binary.tar.gz`, or its unpacked folder
+- the official binary version: `cifar-10-binary.tar.gz` / `cifar-100-binary.tar.gz`, or the unpacked folder
   `cifar-10-batches-bin` / `cifar-100-binary`;
-- a data set that TensorFlow Datasets has prepared (`cifar10` / `cifar100`), which is also the way it is downloaded.
+- the data set prepared by TensorFlow Datasets (`cifar10` / `cifar100`), which also downloads it.
 
-Finding and checking files needs neither TensorFlow nor the network, so a program can say at once what is missing.
+Finding and checking files requires neither TensorFlow nor the network.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class _Variant:
         return self.label_bytes + IMAGE_BYTES
 
 
-# As in fine_label_names.txt.
+# From fine_label_names.txt.
 _FINE_LABELS = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
 caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
@@ -68,7 +68,7 @@ VARIANTS = {
         label_bytes=1,
         class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
-    # Two label bytes: the coarse one comes first, the fine one (0..99) is the last before the pixels.
+    # Two label bytes before the pixels: the coarse label, then the fine label (0..99).
     "cifar100": _Variant(
         name="cifar100",
         folder="cifar-100-binary",
@@ -86,16 +86,15 @@ VARIANTS = {
 
 
 def locate(name: str, data_dir: Path | None = None) -> Location | None:
-    """Looks for a data set's files without reading them.
+    """Find the files of a data set without reading them.
 
     Args:
         name: "cifar10" or "cifar100".
-        data_dir: a folder; it and the folders directly in it are searched. Or the archive itself, or the data set's own
-            folder among those of TensorFlow Datasets. None: the folder of TensorFlow Datasets (`$TFDS_DATA_DIR`, else
-            `~/tensorflow_datasets`).
+        data_dir: the archive, the folder of the data set, or a folder that contains one of these itself or in a folder
+            directly below. None: the folder of TensorFlow Datasets (`$TFDS_DATA_DIR`, or `~/tensorflow_datasets`).
 
     Returns:
-        A `Location` of kind "folder", "archive" or "tfds", or None.
+        A `Location` of kind "folder", "archive" or "tfds", or None if nothing is found.
     """
     variant = VARIANTS[name]
     root = _sources.data_root(data_dir)
@@ -114,19 +113,20 @@ def locate(name: str, data_dir: Path | None = None) -> Location | None:
 
 
 def load(name: str, data_dir: Path | None = None, download: bool = False) -> ImageData:
-    """Loads CIFAR-10 or CIFAR-100 into memory.
+    """Load CIFAR-10 or CIFAR-100 into memory.
 
     Args:
         name: "cifar10" or "cifar100".
         data_dir: see `locate`.
-        download: whether to download through TensorFlow Datasets, into `data_dir`, what is not found. Whether the
-            server answers is tried for about a second before.
+        download: True downloads missing data through TensorFlow Datasets into `data_dir`, if the server accepts a
+            connection within a second.
 
     Returns:
         An `ImageData` with 50,000 training and 10,000 test images of shape (32, 32, 3).
 
     Raises:
-        DataError: nothing found (and nothing downloaded), or files of the wrong length or with impossible labels.
+        DataError: no files were found or downloaded, the folder contains the other data set, or files have the wrong
+            length or invalid labels.
     """
     if name not in VARIANTS:
         raise DataError(f"Argument `name` must be one of {', '.join(map(repr, VARIANTS))}. Received: name={name!r}")
@@ -169,7 +169,7 @@ def _read_folder(folder, variant, expected):
     for file in expected:
         path = folder / file
         if not path.is_file():
-            raise DataError(f"{path} is missing. Unpack {variant.archive} again, all of it.")
+            raise DataError(f"{path} is missing. Unpack {variant.archive} again.")
         yield path.read_bytes()
 
 
@@ -178,8 +178,8 @@ def _read_archive(archive, variant, expected):
     wanted = {f"{variant.folder}/{file}": records * variant.record_bytes for file, records in expected.items()}
     found = {}
     try:
-        # Read in place: nothing is unpacked to disk, so no path in the archive can do harm. In the order of the
-        # archive, and each size before its content: compressed, terabytes of zeros are small.
+        # Nothing is unpacked to disk, so paths in the archive do no harm. Sizes are checked before contents are read:
+        # terabytes of zeros compress to a small file.
         with tarfile.open(archive) as members:
             for member in members:
                 if member.name.startswith(f"{other.folder}/"):
@@ -215,8 +215,8 @@ def _decode(data, variant, records, path):
     if labels.max() >= classes:
         record = int(np.argmax(labels >= classes))
         raise DataError(
-            f"{path}: labels must lie in 0..{classes - 1}. Received: {labels[record]} in record {record}. "
-            f"The file is damaged or is not of this data set."
+            f"{path}: labels must be in 0..{classes - 1}. Received: {labels[record]} in record {record}. "
+            f"The file is damaged or belongs to another data set."
         )
     channels_first = table[:, variant.label_bytes :].reshape(records, 3, 32, 32)
     return np.ascontiguousarray(channels_first.transpose(0, 2, 3, 1)), labels
@@ -229,7 +229,8 @@ def _other(name):
 
 def _holds_other(variant, path):
     other = _other(variant.name)
-    return f"{path} holds {other}, not {variant.name}. Load {other}, or pass the folder of {variant.name} as `data_dir`."
+    wanted = variant.name
+    return f"{path} contains {other}, not {wanted}. Load {other}, or pass the folder of {wanted} as `data_dir`."
 
 
 def _not_found(name, data_dir, other, tried_download):

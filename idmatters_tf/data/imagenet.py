@@ -1,14 +1,14 @@
 """ImageNet (ILSVRC2012), and any other images in the same tree of folders.
 
-The first of these that is found is taken:
+The first of these sources that is found is used:
 
 - a tree `train/CLASS/*.JPEG` with `val/CLASS/*.JPEG`, or with `val/*.JPEG` and a file of classes;
-- class folders `CLASS/*.JPEG` alone, some of whose images are then held out;
-- `imagenet2012` as TensorFlow Datasets has prepared it;
+- class folders `CLASS/*.JPEG` only, of whose images a part is held out;
+- `imagenet2012` prepared by TensorFlow Datasets;
 - the two original files `ILSVRC2012_img_train.tar` and `ILSVRC2012_img_val.tar`, which TensorFlow Datasets then
   prepares.
 
-Finding them needs neither TensorFlow nor the network; nothing is ever downloaded, for ImageNet asks for a registration.
+Finding them requires neither TensorFlow nor the network. Nothing is downloaded, because ImageNet requires registration.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from idmatters_tf.data import _folders
 from idmatters_tf.data._folders import ImageFiles
-from idmatters_tf.data._sources import Location, Path, data_root, explained, prepared_in
+from idmatters_tf.data._sources import Location, Path, as_data_error, data_root, prepared_in
 from idmatters_tf.data.images import DataError, DataNotFound, check_held_out
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ TARS = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
 
 @dataclasses.dataclass(frozen=True)
 class StreamedImageData:
-    """Training and test images that are read while training.
+    """Training and test images that are read during training.
 
     Attributes:
-        name: the data set's name.
-        train, test: `folders.ImageFiles` or `records.Records`.
-        origin: where the data came from, in words.
-        size: of the square that images are brought to, in pixels.
-        skipped: how many broken images were left out.
-        ignored: what else lies in the folders, see `folders.ImageFiles`.
-        outputs: of the network, where that is more than there are classes.
+        name: name of the data set.
+        train, test: `ImageFiles` or `Records`.
+        origin: description of the source of the data.
+        size: side in pixels of the square to which images are resized.
+        skipped: number of broken images that were left out.
+        ignored: other files in the folders, see `ImageFiles`.
+        outputs: number of the network's outputs if it exceeds the number of classes, or None.
     """
 
     name: str
@@ -52,32 +52,36 @@ class StreamedImageData:
 
     @property
     def class_names(self) -> tuple[str, ...]:
+        """Names of the class folders."""
         return self.train.class_names
 
     @property
     def classes(self) -> int:
-        """The number of classes that the network tells apart."""
+        """Number of outputs of the network, by default the number of class folders."""
         return self.outputs or len(self.class_names)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """`(rows, cols, channels)`."""
+        """Shape of a resized image, `(rows, cols, channels)`."""
         return (self.size, self.size, 3)
 
     def digest(self) -> str:
-        """A checksum of all names and labels in their order (8 hexadecimal digits); the pixels are not read."""
+        """Return a checksum of all names and labels in their order, 8 hexadecimal digits. No pixels are read."""
         return f"{self.test.digest(self.train.digest()):08x}"
 
     def without_broken(self, find: "Callable[[ImageFiles | Records], Collection[int]]") -> "StreamedImageData":
-        """The same without the images that cannot be decoded; `find(images)` returns their places.
+        """Return the data set without the images that cannot be decoded.
+
+        Args:
+            find: function that returns the indices of broken images.
 
         Raises:
-            DataError: none can be decoded.
+            DataError: none of the training or validation images can be decoded.
         """
         in_train, in_test = find(self.train), find(self.test)
         for found, images, words in ((in_train, self.train, "training"), (in_test, self.test, "validation")):
             if len(found) == len(images):
-                raise DataError(f"none of the {len(images):,} {words} images can be decoded: nothing would be left.")
+                raise DataError(f"none of the {len(images):,} {words} images can be decoded.")
         return dataclasses.replace(
             self,
             train=self.train.without(in_train),
@@ -86,9 +90,9 @@ class StreamedImageData:
         )
 
     def first(self, train: int | None = None, test: int | None = None) -> "StreamedImageData":
-        """Return the data set cut down to `train` and `test` images; None keeps all.
+        """Return the data set with `train` and `test` images only. None keeps all images.
 
-        Of files, which are sorted by class, those with the smallest checksums of their names are kept.
+        The images with the smallest checksums of their names are kept, because files are sorted by class.
         """
         kept = {}
         for split, count in (("train", train), ("test", test)):
@@ -101,7 +105,7 @@ class StreamedImageData:
         """Return the data set with the last `count` training images, in the order of `first`, as its test images.
 
         Raises:
-            ValueError: where no training image would be left, or none held out.
+            ValueError: `count` is less than 1, or no training image would be left.
         """
         check_held_out(count, len(self.train))
         places = self.train.mixed()
@@ -114,13 +118,15 @@ class StreamedImageData:
 
 
 def locate(data_dir: Path | None = None) -> Location | None:
-    """Looks for the data without reading them.
+    """Find the data without reading them.
 
     Args:
-        data_dir: a folder; None: that of TensorFlow Datasets (`$TFDS_DATA_DIR`, else `~/tensorflow_datasets`).
+        data_dir: folder of the data. None: the folder of TensorFlow Datasets (`$TFDS_DATA_DIR`, or
+            `~/tensorflow_datasets`).
 
     Returns:
-        A `Location` of kind "tree", "classes" (class folders without `train/`), "tfds" or "tars", or None.
+        A `Location` of kind "tree", "classes" (class folders without `train/`), "tfds" or "tars", or None if nothing is
+        found.
     """
     root = data_root(data_dir)
     if (root / "train").is_dir():
@@ -144,23 +150,20 @@ def load(
     val_fraction: float | None = None,
     train_only: bool = False,
 ) -> StreamedImageData:
-    """Finds the images and lists them; none is read.
+    """Find and list the images without reading them.
 
     Args:
         data_dir: see `locate`.
-        val: of a tree, the folder with the validation images, relative to `data_dir`.
-        val_labels: a file with the classes of validation images that are not in class folders, see
-            `folders.list_flat`.
-        size: of the square that images are brought to, in pixels.
-        val_fraction: the share of each class's training images that is held out for validation, where there is no
-            folder of validation images, or where `val` is "train": to choose settings without the validation images.
-        train_only: take the training images as test images, too, for `StreamedImageData.hold_out`.
-
-    Returns:
-        A `StreamedImageData`.
+        val: folder of the validation images of a tree, relative to `data_dir`.
+        val_labels: file with the classes of validation images that are not in class folders: lines of "NAME CLASS", or
+            of one class each.
+        size: side in pixels of the square to which images are resized.
+        val_fraction: fraction of the training images of each class that is held out for validation, if there is no
+            folder of validation images or `val` is "train".
+        train_only: True uses the training images as test images as well, for `StreamedImageData.hold_out`.
 
     Raises:
-        DataError: nothing found, no validation images, or classes that differ between the two.
+        DataError: no images are found, there are no validation images, or the splits have different classes.
     """
     root = data_root(data_dir)
     location = locate(data_dir)
@@ -181,7 +184,7 @@ def load(
         return StreamedImageData(root.resolve().name, train, test, f"image files, {root}", size, ignored=ignored)
     if val_fraction is not None:
         raise DataError(
-            f"{TFDS_NAME} in {root} has validation images of its own: leave `val_fraction` out.",
+            f"{TFDS_NAME} in {root} has its own validation images. Omit `val_fraction`.",
             arguments=("val_fraction",),
         )
     return _prepared(location.path if location.kind == "tfds" else root, location, size)
@@ -191,38 +194,36 @@ def _tree(location, val, val_labels, val_fraction):
     root, folder = location.path, location.path / val
     if location.kind == "classes" and val_fraction is None:
         raise DataError(
-            f"{root} holds class folders, but no train/ and {val}/ that hold them: pass `val_fraction`, such as 0.1, "
-            f"to hold out that share of each class for validation, or sort the images into {root}/train/CLASS/ and "
-            f"{folder}/CLASS/.",
+            f"{root} contains class folders, but no train/ and {val}/. Pass `val_fraction`, such as 0.1, to hold out "
+            f"that fraction of each class, or sort the images into {root}/train/CLASS/ and {folder}/CLASS/.",
             arguments=("val_fraction",),
         )
     if val_fraction is not None:
         if not 0 < val_fraction < 1:
             raise DataError(
-                f"Argument `val_fraction` must lie between 0 and 1. Received: {val_fraction}",
+                f"Argument `val_fraction` must be between 0 and 1. Received: {val_fraction}",
                 arguments=("val_fraction",),
             )
         if location.kind == "tree" and folder.is_dir() and val != "train":
             raise DataError(
-                f"there are validation images in {folder}, which `val_fraction` would leave unused. Leave it out, or "
-                f"hold out training images all the same with val='train'.",
+                f"`val_fraction` would leave the validation images in {folder} unused. Omit it, or hold out training "
+                f"images with val='train'.",
                 arguments=("val_fraction", "val"),
             )
         return _folders.list_classes(root / "train" if location.kind == "tree" else root).hold_out(val_fraction)
     train = _folders.list_classes(root / "train")
     if not folder.is_dir():
         raise DataError(
-            f"there are no validation images: {folder} is not a folder. Expected {folder}/CLASS/*.JPEG. Pass another "
-            f"folder as `val`, or `val_fraction`, such as 0.1, to hold out that share of each class; val='train' "
-            f"evaluates on the training images, to try things out.",
+            f"there are no validation images: {folder} is not a folder. Pass another folder as `val`, or a "
+            f"`val_fraction`, such as 0.1, to hold out, or val='train' to evaluate on the training images.",
             arguments=("val", "val_fraction"),
         )
     if _folders.holds_images(folder):
         return train, _folders.list_flat(folder, train.class_names, val_labels)
     if val_labels is not None:
         raise DataError(
-            f"the validation images in {folder} are in class folders, which say their classes: {val_labels} would be "
-            f"ignored. Leave `val_labels` out, or move the images out of the class folders.",
+            f"the validation images in {folder} are in class folders, so `val_labels`={val_labels} would be ignored. "
+            f"Omit it, or move the images out of the class folders.",
             arguments=("val_labels",),
         )
     test = _folders.list_classes(folder)
@@ -235,15 +236,15 @@ def _prepared(root, location, size):
 
     from idmatters_tf.data._records import Records
 
-    with explained(TFDS_NAME, root):
+    with as_data_error(TFDS_NAME, root):
         builder = cast(Any, tfds.builder(TFDS_NAME, data_dir=str(root)))
         if location.kind == "tars":
             config = tfds.download.DownloadConfig(manual_dir=str(location.path))
             builder.download_and_prepare(download_config=config)
     if builder.info.file_format is not tfds.core.FileFormat.TFRECORD:
         raise DataError(
-            f"{builder.data_dir} is prepared in {builder.info.file_format.value} files, but only TFRecord files are "
-            f"read. Prepare it again without another file format."
+            f"{builder.data_dir} must contain TFRecord files. Received: {builder.info.file_format.value} files. "
+            f"Prepare the data again with the default format."
         )
     names = builder.info.features["label"].names
     train, test = (Records(builder.info.splits[split].filepaths, names) for split in ("train", "validation"))

@@ -1,4 +1,4 @@
-"""A labelled set of images in memory."""
+"""Labeled images in memory, and the errors of all data sets."""
 
 import dataclasses
 import zlib
@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 
 
 class DataError(ValueError):
-    """Data that is missing or is not what it should be; the message says what, where, and what to do.
-
-    A program with options of its own can tell from `arguments` which of them to name.
+    """Missing or invalid data. The message contains the problem, the path and the remedy.
 
     Args:
-        message: one sentence or two.
-        arguments: the arguments of the function that was called of which another value may help, e.g. ("data_dir",).
+        message: one or two sentences.
+        arguments: names of the function's arguments that may need another value, such as ("data_dir",). Programs derive
+            the names of their options from them.
     """
 
     def __init__(self, message: str, arguments: tuple[str, ...] = ()):
@@ -23,11 +22,11 @@ class DataError(ValueError):
 
 
 class DataNotFound(DataError):
-    """No files of the data set in the folder that was searched."""
+    """No files of the data set in the searched folder."""
 
 
 def check_held_out(count: int, images: int) -> None:
-    """Raise ValueError unless some of the training images, and not all, are held out."""
+    """Raise ValueError unless 0 < `count` < `images`, the number of training images."""
     if not 0 < count < images:
         raise ValueError(
             f"Argument `count` must be positive and less than the {images} training images. Received: count={count}"
@@ -36,14 +35,14 @@ def check_held_out(count: int, images: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ImageData:
-    """Training and test images, decoded once.
+    """Decoded training and test images.
 
     Attributes:
-        name: the data set's name.
+        name: name of the data set.
         train_images, test_images: uint8, `(n, rows, cols, channels)`.
         train_labels, test_labels: int32, `(n,)`, in [0, classes).
         class_names: one string per class.
-        origin: where the data came from, in words.
+        origin: description of the source of the data.
     """
 
     name: str
@@ -72,16 +71,16 @@ class ImageData:
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """Number of classes."""
         return len(self.class_names)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """`(rows, cols, channels)`."""
+        """Shape of an image, `(rows, cols, channels)`."""
         return self.train_images.shape[1:]
 
     def first(self, train: int | None = None, test: int | None = None) -> "ImageData":
-        """The same data set cut down to the first `train` and `test` images; None keeps all."""
+        """Return the data set with the first `train` and `test` images only. None keeps all images."""
         return dataclasses.replace(
             self,
             train_images=self.train_images[:train],
@@ -91,10 +90,12 @@ class ImageData:
         )
 
     def hold_out(self, count: int) -> "ImageData":
-        """The last `count` training images in place of the test images, which choices must not be made on.
+        """Return the data set with the last `count` training images as its test images.
+
+        Use them to choose settings without the test images.
 
         Raises:
-            ValueError: where no training image would be left, or none held out.
+            ValueError: `count` is less than 1, or no training image would be left.
         """
         check_held_out(count, len(self.train_images))
         return dataclasses.replace(
@@ -107,7 +108,7 @@ class ImageData:
         )
 
     def digest(self) -> str:
-        """A checksum of all images and labels in their order (8 hexadecimal digits), to tell data sets apart."""
+        """Return a checksum of all images and labels in their order, 8 hexadecimal digits."""
         crc = 0
         for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
             crc = zlib.crc32(np.ascontiguousarray(array).data, crc)

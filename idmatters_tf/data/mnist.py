@@ -1,12 +1,12 @@
-"""MNIST (LeCun, Cortes & Burges, 1998): 28 x 28 greyscale images of handwritten digits.
+"""MNIST (LeCun, Cortes & Burges, 1998): 28 x 28 grayscale images of handwritten digits.
 
-Two kinds of source are understood, and the first one found is taken:
+The first of these sources that is found is used:
 
-- the four official idx files, as they are or compressed (`train-images-idx3-ubyte` or `.gz`, and so on; also spelled
-  with a dot, `train-images.idx3-ubyte`), in a folder or in its sub-folder `mnist`;
-- a data set that TensorFlow Datasets has prepared (`mnist`), which is also the way it is downloaded.
+- the four official idx files, plain or compressed (`train-images-idx3-ubyte` or `.gz`, and so on; also spelled with a
+  dot, `train-images.idx3-ubyte`);
+- the data set prepared by TensorFlow Datasets (`mnist`), which also downloads it.
 
-Finding files needs neither TensorFlow nor the network, so a program can say at once what is missing.
+Finding files requires neither TensorFlow nor the network.
 """
 
 import gzip
@@ -29,20 +29,19 @@ FILES = {
     "test_labels": "t10k-labels-idx1-ubyte",
 }
 
-# The third byte of an idx file says the type of its entries, the fourth the number of its dimensions.
+# The third byte of an idx file is the type of its entries, the fourth the number of its dimensions.
 _UNSIGNED_BYTES = 8
 
 
 def locate(data_dir: Path | None = None) -> Location | None:
-    """Looks for MNIST's files without reading them.
+    """Find the files of MNIST without reading them.
 
     Args:
-        data_dir: a folder; it and the folders directly in it are searched. Or the data set's own folder among those of
-            TensorFlow Datasets. None: the folder of TensorFlow Datasets (`$TFDS_DATA_DIR`, else
-            `~/tensorflow_datasets`).
+        data_dir: the folder of the data set, or a folder that contains it directly. None: the folder of TensorFlow
+            Datasets (`$TFDS_DATA_DIR`, or `~/tensorflow_datasets`).
 
     Returns:
-        A `Location` of kind "folder" (of idx files) or "tfds", or None.
+        A `Location` of kind "folder" (of idx files) or "tfds", or None if nothing is found.
     """
     for folder in _sources.folders(_sources.data_root(data_dir)):
         if _file(folder, FILES["train_images"]) is not None:
@@ -54,18 +53,18 @@ def locate(data_dir: Path | None = None) -> Location | None:
 
 
 def load(data_dir: Path | None = None, download: bool = False) -> ImageData:
-    """Loads MNIST into memory.
+    """Load MNIST into memory.
 
     Args:
         data_dir: see `locate`.
-        download: whether to download through TensorFlow Datasets, into `data_dir`, what is not found. Whether the
-            server answers is tried for about a second before.
+        download: True downloads missing data through TensorFlow Datasets into `data_dir`, if the server accepts a
+            connection within a second.
 
     Returns:
         An `ImageData` with 60,000 training and 10,000 test images of shape (28, 28, 1).
 
     Raises:
-        DataError: nothing found (and nothing downloaded), or damaged files.
+        DataError: no files were found or downloaded, or files are damaged.
     """
     location = locate(data_dir)
     if location is None:
@@ -84,7 +83,7 @@ def _load_idx(folder):
     for part, name in FILES.items():
         path = _file(folder, name)
         if path is None:
-            raise DataError(f"{folder / name} is missing, and so is {name}.gz. All four files belong together.")
+            raise DataError(f"{folder / name} and {name}.gz are missing. All four files are required.")
         arrays[part] = _read(path, IMAGE_SHAPE[:2] if part.endswith("images") else ())
     for split in ("train", "test"):
         arrays[f"{split}_images"] = arrays[f"{split}_images"][..., None]
@@ -94,14 +93,14 @@ def _load_idx(folder):
 
 
 def _file(folder, name):
-    """The path of one of the files, compressed or not, with either spelling of its name."""
+    """Return the path of a file, compressed or not, in either spelling of its name, or None."""
     spellings = (name, name.replace("-idx", ".idx"))
     candidates = (folder / f"{spelling}{ending}" for spelling in spellings for ending in ("", ".gz"))
     return next((path for path in candidates if path.is_file()), None)
 
 
 def _read(path, entry_shape):
-    """The array in an idx file, uint8 of shape (n, *entry_shape)."""
+    """Return the array in an idx file, uint8 of shape (n, *entry_shape)."""
     try:
         content = path.read_bytes()
         data = gzip.decompress(content) if path.suffix == ".gz" else content

@@ -1,11 +1,11 @@
-"""What training code uses of a data set and of its batches, in memory or streamed.
+"""Interfaces of data sets and batches for training code, and their implementations.
 
 DataSet                 `images.ImageData`, `imagenet.StreamedImageData`
-BatchSource             `TrainBatchSource`, and `idmatters_tf.callbacks.Batches`, the training data of a `fit`
+BatchSource             `TrainBatchSource`, and `idmatters_tf.callbacks.Batches`, the training data of `fit`
 TrainBatchSource        `batches.TrainBatches`, `streams.StreamTrainBatches`
 EvaluationBatchSource   `batches.EvaluationBatches`, `streams.StreamEvaluationBatches`
 
-Any object with these methods can be trained on. Importing this module needs no TensorFlow.
+Any object with these methods is accepted as training data. This module does not import TensorFlow.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ class Share:
     """The part of each global batch that one input pipeline computes.
 
     Attributes:
-        replicas: all replicas together; the global batch is divided evenly among them.
-        first: the first replica fed by this pipeline.
-        count: how many replicas it feeds.
+        replicas: number of all replicas, which divide the global batch evenly.
+        first: first replica that this pipeline feeds.
+        count: number of replicas that it feeds.
     """
 
     replicas: int = 1
@@ -38,72 +38,74 @@ ALONE = Share()
 
 
 class DataSet(Protocol):
-    """Labelled images for training and for testing."""
+    """Labeled training and test images."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the data set."""
+        ...
 
     @property
     def origin(self) -> str:
-        """Where the data came from, in words."""
+        """Description of the source of the data."""
         ...
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """Number of classes, at least `len(class_names)`."""
         ...
 
     @property
     def class_names(self) -> Sequence[str]:
-        """One for each class; fewer where a network is to have more outputs."""
+        """Names of the classes, which may be fewer than `classes`."""
         ...
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """`(rows, cols, channels)`."""
+        """Shape of an image, `(rows, cols, channels)`."""
         ...
 
     def digest(self) -> str:
-        """A checksum that tells data sets apart."""
+        """Return a checksum that identifies the data."""
         ...
 
 
 class BatchSource(Protocol):
     """Batches that are a function of the step.
 
-    A step has the same batch in any order of calls and in any process: training can go on at any step. Random numbers
-    are drawn from the step, as in `numpy.random.default_rng((seed, step))`.
+    The batch of a step is the same in any order of calls and in any process, so training can resume at any step. Derive
+    random numbers from the step, as in `numpy.random.default_rng((seed, step))`.
     """
 
     def batch(self, step: int) -> Any:
-        """The batch of a step, which is the number of batches before it since the beginning of training."""
+        """Return the batch of a step, which is the number of batches before it since the start of training."""
         ...
 
 
 class TrainBatchSource(BatchSource, Protocol):
-    """Batches of images, of which replicas and workers take their parts."""
+    """Batches of images that replicas and workers share."""
 
     def indices(self, positions: "tf.Tensor") -> "tf.Tensor":
-        """The image at each position of the endless sequence."""
+        """Return the index of the image at each position of the endless sequence."""
         ...
 
     def batch(self, step: Int, start: int = 0, stop: int | None = None) -> "tuple[tf.Tensor, tf.Tensor]":
-        """The images and labels from `start` to `stop` of a step's global batch."""
+        """Return the images and labels from `start` to `stop` of the global batch of a step."""
         ...
 
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> "tf.data.Dataset":
-        """The batches of `steps` steps, one element for each replica in turn."""
+        """Return the batches of `steps` steps, with one element for each replica in turn."""
         ...
 
 
 class EvaluationBatchSource(Protocol):
-    """Every image once, without augmentation."""
+    """Batches that contain every image once, without augmentation."""
 
     @property
     def steps(self) -> int:
-        """How many global batches hold all images."""
+        """Number of global batches that contain all images."""
         ...
 
     def dataset(self, share: Share = ALONE, first: Int = 0, steps: int | None = None) -> "tf.data.Dataset":
-        """(images, labels, weights), one element for each replica in turn."""
+        """Return (images, labels, weights), with one element for each replica in turn."""
         ...

@@ -1,9 +1,8 @@
-"""A built-in data set of drawn shapes, for use where there is no network: 32x32x3, ten classes.
+"""Built-in data set of drawn shapes that needs no files: 32x32x3, ten classes.
 
-Each image shows one shape of random colour, place, size and rotation, lighter than the shaded background, over small
-pieces of clutter and under noise. Colour and place say nothing about the class, so a linear classifier gets nowhere
-near what a small convolutional network reaches (measured in docs/reference/reproduction.md). Everything follows from
-the seed.
+Each image shows one shape of random color, position, size and rotation, lighter than the shaded background, over small
+pieces of clutter and under noise. Color and position are independent of the class, so a linear classifier is much worse
+than a small convolutional network (measured in docs/reference/reproduction.md). All images are a function of the seed.
 """
 
 import math
@@ -19,14 +18,15 @@ CHUNK = 500
 
 
 def load(train: int = 10_000, test: int = 2_000, seed: int = 0) -> ImageData:
-    """Draws the data set.
+    """Draw the data set.
 
     Args:
-        train, test: numbers of images.
-        seed: a non-negative integer; training and test images come from different streams of it.
+        train: number of training images.
+        test: number of test images.
+        seed: non-negative integer. Training and test images use separate random streams.
 
     Returns:
-        An `ImageData` whose classes are equally frequent up to one image.
+        An `ImageData`. The numbers of images of the classes differ by at most one.
     """
     for argument, value in (("train", train), ("test", test)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
@@ -46,8 +46,8 @@ def load(train: int = 10_000, test: int = 2_000, seed: int = 0) -> ImageData:
 
 
 def draw(count: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Draws images and labels: uint8 `(count, 32, 32, 3)` and int32 `(count,)`, classes in turn."""
-    # First: where there is not enough memory, this says so at once.
+    """Draw images and labels: uint8 `(count, 32, 32, 3)` and int32 `(count,)`, with the classes in turn."""
+    # Raises MemoryError before any work if there is not enough memory.
     images = np.empty((count, SIZE, SIZE, 3), np.uint8)
     labels = (np.arange(count) % len(CLASSES)).astype(np.int32)
     for start in range(0, count, CHUNK):
@@ -60,7 +60,7 @@ def _draw_chunk(labels, rng):
     count = len(labels)
     canvas = _background(count, rng)
     for _ in range(2):
-        _paint(canvas, _clutter(count, rng), _colours(count, rng))
+        _paint(canvas, _clutter(count, rng), _colors(count, rng))
     _paint(canvas, _coverage(labels, rng), _lighter(canvas, rng))
     noise = _uniform(rng, 2, 18, (count, 1, 1, 1)) * (2 * rng.random(canvas.shape, np.float32) - 1)
     return np.clip(canvas + noise, 0, 255).astype(np.uint8)
@@ -70,14 +70,14 @@ def _uniform(rng, low, high, shape):
     return (low + (high - low) * rng.random(shape)).astype(np.float32)
 
 
-def _colours(count, rng):
-    """Random dark and middling colours."""
+def _colors(count, rng):
+    """Return random dark and medium colors."""
     return _uniform(rng, 0, 155, (count, 3))
 
 
 def _background(count, rng):
-    """Two random colours, one shading into the other in a random direction."""
-    first, second = _colours(count, rng), _colours(count, rng)
+    """Return a gradient from one random color to another in a random direction for each image."""
+    first, second = _colors(count, rng), _colors(count, rng)
     second = first + 0.4 * (second - first)
     angle = _uniform(rng, 0, 2 * math.pi, count)
     ramp = np.linspace(-0.5, 0.5, SIZE, dtype=np.float32)
@@ -88,7 +88,7 @@ def _background(count, rng):
 
 
 def _lighter(canvas, rng):
-    """A random colour for each image, in each of red, green and blue above the image's mean."""
+    """Return a random color for each image, above the mean of the image in red, green and blue."""
     mean = canvas.mean(axis=(1, 2))
     return mean + (255 - mean) * _uniform(rng, 0.4, 1, mean.shape)
 
@@ -98,7 +98,7 @@ def _paint(canvas, coverage, colour):
 
 
 def _grid(count, rng, reach, low, high, finer=1):
-    """Coordinates of the (sub-)pixels in each shape's own frame: moved, rotated, scaled so that its radius is 1."""
+    """Return the coordinates of the (sub-)pixels in the frame of each shape: moved, rotated, scaled to radius 1."""
     pixels = (np.arange(SIZE * finer, dtype=np.float32) + 0.5) / finer
     centre = _uniform(rng, SIZE / 2 - reach, SIZE / 2 + reach, (2, count))
     angle = _uniform(rng, 0, 2 * math.pi, count)
@@ -110,15 +110,15 @@ def _grid(count, rng, reach, low, high, finer=1):
 
 
 def _clutter(count, rng):
-    """A thin bar or a small blob anywhere in each image."""
+    """Return the coverage of a thin bar or a small blob at a random position in each image."""
     x, y = _grid(count, rng, reach=SIZE / 2, low=1.5, high=3.5)
     stretch = np.where(rng.random(count) < 0.5, 3.0, 1.0).astype(np.float32)[:, None, None]
-    # No sub-pixels for these: the edge is softened over about one pixel instead.
+    # Without sub-pixels: the edge is blurred over about one pixel.
     return np.clip(1.5 - (x / stretch) ** 2 - (y * np.sqrt(stretch)) ** 2, 0, 1)
 
 
 def _coverage(labels, rng):
-    """The share of each pixel's sub-pixels that lie inside its image's shape."""
+    """Return the fraction of the sub-pixels of each pixel that are inside the shape of its image."""
     x, y = _grid(len(labels), rng, reach=5, low=7.5, high=12.5, finer=SUPERSAMPLING)
     inside = np.empty(x.shape, bool)
     for label, test in enumerate(CLASSES.values()):
@@ -129,7 +129,7 @@ def _coverage(labels, rng):
 
 
 def _polygon(corners):
-    """The regular polygon with corners at distance 1: the half-planes within its sides."""
+    """Return a test for the regular polygon with corners at distance 1, the intersection of half-planes."""
     normals = [2 * math.pi * (side + 0.5) / corners for side in range(corners)]
 
     def inside(x, y):
@@ -142,7 +142,7 @@ def _polygon(corners):
 
 
 def _star(x, y, tips=5, inner=0.42):
-    # Within half a sector the outline is the straight line from a tip (1, 0) to the notch between two tips.
+    # In half a sector the outline is the straight line from a tip (1, 0) to the notch between two tips.
     half = math.pi / tips
     angle = np.abs((np.arctan2(y, x) + half) % (2 * half) - half)
     radius = np.hypot(x, y)

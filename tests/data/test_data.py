@@ -140,7 +140,7 @@ def test_wrong_lengths_and_labels_are_refused(ten, tmp_path):
     with pytest.raises(DataError, match=r"data_batch_3.bin must have 30,730,000 bytes.*Received: 30,729,999"):
         cifar.load("cifar10", tmp_path)
     (folder / "data_batch_3.bin").write_bytes(whole[: 3073 * 5] + b"\x0a" + whole[3073 * 5 + 1 :])
-    with pytest.raises(DataError, match=r"labels must lie in 0..9. Received: 10 in record 5"):
+    with pytest.raises(DataError, match=r"labels must be in 0..9. Received: 10 in record 5"):
         cifar.load("cifar10", tmp_path)
     (folder / "data_batch_3.bin").unlink()
     with pytest.raises(DataError, match=r"data_batch_3.bin is missing"):
@@ -183,7 +183,7 @@ def test_the_data_of_the_other_data_set_are_recognized(name, other, tmp_path, mo
         member = tarfile.TarInfo(f"{variant.folder}/{variant.train_files[0]}")
         member.size = variant.train_records * variant.record_bytes
         members.addfile(member, Zeros())
-    message = f"holds {other}, not {name}. Load {other}, or pass the folder of {name} as `data_dir`"
+    message = f"contains {other}, not {name}. Load {other}, or pass the folder of {name} as `data_dir`"
     # The data set itself, whose folder is not a place to download the other one to.
     monkeypatch.setattr(_sources, "server_answers", lambda _: True)
     monkeypatch.setattr(_sources, "load_tfds", lambda name, folder, download: (name, folder, download))

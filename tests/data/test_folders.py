@@ -63,10 +63,10 @@ def test_flat_validation_images_with_a_file_of_classes(tree, form):
 
 
 def test_class_folders_alone_and_a_part_held_out(tree):
-    with pytest.raises(DataError, match="holds class folders, but no train/ and val/ that hold them: pass `val_frac"):
+    with pytest.raises(DataError, match="contains class folders, but no train/ and val/. Pass `val_frac"):
         imagenet.load(tree / "train")
     for fraction in (0.0, 1.0):
-        with pytest.raises(DataError, match="`val_fraction` must lie between 0 and 1"):
+        with pytest.raises(DataError, match="`val_fraction` must be between 0 and 1"):
             imagenet.load(tree / "train", val_fraction=fraction)
     data = imagenet.load(tree / "train", val_fraction=0.5)
     assert data.train.labels == data.test.labels == [0] * 2 + [1] * 2 + [2] * 2
@@ -74,13 +74,13 @@ def test_class_folders_alone_and_a_part_held_out(tree):
     # What is held out stays so when images are added, in every class.
     (tree / "train" / "n00" / "0_0.JPEG").rename(tree / "train" / "n00" / "new.webp")
     assert imagenet.load(tree / "train", val_fraction=0.5).test.names[2:] == data.test.names[2:]
-    with pytest.raises(DataError, match="there are validation images in .*Leave it out"):
+    with pytest.raises(DataError, match="leave the validation images in .* unused. Omit it"):
         imagenet.load(tree, val_fraction=0.1)
     (tree / "val").rename(tree / "other")
     assert imagenet.load(tree, val_fraction=0.01).test.labels == [0, 1, 2]
     for number in (1, 2, 3):
         (tree / "train" / "n01" / f"1_{number}.JPEG").unlink()
-    with pytest.raises(DataError, match="class n01 has one image only"):
+    with pytest.raises(DataError, match="class n01 has only one image"):
         imagenet.load(tree, val_fraction=0.5)
 
 
@@ -91,7 +91,7 @@ def test_what_is_missing_or_wrong_is_one_sentence(tree, tmp_path):
         imagenet.load(tmp_path)
     with pytest.raises(DataError, match="there are no validation images: .*/valid is not a folder.*val='train'"):
         imagenet.load(tree, val="valid")
-    with pytest.raises(DataError, match="are in class folders, which say their classes: /nowhere would be ignored"):
+    with pytest.raises(DataError, match="are in class folders, so `val_labels`=/nowhere would be ignored"):
         imagenet.load(tree, val_labels="/nowhere")
     with pytest.raises(DataError, match="none of the 12 validation images can be decoded"):
         imagenet.load(tree).without_broken(lambda images: range(len(images)) if "val" in images.where(0) else [])
@@ -107,7 +107,7 @@ def test_what_is_missing_or_wrong_is_one_sentence(tree, tmp_path):
     os.rename(tree / "val" / "n02", tree / "val" / "n99")
     with pytest.raises(DataError, match=r"the same class folders. 1 of 3 are in .*train but not in .*val: n02"):
         imagenet.load(tree)
-    with pytest.raises(DataError, match="holds no class folders"):
+    with pytest.raises(DataError, match="contains no class folders"):
         _folders.list_classes(tree / "val" / "n00" / "inner")
     with pytest.raises(DataError, match="cannot be read: No such file"):
         _folders.list_classes(tree / "nowhere")

@@ -65,7 +65,7 @@ def test_damaged_files_are_refused(tmp_path, arrays):
         mnist.load(tmp_path)
     path.write_bytes(whole)
     (tmp_path / mnist.FILES["test_labels"]).unlink()
-    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte is missing"):
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte.gz are missing"):
         mnist.load(tmp_path)
 
 

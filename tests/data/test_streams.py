@@ -12,10 +12,10 @@ from PIL import Image
 from idmatters_tf.data import _decoding, imagenet
 from idmatters_tf.data._folders import list_classes
 from idmatters_tf.data._records import Records
-from idmatters_tf.data.batches import shuffled
+from idmatters_tf.data.batches import shuffle_positions
 from idmatters_tf.data.images import DataError
 from idmatters_tf.data.protocols import Share
-from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, broken, decoded
+from idmatters_tf.data.streams import StreamEvaluationBatches, StreamTrainBatches, decode_all, find_broken
 from tests.support.images import encoded, make_tree
 
 rng = np.random.default_rng(8)
@@ -145,7 +145,7 @@ def test_training_batches_hold_the_images_of_the_order_flipped_half_of_the_time(
     flips = []
     for step in (0, 4):
         images, labels = ours.batch(step)
-        places = shuffled(tf.range(6 * step, 6 * step + 6, dtype=tf.int64), 15, 3).numpy()
+        places = shuffle_positions(tf.range(6 * step, 6 * step + 6, dtype=tf.int64), 15, 3).numpy()
         np.testing.assert_array_equal(labels, [files.labels[place] for place in places])
         for image, place in zip(images.numpy(), places, strict=True):
             plain = tf.image.per_image_standardization(in_memory(files, place)).numpy()
@@ -191,7 +191,7 @@ def test_nothing_that_was_seen_is_read_again(files, monkeypatch):
     monkeypatch.setattr(tf.io, "read_file", counted)
     ours = StreamTrainBatches(files, 5, 2, "paper", SIZE)
     list(ours.dataset(2, 1))
-    order = shuffled(tf.range(15, dtype=tf.int64), 15, 2).numpy()
+    order = shuffle_positions(tf.range(15, dtype=tf.int64), 15, 2).numpy()
     assert sorted(reads) == sorted(files.where(place) for place in order[10:])
 
 
@@ -240,11 +240,11 @@ def test_broken_files_are_found(tmp_path):
     path = files.root / files.names[4]
     path.write_bytes(path.read_bytes()[:200])
     (files.root / files.names[7]).write_bytes(b"")
-    assert broken(files) == [4, 7]
-    assert broken(files, places=[1, 4, 4]) == [4]
+    assert find_broken(files) == [4, 7]
+    assert find_broken(files, places=[1, 4, 4]) == [4]
     intact = files.without([4, 7])
     assert len(intact) == 7
-    assert broken(intact) == []
+    assert find_broken(intact) == []
 
 
 def test_bad_arguments(files):
@@ -252,7 +252,7 @@ def test_bad_arguments(files):
         StreamTrainBatches(files, 8, augmentation="crop")
     with pytest.raises(ValueError, match="`batch_size`"):
         StreamTrainBatches(files, 0)
-    with pytest.raises(ValueError, match="`smallest_area` must lie in"):
+    with pytest.raises(ValueError, match="`smallest_area` must be in"):
         StreamTrainBatches(files, 8, augmentation="standard", smallest_area=0.0)
     with pytest.raises(ValueError, match="multiple of 3"):
         StreamTrainBatches(files, 8).dataset(0, 1, Share(3, 0, 3))
@@ -311,7 +311,7 @@ def add(archive, name, data):
 def test_images_decoded_once_are_those_that_are_streamed(kind, request):
     images = request.getfixturevalue(kind)
     data = imagenet.StreamedImageData("some", images, images.without(range(1, 15)), "here", SIZE)
-    once = decoded(data)
+    once = decode_all(data)
     assert (once.class_names, once.image_shape, once.origin) == (data.class_names, data.image_shape, "here")
     for place in (0, 7, 14):
         image = tf.image.resize(tf.io.decode_jpeg(contents(request.getfixturevalue("files"), place)), (SIZE, SIZE))
@@ -319,4 +319,4 @@ def test_images_decoded_once_are_those_that_are_streamed(kind, request):
     np.testing.assert_array_equal(once.train_labels, [0] * 5 + [1] * 5 + [2] * 5)
     np.testing.assert_array_equal(once.test_images, once.train_images[:1])
     with pytest.raises(DataError, match="as many outputs as classes"):
-        decoded(imagenet.StreamedImageData("some", images, images, "here", SIZE, outputs=4))
+        decode_all(imagenet.StreamedImageData("some", images, images, "here", SIZE, outputs=4))

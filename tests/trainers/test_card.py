@@ -64,7 +64,7 @@ def test_the_card_says_what_hubs_and_people_need(run, card):
     text = (card / "README.md").read_text()
     for part in (
         'load_model("hf://me/tiny")',
-        f"10 classes ({', '.join(shapes.load(1, 1).class_names)});",
+        f"10 classes: {', '.join(shapes.load(1, 1).class_names)}\n",
         "hf upload me/tiny . .",
         "6 steps",
         "| `widths` | 8 16 32 |",
@@ -72,6 +72,15 @@ def test_the_card_says_what_hubs_and_people_need(run, card):
         "| `steps` | 6 |",
     ):
         assert part in text
+    # Its second block of Python measures the error.
+    use, evaluate = re.findall("```python\n(.*?)```", text, re.DOTALL)
+    data = shapes.load(64, 48)
+    variables = {"images": data.test_images, "labels": data.test_labels}
+    exec(use.replace("hf://me/tiny", str(card)), variables)
+    exec(evaluate.replace("model.evaluate(", "result = model.evaluate("), variables)
+    error = list(json.loads((card / "training.json").read_text())["error"].values())[-1]
+    assert 1 - variables["result"][1] == pytest.approx(error, abs=1e-6)
+    assert variables["names"][0] in data.class_names
     # Nothing of the machine that it was trained on.
     for path in (card / "README.md", card / "training.json"):
         assert str(run.parent) not in path.read_text()

@@ -110,7 +110,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):
         (["--data-dir", tmp_path], "no images were found in"),
         (
             ["--data-dir", tree, "--val", "valid"],
-            "val='train' evaluates on the training images, to try things out. (option --val or --val-fraction)",
+            "or val='train' to evaluate on the training images. (option --val or --val-fraction)",
         ),
         (["--data-dir", tree, "--classes", 7], "--classes must be at least the 60 of the data. Received: 7"),
         (["--blocks", 3, 4], "--blocks must have one value, or as many as --widths"),
@@ -120,7 +120,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):
             ["--preset", "fast", "--norm", "batch"],
             "--norm is not an option of --model normalizer-free, but of --model i",
         ),
-        (["--data-dir", tree, "--val-fraction", 0.1], "hold out training images all the same with val='train'"),
+        (["--data-dir", tree, "--val-fraction", 0.1], "hold out training images with val='train'"),
         (["--data-dir", tree, "--strategy", "multi-worker"], "--strategy multi-worker needs a cluster"),
     ):
         result = run_here("trainers.imagenet", *arguments, "--out", tmp_path / "run")

@@ -1,1 +1,1 @@
-"""Model cards: a finished run as a folder that can be published."""
+"""Model cards: folders with weights and documentation of finished runs, ready to be published."""

@@ -1,4 +1,4 @@
-"""Makes a folder with weights and model card of a finished run, ready to be published; uploads nothing."""
+"""Make a folder with the weights and the model card of a finished run. Nothing is uploaded."""
 
 import dataclasses
 import json
@@ -27,23 +27,21 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 examples:
-  python -m trainers.card runs/small                           into model_cards/small, weights in float32
+  python -m trainers.card runs/small                           weights in float32, in model_cards/small
   python -m trainers.card runs/small --round bfloat16 --repository me/small --data-dir DATA
 
-A folder that was made before is updated: other files in it, such as those of a git repository, are kept.
-
-The folder has README.md, the weights in the form that keras.saving.load_model reads from a path and from
-hf://USER/NAME, training.json with all settings, and the convergence plot. The test error is measured with the weights
-as they are written, in float32.
+The folder contains README.md, training.json with all settings, the convergence plot, and the weights in a format that
+keras.saving.load_model reads from a path and from hf://USER/NAME. The test error is that of the published weights,
+measured in float32. An existing folder of this program is updated. Other files in it, such as .git, are kept.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
 
 TASKS: dict[str, type[Task]] = {"trainers.cifar": Cifar, "trainers.imagenet": ImageNet}
 TRAINING = "training.json"
-# All files that are written. The first one marks a folder of this program.
+# Files that are written. The first one marks a folder of this program.
 FILES = (TRAINING, "config.json", "metadata.json", "model.weights.h5", "convergence.png", "README.md")
-# What hubs and repositories take without further ado.
+# Size that hubs and repositories accept without large-file storage.
 SMALL_MB = 10
 # Names of users and repositories on the hub, and of licenses.
 _NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -51,23 +49,21 @@ _NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Which run, and how it is published."""
+    """Settings of this program."""
 
     run: str = setting(
         help="folder of a finished run of trainers.cifar or trainers.imagenet", metavar="RUN", positional=True
     )
     out: str | None = setting(
-        None, help="the folder, new or made by this program (default: model_cards/ and the run's name)", metavar="DIR"
+        None, help="folder, new or made by this program (default: model_cards/RUN_NAME)", metavar="DIR"
     )
     round: Literal["none", "float16", "bfloat16"] = setting(
-        "none", help="round the weights to this type's values, which makes the file smaller"
+        "none", help="round the weights to values of this type, for a smaller file"
     )
-    repository: str | None = setting(
-        None, help="where it will be on the hub (default: USER/ and the folder's name)", metavar="USER/NAME"
-    )
+    repository: str | None = setting(None, help="name on the hub (default: USER/FOLDER_NAME)", metavar="USER/NAME")
     license: str = setting("apache-2.0", help="license of the weights", metavar="NAME")
-    measure: bool = setting(True, help="measure the test error, for which the data are needed")
-    data_dir: str | None = setting(None, help="folder of the data, where it is no longer the run's", metavar="DIR")
+    measure: bool = setting(True, help="measure the test error (requires the data)")
+    data_dir: str | None = setting(None, help="folder of the data, if it has moved since the run", metavar="DIR")
     debug: bool = setting(False, help="show tracebacks")
 
     def __post_init__(self) -> None:
@@ -82,7 +78,7 @@ class Settings:
 
 
 def parser() -> Parser:
-    """The command line of this program."""
+    """Return the parser of the command line."""
     parser = Parser(prog="python -m trainers.card", description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
     return parser
@@ -90,14 +86,14 @@ def parser() -> Parser:
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """A finished run and what its folder says of it, each file read once.
+    """A finished run and the content of its files.
 
     Attributes:
         run: the folder.
-        task: the training, with its settings in float32: what is published should not depend on how it was trained.
-        config: the content of config.json.
-        described: what it says of the data.
-        result: the content of result.json.
+        task: the training task with precision float32, in which the published weights are evaluated.
+        config: content of config.json.
+        described: description of the data in config.json.
+        result: content of result.json.
     """
 
     run: Run
@@ -108,16 +104,16 @@ class Finished:
 
 
 def read(folder: str, data_dir: str | None = None) -> Finished:
-    """A finished run of a training program.
+    """Read a finished run of a training program.
 
     Raises:
-        UsageError: it is not finished, or the run of another program.
+        UsageError: the run is not finished, or not a run of `trainers.cifar` or `trainers.imagenet`.
     """
     run = Run(folder)
     config, result = run.config(), run.result(("steps", "last_error", "parameters", "seconds"))
     task_type = TASKS.get(str(config.get("program")))
     if task_type is None:
-        raise UsageError(f"{run.path} is not a run of {' or '.join(TASKS)}: there is no model card for others.")
+        raise UsageError(f"{run.path} is not a run of {' or '.join(TASKS)}. Other programs have no model cards.")
     if result is None:
         raise UsageError(
             f"{run.path} is not finished. Finish it: "
@@ -129,16 +125,16 @@ def read(folder: str, data_dir: str | None = None) -> Finished:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
+    """Run the program and return its exit code."""
     settings = with_defaults(Settings, parse(parser(), argv))
-    import huggingface_hub  # noqa: F401 - an error before the measurement where it is missing
+    import huggingface_hub  # noqa: F401 - raise before the measurement if it is missing
 
     finished = read(settings.run, settings.data_dir)
     out = pathlib.Path(settings.out or pathlib.Path("model_cards") / finished.run.path.resolve().name)
     _check_out(out)
     finished.run.check_outputs()
     if settings.measure:
-        finished.task.data  # noqa: B018 - loaded before TensorFlow is imported: what is missing is said at once
+        finished.task.data  # noqa: B018 - report missing data before importing TensorFlow
 
     with locked(out, say):
         remove_unfinished(out)
@@ -146,18 +142,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_out(out: pathlib.Path) -> None:
-    """Raise UsageError or PathOccupied unless a folder is new, empty or made by this program."""
+    """Raise UsageError or PathOccupied unless the folder is new, empty or made by this program."""
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is a file. Name a folder.")
     if out.exists() and not _is_card(out):
-        raise UsageError(f"--out {out} exists and is not a folder of this program. Name another one.")
+        raise UsageError(f"--out {out} exists and is not a folder of this program. Name another folder.")
     for name in FILES:
         check_replaceable(out / name)
 
 
 def _is_card(out: pathlib.Path) -> bool:
     if not (out / TRAINING).is_file():
-        # A kill may have left these before the first file was written.
+        # A process that was killed before it wrote the first file may have left these.
         return all(path.name.startswith((".lock", ".writing-")) for path in out.iterdir())
     try:
         content = read_json(out / TRAINING)
@@ -167,7 +163,7 @@ def _is_card(out: pathlib.Path) -> bool:
 
 
 def _make(settings: Settings, finished: Finished, out: pathlib.Path) -> int:
-    """Measures the error, writes the folder and says how to publish it. Returns the exit code."""
+    """Measure the error, write the folder and print how to publish it. Return the exit code."""
     import_tensorflow()
     network = _network(finished, settings.round)
     errors = {"the run's own, as trained": finished.result["last_error"]}
@@ -180,8 +176,8 @@ def _make(settings: Settings, finished: Finished, out: pathlib.Path) -> int:
     size = (out / "model.weights.h5").stat().st_size / 1e6
     fits = "below" if size <= SMALL_MB else "more than"
     tell(f"{out}: weights of {size:.1f} MB, {fits} {SMALL_MB} MB; nothing has been uploaded")
-    for what, error in errors.items():
-        print(f"error of the weights, {what}: {100 * error:.2f} %")
+    for which, error in errors.items():
+        print(f"error of the weights, {which}: {100 * error:.2f} %")
     tell(f"load it:    import idmatters_tf, keras; model = keras.saving.load_model({str(out)!r})")
     upload = join_command(["hf", "upload", repository, out, "."])
     tell(f"publish it: {upload}     (pip install huggingface_hub; hf auth login)")
@@ -190,7 +186,7 @@ def _make(settings: Settings, finished: Finished, out: pathlib.Path) -> int:
 
 
 def _network(finished: Finished, rounding: Any) -> "keras.Model":
-    """The network of the newest checkpoint, in float32, its weights rounded."""
+    """Return the network of the newest checkpoint in float32 with rounded weights."""
     from trainers.card.weights import rounded
     from trainers.training.build import build_network
     from trainers.training.checkpoints import restore_weights
@@ -200,20 +196,20 @@ def _network(finished: Finished, rounding: Any) -> "keras.Model":
     last = finished.result["steps"]
     step = restore_weights(run.checkpoints_path, network, say, identity(type(finished.task), run))
     if step is None:
-        raise UsageError(f"{run.path} has no intact checkpoint. Train it again with another --out.")
+        raise UsageError(f"{run.path} has no intact checkpoint. Train again with another --out.")
     if step != last:
-        # Its error, the number of steps and the figure would be those of other weights.
+        # The recorded error, number of steps and figure belong to the weights of the last step.
         again = program_command(finished.task.program, "--resume", "--out", run.path)
         raise UsageError(
             f"the newest intact checkpoint of {run.path} is that of step {step}, not of its last step {last}. Remove "
-            f"{run.result_path}, then train the rest again: {again}"
+            f"{run.result_path}, then train the remaining steps again: {again}"
         )
     network.set_weights(rounded(network.get_weights(), rounding))
     return network
 
 
 def _test_error(task: Task, network: "keras.Model") -> float:
-    """The error of the network on what the run was tested on."""
+    """Return the error of the network on the test images of the run."""
     from trainers.cluster import strategy
     from trainers.training.build import build_learner
     from trainers.training.synchronous import SynchronousTrainer
@@ -226,14 +222,14 @@ def _test_error(task: Task, network: "keras.Model") -> float:
 def describe(
     finished: Finished, settings: Settings, errors: dict[str, float], repository: str, digest: str | None
 ) -> tuple[str, dict[str, Any]]:
-    """Return the text of README.md and the content of training.json; TensorFlow is not imported.
+    """Return the text of README.md and the content of training.json, without importing TensorFlow.
 
     Args:
         finished: the run.
-        settings: of this program.
-        errors: by name, fractions, the run's own first.
+        settings: settings of this program.
+        errors: errors in [0, 1] by name, that of the run first.
         repository: USER/NAME on the hub.
-        digest: the checksum of the checkpoint.
+        digest: checksum of the checkpoint.
     """
     from trainers.card.text import readme
 
@@ -255,7 +251,7 @@ def describe(
         "measured": settings.measure,
         "digest": digest,
     }
-    # What the network has no such option for is None.
+    # Options that the network does not have are None.
     differing = {
         name: value
         for name, value in recorded.items()
@@ -266,7 +262,7 @@ def describe(
     name = repository.split("/")[1]
     text = readme(name, settings.license, repository, facts, errors, command, differing)
     training = {**config, "result": result, "error": errors, "rounding": settings.round}
-    # Where the data and the run lay is nobody's business.
+    # Paths of the data and of the run are private.
     training["settings"] = {name: value for name, value in recorded.items() if name not in ("data_dir", "download")}
     training["data"] = {name: value for name, value in config["data"].items() if name != "origin"}
     training.pop("command", None)
@@ -281,7 +277,7 @@ def _write(
     errors: dict[str, float],
     repository: str,
 ) -> None:
-    """Write the files, each entirely or not at all. Other files of the folder are kept."""
+    """Write the files, each one atomically. Other files of the folder are kept."""
     from trainers.card import weights
     from trainers.datasets import preprocessing
     from trainers.reproduce.weights import weights_digest
@@ -300,7 +296,7 @@ def _write(
 
 
 def _without_folders(words: Sequence[str]) -> list[str]:
-    """The words of a command, without where its data and results were."""
+    """Return the words of a command without the paths of its data and results."""
     kept, skip = [], False
     for word in words:
         if not skip and word not in ("--data-dir", "--out") and not word.startswith(("--data-dir=", "--out=")):

@@ -1,4 +1,4 @@
-"""The text of a model card: README.md with the header that model hubs read."""
+"""Text of a model card: README.md with a YAML header for model hubs."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ from trainers.reporting.markdown import as_words, fenced, inline, table
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
 
-# Names of the data sets: in words, and on the hub.
+# Title and name on the hub of each data set.
 DATA_SETS: Mapping[str, tuple[str, str | None]] = {
     "cifar10": ("CIFAR-10", "uoft-cs/cifar10"),
     "cifar100": ("CIFAR-100", "uoft-cs/cifar100"),
@@ -20,19 +20,19 @@ PAPERS = {
     "Identity Matters in Deep Learning": "https://arxiv.org/abs/1611.04231",
     "Demystifying ResNet": "https://arxiv.org/abs/1611.01186",
 }
-# So many classes are listed in the text.
+# Maximum number of classes that are listed by name.
 _FEW = 20
 _NAMED = 'names = [model.get_layer("classes").class_names[label] for label in logits.numpy().argmax(axis=1)]\n'
 
 
 def metadata(name: str, license: str, dataset: str, accuracies: Mapping[str, float]) -> "ModelCardData":
-    """Return the metadata of a model card, which are the YAML header of README.md.
+    """Return the metadata of a model card, the YAML header of README.md.
 
     Args:
         name: name of the model.
-        license: identifier such as apache-2.0.
+        license: license identifier such as apache-2.0.
         dataset: a key of `DATA_SETS`, or any other name.
-        accuracies: fractions by metric.
+        accuracies: accuracies in [0, 1] by the name of the metric.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -71,68 +71,82 @@ def readme(
     command: str,
     settings: Mapping[str, Any],
 ) -> str:
-    """Return README.md: the header with the metadata, and the text.
+    """Return the content of README.md: the YAML header and the text.
 
     Args:
-        name: of the model.
-        license: an identifier.
+        name: name of the model.
+        license: license identifier.
         repository: USER/NAME on the hub.
-        facts: what is known of the run: "dataset", "image_shape", "classes", "class_names" (of the outputs, or none),
-            "parameters", "steps", "minutes", "seed", "versions", "held_out" (None, or how many training images it was
-            tested on), "rounding", "digest" (of the checkpoint), "measured" (whether `errors` has the rounded weights'
-            own).
-        errors: by name, fractions, the run's own first.
-        command: that trained it, as one types it.
-        settings: those that differ from the program's defaults.
+        facts: facts about the run: "dataset", "image_shape", "classes", "class_names" (of the outputs; may be empty),
+            "parameters", "steps", "minutes", "seed", "versions", "held_out" (number of held-out training images that
+            were the test images, or None), "rounding", "digest" (of the checkpoint), "measured" (True if `errors`
+            contains the error of the published weights).
+        errors: errors in [0, 1], that of the run first, then that of the published weights if it was measured.
+        command: command line of the training run.
+        settings: settings that differ from the program's defaults.
 
     Raises:
-        ValueError: the card is not valid according to huggingface_hub.
+        ValueError: huggingface_hub rejects the card.
     """
     from huggingface_hub import ModelCard
 
     title, _ = DATA_SETS.get(facts["dataset"], (facts["dataset"], None))
     rows, cols, channels = facts["image_shape"]
     class_names = facts["class_names"]
-    listed = f" ({', '.join(map(inline, class_names))})" if 0 < len(class_names) <= _FEW else ""
+    listed = f": {', '.join(map(inline, class_names))}" if 0 < len(class_names) <= _FEW else ""
     named = _NAMED if class_names else ""
     images = "test images" if facts["held_out"] is None else f"the last {facts['held_out']:,} training images, held out"
-    headline = list(errors.values())[-1]
-    rounding = {"none": "float32, as trained", "float16": "rounded to float16", "bfloat16": "rounded to bfloat16"}
+    rounding = {"none": "float32, not rounded", "float16": "rounded to float16", "bfloat16": "rounded to bfloat16"}
+    rounding = rounding[facts["rounding"]]
     caution = (
         ""
         if facts["measured"] or facts["rounding"] == "none"
-        else "The error was measured before the weights were rounded, and not again after it.\n\n"
+        else "The error was measured before rounding. The error of the rounded weights has not been measured.\n\n"
     )
     measured = "top-1 accuracy" if facts["held_out"] is None else "accuracy on held-out training images"
-    error_table = table(("weights", "error"), [(what, f"{100 * error:.2f} %") for what, error in errors.items()])
+    weights = ("final weights of the run", f"weights in this folder ({rounding}), evaluated in float32")
+    error_table = table(
+        ("weights", "error"),
+        [(which, f"{100 * error:.2f} %") for which, error in zip(weights, errors.values(), strict=False)],
+    )
     changed = table(("setting", "value"), [(f"`{key}`", inline(as_words(value))) for key, value in settings.items()])
     changed = f"\nSettings that differ from the program's defaults:\n\n{changed}" if settings else ""
     papers = " and ".join(f"[{paper}]({link})" for paper, link in PAPERS.items())
+    headline = list(errors.values())[-1]
     header = metadata(name, license, facts["dataset"], {measured: 1 - headline}).to_yaml()
     text = f"""
 # {name}
 
-A residual network for {title} with {facts["parameters"]:,} trainable weights, trained with idmatters_tf, which has
-the networks and experiments of {papers}. The settings below say which network it is. It takes
-raw images, uint8 of shape ({rows}, {cols}, {channels}), and returns the logits of {facts["classes"]:,} classes{listed};
-the preprocessing is part of it.
+A residual network for {title} with {facts["parameters"]:,} trainable weights, trained with idmatters_tf, which
+implements the networks and experiments of {papers}.
+
+- Input: raw images, uint8 of shape (n, {rows}, {cols}, {channels}). Preprocessing is part of the model.
+- Output: logits of {facts["classes"]:,} classes{listed}
 
 ## Use
 
 ```python
-import idmatters_tf  # lets Keras find the layers; safe mode stays on
+import idmatters_tf  # registers the layers; Keras' safe mode stays on
 import keras
 
 model = keras.saving.load_model("hf://{repository}")  # or the path of this folder
 logits = model(images)  # images: uint8, (n, {rows}, {cols}, {channels})
 {named}```
 
+Compile the model before `evaluate`:
+
+```python
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(loss=loss, metrics=["accuracy"])
+model.evaluate(images, labels)  # labels: integers, (n,)
+```
+
 ## Error
 
 Top-1 error on {images}:
 
 {error_table}
-{caution}The weights in `model.weights.h5` are {rounding[facts["rounding"]]}.
+{caution}The weights in `model.weights.h5` are {rounding}.
 
 ## Training
 
@@ -140,29 +154,28 @@ Top-1 error on {images}:
 
 {fenced(command)}
 {changed}
-`training.json` has every setting, the checksum of the data and the versions ({_versions(facts["versions"])}).
+`training.json` contains all settings, the checksum of the data and the versions
+({_versions(facts["versions"])}).
 SHA-256 of the checkpoint's tensors: `{facts["digest"]}`.
 
 ![Convergence](convergence.png)
 
-## Limits
+## Limitations
 
-It knows the classes and the image size that it was trained on, and nothing else; other images get one of these classes,
-often with a large logit. One run with one seed: another seed gives another error.
+The model classifies every image as one of its {facts["classes"]:,} classes, often with a large logit,
+including images of other subjects or sizes. The error is that of one run; another seed gives another error.
 
-## Publish it
+## Publish
 
-The folder is a complete repository for the hub. In it,
+This folder is a complete repository for the Hugging Face hub. To upload it, run in the folder:
 
 ```
 pip install huggingface_hub
 hf auth login
 hf upload {repository} . .
 ```
-
-uploads it; the program that wrote this folder uploads nothing.
 """
-    # The constructor reads the metadata and raises for those that hubs do not accept.
+    # The constructor validates the metadata.
     return str(ModelCard(f"---\n{header}\n---\n{text}"))
 
 

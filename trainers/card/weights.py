@@ -1,8 +1,8 @@
-"""Weights rounded to fewer bits, and Keras' folder format with compressed weights.
+"""Rounding of weights to fewer bits, and Keras' folder format with compressed weights.
 
-A folder with config.json, metadata.json and model.weights.h5 is what `keras.saving.load_model` reads, from a path and
-from `hf://USER/NAME` alike. Weights stay float32 there whatever they were rounded to, so that nothing has to be known
-to load them; the bits that rounding has cleared, grouped by HDF5's shuffle filter, take next to no space.
+`keras.saving.load_model` reads a folder with config.json, metadata.json and model.weights.h5 from a path or from
+`hf://USER/NAME`. Rounded weights are stored as float32, so they load like any others. HDF5's shuffle filter groups the
+bits that rounding clears, and they compress to almost nothing.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ WEIGHTS = "model.weights.h5"
 
 
 def rounded(weights: Sequence[NDArray[Any]], rounding: Rounding) -> list[NDArray[Any]]:
-    """Floating-point weights rounded to the nearest value of a type of 16 bits, as float32; others as they are.
+    """Return the weights with float32 arrays rounded to the nearest value of a 16-bit type, still as float32.
 
     Args:
-        weights: as `keras.Model.get_weights` returns them.
+        weights: arrays from `keras.Model.get_weights`.
         rounding: "float16" (10 bits of mantissa, up to 65,504), "bfloat16" (7 bits, float32's range) or "none".
 
     Raises:
-        RunError: a weight is beyond the range of float16.
+        RunError: a weight exceeds the range of float16.
     """
     if rounding == "none":
         return list(weights)
@@ -48,20 +48,20 @@ def rounded(weights: Sequence[NDArray[Any]], rounding: Rounding) -> list[NDArray
 
 
 def save(model: keras.Model, folder: pathlib.Path) -> None:
-    """Writes a model into an existing folder in Keras' folder format, its weights compressed without loss.
+    """Save a model into an existing folder in Keras' folder format, with losslessly compressed weights.
 
     Raises:
-        RunError: the model that is loaded from there has other weights.
+        RunError: the weights of the saved model differ.
     """
     model.save(folder, zipped=False)
     with contextlib.suppress(FileNotFoundError):
-        # For files of layers, which those of this package do not have.
+        # Keras creates it for files of layers. The layers of this package have none.
         (folder / "assets").rmdir()
     _compress(folder / WEIGHTS)
     loaded: Any = keras.saving.load_model(folder)
     for before, after in zip(model.get_weights(), loaded.get_weights(), strict=True):
         if not np.array_equal(before, after):
-            raise RunError(f"the weights in {folder / WEIGHTS} are not those of the model: a fault of this program.")
+            raise RunError(f"the weights in {folder / WEIGHTS} differ from those of the model. Please report this bug.")
 
 
 def _compress(path: pathlib.Path) -> None:
@@ -73,14 +73,14 @@ def _compress(path: pathlib.Path) -> None:
 
 
 def _copy(source: Any, target: Any) -> None:
-    """Copies a group of an HDF5 file with its attributes; arrays become compressed."""
+    """Copy a group of an HDF5 file with its attributes, and compress its arrays."""
     for name, value in source.attrs.items():
         target.attrs[name] = value
     for name, item in source.items():
         if isinstance(item, h5py.Group):
             _copy(item, target.create_group(name))
             continue
-        # One chunk for each array: with HDF5's own, smaller ones the file is a tenth larger.
+        # One chunk for each array: HDF5's default chunks make the file a tenth larger.
         filters: dict[str, Any] = {"chunks": item.shape, "shuffle": True, "compression": "gzip", "compression_opts": 9}
         filters = filters if item.size > 1 else {}
         copied = target.create_dataset(name, data=item[()], **filters)

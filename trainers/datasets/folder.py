@@ -104,9 +104,9 @@ class FolderInMemory(Tree, InMemory):
         """Return the decoded images."""
         data = self.list_images()
         import_tensorflow()
-        from idmatters_tf.data.streams import decoded
+        from idmatters_tf.data.streams import decode_all
 
-        return decoded(data)
+        return decode_all(data)
 
     def source(self, batch_size: int, seed: int) -> InMemorySource:
         """Load the data, see `DataOptions.source`."""
@@ -183,13 +183,13 @@ class StreamedSource(Source["StreamedImageData"]):
         errors = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError)
         if not isinstance(error, (*errors, tf.errors.DataLossError)):
             return ""
-        from idmatters_tf.data.streams import broken
+        from idmatters_tf.data.streams import find_broken
 
         # The pipeline reads up to 8 batches ahead of the failed step.
         positions = tf.range(step * self.batch_size, (step + 8) * self.batch_size, dtype=tf.int64)
         ahead = self.train_batches().indices(positions).numpy().tolist()
         for images, places in ((self.data.train, ahead), (self.data.test, None)):
-            bad = broken(images, places)
+            bad = find_broken(images, places)
             if bad:
                 return (
                     f"{images.where(bad[0])} cannot be read as an image. Replace it, or skip all broken images with "
@@ -201,11 +201,11 @@ class StreamedSource(Source["StreamedImageData"]):
 def _without_broken(data: "StreamedImageData") -> "StreamedImageData":
     import_tensorflow()
     from idmatters_tf._progress import Progress
-    from idmatters_tf.data.streams import broken
+    from idmatters_tf.data.streams import find_broken
 
     def find(images):
         with Progress(len(images) // 100, "looking for broken images", unit="hundreds", delay=0) as progress:
-            bad = broken(images, advance=progress.advance)
+            bad = find_broken(images, advance=progress.advance)
         for place in bad[:10]:
             say(f"skipped: {images.where(place)}")
         return bad
