@@ -74,7 +74,7 @@ def descend(name, images, labels, options, out):
     splits = np.cumsum([int(np.prod(variable.shape)) for variable in model.trainable_variables])[:-1]
     first, found, start = restore(out / f"state-{name}.npz", variables, options)
     if first == 0:
-        couple(operator, name, "start", out)
+        save_coupling(operator, name, "start", out)
     for step in range(first, options.steps + 1):
         if step % options.every == 0:
             value = operator.loss()
@@ -96,11 +96,11 @@ def descend(name, images, labels, options, out):
         optimizer.apply(gradients, model.trainable_variables)
         if step % options.every == 0:
             save(out / f"state-{name}.npz", step + 1, found, start, variables, options)
-    couple(operator, name, "end", out)
+    save_coupling(operator, name, "end", out)
     return found
 
 
-def couple(operator, name, moment, out):
+def save_coupling(operator, name, moment, out):
     """Save an image of the norms of the Hessian's blocks between layers."""
     coupling, path = layer_coupling(operator, progress=True), out / f"coupling-{name}-{moment}.png"
     image.imsave(path, draw_coupling(coupling, f"{name}, {moment}"))
@@ -111,7 +111,7 @@ def save(path, step, found, vectors, variables, options):
     """Save the state of a run, so that it resumes at `step`. The file is replaced in one operation."""
     beside = path.with_suffix(".part.npz")
     arrays = {f"variable_{number}": np.asarray(variable) for number, variable in enumerate(variables)}
-    np.savez(beside, step=step, found=np.array(found), vectors=vectors, settings=settings(options), **arrays)
+    np.savez(beside, step=step, found=np.array(found), vectors=vectors, settings=describe_settings(options), **arrays)
     os.replace(beside, path)
 
 
@@ -120,7 +120,7 @@ def restore(path, variables, options):
     if not path.exists():
         return 0, [], None
     with np.load(path) as kept:
-        if str(kept["settings"]) != settings(options):
+        if str(kept["settings"]) != describe_settings(options):
             raise SystemExit(f"error: {path} has other settings: {kept['settings']}. Use another --out.")
         for number, variable in enumerate(variables):
             variable.assign(kept[f"variable_{number}"])
@@ -128,7 +128,7 @@ def restore(path, variables, options):
         return int(kept["step"]), found, kept["vectors"]
 
 
-def settings(options):
+def describe_settings(options):
     """Return the settings that a resumed run must share with the interrupted one."""
     names = ("data_dir", "images", "every", "rate", "momentum")
     return ", ".join(f"--{name.replace('_', '-')} {getattr(options, name)}" for name in names)

@@ -56,7 +56,7 @@ def load(options):
     return (images - images.mean()) / images.std(), np.asarray(data.train_labels[: options.images])
 
 
-def distances(model, kind, images):
+def measure_distances(model, kind, images):
     """Return ||J - I|| at each input, as a list, by the name of the block."""
     batch = kind == "batch"
     found = block_distances(model, images[: 8 if batch else 2], training=batch, progress=True)
@@ -74,7 +74,7 @@ def train(model, images, labels, options):
     return loss if np.isfinite(loss) else None
 
 
-def result(kind, depth, data, options):
+def compute_result(kind, depth, data, options):
     """Return the saved results of a network: its distances before and after training. Compute missing results."""
     path = options.out / f"{kind}-{depth}.json"
     saved = json.loads(path.read_text()) if path.exists() else {}
@@ -90,18 +90,18 @@ def result(kind, depth, data, options):
     images, labels = data
     print(f"{kind:8} {depth:3} blocks a stage: {3 * depth} blocks to measure", file=sys.stderr, flush=True)
     model = identity_resnet(blocks=depth, widths=options.widths, stem=options.widths[0], **KINDS[kind])
-    saved.setdefault("start", distances(model, kind, images))
+    saved.setdefault("start", measure_distances(model, kind, images))
     if wanted:
         print(f"{kind:8} {depth:3} blocks a stage: training for {options.steps} steps", file=sys.stderr, flush=True)
         saved |= {"loss": train(model, images, labels, options), "recipe": recipe}
         saved.pop("after", None)
         if saved["loss"] is not None:
-            saved["after"] = distances(model, kind, images)
+            saved["after"] = measure_distances(model, kind, images)
     path.write_text(json.dumps(saved))
     return saved
 
 
-def table_row(kind, saved):
+def make_table_row(kind, saved):
     """Return the line of results.md for one kind of network. `saved` contains its results by depth."""
     cells = []
     for moment in ("start", "after"):
@@ -151,7 +151,7 @@ def main():
     for kind in options.kinds:
         curves, kept = {moment: {} for moment in moments}, {}
         for depth in options.depths:
-            saved = kept[depth] = result(kind, depth, data, options)
+            saved = kept[depth] = compute_result(kind, depth, data, options)
             for moment in moments:
                 if moment not in saved:
                     continue
@@ -165,7 +165,7 @@ def main():
                 )
             if "loss" in saved and saved["loss"] is None:
                 print(f"{kind:8} {depth:3} blocks a stage diverged", flush=True)
-        table.append(table_row(kind, kept))
+        table.append(make_table_row(kind, kept))
         for moment, title in moments.items():
             place = axes[kind, moment]
             plot_distances(place, curves[moment])

@@ -33,14 +33,16 @@ def read_csv(path, label):
     target = len(header) - 1 if label is None else header.index(label)
     names, labels = np.unique([row[target] for row in rows], return_inverse=True)
     columns = [
-        encode(header[column], [row[column] for row in rows]) for column in range(len(header)) if column != target
+        encode_column(header[column], [row[column] for row in rows])
+        for column in range(len(header))
+        if column != target
     ]
     return np.concatenate(columns, axis=1), labels, names
 
 
-def encode(name, cells):
+def encode_column(name, cells):
     """Return the features of a column: (n, 1) for numbers, (n, categories) with zeros and ones for text."""
-    numbers = [as_number(cell) for cell in cells]
+    numbers = [parse_number(cell) for cell in cells]
     texts = [cell for cell, number in zip(cells, numbers, strict=True) if number is None]
     if not texts:
         return np.array(numbers)[:, None]
@@ -54,7 +56,7 @@ def encode(name, cells):
     return np.eye(len(categories))[codes]
 
 
-def as_number(cell):
+def parse_number(cell):
     """Return the number in a cell of a CSV file, or None for text."""
     try:
         return float(cell)
@@ -62,7 +64,7 @@ def as_number(cell):
         return None
 
 
-def synthetic():
+def make_table():
     """Return 500 rows of 4 numbers with random labels of 4 classes."""
     rng = np.random.default_rng(0)
     return rng.normal(size=(500, 4)).round(2), rng.integers(0, 4, 500), np.array(["a", "b", "c", "d"])
@@ -87,7 +89,7 @@ def main():
             x, labels = arrays["x"], arrays["labels"]
         names = np.arange(labels.max() + 1)
     else:
-        x, labels, names = synthetic()
+        x, labels, names = make_table()
     # Standardize the columns, so that none dominates: margins are relative to the norms of the rows.
     mean, deviation = x.mean(axis=0), x.std(axis=0)
     x = (x - mean) / np.where(deviation > 0, deviation, 1)

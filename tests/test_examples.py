@@ -208,7 +208,7 @@ def test_batches_of_cifar_with_fit():
     options = argparse.Namespace(
         seed=1, batch_size=8, padding=1, padding_mode="constant", alternate_flips=True, cutout=0
     )
-    batch = example["augmented"](images, targets, options)
+    batch = example["make_batch_function"](images, targets, options)
     seen = np.concatenate([batch(step)[1].argmax(1) for step in range(5)])
     np.testing.assert_array_equal(np.sort(seen.reshape(2, 20)), [np.arange(20)] * 2)
     flips = np.zeros(20)
@@ -230,6 +230,6 @@ def test_batches_of_cifar_with_fit():
     # One of each image's two epochs is flipped.
     np.testing.assert_array_equal(flips, 0)
     options.cutout = 4
-    erased = (example["augmented"](images, targets, options)(0)[0] == 0).all(-1).sum((1, 2))
+    erased = (example["make_batch_function"](images, targets, options)(0)[0] == 0).all(-1).sum((1, 2))
     assert erased.min() >= 4
     assert erased.max() == 16
