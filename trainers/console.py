@@ -1,7 +1,7 @@
-"""The console scripts `idmatters-NAME`: the programs without `python -m`.
+"""Entry points of the console scripts `idmatters-NAME`.
 
-`python -m trainers.NAME` looks for packages in the current folder first; these do not, so that they also work in a
-folder that has its own `trainers`.
+Unlike `python -m trainers.NAME`, console scripts ignore packages in the current folder, so that they also work in a
+folder with another package `trainers`.
 """
 
 import importlib
@@ -15,55 +15,55 @@ def _run(module: str) -> NoReturn:
 
 
 def card() -> NoReturn:
-    """`idmatters-card`"""
+    """Run `idmatters-card`."""
     _run("trainers.card.__main__")
 
 
 def cifar() -> NoReturn:
-    """`idmatters-cifar`"""
+    """Run `idmatters-cifar`."""
     _run("trainers.cifar")
 
 
 def expressivity() -> NoReturn:
-    """`idmatters-expressivity`"""
+    """Run `idmatters-expressivity`."""
     _run("trainers.expressivity.__main__")
 
 
 def imagenet() -> NoReturn:
-    """`idmatters-imagenet`"""
+    """Run `idmatters-imagenet`."""
     _run("trainers.imagenet")
 
 
 def landscape() -> NoReturn:
-    """`idmatters-landscape`"""
+    """Run `idmatters-landscape`."""
     _run("trainers.landscape.__main__")
 
 
 def launch() -> NoReturn:
-    """`idmatters-launch`"""
+    """Run `idmatters-launch`."""
     _run("trainers.launch")
 
 
 def plan() -> NoReturn:
-    """`idmatters-plan`"""
+    """Run `idmatters-plan`."""
     _run("trainers.plan")
 
 
 def report() -> NoReturn:
-    """`idmatters-report`"""
+    """Run `idmatters-report`."""
     _run("trainers.report")
 
 
 def reproduce() -> NoReturn:
-    """`idmatters-reproduce`"""
+    """Run `idmatters-reproduce`."""
     _run("trainers.reproduce.__main__")
 
 
 def shortcuts() -> NoReturn:
-    """`idmatters-shortcuts`"""
+    """Run `idmatters-shortcuts`."""
     _run("trainers.shortcuts.__main__")
 
 
 def sweep() -> NoReturn:
-    """`idmatters-sweep`"""
+    """Run `idmatters-sweep`."""
     _run("trainers.sweep")

@@ -80,7 +80,7 @@ def test_while_the_program_itself_is_imported(tmp_path):
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
-    assert (process.returncode, said) == (130, "stopped by Ctrl-C; nothing had begun\n")
+    assert (process.returncode, said) == (130, "stopped by Ctrl-C before the start\n")
 
 
 def test_where_it_was_ignored_from_the_start_it_stays_ignored():
