@@ -1,9 +1,10 @@
-"""Evaluates the certificate of gradient dominance along a gradient descent of your own.
+"""Evaluate the certificate of gradient dominance along your own gradient descent.
 
     python examples/certificate_along_descent.py [--dim D] [--depth L] [--rate X] [--steps N]
 
-As long as all residual layers have spectral norm below 1, inequality (2.3) of Hardt & Ma bounds the squared gradient
-from below by a multiple of the excess risk, so there is no bad critical point. The descent is a plain NumPy loop.
+While all residual layers have spectral norm below 1, inequality (2.3) of Hardt & Ma bounds the squared gradient from
+below by a multiple of the excess risk, so there is no bad critical point. The descent is a plain NumPy loop. Takes a
+second.
 """
 
 import argparse
@@ -15,10 +16,10 @@ from idmatters_tf import linear
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dim", type=int, default=5, help="(default: %(default)s)")
-    parser.add_argument("--depth", type=int, default=20, help="(default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=0.003, help="(default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=400, help="(default: %(default)s)")
+    parser.add_argument("--dim", type=int, default=5, help="dimension (default: %(default)s)")
+    parser.add_argument("--depth", type=int, default=20, help="number of layers (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=0.003, help="learning rate (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=400, help="steps of gradient descent (default: %(default)s)")
     options = parser.parse_args()
 
     rng = np.random.default_rng(0)
@@ -37,7 +38,7 @@ def main():
                 f"{certificate.lower_bound:20.3e}{verdict}"
             )
             if certificate.tau < 1 and not certificate.holds:
-                raise SystemExit("the inequality does not hold: please report this")
+                raise SystemExit("error: the inequality does not hold. Please report this.")
         A -= options.rate * linear.risk_gradient(A, R, covariance)
 
 

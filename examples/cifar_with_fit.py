@@ -1,11 +1,11 @@
-"""CIFAR with Keras' own `fit`, on TensorFlow or JAX: the paper's network or the fast preset, resumed after a kill.
+"""Train on CIFAR with Keras' `fit`, on TensorFlow or JAX: the paper's network or the fast preset, with exact resume.
 
-    python examples/cifar_with_fit.py             # a small network on the built-in data, minutes
+    python examples/cifar_with_fit.py             # a small network on the built-in data, four minutes on two CPU cores
     KERAS_BACKEND=jax python examples/cifar_with_fit.py --preset paper --data-dir DIR --precision bfloat16
 
-The network, the optimizer, the batches and the resume come from `idmatters_tf`, and `fit` does the rest. On JAX this
-needs numpy, keras and jax only; on a GPU, add `--steps-per-execution 10`. The presets are those of `trainers.cifar`.
-Each of their settings is an option. The same command continues a run that was killed, bit for bit.
+The network, the optimizer, the batches and the resume are from `idmatters_tf`, and `fit` does the rest. On JAX the
+script needs numpy, keras and jax only; on a GPU, add `--steps-per-execution 10`. The presets are those of
+`trainers.cifar`, and each of their settings is an option. The same command resumes a killed run, bit for bit.
 """
 
 import argparse
@@ -62,14 +62,14 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         return dict(vars(self))
 
 
-def standardized(images):
+def standardize(images):
     """Return each image with mean 0 and standard deviation 1, as `layers.PerImageStandardization`."""
     images = images.astype("float32")
     deviation = images.std((1, 2, 3), keepdims=True)
     return (images - images.mean((1, 2, 3), keepdims=True)) / np.maximum(deviation, images[0].size ** -0.5)
 
 
-def augmented(images, targets, options):
+def make_batch_function(images, targets, options):
     """Return the training batch as a function of the step: shuffled, cropped, flipped, standardized, with cutout."""
     seed, size, side, border = options.seed, options.batch_size, options.cutout, (options.padding, options.padding)
     padded = np.pad(images, ((0, 0), border, border, (0, 0)), options.padding_mode)
@@ -84,7 +84,7 @@ def augmented(images, targets, options):
         top, left = random.integers(0, 2 * options.padding + 1, (2, size))
         chosen = windows[rows, top, left].transpose(0, 2, 3, 1)
         flips = (first_flips[rows] + epochs) % 2 if options.alternate_flips else random.integers(0, 2, size)
-        chosen = standardized(np.where(flips[:, None, None, None] == 1, chosen[:, :, ::-1], chosen))
+        chosen = standardize(np.where(flips[:, None, None, None] == 1, chosen[:, :, ::-1], chosen))
         starts = random.integers(0, images.shape[1:3], (size, 2)) - side // 2
         for image, (row, column) in zip(chosen if side else (), starts, strict=False):
             image[max(row, 0) : max(row + side, 0), max(column, 0) : max(column + side, 0)] = 0
@@ -136,8 +136,8 @@ def main():
     except DataError as error:
         parser.error(str(error))
     one_hot = np.eye(data.classes, dtype="float32")
-    model, tests = build(data, options), (standardized(data.test_images), one_hot[data.test_labels])
-    batch = augmented(data.train_images, one_hot[data.train_labels], options)
+    model, tests = build(data, options), (standardize(data.test_images), one_hot[data.test_labels])
+    batch = make_batch_function(data.train_images, one_hot[data.train_labels], options)
     batches = FunctionBatches(batch, steps_per_epoch=options.evaluate_every)
     callbacks = [ExactResume(options.out / "checkpoints", every=options.checkpoint_every)]
     model.fit(batches, epochs=epochs, validation_data=tests, validation_batch_size=500, callbacks=callbacks, verbose=2)

@@ -1,9 +1,9 @@
-"""A trained network of your own, made deeper without losing what it has learned, and shallower again.
+"""Make a trained network deeper without changing its outputs, then remove a block again.
 
     python examples/deepen_a_trained_model.py [--out DIR] [--images N] [--epochs N]
 
-Trains a small network on the built-in images, inserts residual blocks that start as the identity, trains on with Adam's
-state carried over, and asks which blocks could go. Two minutes on two CPU cores.
+Trains a small network on the built-in images, inserts residual blocks that start as the identity, continues the
+training with Adam's state, and removes the block nearest to the identity. Takes two minutes on two CPU cores.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from idmatters_tf.data import shapes
 from idmatters_tf.surgery import deepen, remove_identities
 
 
-def network():
-    """Any functional or Sequential model will do; the layers to deepen behind need names."""
+def build():
+    """Return a network. Any functional or Sequential model works; blocks are inserted behind layers given by name."""
     return keras.Sequential(
         [
             keras.Input((32, 32, 3)),
@@ -35,9 +35,13 @@ def network():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=pathlib.Path, default="runs/deepen", help="(default: %(default)s)")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default="runs/deepen", help="folder of the model (default: %(default)s)"
+    )
     parser.add_argument("--images", type=int, default=5000, help="training images (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=4, help="before and after each change (default: %(default)s)")
+    parser.add_argument(
+        "--epochs", type=int, default=4, help="epochs before and after the insertion (default: %(default)s)"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
 
@@ -50,7 +54,7 @@ def main():
         loss, accuracy = model.evaluate(*test, verbose=0)
         print(f"{title:28} {model.count_params():7,} weights, test loss {loss:.4f}, accuracy {accuracy:.3f}")
 
-    model = network()
+    model = build()
     model.compile(
         keras.optimizers.Adam(1e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
     )
@@ -64,7 +68,7 @@ def main():
     show(deeper, "trained on")
     deeper.save(options.out / "deeper.keras")
 
-    # Which blocks could go? The first call only looks.
+    # With tolerance 0 the first call only measures the distances.
     distances = remove_identities(deeper, tolerance=0, data=test).distances
     for name, distance in distances.items():
         print(f"{name:28} ||block(x) - x|| = {distance:.3f} ||x||")

@@ -1,6 +1,8 @@
-"""Draws a sheet of the built-in images, one column per class.
+"""Draw a sheet of the built-in images, one column per class.
 
-python examples/draw_shapes.py [--out FILE.png] [--seed N]
+    python examples/draw_shapes.py [--out FILE.png] [--seed N]
+
+Takes seconds.
 """
 
 import argparse
@@ -13,8 +15,10 @@ from idmatters_tf.data import shapes
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=pathlib.Path, default="runs/shapes.png", help="(default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default="runs/shapes.png", help="file of the image (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the images (default: %(default)s)")
     options = parser.parse_args()
 
     rows = 4

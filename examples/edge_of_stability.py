@@ -1,18 +1,21 @@
-"""The edge of stability on CIFAR-10: full-batch descent raises the sharpness to the threshold, and stays there.
+"""Full-batch descent at the edge of stability: the sharpness rises to the stability threshold and stays there.
 
     python examples/edge_of_stability.py [--data-dir DIR] [--images N] [--steps N] [--rate R] [--momentum M]
         [--networks NAME ...]
 
-Trains a small identity network without and with batch normalisation, and a plain one without skips, by full-batch
-gradient descent at a constant rate on the first images of CIFAR-10 (the built-in shapes without --data-dir), and
-measures the largest eigenvalue of the Hessian on the way (Cohen et al., 2021). Prints sharpness over 2 (1 + m) / rate,
-and saves the curves, their table and images of the Hessian's block norms between layers before and after training.
-Stopped at any moment, the same command goes on at the last measurement; with more --steps a finished run is continued.
+Trains a small identity network without and with batch normalization, and a plain one without skips, by full-batch
+gradient descent at a constant rate on the first images of CIFAR-10 (the built-in shapes without --data-dir). Measures
+the largest eigenvalue of the Hessian during training (Cohen et al., 2021). Prints sharpness over 2 (1 + m) / rate, and
+saves the curves, their table and images of the Hessian's block norms between layers before and after training.
+
+Takes minutes on two CPU cores. The same command resumes an interrupted run at the last measurement, and a finished run
+with more --steps.
 """
 
 import argparse
 import os
 import pathlib
+import sys
 
 import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
 
@@ -33,16 +36,16 @@ from idmatters_tf.data import shapes
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
 
-# By name: what makes it, and how curves are labelled.
+# Arguments of the network and label of its curve, by name.
 NETWORKS = {
     "identity": ({}, "identity network"),
-    "identity-batch": ({"norm": "batch"}, "identity network with batch normalisation"),
+    "identity-batch": ({"norm": "batch"}, "identity network with batch normalization"),
     "plain": ({"shortcut": "none", "initializer": "standard"}, "plain network"),
 }
 
 
 def load(options):
-    """Standardised images and labels."""
+    """Return standardized images and labels."""
     if options.data_dir:
         from idmatters_tf.data import cifar
 
@@ -55,7 +58,8 @@ def load(options):
 
 
 def descend(name, images, labels, options, out):
-    """[(step, loss, sharpness)] of one network; its couplings are drawn into the folder."""
+    """Train one network. Return [(step, loss, sharpness)] and save images of its couplings to the folder."""
+    print(f"{name}: {options.steps} steps on {len(images)} images", file=sys.stderr, flush=True)
     keras.utils.set_random_seed(0)
     kind = NETWORKS[name][0]
     model = identity_resnet(blocks=1, widths=(8, 16), stem=8, head="trained", weight_decay=0.0, **kind)
@@ -63,20 +67,20 @@ def descend(name, images, labels, options, out):
     optimizer = Momentum(options.rate, momentum=options.momentum)
     optimizer.build(model.trainable_variables)
     variables = [*model.trainable_variables, *optimizer.variables]
-    # With batch normalisation the loss that is descended on is the one in training mode, of all images as one batch.
+    # With batch normalization the loss is that of training mode, with all images in one batch.
     operator = HessianOperator(
         model, loss, (images, labels), training="norm" in kind, batch_size=len(images), check=False
     )
     splits = np.cumsum([int(np.prod(variable.shape)) for variable in model.trainable_variables])[:-1]
     first, found, start = restore(out / f"state-{name}.npz", variables, options)
     if first == 0:
-        couple(operator, name, "start", out)
+        save_coupling(operator, name, "start", out)
     for step in range(first, options.steps + 1):
         if step % options.every == 0:
             value = operator.loss()
             if not np.isfinite(value):
-                raise SystemExit(f"error: {name} has diverged before step {step}. Give a smaller --rate.")
-            pairs = top_eigenpairs(operator, tolerance=1e-2, start=start)
+                raise SystemExit(f"error: {name} diverged before step {step}. Use a smaller --rate.")
+            pairs = top_eigenpairs(operator, tolerance=1e-2, start=start, progress=True)
             start = pairs.vectors
             found.append((step, value, float(pairs.values[0])))
             print(
@@ -92,40 +96,40 @@ def descend(name, images, labels, options, out):
         optimizer.apply(gradients, model.trainable_variables)
         if step % options.every == 0:
             save(out / f"state-{name}.npz", step + 1, found, start, variables, options)
-    couple(operator, name, "end", out)
+    save_coupling(operator, name, "end", out)
     return found
 
 
-def couple(operator, name, moment, out):
-    """Draws the norms of the Hessian's blocks between layers."""
-    coupling, path = layer_coupling(operator), out / f"coupling-{name}-{moment}.png"
+def save_coupling(operator, name, moment, out):
+    """Save an image of the norms of the Hessian's blocks between layers."""
+    coupling, path = layer_coupling(operator, progress=True), out / f"coupling-{name}-{moment}.png"
     image.imsave(path, draw_coupling(coupling, f"{name}, {moment}"))
     print(f"{name}, {moment}: {100 * coupling.off_diagonal_share:.0f} % of ||H||^2 between layers, {path}", flush=True)
 
 
 def save(path, step, found, vectors, variables, options):
-    """Keeps a run at the step that comes next; a run that is killed while writing keeps the file before."""
+    """Save the state of a run, so that it resumes at `step`. The file is replaced in one operation."""
     beside = path.with_suffix(".part.npz")
     arrays = {f"variable_{number}": np.asarray(variable) for number, variable in enumerate(variables)}
-    np.savez(beside, step=step, found=np.array(found), vectors=vectors, settings=settings(options), **arrays)
+    np.savez(beside, step=step, found=np.array(found), vectors=vectors, settings=describe_settings(options), **arrays)
     os.replace(beside, path)
 
 
 def restore(path, variables, options):
-    """The next step, the measurements so far and the last eigenvectors; sets the variables."""
+    """Restore the variables. Return the next step, the measurements so far and the last eigenvectors."""
     if not path.exists():
         return 0, [], None
     with np.load(path) as kept:
-        if str(kept["settings"]) != settings(options):
-            raise SystemExit(f"error: {path} is of other settings: {kept['settings']}. Give another --out.")
+        if str(kept["settings"]) != describe_settings(options):
+            raise SystemExit(f"error: {path} has other settings: {kept['settings']}. Use another --out.")
         for number, variable in enumerate(variables):
             variable.assign(kept[f"variable_{number}"])
         found = [(int(step), loss, sharpness) for step, loss, sharpness in kept["found"].tolist()]
         return int(kept["step"]), found, kept["vectors"]
 
 
-def settings(options):
-    """What a run that goes on must have in common with the one that was stopped."""
+def describe_settings(options):
+    """Return the settings that a resumed run must share with the interrupted one."""
     names = ("data_dir", "images", "every", "rate", "momentum")
     return ", ".join(f"--{name.replace('_', '-')} {getattr(options, name)}" for name in names)
 
@@ -133,13 +137,15 @@ def settings(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", help="folder of CIFAR-10's binary files (default: the built-in shapes)")
-    parser.add_argument("--images", type=int, default=500, help="(default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=300, help="(default: %(default)s)")
+    parser.add_argument("--images", type=int, default=500, help="training images (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="steps of gradient descent (default: %(default)s)")
     parser.add_argument("--every", type=int, default=10, help="steps between measurements (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=0.1, help="(default: %(default)s)")
-    parser.add_argument("--momentum", type=float, default=0.0, help="(default: %(default)s)")
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), help="(default: all three)")
-    parser.add_argument("--out", default="runs/edge-of-stability", help="(default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=0.1, help="learning rate (default: %(default)s)")
+    parser.add_argument("--momentum", type=float, default=0.0, help="momentum (default: %(default)s)")
+    parser.add_argument(
+        "--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), help="networks (default: all three)"
+    )
+    parser.add_argument("--out", default="runs/edge-of-stability", help="folder of the results (default: %(default)s)")
     options = parser.parse_args()
     options.threshold = stability_threshold(options.rate, options.momentum)
     out = pathlib.Path(options.out)
@@ -157,7 +163,7 @@ def main():
     axes.set_ylabel("largest eigenvalue of the Hessian")
     axes.legend()
     figure.savefig(out / "sharpness.png", dpi=100)
-    # All couplings in one image: a row for each network, on the left at the start, on the right at the end.
+    # All couplings in one image: one row for each network, the start on the left, the end on the right.
     rows = [[f"coupling-{name}-{moment}.png" for moment in ("start", "end")] for name in options.networks]
     panels = [np.concatenate([image.imread(out / path) for path in row], axis=1) for row in rows]
     image.imsave(out / "couplings.png", np.concatenate(panels))

@@ -1,9 +1,9 @@
-"""Writes a matrix as a product of matrices near the identity; the deeper the product, the nearer they are.
+"""Write a matrix as a product of matrices near the identity; the more factors, the nearer they are.
 
     python examples/factorize_a_matrix.py [MATRIX.npy or MATRIX.txt] [--depths L ...]
 
-Without a file it takes a random 6 x 6 matrix. Hardt & Ma's Theorem 2.1 made constructive: (I + A_l) ... (I + A_1) = R
-with norms that fall as 1 / l.
+Without a file the matrix is a random one, 6 x 6. The construction proves Hardt & Ma's Theorem 2.1:
+(I + A_l) ... (I + A_1) = R with norms that fall as 1 / l. Takes a second.
 """
 
 import argparse
@@ -22,15 +22,15 @@ def load(path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("matrix", nargs="?", help="a square matrix, .npy or text (default: a random one)")
-    parser.add_argument("--depths", type=int, nargs="+", default=[5, 10, 20, 50, 100, 1000])
+    parser.add_argument("matrix", nargs="?", help="square matrix, .npy or text (default: a random one)")
+    parser.add_argument("--depths", type=int, nargs="+", default=[5, 10, 20, 50, 100, 1000], help="numbers of factors")
     options = parser.parse_args()
 
     R = load(options.matrix)
     try:
         bounds = linear.factorization_bounds(R, options.depths[0])
     except ValueError as error:
-        # One more dimension makes a negative determinant positive; it does not help a singular matrix.
+        # One more dimension makes a negative determinant positive. For a singular matrix there is no remedy.
         if "augment" not in str(error):
             sys.exit(f"error: {error}")
         print("the determinant is negative: augmented by one dimension with -1 on the diagonal")

@@ -1,17 +1,21 @@
-"""Block number against ||J - I|| at the start and after training, for four kinds of networks, 1 to 18 blocks a stage.
+"""Distance of each block from the identity, ||J - I||, before and after training, for networks of different depths.
 
     python examples/isometry_against_depth.py [--data-dir DIR] [--depths N ...] [--steps N] [--out DIR]
 
-The networks of Hardt & Ma's Table 1, narrow, on the first images of CIFAR-10 (the built-in shapes without --data-dir):
-with identity initialisation, standard initialisation, Fixup, and batch normalisation. Each result is kept in a file of
-its own under --out: a run that was stopped goes on where it was, and --draw shows what is there. At the end there are a
-figure and a table, results.md. With --steps 0 nothing is trained. The batch-normalised networks are measured on a batch
-of 8 images as one point, with the statistics of that batch, the others on two images.
+The networks are narrow versions of Hardt & Ma's Table 1 with 1 to 18 blocks per stage, with identity initialization,
+standard initialization, Fixup, and batch normalization. The data are the first images of CIFAR-10, or the built-in
+shapes without --data-dir. The batch-normalized networks are measured on a batch of 8 images as one point, with the
+statistics of that batch, the others on two images.
+
+Takes about half an hour on two CPU cores, and a few minutes with --steps 0, without training. Each result is saved in
+a file below --out: the same command resumes an interrupted run, and --draw draws the saved results. At the end there
+are a figure and a table, results.md.
 """
 
 import argparse
 import json
 import pathlib
+import sys
 
 import quiet  # noqa: F401 - TensorFlow's start-up messages stay off the screen
 
@@ -33,15 +37,15 @@ KINDS = {
     "batch": {"initializer": "standard", "norm": "batch"},
 }
 TITLES = {
-    "identity": "identity initialisation",
-    "standard": "standard initialisation",
+    "identity": "identity initialization",
+    "standard": "standard initialization",
     "fixup": "Fixup",
-    "batch": "batch normalisation",
+    "batch": "batch normalization",
 }
 
 
 def load(options):
-    """Standardised images and labels."""
+    """Return standardized images and labels."""
     if options.data_dir:
         from idmatters_tf.data import cifar
 
@@ -52,15 +56,15 @@ def load(options):
     return (images - images.mean()) / images.std(), np.asarray(data.train_labels[: options.images])
 
 
-def distances(model, kind, images):
-    """By block, ||J - I|| as a list."""
+def measure_distances(model, kind, images):
+    """Return ||J - I|| at each input, as a list, by the name of the block."""
     batch = kind == "batch"
-    found = block_distances(model, images[: 8 if batch else 2], training=batch)
+    found = block_distances(model, images[: 8 if batch else 2], training=batch, progress=True)
     return {name: values.tolist() for name, values in found.items()}
 
 
-def trained(model, images, labels, options):
-    """Trains, and returns the mean loss over all steps; None where it became infinite."""
+def train(model, images, labels, options):
+    """Train a model. Return the mean loss over all steps, or None if it is not finite."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(Momentum(options.rate, 0.9, global_clipnorm=1.0), loss)
     needed = options.steps * options.batch_size
@@ -70,8 +74,8 @@ def trained(model, images, labels, options):
     return loss if np.isfinite(loss) else None
 
 
-def result(kind, depth, data, options):
-    """What is kept of a network: its distances at the start and after training, computed where they are not there."""
+def compute_result(kind, depth, data, options):
+    """Return the saved results of a network: its distances before and after training. Compute missing results."""
     path = options.out / f"{kind}-{depth}.json"
     saved = json.loads(path.read_text()) if path.exists() else {}
     settings = {"widths": options.widths, "data": "cifar10" if options.data_dir else "shapes", "images": options.images}
@@ -84,19 +88,21 @@ def result(kind, depth, data, options):
     keras.backend.clear_session()
     keras.utils.set_random_seed(0)
     images, labels = data
+    print(f"{kind:8} {depth:3} blocks a stage: {3 * depth} blocks to measure", file=sys.stderr, flush=True)
     model = identity_resnet(blocks=depth, widths=options.widths, stem=options.widths[0], **KINDS[kind])
-    saved.setdefault("start", distances(model, kind, images))
+    saved.setdefault("start", measure_distances(model, kind, images))
     if wanted:
-        saved |= {"loss": trained(model, images, labels, options), "recipe": recipe}
+        print(f"{kind:8} {depth:3} blocks a stage: training for {options.steps} steps", file=sys.stderr, flush=True)
+        saved |= {"loss": train(model, images, labels, options), "recipe": recipe}
         saved.pop("after", None)
         if saved["loss"] is not None:
-            saved["after"] = distances(model, kind, images)
+            saved["after"] = measure_distances(model, kind, images)
     path.write_text(json.dumps(saved))
     return saved
 
 
-def table_row(kind, saved):
-    """The line of results.md about one kind of network, from what is kept of it by depth."""
+def make_table_row(kind, saved):
+    """Return the line of results.md for one kind of network. `saved` contains its results by depth."""
     cells = []
     for moment in ("start", "after"):
         found = np.array([v for each in saved.values() for points in each.get(moment, {}).values() for v in points])
@@ -112,22 +118,30 @@ def table_row(kind, saved):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", help="folder of CIFAR-10's binary files (default: the built-in shapes)")
-    parser.add_argument("--depths", type=int, nargs="+", default=[1, 2, 3, 6, 9, 18], help="(default: 1 2 3 6 9 18)")
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS, help="(default: all)")
-    parser.add_argument("--widths", type=int, nargs=3, default=[4, 8, 16], help="(default: 4 8 16)")
-    parser.add_argument("--images", type=int, default=5000, help="(default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=300, help="0 for the start alone (default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=0.05, help="(default: %(default)s)")
-    parser.add_argument("--draw", action="store_true", help="draw the results that are there")
-    parser.add_argument("--out", type=pathlib.Path, default="runs/isometry", help="(default: %(default)s)")
+    parser.add_argument(
+        "--depths", type=int, nargs="+", default=[1, 2, 3, 6, 9, 18], help="blocks per stage (default: 1 2 3 6 9 18)"
+    )
+    parser.add_argument(
+        "--kinds", nargs="+", default=list(KINDS), choices=KINDS, help="kinds of networks (default: all)"
+    )
+    parser.add_argument(
+        "--widths", type=int, nargs=3, default=[4, 8, 16], help="channels of the stages (default: 4 8 16)"
+    )
+    parser.add_argument("--images", type=int, default=5000, help="training images (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="training steps, 0 for none (default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=32, help="batch size (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=0.05, help="learning rate (default: %(default)s)")
+    parser.add_argument("--draw", action="store_true", help="draw the saved results")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default="runs/isometry", help="folder of the results (default: %(default)s)"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     data = load(options)
 
     moments = {"start": "at the start"} | ({"after": f"after {options.steps} steps"} if options.steps else {})
     panels = [(kind, moment) for kind in options.kinds for moment in moments]
-    # Two in a row: no wider than a page.
+    # Two panels in a row fit the width of a page.
     shape = -(-len(panels) // 2), min(len(panels), 2)
     figure = Figure(figsize=(4.0 * shape[1], 2.5 * shape[0] + 0.5), layout="constrained")
     axes = dict(zip(panels, figure.subplots(*shape, sharey="row", squeeze=False).flat, strict=False))
@@ -137,7 +151,7 @@ def main():
     for kind in options.kinds:
         curves, kept = {moment: {} for moment in moments}, {}
         for depth in options.depths:
-            saved = kept[depth] = result(kind, depth, data, options)
+            saved = kept[depth] = compute_result(kind, depth, data, options)
             for moment in moments:
                 if moment not in saved:
                     continue
@@ -151,7 +165,7 @@ def main():
                 )
             if "loss" in saved and saved["loss"] is None:
                 print(f"{kind:8} {depth:3} blocks a stage diverged", flush=True)
-        table.append(table_row(kind, kept))
+        table.append(make_table_row(kind, kept))
         for moment, title in moments.items():
             place = axes[kind, moment]
             plot_distances(place, curves[moment])

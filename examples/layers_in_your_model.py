@@ -1,9 +1,9 @@
-"""The residual layer and the frozen random head in your own Keras model: compile, fit, save, reload, export.
+"""Use the residual layer and the frozen random head in your own Keras model: compile, fit, save, reload, export.
 
     python examples/layers_in_your_model.py [--out FOLDER] [--epochs N]
 
-Trains on the built-in images for about a minute on two CPU cores, then checks that the saved and the exported model
-give the same logits. The training programs are not involved: these are ordinary Keras layers.
+Trains on the built-in images, then checks that the saved and the exported model return the same logits. The layers are
+ordinary Keras layers and do not need the training programs. Takes a minute on two CPU cores.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from idmatters_tf.optimizers import Momentum
 
 
 def build(classes):
-    """Your network: raw pixels in, logits out."""
+    """Return a network from raw pixels to logits."""
     images = keras.Input((32, 32, 3), dtype="uint8")
     features = PerImageStandardization()(images)
     features = keras.layers.Conv2D(16, 3, padding="same")(features)
@@ -34,8 +34,13 @@ def build(classes):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=pathlib.Path, default="runs/layers_in_your_model", help="(default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=4, help="(default: %(default)s)")
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        default="runs/layers_in_your_model",
+        help="folder of the models (default: %(default)s)",
+    )
+    parser.add_argument("--epochs", type=int, default=4, help="training epochs (default: %(default)s)")
     parser.add_argument("--images", type=int, default=5000, help="training images (default: %(default)s)")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Imports TensorFlow without what it logs while it starts. The examples begin with `import quiet`; yours need not."""
+"""Import TensorFlow without its start-up messages. The examples import this module first; other scripts need not."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import tempfile
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 if os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow" and "tensorflow" not in sys.modules:
-    # The first messages come from C++, before any log setting is in force: they go to standard error itself.
+    # C++ code writes the first messages directly to standard error, before any log setting is in force.
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as hidden:
@@ -15,7 +15,7 @@ if os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow" and "tensorflow
         try:
             import tensorflow
 
-            # Looking for devices is what logs that there are none.
+            # The search for devices logs that there are none.
             tensorflow.config.list_physical_devices()
         except BaseException:
             hidden.seek(0)

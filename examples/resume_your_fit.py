@@ -1,10 +1,11 @@
-"""`fit` killed by SIGKILL and resumed bit for bit.
+"""Kill `fit` by SIGKILL and resume it, bit for bit.
 
     python examples/resume_your_fit.py --kill-after 100     # kills itself after 100 batches
     python examples/resume_your_fit.py                      # resumes; prints a checksum at the end
     python examples/resume_your_fit.py --out runs/other     # an uninterrupted run: the same checksum
 
-An ordinary script with a network, arrays and callbacks. The line that is added for resuming is marked.
+An ordinary script with a network, arrays and callbacks. A comment marks the line that is added for resuming. Each
+command takes half a minute on two CPU cores.
 """
 
 import argparse
@@ -45,7 +46,7 @@ class KillAfter(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def checksum(model, history):
+def compute_checksum(model, history):
     """Return a checksum of the weights, the optimizer's slots and the history."""
     found = hashlib.sha256(json.dumps(history.history).encode())
     for variable in [*model.variables, *model.optimizer.variables]:
@@ -55,8 +56,13 @@ def checksum(model, history):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=pathlib.Path, default="runs/resume_your_fit", help="(default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=4, help="(default: %(default)s)")
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        default="runs/resume_your_fit",
+        help="folder of the checkpoints (default: %(default)s)",
+    )
+    parser.add_argument("--epochs", type=int, default=4, help="training epochs (default: %(default)s)")
     parser.add_argument("--images", type=int, default=3000, help="training images (default: %(default)s)")
     parser.add_argument("--kill-after", type=int, metavar="N", help="end by SIGKILL after N batches")
     options = parser.parse_args()
@@ -81,7 +87,9 @@ def main():
         verbose=2,
     )
 
-    print(f"began at batch {resume.resumed_at}; weights, optimizer and history: {checksum(model, history)[:16]}")
+    print(
+        f"began at batch {resume.resumed_at}; weights, optimizer and history: {compute_checksum(model, history)[:16]}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What the theory watches, all at once, during `model.fit`: norms of blocks, distances from the identity, curvature.
+"""Measure norms of blocks, distances from the identity and curvature during `model.fit`.
 
     python examples/watch_training.py [--out DIR] [--images N] [--epochs N]
 
-Trains a small residual network on the built-in images with three callbacks and prints what they saw; `tensorboard
---logdir DIR` shows it, with the density of the Hessian's spectrum and "block number against ||J - I||" as images. A
+Trains a small residual network on the built-in images with three callbacks and prints their measurements.
+`tensorboard --logdir DIR` shows them, with images of the Hessian's spectral density and of ||J - I|| by block. Takes a
 minute on two CPU cores.
 """
 
@@ -23,8 +23,8 @@ from idmatters_tf.layers import ResidualConv2D
 from idmatters_tf.optimizers import Momentum
 
 
-def network():
-    """Any model with residual blocks."""
+def build():
+    """Return a network. Any other model with residual blocks works as well."""
     images = keras.Input((32, 32, 3))
     features = keras.layers.Rescaling(1 / 128, offset=-1)(images)
     features = keras.layers.Conv2D(8, 3, strides=2, padding="same", name="stem")(features)
@@ -36,37 +36,39 @@ def network():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=pathlib.Path, default="runs/watched", help="(default: %(default)s)")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default="runs/watched", help="folder of the results (default: %(default)s)"
+    )
     parser.add_argument("--images", type=int, default=2000, help="training images (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=6, help="(default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=6, help="training epochs (default: %(default)s)")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
 
     keras.utils.set_random_seed(0)
     data = shapes.load(options.images, 10)
     x, y = data.train_images.astype("float32"), data.train_labels
-    model = network()
+    model = build()
     model.compile(Momentum(0.1, global_clipnorm=1.0), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 
-    # The same options everywhere: how often, and where TensorBoard's files go.
-    when_and_where = {"every": max(1, options.epochs // 3), "log_dir": options.out / "events"}
-    norms = BlockNorms(**when_and_where)
-    isometry = IsometryMonitor(x[:2], **when_and_where)
+    # All callbacks measure at the same epochs and write TensorBoard's files to the same folder.
+    shared = {"every": max(1, options.epochs // 3), "log_dir": options.out / "events"}
+    norms = BlockNorms(**shared)
+    isometry = IsometryMonitor(x[:2], **shared)
     few = {"probes": 1, "steps": 10, "products": 6, "tolerance": 1e-2}
-    # A network with ReLUs: differences of gradients see the kinks, which the check would report.
-    curvature = CurvatureMonitor((x[:128], y[:128]), measure_options=few, check=False, **when_and_where)
+    # The check compares with differences of gradients, which are not reliable across the kinks of ReLUs.
+    curvature = CurvatureMonitor((x[:128], y[:128]), measure_options=few, check=False, **shared)
     model.fit(x, y, batch_size=64, epochs=options.epochs, verbose=0, callbacks=[norms, isometry, curvature])
 
     print("epoch   loss    tau  largest ||J - I||  blocks' singular values  sharpness")
-    for epoch, of_norms in norms.measurements.items():
-        of_blocks, of_loss = isometry.measurements[epoch].summary(), curvature.measurements[epoch]
-        ends = f"{of_blocks['smallest_singular_value']:.3f} to {of_blocks['largest_singular_value']:.3f}"
-        numbers = f"{of_loss.loss:6.3f} {of_norms.tau:6.2f} {of_blocks['largest_distance']:18.3f}"
-        print(f"{epoch:5} {numbers} {ends:>24} {of_loss.largest[0]:10.2f}")
+    for epoch, norm in norms.measurements.items():
+        block, curve = isometry.measurements[epoch].summary(), curvature.measurements[epoch]
+        ends = f"{block['smallest_singular_value']:.3f} to {block['largest_singular_value']:.3f}"
+        numbers = f"{curve.loss:6.3f} {norm.tau:6.2f} {block['largest_distance']:18.3f}"
+        print(f"{epoch:5} {numbers} {ends:>24} {curve.largest[0]:10.2f}")
     left = norms.left_ball
     print(f"tau reached 1 {'never' if left is None else f'within {left} epochs'}")
     curves = {f"epoch {epoch}": measured.distances() for epoch, measured in isometry.measurements.items()}
-    image.imsave(options.out / "distances.png", draw_distances(curves, "how far each block is from the identity"))
+    image.imsave(options.out / "distances.png", draw_distances(curves, "distance of each block from the identity"))
     print(f"image: {options.out / 'distances.png'}")
 
 

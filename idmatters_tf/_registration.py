@@ -1,8 +1,8 @@
-"""Makes Keras find the package's classes when it loads a saved model, after a mere `import idmatters_tf`.
+"""Registration of the package's classes with Keras, so that saved models load after `import idmatters_tf`.
 
-Keras looks custom classes up by name. What is entered here under each name imports the class when a model that needs it
-is loaded, so that `import idmatters_tf` imports neither Keras nor the layers. If Keras has not been imported by then,
-the names are entered as soon as it is.
+Keras finds custom classes by name. The registered objects import a class when a saved model needs it, so that
+`import idmatters_tf` imports neither Keras nor the layers. An import hook registers them after Keras is imported, and
+explains a missing backend.
 """
 
 import importlib
@@ -35,7 +35,7 @@ CLASSES = {
     ),
     "idmatters_tf.optimizers": ("Momentum", "Muon"),
 }
-"""The names of the registered classes by the module that has them."""
+"""Names of the registered classes by their module."""
 
 
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -43,22 +43,23 @@ BACKENDS = ("tensorflow", "jax", "torch")
 
 
 class Deferred:
-    """Stands for a class in Keras' registry until a saved model needs it.
+    """Placeholder of a class in Keras' registry, until a saved model needs the class.
 
     Args:
-        module, name: where the class is.
+        module: module of the class.
+        name: name of the class.
     """
 
     def __init__(self, module: str, name: str):
         self.module, self.name = module, name
 
     def from_config(self, config: dict[str, Any]) -> Any:
-        """Imports the class and makes an instance of it."""
+        """Import the class and return an instance."""
         return getattr(importlib.import_module(self.module), self.name).from_config(config)
 
 
 def register() -> None:
-    """Registers the classes with Keras: at once if it has been imported, else when it is."""
+    """Register the classes with Keras, now or as soon as Keras is imported."""
     keras = sys.modules.get("keras")
     if keras is not None:
         _enter(keras)
@@ -87,7 +88,7 @@ def _missing_backend(name: str) -> str:
 
 
 class _AfterKeras:
-    """An import hook that enters the names once Keras has been executed, and then removes itself."""
+    """Import hook that registers the classes after the import of Keras and then removes itself."""
 
     def __init__(self) -> None:
         self._searching = False
@@ -95,7 +96,7 @@ class _AfterKeras:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The specification that the other finders have for Keras, with a loader that calls us afterwards."""
+        """Return the specification of Keras with a loader that registers the classes afterwards."""
         if fullname != "keras" or self._searching:
             return None
         self._searching = True

@@ -1,18 +1,18 @@
-"""All switches for reproducible training in one call, and what they cannot promise.
+"""Reproducible training: seeds and deterministic algorithms in one call.
 
-`make_deterministic(seed)` makes two runs of the same script, on the same machine with the same packages, give the same
-bits. It cannot make bits independent of
+After `make_deterministic(seed)`, two runs of the same script on the same machine with the same packages are equal bit
+for bit. Results still depend on
 
-- the number of threads that share an operation: sums are rounded in the order in which they are made. By default
-  TensorFlow and XLA take as many as the process may use cores; `threads=` fixes TensorFlow's;
-- the processor's instructions, oneDNN (`TF_ENABLE_ONEDNN_OPTS`), the kind of GPU, and the versions of the packages:
-  `idmatters_tf._environment` records them;
-- the order in which Python goes through a set of strings, unless PYTHONHASHSEED was set before Python started;
-- anything that draws its own entropy, such as `numpy.random.default_rng()` without a seed, or that depends on time, on
-  the order of files in a folder, or on which of several threads of your own comes first.
+- the number of threads of an operation, because the order of additions affects rounding. By default TensorFlow and XLA
+  use one thread per core available to the process; `threads=` fixes the number for TensorFlow.
+- the instructions of the processor, oneDNN (`TF_ENABLE_ONEDNN_OPTS`), the kind of GPU, and the versions of the
+  packages. `idmatters_tf._environment` records them.
+- the iteration order of sets of strings, unless PYTHONHASHSEED is set before Python starts.
+- other sources of entropy, such as `numpy.random.default_rng()` without a seed, the time, the order of files in a
+  folder, and the scheduling of threads.
 
-Nor does a seed make a run resumable: a restarted process begins its generators anew. `callbacks.ExactResume` is for
-that.
+Seeds do not make a run resumable, because a restarted process starts its generators again. Use
+`callbacks.ExactResume`.
 """
 
 import os
@@ -27,25 +27,25 @@ _XLA_FLAG = "--xla_gpu_deterministic_ops=true"
 
 
 def make_deterministic(seed: int, threads: int | None = None) -> dict[str, Any]:
-    """Seeds all generators and has the backend use deterministic algorithms.
+    """Seed all generators and enable deterministic algorithms of the backend.
 
-    Call it first thing, before any model, data set or tensor is made. Seeded are Python's `random`, NumPy's global
-    generator, Keras' and the backend's. TensorFlow then uses deterministic kernels, raises an error where there is
-    none (`tf.config.experimental.enable_op_determinism`), and runs a `tf.data` map that keeps state on one core. JAX's
-    kernels on the CPU are deterministic as they are; for those on GPUs a flag is added to XLA_FLAGS, which JAX reads
-    when its first array is made: to be sure, set XLA_FLAGS=--xla_gpu_deterministic_ops=true in the environment.
+    Call it before any model, data set or tensor is created. It seeds Python's `random`, NumPy's global generator, and
+    the generators of Keras and the backend. TensorFlow then uses deterministic kernels, raises an error for operations
+    without one (`tf.config.experimental.enable_op_determinism`), and runs stateful `tf.data` maps on one core. JAX's
+    kernels on the CPU are deterministic. For GPUs a flag is added to XLA_FLAGS, which JAX reads when it creates its
+    first array; set XLA_FLAGS=--xla_gpu_deterministic_ops=true in the environment to be safe.
 
     Args:
-        seed: an integer from 0 to 2^32 - 1.
-        threads: how many share one of TensorFlow's operations. A fixed number gives the same bits on machines with more
-            or fewer cores; 1 is the most portable and the slowest. None leaves it as it is.
+        seed: integer from 0 to 2^32 - 1.
+        threads: number of threads of one TensorFlow operation. A fixed number makes results independent of the number
+            of cores; 1 is the most portable and the slowest. None keeps the current setting.
 
     Returns:
-        What was set, by name, to be kept with the results.
+        The settings by name, for the records of an experiment.
 
     Raises:
-        ValueError: a seed out of range, or `threads` on a backend that has no such switch.
-        RuntimeError: it was called too late for `threads` to have an effect.
+        ValueError: the seed is out of range, or the backend has no setting for `threads`.
+        RuntimeError: TensorFlow has started its threads, so that `threads` has no effect.
     """
     if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed < 2**32:
         raise ValueError(f"Argument `seed` must be an integer from 0 to 2^32 - 1. Received: seed={seed!r}")
@@ -57,7 +57,7 @@ def make_deterministic(seed: int, threads: int | None = None) -> dict[str, Any]:
     if backend == "jax":
         done["XLA_FLAGS"] = _add_xla_flag()
     keras.utils.set_random_seed(int(seed))
-    # Also on JAX, where the input pipeline may be TensorFlow's.
+    # The input pipeline may use TensorFlow on JAX as well.
     if backend == "tensorflow" or "tensorflow" in sys.modules:
         import tensorflow as tf
 
@@ -71,8 +71,8 @@ def make_deterministic(seed: int, threads: int | None = None) -> dict[str, Any]:
 def _fix_threads(backend, threads):
     if backend != "tensorflow":
         raise ValueError(
-            f"Argument `threads` sets TensorFlow's threads; on {backend} limit the cores of the process instead, for "
-            f"example with taskset. Received: threads={threads}"
+            f"Argument `threads` must be None on {backend}. Received: threads={threads}. Limit the cores of the "
+            f"process instead, for example with taskset."
         )
     import tensorflow as tf
 
@@ -80,13 +80,13 @@ def _fix_threads(backend, threads):
         tf.config.threading.set_intra_op_parallelism_threads(threads)
     except RuntimeError as error:
         raise RuntimeError(
-            f"threads={threads} comes too late: TensorFlow has started its threads. Call `make_deterministic` before "
-            f"any tensor is made, or set TF_NUM_INTRAOP_THREADS={threads} in the environment."
+            f"threads={threads} has no effect, because TensorFlow has started its threads. Call `make_deterministic` "
+            f"before any tensor is created, or set TF_NUM_INTRAOP_THREADS={threads} in the environment."
         ) from error
 
 
 def _add_xla_flag():
-    """XLA_FLAGS with the flag for GPUs."""
+    """Add the flag for GPUs to XLA_FLAGS. Return its value."""
     flags = os.environ.get("XLA_FLAGS", "").split()
     if not any(flag.startswith(_XLA_FLAG.partition("=")[0]) for flag in flags):
         os.environ["XLA_FLAGS"] = " ".join([*flags, _XLA_FLAG])

@@ -1,7 +1,7 @@
-"""Initialisers of the two papers: N(0, (1/(k^2 c))^2), N(0, (1/(k sqrt c))^2), and Glorot's times a small factor.
+"""Initializers of the two papers: N(0, (1/(k^2 c))^2), N(0, (1/(k sqrt c))^2), and scaled Glorot.
 
-A kernel's shape is (spatial sizes..., input channels, output channels). With k x k kernels and c output channels, k^2
-below is the product of the spatial sizes, so that a `Dense` kernel counts as k = 1 and a 1-D kernel of size k as k.
+A kernel has shape (spatial sizes..., input channels, output channels). c is the number of output channels and k^2 the
+product of the spatial sizes, so that k = 1 for `Dense` kernels.
 """
 
 import math
@@ -18,7 +18,7 @@ InitializerT = TypeVar("InitializerT", bound=keras.initializers.Initializer)
 
 
 class _ScaledNormal(keras.initializers.Initializer):
-    """A normal distribution whose standard deviation is a function of the kernel's shape."""
+    """Normal distribution whose standard deviation is a function of the shape of the kernel."""
 
     def __init__(self, seed: int | None = None):
         if not (seed is None or isinstance(seed, int)):
@@ -26,7 +26,7 @@ class _ScaledNormal(keras.initializers.Initializer):
                 f"Argument `seed` of {type(self).__name__} must be an integer or None. Received: seed={seed!r}"
             )
         self.seed = seed
-        # Drawn from Python's generator, as Keras' own initialisers do, so that keras.utils.set_random_seed fixes it.
+        # From Python's generator, as in Keras' initializers, so that keras.utils.set_random_seed determines it.
         self._drawn_seed = random.randrange(2**31) if seed is None else seed
 
     def __call__(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -38,7 +38,7 @@ class _ScaledNormal(keras.initializers.Initializer):
         return keras.random.normal(shape, stddev=self.standard_deviation(shape), dtype=dtype, seed=self._drawn_seed)
 
     def standard_deviation(self, shape: Sequence[int]) -> float:
-        """The standard deviation (a float) used for a kernel of this shape."""
+        """Return the standard deviation for kernels of a shape."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
@@ -47,14 +47,15 @@ class _ScaledNormal(keras.initializers.Initializer):
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class IdentityNormal(_ScaledNormal):
-    """N(0, (1/(k^2 c))^2): the start near the identity of Hardt & Ma's residual convolutions.
+    """N(0, (1/(k^2 c))^2): the initialization of Hardt & Ma's residual convolutions near the identity.
 
-    With this start each residual branch is a small perturbation of its skip (1e-3 to 3e-4 of it in the network of
-    Table 1): the network begins near the identity map, and the noise only breaks the symmetry.
+    Each residual branch is a small perturbation of its skip (1e-3 to 3e-4 of it in the network of Table 1). The network
+    is initially near the identity map, and the noise only breaks the symmetry.
+
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, section 4.1 (the same in all versions).
 
     Args:
-        seed: an integer for the same values at each call, or None.
+        seed: integer for equal values at each call, or None.
 
     Example:
 
@@ -68,12 +69,12 @@ class IdentityNormal(_ScaledNormal):
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class StandardNormal(_ScaledNormal):
-    """N(0, (1/(k sqrt c))^2): the start of "standard" convolutions that `IdentityNormal` replaces.
+    """N(0, (1/(k sqrt c))^2): the "standard" initialization that `IdentityNormal` replaces.
 
-    Source: Hardt & Ma, section 4.1. The TensorFlow code they name used sqrt(2) times this (He et al., 2015).
+    Source: Hardt & Ma, section 4.1. Their TensorFlow base code uses sqrt(2) times this deviation (He et al., 2015).
 
     Args:
-        seed: an integer for the same values at each call, or None.
+        seed: integer for equal values at each call, or None.
 
     Example:
 
@@ -87,14 +88,15 @@ class StandardNormal(_ScaledNormal):
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class ScaledGlorot(_ScaledNormal):
-    """Glorot's normal distribution times a small factor: Li et al.'s start near zero ("Xavier x 0.01").
+    """Glorot's normal distribution times a small factor: Li et al.'s initialization near zero ("Xavier x 0.01").
 
-    The standard deviation is `scale * sqrt(2 / (fan_in + fan_out))`; a plain normal, not a truncated one.
+    The standard deviation is `scale * sqrt(2 / (fan_in + fan_out))`. The distribution is not truncated.
+
     Source: Li et al., *Demystifying ResNet*, section 4.1; Glorot & Bengio (2010), Eq. 12 for the variance.
 
     Args:
-        scale: the factor; 0.01 in the paper, 1 gives Glorot's own.
-        seed: an integer for the same values at each call, or None.
+        scale: factor; 0.01 in the paper, 1 for Glorot's distribution.
+        seed: integer for equal values at each call, or None.
 
     Example:
 
@@ -106,7 +108,7 @@ class ScaledGlorot(_ScaledNormal):
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(
                 f"Argument `scale` of ScaledGlorot must be a positive number. Received: scale={scale}. "
-                "Use keras.initializers.Zeros() to start at zero itself."
+                "Use keras.initializers.Zeros() for zero."
             )
         super().__init__(seed=seed)
         self.scale = scale
@@ -119,11 +121,11 @@ class ScaledGlorot(_ScaledNormal):
         return {"scale": self.scale, **super().get_config()}
 
 
-def reseeded(initializer: InitializerT, *salt: int) -> InitializerT:
-    """A copy of a Keras initialiser, its integer seed mixed with `salt`.
+def reseed(initializer: InitializerT, *salt: int) -> InitializerT:
+    """Return a copy of a Keras initializer with its integer seed, if any, mixed with `salt`.
 
-    A layer with several kernels of one shape would fill them with the same numbers if it gave each the same seeded
-    initialiser. Initialisers without an integer seed come back as plain copies.
+    A layer with several kernels of one shape needs several seeds: a seeded initializer returns the same numbers for
+    each.
 
     Args:
         initializer: a `keras.initializers.Initializer`.
@@ -131,10 +133,10 @@ def reseeded(initializer: InitializerT, *salt: int) -> InitializerT:
     """
     config = initializer.get_config()
     if isinstance(config.get("seed"), int):
-        config["seed"] = mixed_seed(config["seed"], *salt)
+        config["seed"] = mix_seed(config["seed"], *salt)
     return type(initializer).from_config(config)
 
 
-def mixed_seed(seed: int, *salt: int) -> int:
-    """A seed in [0, 2^31), a hash of the non-negative integers given."""
+def mix_seed(seed: int, *salt: int) -> int:
+    """Return a seed in [0, 2^31), a hash of non-negative integers."""
     return int(np.random.SeedSequence([seed, *salt]).generate_state(1)[0] >> 1)

@@ -3,12 +3,12 @@
 cifar            identity_resnet: the all-convolutional residual network of Hardt & Ma's Table 1
 imagenet         identity_resnet34: its variant for ImageNet, section 4.2
 identity         identity_network: the common builder, for any `layout.Layout`
-layout           Layout: depth, widths and ablations of these networks
+layout           Layout: depth, widths and ablations of the networks above
 cost             identity_network_cost: parameters, operations and memory, computed without building the network
 all_cnn          all_cnn_c: the all-convolutional baseline
 resnet           resnet, preresnet: residual baselines
 densenet         densenet: the densely connected baseline
-normalizer_free  normalizer_free_resnet: blocks with trained gains, for fast training without normalisation
+normalizer_free  normalizer_free_resnet: a network with trained gains in place of normalization
 linear           linear_residual, plain, shortcut_network: deep linear networks, for fitting and for curvature
 transfer         features, replace_head: fine-tuning of trained classifiers
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from idmatters_tf.models.transfer import features, replace_head
 
 if __name__ == "models":
-    raise ImportError("The networks are imported as idmatters_tf.models. This folder is its source.", name=__name__)
+    raise ImportError("This folder is the source of idmatters_tf.models. Import that package instead.", name=__name__)
 
 __all__ = [
     "all_cnn",

@@ -1,16 +1,16 @@
 """All-CNN-C: Springenberg et al., *Striving for Simplicity: The All Convolutional Net* (2014), Tables 1 and 2.
 
-The row "All-CNN" of Hardt & Ma's Table 2, where it has 7.25 % on CIFAR-10 and 32.39 % on CIFAR-100.
+This is the row "All-CNN" of Hardt & Ma's Table 2, with 7.25 % error on CIFAR-10 and 32.39 % on CIFAR-100.
 """
 
 import keras
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
-from idmatters_tf.initializers import mixed_seed
+from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers._arguments import decay_regularizer
 
-# Channels, side, stride and padding of each convolution but the last; dropout comes after the strided ones.
+# Channels, kernel size, stride and padding of all convolutions but the last. Dropout follows the strided ones.
 CONVOLUTIONS = (
     (96, 3, 1, "same"),
     (96, 3, 1, "same"),
@@ -32,19 +32,20 @@ def all_cnn_c(
     seed: int = 0,
     name: str = "all_cnn_c",
 ) -> keras.Model:
-    """Build nine convolutions with ReLU, two of them strided, and an average over space; 1,369,738 parameters.
+    """Build All-CNN-C: nine convolutions with ReLU, two of them strided, and an average over space.
 
-    The paper's images have undergone global contrast normalisation and ZCA whitening, see
-    `idmatters_tf.layers.ZCAWhitening`. It does not name the initialiser; He's (2015) is used.
+    The network has 1,369,738 parameters with ten classes. The paper preprocesses the images by global contrast
+    normalization and ZCA whitening, see `idmatters_tf.layers.ZCAWhitening`. It does not name the initializer; this
+    function uses He's (2015).
 
     Args:
         input_shape: `(rows, cols, channels)`; rows and cols may be None.
-        classes: the number of classes.
+        classes: number of classes.
         stem_strides: stride of the first convolution; 4 for images of 224 pixels.
-        dropout: the fractions dropped of the input and of the output of each strided convolution.
-        weight_decay: the rate in `rate * sum(w^2) / 2`, over kernels and biases.
-        seed: a non-negative integer; every kernel's values follow from it.
-        name: the model's name.
+        dropout: dropout rates of the input and of the output of each strided convolution.
+        weight_decay: rate in `rate * sum(w^2) / 2`, summed over kernels and biases.
+        seed: non-negative integer that determines all kernels.
+        name: name of the model.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
@@ -52,10 +53,10 @@ def all_cnn_c(
     positive_integer("classes", classes)
     positive_integer("stem_strides", stem_strides)
     regularizer = decay_regularizer(weight_decay)
-    of_input, of_features = dropout
+    input_dropout, feature_dropout = dropout
 
     def convolution(features: Tensor, number: int, filters: int, side: int, strides: int, padding: str) -> Tensor:
-        initializer: Initializer = keras.initializers.HeNormal(mixed_seed(seed, number))
+        initializer: Initializer = keras.initializers.HeNormal(mix_seed(seed, number))
         return keras.layers.Conv2D(
             filters,
             side,
@@ -69,13 +70,13 @@ def all_cnn_c(
         )(features)
 
     inputs = keras.Input(input_shape, name="images")
-    features = keras.layers.Dropout(of_input, seed=mixed_seed(seed, 100), name="dropout0")(inputs)
+    features = keras.layers.Dropout(input_dropout, seed=mix_seed(seed, 100), name="dropout0")(inputs)
     for number, (filters, side, strides, padding) in enumerate(CONVOLUTIONS, start=1):
         features = convolution(features, number, filters, side, strides if number > 1 else stem_strides, padding)
         if strides > 1:
-            dropped = keras.layers.Dropout(of_features, seed=mixed_seed(seed, 100 + number), name=f"dropout{number}")
+            dropped = keras.layers.Dropout(feature_dropout, seed=mix_seed(seed, 100 + number), name=f"dropout{number}")
             features = dropped(features)
-    # The ninth convolution has a ReLU as well (Table 1); the averages of its outputs are the logits.
+    # The ninth convolution has a ReLU as well (Table 1). The averages of its outputs are the logits.
     features = convolution(features, 9, classes, 1, 1, "same")
     logits = keras.layers.GlobalAveragePooling2D(dtype=keras.config.dtype_policy().variable_dtype, name="pool")(
         features

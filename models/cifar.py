@@ -25,22 +25,22 @@ def identity_resnet(
 ) -> keras.Model:
     """Build the network of Table 1: a 3x3 stem, stages of residual blocks, an average over space, a frozen random head.
 
-    With the defaults it has 55 convolutions and 13,538,736 trainable parameters (the paper's "13.5M"). Its text also
-    says 13.59 million: that is 13,588,800, reached with `bias=True, shortcut="projection"`.
+    With the defaults it has 55 convolutions and 13,538,736 trainable parameters (the paper's "13.5M"). With `bias=True,
+    shortcut="projection"` it has 13,588,800, the 13.59 million in the text of the paper.
 
     Args:
-        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images are expected standardised, see
+        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images must be standardized, see
             `idmatters_tf.layers.PerImageStandardization`.
-        classes: the number of classes.
-        blocks: residual blocks per stage.
+        classes: number of classes.
+        blocks: number of residual blocks per stage.
         widths: channels of each stage. Each stage but the first starts with stride 2.
         stem: channels of the first convolution.
-        layout: a `Layout` in place of `blocks`, `widths` and `stem`.
-        weight_decay: the rate as the paper's TensorFlow code meant it, `rate * sum(w^2) / 2` over the kernels of the
-            convolutions (and of a trained head): half of it goes to `keras.regularizers.L2`, which has no 1/2. Biases
-            and normalisation parameters are not decayed.
-        seed: a non-negative integer; every kernel's values follow from it.
-        name: the model's name.
+        layout: a `Layout` that replaces `blocks`, `widths` and `stem`.
+        weight_decay: rate in `rate * sum(w^2) / 2`, as in the paper's TensorFlow code, summed over the kernels of the
+            convolutions and of a trained head, without biases and normalization parameters. `keras.regularizers.L2`,
+            which has no factor 1/2, receives half of it.
+        seed: non-negative integer that determines all kernels.
+        name: name of the model.
         ablations: other fields of the `Layout` by name: `bias`, `shortcut`, `head`, `norm`, `norm_first`,
             `norm_momentum`, `initializer`, `branch_scale`, `negative_slope`.
 

@@ -1,4 +1,4 @@
-"""What a network costs, counted from its layout alone: no Keras, no weights."""
+"""Numbers of parameters and operations of a network, computed from its layout alone, without Keras."""
 
 import dataclasses
 
@@ -7,12 +7,14 @@ from idmatters_tf.models.layout import Layout
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Counts of one network, for one image.
+    """Cost of a network for one image.
 
     Attributes:
         parameters: number of trainable parameters.
-        multiply_adds: of all convolutions and the head in the forward pass; the backward pass takes twice as many.
-        kept_values: that the backward pass needs from the forward pass: the inputs of all convolutions.
+        multiply_adds: multiply-adds of all convolutions and the head in the forward pass; the backward pass takes twice
+            as many.
+        kept_values: number of values that the backward pass needs from the forward pass: the inputs of all
+            convolutions.
     """
 
     parameters: int
@@ -21,14 +23,14 @@ class Cost:
 
 
 def identity_network_cost(layout: Layout, size: int, classes: int = 1000, channels: int = 3) -> Cost:
-    """Counts what `idmatters_tf.models.identity.identity_network` of a layout costs.
+    """Return the cost of `idmatters_tf.models.identity.identity_network` with a layout.
 
     Args:
-        layout: a `layout.Layout`, without biases, projections, normalisation and a trained head: their costs,
-            small beside the rest, are not counted.
+        layout: a `layout.Layout`. The small costs of biases, projections, normalization and a trained head are not
+            counted.
         size: rows and columns of the square image.
-        classes: the number of classes.
-        channels: of the image.
+        classes: number of classes.
+        channels: number of channels of the image.
 
     Returns:
         A `Cost`.
@@ -40,7 +42,7 @@ def identity_network_cost(layout: Layout, size: int, classes: int = 1000, channe
     inputs = layout.stem
     for count, width, stride in zip(layout.blocks, layout.widths, layout.strides, strict=True):
         for block in range(count):
-            # The block's input, and what is between its two convolutions.
+            # The inputs of the block's two convolutions.
             kept += size * size * inputs
             size = -(-size // stride) if block == 0 else size
             kept += size * size * width

@@ -1,6 +1,6 @@
 """Densely connected networks: Huang et al., *Densely Connected Convolutional Networks* (2016).
 
-The row "DenseNet" of Hardt & Ma's Table 2 is L = 100, k = 24: 3.74 % on CIFAR-10 and 19.25 % on CIFAR-100.
+The row "DenseNet" of Hardt & Ma's Table 2 is L = 100, k = 24: 3.74 % error on CIFAR-10 and 19.25 % on CIFAR-100.
 """
 
 import itertools
@@ -9,7 +9,7 @@ import keras
 
 from idmatters_tf._arguments import one_of, positive_integer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
-from idmatters_tf.initializers import mixed_seed
+from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.layers.basic_block import batch_normalization
 from idmatters_tf.models.layout import densenet_layers
@@ -29,32 +29,32 @@ def densenet(
     seed: int = 0,
     name: str = "densenet",
 ) -> keras.Model:
-    """Build three dense blocks in which every layer has the outputs of all layers before it as its input.
+    """Build a densely connected network, in which the input of a layer is the outputs of all layers before it.
 
-    A layer is `concat(x, C(relu(BN x)))` with a 3x3 convolution of `growth` channels; with `bottleneck` a 1x1
-    convolution of 4 * growth channels, normalised and rectified, stands before it. Between the blocks: normalisation,
-    ReLU, a 1x1 convolution and 2x2 average pooling.
+    A layer is `concat(x, C(relu(BN x)))` with a 3x3 convolution of `growth` channels. With `bottleneck`, a 1x1
+    convolution of 4 * growth channels, normalized and rectified, precedes it. Between the three dense blocks there are
+    normalization, ReLU, a 1x1 convolution and 2x2 average pooling.
 
     Trainable parameters with ten classes: 27,249,082 at L = 100, k = 24 (the paper's "27.2M"); 769,162 at L = 100,
     k = 12 with bottlenecks ("0.8M"), 15,324,406 at L = 250, k = 24 ("15.3M"). Depths 121, 169 and 201 with bottlenecks
-    are the paper's networks for ImageNet (Table 1): a 7x7 stem of stride 2, max pooling, and four blocks; they have
-    growth 32.
+    are the paper's networks for ImageNet (Table 1), with growth 32: a 7x7 stem of stride 2, max pooling, and four
+    blocks.
 
     Args:
-        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images are expected to have
-            mean 0 and standard deviation 1 in each channel.
-        classes: the number of classes.
-        depth: L, 3 n + 4 with n layers in each block; with bottlenecks 6 n + 4, or 121, 169 or 201.
-        growth: k, the channels that each layer adds.
-        bottleneck: whether this is the BC form.
-        compression: the fraction of channels that a transition keeps; None: 0.5 with bottlenecks, else 1.
-        dropout: the fraction dropped after each convolution but the first; the paper has 0.2 where it does not augment.
-        norm: "batch" for batch normalisation, or "synchronized" for the same with statistics over all replicas of a
+        input_shape: `(rows, cols, channels)`; rows and cols may be None. Each channel of the images must have
+            mean 0 and standard deviation 1.
+        classes: number of classes.
+        depth: L, of the form 3 n + 4 for n layers in each block; with bottlenecks 6 n + 4, or 121, 169 or 201.
+        growth: k, the number of channels that each layer adds.
+        bottleneck: True for the BC form.
+        compression: fraction of the channels that a transition keeps; None for 0.5 with bottlenecks, else 1.
+        dropout: dropout rate after each convolution but the first; 0.2 in the paper, for data without augmentation.
+        norm: "batch" for batch normalization, or "synchronized" for the same with statistics over all replicas of a
             `tf.distribute` strategy.
-        weight_decay: the rate in `rate * sum(w^2) / 2`, over all parameters, those of the normalisation included, as
-            in the published Torch code.
-        seed: a non-negative integer; every kernel's values follow from it.
-        name: the model's name.
+        weight_decay: rate in `rate * sum(w^2) / 2`, summed over all parameters, including those of the normalization,
+            as in the published Torch code.
+        seed: non-negative integer that determines all kernels.
+        name: name of the model.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
@@ -64,12 +64,12 @@ def densenet(
     positive_integer("classes", classes)
     compression = (0.5 if bottleneck else 1.0) if compression is None else compression
     if not 0 < compression <= 1:
-        raise ValueError(f"Argument `compression` must lie in (0, 1]. Received: compression={compression}")
+        raise ValueError(f"Argument `compression` must be in (0, 1]. Received: compression={compression}")
     if not 0 <= dropout < 1:
-        raise ValueError(f"Argument `dropout` must lie in [0, 1). Received: dropout={dropout}")
+        raise ValueError(f"Argument `dropout` must be in [0, 1). Received: dropout={dropout}")
     one_of("norm", norm, ("batch", "synchronized"))
     regularizer = decay_regularizer(weight_decay)
-    seeds = (mixed_seed(seed, number) for number in itertools.count(2))
+    seeds = (mix_seed(seed, number) for number in itertools.count(2))
 
     def convolution(
         features: Tensor, filters: int, side: int, name: str, drops: bool = True, strides: int = 1

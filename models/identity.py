@@ -1,5 +1,6 @@
-"""All-convolutional residual networks near the identity, of any depth and width: what `idmatters_tf.models.cifar` and
-`idmatters_tf.models.imagenet` have in common.
+"""All-convolutional residual networks near the identity, of any depth and width.
+
+This is the common builder of `idmatters_tf.models.cifar` and `idmatters_tf.models.imagenet`.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ import keras
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Activation
-from idmatters_tf.initializers import IdentityNormal, StandardNormal, mixed_seed
+from idmatters_tf.initializers import IdentityNormal, StandardNormal, mix_seed
 from idmatters_tf.layers import RandomProjection, ResidualConv2D
 from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.models.layout import Layout
@@ -26,9 +27,11 @@ def identity_network(
 
     Args:
         input_shape: `(rows, cols, channels)`; rows and cols may be None.
-        classes: the number of classes.
-        layout: a `idmatters_tf.models.layout.Layout`.
-        weight_decay, seed, name: see `idmatters_tf.models.cifar.identity_resnet`.
+        classes: number of classes.
+        layout: an `idmatters_tf.models.layout.Layout`.
+        weight_decay: see `idmatters_tf.models.cifar.identity_resnet`.
+        seed: non-negative integer that determines all kernels.
+        name: name of the model.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
@@ -44,7 +47,7 @@ def identity_network(
         strides=layout.stem_strides,
         padding="same",
         use_bias=layout.bias,
-        kernel_initializer=StandardNormal(mixed_seed(seed, 0)),  # pyright: ignore[reportArgumentType]
+        kernel_initializer=StandardNormal(mix_seed(seed, 0)),  # pyright: ignore[reportArgumentType]
         kernel_regularizer=regularizer,
         name="stem",
     )(inputs)
@@ -63,21 +66,21 @@ def identity_network(
                 norm_first=layout.norm_first,
                 norm_momentum=layout.norm_momentum,
                 branch_scale=layout.branch_scale,
-                kernel_initializer=first_initializer(mixed_seed(seed, stage, block)),
-                last_kernel_initializer=last_initializer(mixed_seed(seed, stage, block)),
-                projection_initializer=StandardNormal(mixed_seed(seed, stage, block)),
+                kernel_initializer=first_initializer(mix_seed(seed, stage, block)),
+                last_kernel_initializer=last_initializer(mix_seed(seed, stage, block)),
+                projection_initializer=StandardNormal(mix_seed(seed, stage, block)),
                 kernel_regularizer=regularizer,
                 name=f"stage{stage}_block{block}",
             )(features)
     if layout.norm is not None and layout.norm_first:
         features = _normalization(layout, "last_norm")(features)
-    # The last layers stay in 32 bits or more: class scores need more than bfloat16's 8 bits.
+    # The last layers use at least float32: class scores need more than bfloat16's 8 bits.
     wide = features.dtype
     features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
     if layout.head == "random":
         projection = RandomProjection(classes, seed=seed, dtype=wide, name="head")
     else:
-        random = keras.initializers.VarianceScaling(1, "fan_in", "uniform", mixed_seed(seed, 1))  # pyright: ignore[reportArgumentType]
+        random = keras.initializers.VarianceScaling(1, "fan_in", "uniform", mix_seed(seed, 1))  # pyright: ignore[reportArgumentType]
         projection = keras.layers.Dense(
             classes,
             kernel_initializer="zeros" if layout.initializer == "fixup" or layout.head == "zero" else random,  # pyright: ignore[reportArgumentType]
@@ -99,7 +102,7 @@ def _activation(negative_slope: float) -> Activation:
 
 
 def _branch_initializers(name: str, branches: int) -> tuple[Callable, Callable]:
-    """The initialisers of a branch's first and second kernel, each a function of a seed."""
+    """Return the initializers of a branch's first and second kernel, each as a function of a seed."""
     if name == "fixup":
         return lambda seed: keras.initializers.VarianceScaling(2 / branches, seed=seed), lambda _: "zeros"
     normal = IdentityNormal if name == "identity" else StandardNormal

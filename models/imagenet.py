@@ -27,24 +27,27 @@ def identity_resnet34(
     name: str = "identity_resnet34",
     **ablations: Any,
 ) -> keras.Model:
-    """Build "an all-convolutional variant of the 34-layer network", residual blocks with a single ReLU.
+    """Build the "all-convolutional variant of the 34-layer network" of residual blocks with a single ReLU.
 
-    The paper says no more than that, and "35.7M trainable parameters", which no plain ResNet-34 has (21.1 million).
-    The layout is therefore our choice: the blocks and the 7x7 stem of 64 channels and stride 2 are those of He et al.
-    (2015), Table 1; the widths are chosen to give 35,694,336 trainable parameters. He et al.'s max pooling, which the
-    paper's networks do without, is replaced by a stride of 2 in the first block, so that the stages work on 56, 28, 14
-    and 7 rows. `widths=RESNET34_WIDTHS` are He et al.'s own.
+    The paper specifies this and "35.7M trainable parameters"; a plain ResNet-34 has 21.1 million. The layout is
+    therefore our choice. The blocks and the 7x7 stem of 64 channels and stride 2 are those of He et al. (2015), Table
+    1. The widths are chosen to give 35,694,336 trainable parameters. A stride of 2 in the first block replaces He et
+    al.'s max pooling, because the paper's networks have no pooling; the stages have 56, 28, 14 and 7 rows.
+    `widths=RESNET34_WIDTHS` are He et al.'s widths.
 
     Args:
-        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images are expected standardised, see
+        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images must be standardized, see
             `idmatters_tf.layers.PerImageStandardization`.
-        classes: the number of classes.
-        blocks: residual blocks of each stage.
+        classes: number of classes.
+        blocks: number of residual blocks of each stage.
         widths: channels of each stage.
         stem: channels of the first convolution.
-        layout: a `Layout` in place of `blocks`, `widths` and `stem`.
-        weight_decay, seed, name: see `cifar.identity_resnet`.
-        ablations: other fields of the `Layout` by name; `norm="batch", head="trained"` is nearest to He et al.'s.
+        layout: a `Layout` that replaces `blocks`, `widths` and `stem`.
+        weight_decay: see `cifar.identity_resnet`.
+        seed: non-negative integer that determines all kernels.
+        name: name of the model.
+        ablations: other fields of the `Layout` by name; `norm="batch", head="trained"` is nearest to He et al.'s
+            network.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.

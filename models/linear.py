@@ -1,7 +1,7 @@
-"""Deep linear networks as Keras models, and the way to and from the NumPy weights of `idmatters_tf.linear`.
+"""Deep linear networks as Keras models, and the conversion of weights to and from `idmatters_tf.linear`.
 
-Weights there are arrays W of shape (units, n, dim, dim) that multiply columns; a Keras kernel multiplies rows and is
-the transpose. Hardt & Ma's A is W[:, 0] of a `linear_residual`.
+In `idmatters_tf.linear`, weights are arrays W of shape (units, n, dim, dim) that multiply columns. A Keras kernel
+multiplies rows and is the transpose. Hardt & Ma's A is W[:, 0] of a `linear_residual`.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf.initializers import ScaledGlorot, reseeded
+from idmatters_tf.initializers import ScaledGlorot, reseed
 from idmatters_tf.layers import LinearResidual, ShortcutUnit
 from idmatters_tf.layers._arguments import decay_regularizer
 
@@ -30,18 +30,20 @@ def linear_residual(
     seed: int = 0,
     name: str = "linear_residual",
 ) -> keras.Model:
-    """A chain of layers h + A h. Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 2.1.
+    """Build a chain of layers h + A h.
+
+    Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 2.1.
 
     Args:
-        dim: of the vectors.
-        depth: the number of layers.
-        kernel_initializer: of every layer; "zeros" starts at the identity map. None: `ScaledGlorot(seed=seed)`. An
-            integer seed is mixed with the layer's number. "zero-asymmetric": the last layer maps to zero and all others
-            are the identity, from where gradient descent reaches targets with a negative determinant too (see
-            `idmatters_tf.linear.initial_weights`).
-        weight_decay: the rate in rate * ||A||_F^2 / 2, as in `idmatters_tf.linear.gradient_descent`.
-        seed: of the default initialiser.
-        name: the model's name.
+        dim: dimension of the vectors.
+        depth: number of layers.
+        kernel_initializer: initializer of every layer. "zeros" is the identity map. None is `ScaledGlorot(seed=seed)`.
+            An integer seed is mixed with the number of the layer. With "zero-asymmetric" the last layer maps to zero
+            and all others are the identity; gradient descent then also reaches targets with a negative determinant, see
+            `idmatters_tf.linear.initial_weights`.
+        weight_decay: rate in rate * ||A||_F^2 / 2, as in `idmatters_tf.linear.gradient_descent`.
+        seed: seed of the default initializer.
+        name: name of the model.
 
     Returns:
         A `keras.Model` from (batch, dim) to (batch, dim).
@@ -61,10 +63,17 @@ def plain(
     seed: int = 0,
     name: str = "plain",
 ) -> keras.Model:
-    """A chain of layers W h: the standard parameterisation.
+    """Build a chain of layers W h: the standard parameterization.
 
-    Args: as `linear_residual`. Li et al. compare "glorot_normal" (with a seed: `keras.initializers.GlorotNormal`) and
-        `keras.initializers.Orthogonal`; the default is the former times 0.01, near the bad critical point at zero.
+    Args:
+        dim: dimension of the vectors.
+        depth: number of layers.
+        kernel_initializer: see `linear_residual`. Li et al. compare "glorot_normal" (with a seed:
+            `keras.initializers.GlorotNormal`) and `keras.initializers.Orthogonal`. The default is the former times
+            0.01, near the bad critical point at zero.
+        weight_decay: see `linear_residual`.
+        seed: seed of the default initializer.
+        name: name of the model.
 
     Returns:
         A `keras.Model` from (batch, dim) to (batch, dim).
@@ -89,18 +98,22 @@ def shortcut_network(
     seed: int = 0,
     name: str = "shortcut_network",
 ) -> keras.Model:
-    """A chain of n-shortcut units, h + post(W_n mid(... mid(W_1 pre(h)))).
+    """Build a chain of n-shortcut units, h + post(W_n mid(... mid(W_1 pre(h)))).
 
     Source: Li et al., *Demystifying ResNet*, Definitions 2 and 3 and Eq. 5.
 
     Args:
-        dim: of the vectors.
-        units: R.
-        shortcut_depth: n.
-        pre, mid, post: activations; None is linear.
-        shortcut: False leaves the identity out, for the plain networks with activations at the same places.
-        kernel_initializer, weight_decay, seed, name: as in `linear_residual`; `ScaledGlorot` (Xavier times 0.01) is the
-            paper's start.
+        dim: dimension of the vectors.
+        units: number R of units.
+        shortcut_depth: number n of kernels in a unit.
+        pre: activation before the first kernel; None is linear.
+        mid: activation between kernels; None is linear.
+        post: activation after the last kernel; None is linear.
+        shortcut: False omits the identity, for plain networks with activations at the same places.
+        kernel_initializer: see `linear_residual`. The default `ScaledGlorot` (Xavier times 0.01) is the paper's.
+        weight_decay: see `linear_residual`.
+        seed: seed of the default initializer.
+        name: name of the model.
 
     Returns:
         A `keras.Model` from (batch, dim) to (batch, dim).
@@ -113,27 +126,27 @@ def shortcut_network(
 
 
 def weights_of(model: keras.Model) -> NDArray[np.float64]:
-    """The weights as `idmatters_tf.linear` takes them.
+    """Return the weights of a model in the form of `idmatters_tf.linear`.
 
     Args:
-        model: from this file.
+        model: a network of this module.
 
     Returns:
-        (units, n, dim, dim) float64; exact, a float32 number is a float64 number.
+        (units, n, dim, dim) float64, without rounding.
     """
     kernels = [[np.asarray(keras.ops.convert_to_numpy(kernel)).T for kernel in unit] for unit in _kernels(model)]
     return np.array(kernels, dtype=np.float64)
 
 
 def assign_weights(model: keras.Model, W: ArrayLike) -> None:
-    """Sets the weights of a model, rounded once to its dtype; `weights_of` gives them back.
+    """Set the weights of a model, rounded to its dtype. The inverse of `weights_of`.
 
     Args:
-        model: from this file.
+        model: a network of this module.
         W: (units, n, dim, dim), or (depth, dim, dim) for `linear_residual` and `plain`.
 
     Raises:
-        ValueError: where the shape is another.
+        ValueError: `W` has another shape.
     """
     kernels = _kernels(model)
     expected = (len(kernels), len(kernels[0]), *kernels[0][0].shape)
@@ -150,7 +163,7 @@ def assign_weights(model: keras.Model, W: ArrayLike) -> None:
 
 
 def _kernels(model: keras.Model) -> list[list[Any]]:
-    """The kernels of each unit, in the order of application."""
+    """Return the kernels of each unit, in the order of application."""
     return [getattr(layer, "kernels", None) or [layer.kernel] for layer in model.layers if layer.weights]
 
 
@@ -169,10 +182,10 @@ def _chain(
     zero_asymmetric = kernel_initializer == ZERO_ASYMMETRIC
     chosen: Any = keras.initializers.get("zeros" if zero_asymmetric else kernel_initializer)
     initializer: keras.initializers.Initializer = chosen or ScaledGlorot(seed=seed)
-    # Keras' default would round float64 inputs to float32, whatever the policy.
+    # By default Keras rounds float64 inputs to float32 under every policy.
     inputs = outputs = keras.Input((dim,), dtype=keras.config.dtype_policy().variable_dtype, name="vectors")
     for number in range(units):
-        layer = unit(number, kernel_initializer=reseeded(initializer, number), kernel_regularizer=regularizer)
+        layer = unit(number, kernel_initializer=reseed(initializer, number), kernel_regularizer=regularizer)
         outputs = layer(outputs)
     model = keras.Model(inputs, outputs, name=name)
     if zero_asymmetric:

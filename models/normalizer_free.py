@@ -1,11 +1,11 @@
-"""A residual network for fast training without normalisation layers, of the family of Hardt & Ma's Table 1."""
+"""Residual networks for fast training without normalization layers, in the style of Hardt & Ma's Table 1."""
 
 from collections.abc import Sequence
 
 import keras
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf.initializers import mixed_seed
+from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers import PatchWhitening2D, ScaledResidualConv2D
 from idmatters_tf.layers._arguments import decay_regularizer
 
@@ -26,32 +26,34 @@ def normalizer_free_resnet(
     seed: int = 0,
     name: str = "normalizer_free_resnet",
 ) -> keras.Model:
-    """Blocks `x + C2(relu(C1 x))` with trained gains in place of normalisation, down-sampled early.
+    """Build a network of blocks `x + C2(relu(C1 x))` with trained gains in place of normalization.
 
-    A stem and an activation, then stages whose first block has stride 2, so that most of the work is done on 16x16
-    pixels and fewer; an activation, the average over space, and a trained last layer that starts at zero, so that the
-    loss starts at ln(classes). All convolutions have biases. It differs from `cifar.identity_resnet` in the
-    gains, the biases, the two activations outside of blocks, the stride of the first stage and the head.
+    The network has a stem and an activation, stages whose first block has stride 2, so that most operations are on
+    16x16 pixels and fewer, an activation, the average over space, and a trained last layer of zeros, so that the
+    initial loss is ln(classes). All convolutions have biases. It differs from `cifar.identity_resnet` in the gains, the
+    biases, the two activations outside of blocks, the stride of the first stage and the head.
 
-    It is meant for `idmatters_tf.optimizers.Muon`, which keeps the norm of every kernel; with other optimizers
+    Use it with `idmatters_tf.optimizers.Muon`, which keeps the norm of every kernel. With other optimizers,
     `standardize=True` bounds the kernels (Brock et al., 2021).
 
     Args:
-        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images are expected standardised.
-        classes: the number of classes.
-        blocks: residual blocks of each stage, or one number for all stages.
-        widths: channels of each stage, not decreasing.
-        stem, stem_size, stem_strides: channels, kernel size and stride of the first convolution.
-        whiten_stem: whether the first convolution is a `PatchWhitening2D`, which is to be fitted to training images:
+        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images must be standardized.
+        classes: number of classes.
+        blocks: number of residual blocks of each stage, or one number for all stages.
+        widths: number of channels of each stage, not decreasing.
+        stem: number of channels of the first convolution.
+        stem_size: kernel size of the first convolution.
+        stem_strides: stride of the first convolution.
+        whiten_stem: True for a `PatchWhitening2D` as the first convolution. Fit it to training images with
             `model.get_layer("stem").adapt(images)`.
-        branch_gain: where the gains of each block's second kernel start, see `ScaledResidualConv2D`.
-        last_kernel_size: of each block's second kernel. With 1 a block costs little more than half: the same work buys
-            almost twice the activations in a row.
-        standardize: whether the kernels of the blocks are standardised.
-        weight_decay: the rate of `rate * sum(w^2) / 2` over the kernel of the last layer alone: the others are meant to
-            keep their norm.
-        seed: a non-negative integer; every kernel's values follow from it.
-        name: the model's name.
+        branch_gain: initial value of the gains of each block's second kernel, see `ScaledResidualConv2D`.
+        last_kernel_size: size of each block's second kernel. With 1 a block costs little more than half, so that the
+            same number of operations allows almost twice as many blocks.
+        standardize: True to standardize the kernels of the blocks.
+        weight_decay: rate in `rate * sum(w^2) / 2`, summed over the kernel of the last layer. The other kernels keep
+            their norm.
+        seed: non-negative integer that determines all kernels.
+        name: name of the model.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
@@ -67,14 +69,14 @@ def normalizer_free_resnet(
     counts = [blocks] * len(widths) if isinstance(blocks, int) else list(blocks)
     if len(counts) != len(widths):
         raise ValueError(
-            f"Arguments `blocks` and `widths` must name as many stages. Received: blocks={tuple(counts)}, "
+            f"Arguments `blocks` and `widths` must have the same length. Received: blocks={tuple(counts)}, "
             f"widths={tuple(widths)}"
         )
     for count in counts:
         positive_integer("blocks", count)
     if not widths or list(widths) != sorted(widths) or widths[0] < stem:
         raise ValueError(
-            f"Argument `widths` must name at least one stage and must not decrease, from the stem on. Received: "
+            f"Argument `widths` must have at least one stage, and must not decrease from the stem on. Received: "
             f"widths={tuple(widths)}, stem={stem}"
         )
     inputs = keras.Input(input_shape, name="images")
@@ -85,7 +87,7 @@ def normalizer_free_resnet(
         strides=stem_strides,
         padding="same",
         activation="relu",
-        kernel_initializer=keras.initializers.HeNormal(mixed_seed(seed, 0)),  # pyright: ignore[reportArgumentType]
+        kernel_initializer=keras.initializers.HeNormal(mix_seed(seed, 0)),  # pyright: ignore[reportArgumentType]
         name="stem",
     )(inputs)
     for stage, (count, width) in enumerate(zip(counts, widths, strict=True), start=1):
@@ -96,11 +98,11 @@ def normalizer_free_resnet(
                 branch_gain=branch_gain,
                 last_kernel_size=last_kernel_size,
                 standardize=standardize,
-                kernel_initializer=keras.initializers.HeNormal(mixed_seed(seed, stage, block)),
+                kernel_initializer=keras.initializers.HeNormal(mix_seed(seed, stage, block)),
                 name=f"stage{stage}_block{block}",
             )(features)
     features = keras.layers.Activation("relu", name="activation")(features)
-    # In float32 also under 16-bit policies: class scores need more than bfloat16's 8 bits.
+    # Use float32 also under 16-bit policies: class scores need more than bfloat16's 8 bits.
     features = keras.layers.GlobalAveragePooling2D(dtype="float32", name="pool")(features)
     head = keras.layers.Dense(
         classes,

@@ -1,7 +1,7 @@
-"""Residual networks with batch normalisation: He et al. (2015) and, pre-activated, He et al. (2016).
+"""Residual networks with batch normalization: He et al. (2015) and, pre-activated, He et al. (2016).
 
-The row "ResNet" of Hardt & Ma's Table 2 is depth 110: 6.43 % on CIFAR-10 and 25.16 % on CIFAR-100. The pre-activated
-form is what Li et al. measured (their Figure 2).
+The row "ResNet" of Hardt & Ma's Table 2 is depth 110: 6.43 % error on CIFAR-10 and 25.16 % on CIFAR-100. Li et al.
+measured the pre-activated form (their Figure 2).
 """
 
 from typing import get_args
@@ -10,7 +10,7 @@ import keras
 
 from idmatters_tf._arguments import one_of, positive_integer
 from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
-from idmatters_tf.initializers import mixed_seed
+from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers import BasicBlock2D
 from idmatters_tf.layers._arguments import decay_regularizer
 from idmatters_tf.layers.basic_block import batch_normalization
@@ -37,17 +37,17 @@ def resnet(
     1): a 7x7 stem of stride 2, max pooling, and four stages with 64 to 512 channels.
 
     Args:
-        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images are expected to have mean 0.
-        classes: the number of classes.
-        depth: 6 n + 2 with n blocks per stage: 20, 32, 44, 56, 110, 1202; or 18 or 34.
+        input_shape: `(rows, cols, channels)`; rows and cols may be None. Images must have mean 0.
+        classes: number of classes.
+        depth: 6 n + 2 for n blocks per stage, such as 20, 32, 44, 56, 110 and 1202; or 18 or 34.
         shortcut: "pad" for the paper's option A (every second pixel, zero channels), "projection" for its option B (1x1
             convolutions where the shape changes), or "none" for its plain networks.
-        norm: "batch" for batch normalisation, or "synchronized" for the same with statistics over all replicas of a
+        norm: "batch" for batch normalization, or "synchronized" for the same with statistics over all replicas of a
             `tf.distribute` strategy.
-        weight_decay: the rate in `rate * sum(w^2) / 2`, over all parameters, those of the normalisation included, as
-            in the published Torch code (fb.resnet.torch).
-        seed: a non-negative integer; every kernel's values follow from it.
-        name: the model's name.
+        weight_decay: rate in `rate * sum(w^2) / 2`, summed over all parameters, including those of the normalization,
+            as in the published Torch code (fb.resnet.torch).
+        seed: non-negative integer that determines all kernels.
+        name: name of the model.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
@@ -67,11 +67,19 @@ def preresnet(
 ) -> keras.Model:
     """Build the pre-activated form of `resnet`: He et al. (2016), *Identity Mappings in Deep Residual Networks*.
 
-    The skips carry nothing but the shortcuts where the shape changes. The first block feeds the normalised and
-    rectified stem to both paths; the last block is followed by one more normalisation and ReLU. It has as many
-    parameters as `resnet`.
+    The skips are identities except where the shape changes. Both paths of the first block receive the normalized and
+    rectified stem. One more normalization and ReLU follow the last block. The network has as many parameters as
+    `resnet`.
 
-    Args: as `resnet`.
+    Args:
+        input_shape: see `resnet`.
+        classes: number of classes.
+        depth: see `resnet`.
+        shortcut: see `resnet`.
+        norm: see `resnet`.
+        weight_decay: see `resnet`.
+        seed: non-negative integer that determines all kernels.
+        name: name of the model.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
@@ -97,7 +105,7 @@ def _network(
     regularizer = decay_regularizer(weight_decay)
 
     def initializer(*salt: int) -> Initializer:
-        return keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal", mixed_seed(seed, *salt))
+        return keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal", mix_seed(seed, *salt))
 
     is_large = depth in RESNET_IMAGENET
     widths = IMAGENET_WIDTHS if is_large else WIDTHS
@@ -140,10 +148,10 @@ def _network(
 
 
 def logits(features: Tensor, classes: int, regularizer: Regularizer, seed: int) -> Tensor:
-    """The mean over space and a dense layer, initialised as in the published Torch code; at least float32."""
+    """Return the logits: the mean over space and a dense layer, initialized as in the published Torch code."""
     wide = keras.config.dtype_policy().variable_dtype
     features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
-    initializer: Initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", mixed_seed(seed, 1))
+    initializer: Initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", mix_seed(seed, 1))
     return keras.layers.Dense(
         classes,
         kernel_initializer=initializer,

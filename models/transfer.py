@@ -8,7 +8,7 @@ import keras
 from idmatters_tf._arguments import one_of, positive_integer, seed_number
 from idmatters_tf._keras_internals import graph_of, overrides_call, producer
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.initializers import mixed_seed
+from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers import ClassNames, RandomProjection
 from idmatters_tf.models.layout import Head
 
@@ -85,7 +85,7 @@ def replace_head(
     if head == "random":
         layer: Any = RandomProjection(classes, seed=seed, dtype=wide, name=_unused("head", names))
     else:
-        random: Any = keras.initializers.VarianceScaling(1, "fan_in", "uniform", mixed_seed(seed, 1))
+        random: Any = keras.initializers.VarianceScaling(1, "fan_in", "uniform", mix_seed(seed, 1))
         initializer = "zeros" if head == "zero" else random
         layer = keras.layers.Dense(classes, kernel_initializer=initializer, dtype=wide, name=_unused("head", names))
     logits = layer(pooled)

@@ -108,6 +108,26 @@ def test_isometry_against_depth(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"fixup-1.json", "isometry-blocks.png", "results.md"}
 
 
+def test_encoding_of_columns(tmp_path):
+    """The features of a table with text are the ones written out by hand."""
+    with mock.patch.object(sys, "path", [str(EXAMPLES), *sys.path]):
+        example = runpy.run_path(str(EXAMPLES / "memorize_your_data.py"))
+    path = tmp_path / "table.csv"
+    path.write_text('size,colour,kind\n1.5,red,a\n-2,"dark, blue",b\n1e1,red,a\n')
+    x, labels, names = example["read_csv"](path, None)
+    np.testing.assert_array_equal(x, [[1.5, 0, 1], [-2, 1, 0], [10, 0, 1]])
+    assert list(names[labels]) == ["a", "b", "a"]
+    x, labels, names = example["read_csv"](path, "size")
+    np.testing.assert_array_equal(x, [[0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0]])
+    for text, message in {
+        "a,b\n1,x\n,y\n": "column a has both numbers and text, such as ''",
+        "a,b\n1,x\n2\n": "row 3 has 1 cells, the header has 2",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(SystemExit, match=message):
+            example["read_csv"](path, None)
+
+
 def test_resume_your_fit(tmp_path):
     options = ["--out", str(tmp_path), "--epochs", "4", "--images", "640"]
     command = [sys.executable, "examples/resume_your_fit.py", *options]
@@ -188,7 +208,7 @@ def test_batches_of_cifar_with_fit():
     options = argparse.Namespace(
         seed=1, batch_size=8, padding=1, padding_mode="constant", alternate_flips=True, cutout=0
     )
-    batch = example["augmented"](images, targets, options)
+    batch = example["make_batch_function"](images, targets, options)
     seen = np.concatenate([batch(step)[1].argmax(1) for step in range(5)])
     np.testing.assert_array_equal(np.sort(seen.reshape(2, 20)), [np.arange(20)] * 2)
     flips = np.zeros(20)
@@ -210,6 +230,6 @@ def test_batches_of_cifar_with_fit():
     # One of each image's two epochs is flipped.
     np.testing.assert_array_equal(flips, 0)
     options.cutout = 4
-    erased = (example["augmented"](images, targets, options)(0)[0] == 0).all(-1).sum((1, 2))
+    erased = (example["make_batch_function"](images, targets, options)(0)[0] == 0).all(-1).sum((1, 2))
     assert erased.min() >= 4
     assert erased.max() == 16

@@ -30,7 +30,7 @@ def test_every_program_has_a_console_script():
     assert set(scripts) == {f"idmatters-{name}" for name in programs}
     for script, target in scripts.items():
         module, _, function = target.partition(":")
-        assert getattr(importlib.import_module(module), function).__doc__ == f"`{script}`"
+        assert getattr(importlib.import_module(module), function).__doc__ == f"Run `{script}`."
 
 
 def is_program(path):

@@ -1,7 +1,7 @@
-"""Console scripts `idmatters-NAME`.
+"""Entry points of the console scripts `idmatters-NAME`.
 
-Unlike `python -m trainers.NAME`, they do not search the current folder for packages, and therefore also work in a
-folder with its own `trainers`.
+Unlike `python -m trainers.NAME`, console scripts ignore packages in the current folder, so that they also work in a
+folder with another package `trainers`.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Internals of Keras 3.15 that this package relies on, and no other module reaches for.
+"""Internals of Keras 3.15. No other module of the package uses any.
 
 graphs      graphs of functional models, their calls, copies and masks
 variables   variables of random generators and optimizers

@@ -19,8 +19,7 @@ from keras.src.utils.module_utils import tensorflow as tf
 
 from idmatters_tf._keras_internals.graphs import layers_within
 
-# By Keras' own callbacks, the attributes that change from one event to the next. Files, writers and settings are left
-# out.
+# Attributes of Keras' callbacks that change during training, without files, writers and settings.
 CALLBACK_STATES: dict[type, tuple[str, ...]] = {
     keras.callbacks.CSVLogger: (),
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_weights", "best_epoch"),
@@ -33,11 +32,11 @@ CALLBACK_STATES: dict[type, tuple[str, ...]] = {
     keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
     keras.callbacks.TerminateOnNaN: (),
 }
-# Attributes of every callback, and those that `MonitorCallback` derives from its arguments.
+# Attributes of every callback, and attributes that `MonitorCallback` derives from its arguments.
 CALLBACK_SETTINGS = {"params", "_model", "monitor_op", "min_delta"}
 
 
-# By the data adapter that Keras chooses, the kind of training data.
+# Kinds of training data by Keras' data adapter.
 _KINDS = {
     ArrayDataAdapter: "arrays",
     GeneratorDataAdapter: "a generator",
@@ -61,14 +60,14 @@ class RunningFit:
     """A running call of `model.fit`.
 
     Attributes:
-        callbacks: the list of all callbacks, Keras' own `History` and progress bar included.
+        callbacks: list of all callbacks, including Keras' `History` and progress bar.
         kind: kind of training data: "arrays", "a PyDataset", "a Grain dataset", "a tf.data.Dataset",
             "a torch DataLoader", "a generator", or the name of another data adapter's class.
         adapter: Keras' data adapter of the training data, which applies `class_weight`.
-        data: the argument `x`, without the part that `validation_split` takes.
-        shuffle, class_weight, initial_epoch, epochs, validation_data: as given to `fit`.
-        steps_per_epoch: as given to `fit`, or the smaller `keras.config.max_steps_per_epoch()`; None without both.
-        steps_per_execution: as given to `compile`.
+        data: the argument `x` without the validation split.
+        shuffle, class_weight, initial_epoch, epochs, validation_data: arguments of `fit`.
+        steps_per_epoch: argument of `fit`, or the smaller `keras.config.max_steps_per_epoch()`; None without both.
+        steps_per_execution: argument of `compile`.
     """
 
     callbacks: list[keras.callbacks.Callback]
@@ -86,7 +85,7 @@ class RunningFit:
     _first: int = 0
 
     def converted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Convert the batches of an iterator of TensorFlow or torch as Keras does on JAX, none of them ahead."""
+        """Convert the batches of an iterator of TensorFlow or torch as Keras does on JAX, without prefetching."""
         adapter: Any = copy.copy(self.adapter)
         setattr(adapter, "_dataloader" if isinstance(adapter, TorchDataLoaderAdapter) else "_dataset", batches)
         return iter(adapter.get_jax_iterator())
@@ -95,7 +94,7 @@ class RunningFit:
         """Return training data of the kind "arrays" as dense NumPy arrays, and their batch size.
 
         Returns:
-            `(x,)`, `(x, y)` or `(x, y, sample_weight)`, where class weights are sample weights; the size of a batch.
+            `(x,)`, `(x, y)` or `(x, y, sample_weight)`, with class weights as sample weights; the batch size.
 
         Raises:
             ValueError: an array is sparse or ragged.
@@ -106,7 +105,7 @@ class RunningFit:
         return arrays, adapter.batch_size
 
     def take_batches_of(self, data: keras.utils.PyDataset) -> None:
-        """Replace the training data by the batches of a `PyDataset` in their order, and apply `class_weight` to them.
+        """Replace the training data by the batches of a `PyDataset`, in order, and apply `class_weight`.
 
         Args:
             data: a dataset whose `num_batches` is the number of batches in an epoch.
@@ -115,7 +114,7 @@ class RunningFit:
         self.take_data_of(PyDatasetAdapter(data, class_weight, shuffle=False), data.num_batches)
 
     def take_data_of(self, adapter: DataAdapter, steps: int) -> None:
-        """Replace the training data by those of another data adapter, with a new iterator in each epoch.
+        """Replace the training data by the data of another adapter, with a new iterator in each epoch.
 
         Args:
             adapter: provides `get_tf_dataset` on TensorFlow, whose result is distributed over the replicas of the
@@ -137,7 +136,7 @@ class RunningFit:
         self._count(begin, adapter.on_epoch_end, steps)
 
     def take_iterators(self, begin: Callable[[], Iterator[Any]], steps: int) -> None:
-        """Replace the training data by iterators, of which no batch is read before it is trained on.
+        """Replace the training data by iterators, without prefetching of batches.
 
         Args:
             begin: returns the iterator for the next epoch. Its batches are split among the replicas of the model's
@@ -156,10 +155,10 @@ class RunningFit:
             self._count(begin, lambda: None, steps)
 
     def _count(self, begin, end, steps):
-        """Have the loop of `fit` count `steps` batches in an epoch, and call a function before and after it."""
+        """Set the number of batches of an epoch in `fit`, and functions called before and after an epoch."""
 
         def epoch():
-            # Keras' own method begins the iterator of the next epoch when one ends, before the position is set.
+            # Keras' method creates the iterator of the next epoch at the end of an epoch, before the position is set.
             first, self._first = self._first, 0
             batches = begin()
             for step in range(first, steps, self.steps_per_execution):
@@ -172,20 +171,20 @@ class RunningFit:
                 callback.set_params({**callback.params, "steps": steps})
 
     def begin_epoch_at(self, batch: int) -> None:
-        """Start the next epoch at a later batch. Its data are those that the iterator of the epoch begins with."""
+        """Start the next epoch at a later batch. The iterator of the epoch starts with the data of that batch."""
         self._first = batch
         for callback in self.callbacks:
             bar = getattr(callback, "progbar", None)
             if isinstance(callback, keras.callbacks.ProgbarLogger) and bar is not None:
-                # The time of a step is the mean of those that this process makes.
+                # The time per step is the mean over the steps of this process.
                 estimate = bar._estimate_step_duration
                 bar._estimate_step_duration = lambda current, now, estimate=estimate: estimate(current - batch, now)
 
 
 def running_fit(model: keras.Model) -> RunningFit | None:
-    """Return the running `fit` of the model, found in the call stack, for Keras passes it to no callback.
+    """Return the running `fit` of the model from the call stack, because Keras does not pass it to callbacks.
 
-    None without one, and where the model overrides `fit` with a loop of its own.
+    None without one, and if the model overrides `fit` with another loop.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -217,18 +216,18 @@ def start_at_epoch(model: keras.Model, epoch: int | None) -> None:
 
 
 def flush_events(callback: keras.callbacks.TensorBoard) -> None:
-    """Write the points that a `TensorBoard` callback has collected to its files."""
+    """Write the collected points of a `TensorBoard` callback to its files."""
     for writer in callback._writers.values():
         writer.flush()
 
 
 def build_for_training(model: keras.Model, batch: Any) -> None:
-    """Create the variables of the model, its metrics and optimizer that the first training step would create."""
+    """Create the variables of the model, its metrics and its optimizer, as the first training step does."""
     built: Any = model
     try:
         built._symbolic_build(data_batch=batch)
     except (RuntimeError, ValueError, TypeError, NotImplementedError):
-        # A model with a training step of its own may have no `call`: its parts are what is trained.
+        # A model with its own training step may have no `call`; it trains its layers.
         parts = [layer for layer in layers_within(model) if layer is not model]
         if type(model).train_step is keras.Model.train_step or not parts or not all(each.built for each in parts):
             raise
@@ -251,8 +250,8 @@ def _dense(array):
     sliceable: Any = array_slicing.convert_to_sliceable(array, target_backend="numpy")
     if type(sliceable) not in _DENSE:
         raise ValueError(
-            f"ExactResume takes dense arrays in `fit`. Received: {type(array).__name__}. Give `fit` "
-            "`FunctionBatches(step_to_batch, steps_per_epoch=...)` with a function that makes dense batches of it."
+            f"ExactResume needs dense arrays in `fit`. Received: {type(array).__name__}. Use "
+            "`FunctionBatches(step_to_batch, steps_per_epoch=...)` with a function that returns dense batches."
         )
     return sliceable.convert_to_numpy(sliceable.array)
 
@@ -268,9 +267,9 @@ class _Iterators(DataAdapter):
 
 
 def _split_among_replicas(batches, strategy):
-    """Yield each batch in consecutive parts for the replicas, which differ by at most one example.
+    """Yield each batch in consecutive parts for the replicas, whose sizes differ by at most one example.
 
-    Unlike those of `tf.distribute`, the parts of a smaller last batch do so as well.
+    Unlike in `tf.distribute`, this includes the parts of a smaller last batch.
     """
     replicas = strategy.num_replicas_in_sync
     for batch in batches:

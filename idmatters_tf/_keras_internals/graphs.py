@@ -31,7 +31,7 @@ def graph_of(operation: Any) -> Any:
 
 
 def overrides_call(model: keras.Model) -> bool:
-    """Return True if a functional or Sequential model computes something else than its graph."""
+    """Return True if the class of a functional or Sequential model overrides `call`."""
     return type(model).call not in (Functional.call, keras.Sequential.call)
 
 
@@ -92,7 +92,7 @@ def layers_within(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 def copy_of(operation: Any) -> Any:
     """Return a new operation with the configuration and name of another one; a `Lambda` with its function."""
     if type(operation) is keras.layers.Lambda:
-        # Its configuration holds byte code, which Keras rightly refuses to run, and which has lost its globals.
+        # Its configuration contains byte code without its globals, which Keras does not run in safe mode.
         return keras.layers.Lambda(
             operation.function,
             operation._output_shape,
@@ -110,13 +110,13 @@ class Call:
     """One call of a layer, or of an operation, in a model's graph.
 
     Attributes:
-        name: of the operation; "nested/layer" inside of a nested model.
+        name: name of the operation; "nested/layer" inside of a nested model.
         operation: the layer or operation.
-        inputs, outputs: the symbolic tensors that it takes and returns.
-        node: Keras' own record; None for the way out of a nested model.
-        masks: the symbolic tensors, not of floating point, that it takes as arguments called "mask" or "..._mask". They
-            are not among `inputs`.
-        way: "in" and "out" for the two calls of a nested model's name; None for all others.
+        inputs, outputs: symbolic tensors that it takes and returns.
+        node: Keras' record of the call; None for the output of a nested model.
+        masks: symbolic tensors, not of floating point, that it takes as arguments called "mask" or "..._mask". They are
+            not among `inputs`.
+        way: "in" and "out" for the input and the output of a nested model; None for all other calls.
     """
 
     name: str
@@ -157,7 +157,7 @@ def _calls_of(graph: Any, prefix: str) -> Iterator[Call]:
 def _inputs_and_masks(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the symbolic tensors that a node takes as inputs and as masks.
 
-    Keras passes masks by the names of the arguments, and records them where it passes them itself, too.
+    Keras passes masks by the names of the arguments, and records them also when it adds them itself.
     """
     args, kwargs = node.arguments.args, node.arguments.kwargs
     try:
@@ -175,12 +175,12 @@ def _inputs_and_masks(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def _nested_graph(node: Any, nodes: Sequence[Any], inputs: Sequence[Any]) -> Any:
-    """Return the graph of the nested model that a node calls, where its calls can replace the node; else None."""
+    """Return the graph of the nested model that a node calls, or None if its calls cannot replace the node."""
     graph = graph_of(node.operation)
     if graph is None or overrides_call(node.operation):
         return None
     one_tensor = len(inputs) == len(graph.inputs) == 1
-    # training=True.
+    # Arguments such as training=True.
     given = any(value is not None for name, value in node.arguments.kwargs.items() if name != "mask")
     once = sum(other.operation is node.operation for other in nodes) == 1
     return graph if one_tensor and once and not given else None
@@ -194,7 +194,7 @@ def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
     return {id(symbolic): value for symbolic, value in zip(graph.inputs, values, strict=True)}
 
 
-# By the identity of a call's first output and the place among its inputs: the mask attached to the input.
+# Masks attached to inputs, by the identity of a call's first output and the position among its inputs.
 AttachedMasks = dict[tuple[int, int], Tensor]
 
 
@@ -203,17 +203,17 @@ def run_calls(
 ) -> AttachedMasks:
     """Execute calls one after the other.
 
-    Keras attaches masks to tensors. Layers read them, hand them on and remove them again, so that they depend on the
-    order of all calls of a model: each call of a part of the model gets those of the whole one.
+    Keras attaches masks to tensors. Layers read, propagate and remove them, so that they depend on the order of all
+    calls of a model. The calls of a part of a model therefore need the masks of a run of the whole model.
 
     Args:
         calls: in the order of their execution.
-        values: by the identity of their symbolic tensors, what has been computed; the calls' outputs are added.
-        training: how layers are called that have such an argument.
-        attached: the masks of the calls' inputs, from a run of the whole model; those that Keras attaches if None.
+        values: computed tensors by the identity of their symbolic tensors. The outputs of the calls are added.
+        training: argument `training` of the layers that have one.
+        attached: masks of the calls' inputs, from a run of the whole model; None for the masks that Keras attaches.
 
     Returns:
-        The masks of the calls' inputs at the time of each call.
+        The masks of the calls' inputs at the time of each call, as `attached`.
     """
     found: AttachedMasks = {}
     entered: dict[int, tuple[Tensor, Tensor | None]] = {}

@@ -37,21 +37,21 @@ def compute_loss(model: keras.Model, x: Any, y: Any, outputs: Any, sample_weight
 
 
 class CompiledLosses:
-    """Losses of the outputs as `model.compile` makes them of its arguments `loss` and `loss_weights`.
+    """Losses of the outputs, as created by `model.compile` from its arguments `loss` and `loss_weights`.
 
-    Keras' own `CompileLoss` assigns losses, weights, labels and sample weights to the outputs. Copies of it are used,
-    built on one batch, so that the model does not change.
+    Keras' `CompileLoss` assigns losses, weights, labels and sample weights to the outputs. This class uses copies of
+    it, built on one batch, so that the model does not change.
 
     Args:
-        model: model whose outputs are meant.
+        model: model of the outputs.
         loss: argument `loss` of `model.compile`; None for the loss that the model was compiled with.
         y, outputs, sample_weight: labels, outputs and sample weights of a batch.
-        dtype: of the weights.
+        dtype: dtype of the weights.
 
     Attributes:
         losses: `keras.losses.Loss` objects, in the order of `split`.
         weights: factors of their values in the sum.
-        value: the sum on that batch, computed by Keras.
+        value: weighted sum of the losses on that batch, computed by Keras.
     """
 
     def __init__(self, model: keras.Model, loss: Any, y: Any, outputs: Any, sample_weight: Any, dtype: str):
@@ -62,8 +62,8 @@ class CompiledLosses:
         total: Any = own(y, outputs, sample_weight)
         self.value = None if total is None else float(np.mean(np.asarray(keras.ops.convert_to_numpy(total))))
         self._split: Any = _copy_of_losses(own)
-        # Each loss is replaced by a function that keeps its arguments and returns a unit vector: the sum of these by
-        # Keras holds the weights.
+        # A function that keeps its arguments and returns a unit vector replaces each loss, so that Keras' sum is the
+        # vector of weights.
         entries = self._split._flat_losses
         units = np.eye(len(entries))
         self._split._flat_losses = [
@@ -105,10 +105,10 @@ def _copy_of_losses(compiled: Any) -> Any:
 
 
 def weights_by_output(y: Any, sample_weight: Any) -> Any:
-    """Return the sample weights of arrays as `model.fit` passes them on: repeated for each of several outputs.
+    """Return the sample weights of arrays as in `model.fit`: repeated for each of several outputs.
 
     Raises:
-        ValueError: for weights that do not fit the labels.
+        ValueError: the weights do not fit the labels.
     """
     if sample_weight is None or not keras.tree.is_nested(y):
         return sample_weight
@@ -117,17 +117,17 @@ def weights_by_output(y: Any, sample_weight: Any) -> Any:
 
 
 def same_rank(values: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two tensors with a last axis of size 1 added or removed where Keras' losses do so."""
+    """Return two tensors of the same rank. Add or remove a last axis of size 1 as in Keras' losses."""
     return squeeze_or_expand_to_same_rank(values, other)
 
 
 def plain_function(loss: Any) -> Callable[..., Any] | None:
-    """Return the function that a loss wraps which was given as a function or by its name; None for other losses."""
+    """Return the function of a loss that was given as a function or by name; None for other losses."""
     return loss.fn if type(loss) is LossFunctionWrapper else None
 
 
 def wrapped_function(function: Callable[..., Any]) -> keras.losses.Loss:
-    """Return the loss that `model.compile` makes of a function."""
+    """Return a function as a loss object, as in `model.compile`."""
     return LossFunctionWrapper(function)
 
 

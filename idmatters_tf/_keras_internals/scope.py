@@ -1,4 +1,4 @@
-"""A scope of Keras in which functions of layers and models are evaluated without changing them."""
+"""Scope for evaluating layers and models without changing them."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from idmatters_tf._keras_types import Tensor
 class _NestedScope(keras.StatelessScope):
     """A `keras.StatelessScope` that can be nested.
 
-    Keras looks variables up in the innermost scope alone, and gives None to the regularizers of those it lacks.
+    Keras looks up variables in the innermost scope only. The regularizers of missing variables receive None.
     """
 
     def get_current_value(self, variable: Any) -> Tensor | None:
@@ -25,13 +25,13 @@ class _NestedScope(keras.StatelessScope):
 
 @contextlib.contextmanager
 def unchanged(values: Iterable[tuple[keras.Variable, Tensor]] = ()) -> Iterator[None]:
-    """Evaluate layers at given values of variables, without changing anything of the layers.
+    """Evaluate layers at given values of variables, without changing the layers.
 
-    Updates of variables (moving averages, states of random generators, metrics) are discarded. `model.losses` contains
-    the losses of the calls inside; after the context it is what it was before.
+    Updates of variables (moving averages, states of random generators, metrics) are discarded. Inside the context,
+    `model.losses` contains the losses of the calls inside. After the context it has its previous value.
 
     Args:
-        values: (variable, tensor) for each variable that has another value inside.
+        values: pairs (variable, tensor) of variables with other values inside the context.
     """
     layer: Any = keras.layers.Layer
     clear = layer._clear_losses

@@ -12,7 +12,7 @@ from keras.src.random import seed_generator
 def seed_states(model: keras.Model) -> list[keras.Variable]:
     """Return the states, (2,) each, of the model's `keras.random.SeedGenerator`s, as in dropout.
 
-    They are among `model.variables`, but neither weights nor saved with them.
+    They are in `model.variables`, but not in `model.weights`, and are not saved.
     """
     return [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
 
@@ -30,7 +30,7 @@ def global_seed_state() -> keras.Variable | None:
 
 
 def make_global_seed_state() -> keras.Variable:
-    """Return the same state, created where there is none yet."""
+    """Return the state of the generator behind random operations without a seed. Create it if necessary."""
     return seed_generator.global_seed_generator().state
 
 
@@ -60,12 +60,12 @@ def variable_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable
 
 
 def optimized_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
-    """Return the variables that an optimizer was built for; empty before."""
+    """Return the variables that an optimizer was built for; an empty list before `build`."""
     return list(optimizer._trainable_variables) if optimizer.built else []
 
 
 def weight_averages(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
-    """Return the moving averages of the optimized variables; empty without `use_ema` and before `build`."""
+    """Return the moving averages of the optimized variables; an empty list without `use_ema` and before `build`."""
     if not optimizer.built or not optimizer.use_ema:
         return []
     averages: Any = optimizer._model_variables_moving_average
@@ -73,12 +73,12 @@ def weight_averages(optimizer: keras.optimizers.Optimizer) -> list[keras.Variabl
 
 
 def replicas(optimizer: keras.optimizers.Optimizer) -> int:
-    """Return the number of replicas of the `tf.distribute` strategy that an optimizer was created under, 1 without."""
+    """Return the number of replicas of the `tf.distribute` strategy of an optimizer, 1 without a strategy."""
     return getattr(getattr(optimizer, "_distribution_strategy", None), "num_replicas_in_sync", 1)
 
 
 def distribution_layouts(distribution: Any) -> dict[str, Any]:
-    """Return the axes over which `keras.distribution.ModelParallel` splits variables, by a pattern of their paths."""
+    """Return the axes over which `keras.distribution.ModelParallel` splits variables, by patterns of paths."""
     return {path: layout.axes for path, layout in getattr(distribution, "_layout_map", {}).items()}
 
 

@@ -5,20 +5,20 @@ from typing import Any
 
 
 def operations(dataset: Any) -> Iterator[Any]:
-    """Yield the datasets that a `tf.data.Dataset` is made of, from the last operation to the sources."""
+    """Yield the datasets of a `tf.data` pipeline, from the last operation to the sources."""
     yield dataset
     for each in dataset._inputs():
         yield from operations(each)
 
 
 def draws_seeds(operation: Any) -> bool:
-    """Return True for an operation that draws new random seeds for each iteration, as `shuffle` does by default."""
+    """Return True for an operation that draws new random seeds for each iteration, like `shuffle` by default."""
     reshuffles = getattr(operation, "_reshuffle_each_iteration", False) is not False
     return reshuffles or bool(getattr(operation, "_rerandomize", False))
 
 
 def is_unseeded(operation: Any) -> bool:
-    """Return True for an operation whose random seeds differ from one process to the next."""
+    """Return True for an operation whose random seeds differ between processes."""
     seeds = [getattr(operation, name, None) for name in ("_seed", "_seed2")]
     return all(seed is not None and int(seed) == 0 for seed in seeds)
 
@@ -34,7 +34,7 @@ def is_memory_cache(operation: Any) -> bool:
 
 
 def is_reshuffled(data: Any) -> bool:
-    """Return True for a `tf.data.Dataset` that is shuffled in another order at each iteration."""
+    """Return True for a `tf.data.Dataset` whose order differs between iterations."""
     if not any(kind.__name__ == "DatasetV2" for kind in type(data).__mro__):
         return False
     shuffles = (each for each in operations(data) if "Shuffle" in type(each).__name__)

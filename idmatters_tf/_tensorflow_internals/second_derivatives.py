@@ -1,11 +1,12 @@
-"""Functions of TensorFlow 2.21 with right first and wrong second derivatives, replaced while a function is recorded.
+"""Replacements of TensorFlow 2.21 functions whose second derivatives are wrong.
 
-`tf.nn.moments` stops the gradient at the mean inside the variance. That leaves first derivatives as they are, because
-the derivative of the sum of squares by the mean is zero, and loses the mean's part of the second ones:
-LayerNormalization, GroupNormalization and BatchNormalization with `training=True` are built on it.
+`tf.nn.moments` stops the gradient at the mean inside the variance. First derivatives are right, because the derivative
+of the sum of squares with respect to the mean is zero. Second derivatives lack the contribution of the mean.
+LayerNormalization, GroupNormalization and BatchNormalization with `training=True` use this function.
 
-The gradient of bilinear resizing is registered as not differentiable: a tape takes its derivative for zero, although it
-is linear in what it is given. Resizing and UpSampling2D with bilinear interpolation lose their part of all products.
+The gradient of bilinear resizing is registered as not differentiable. A tape uses a derivative of zero, although the
+gradient is linear in its input. Second derivatives of Resizing and UpSampling2D with bilinear interpolation lack its
+contribution.
 """
 
 import contextlib
@@ -16,14 +17,14 @@ from unittest import mock
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-# The registered gradient looks the function up here; TensorFlow has no public name for it.
+# The registered gradient uses the function of this module. TensorFlow has no public name for it.
 from tensorflow.python.ops import gen_image_ops
 
 _resize_bilinear_grad = gen_image_ops.resize_bilinear_grad
 
 
 def moments(x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None) -> tuple[Any, Any]:
-    """`tf.nn.moments`, operation by operation, without its `stop_gradient`."""
+    """Compute `tf.nn.moments` without its `stop_gradient`."""
     del shift
     with tf.name_scope(name or "moments"):
         x = tf.convert_to_tensor(x)
@@ -40,7 +41,7 @@ def moments(x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: 
 def resize_bilinear_grad(
     grads: Any, original_image: Any, align_corners: bool = False, half_pixel_centers: bool = False, name: Any = None
 ) -> Any:
-    """The transpose of bilinear resizing, whose derivative is the resizing."""
+    """Compute the transpose of bilinear resizing, with the resizing as its derivative."""
     options = {"align_corners": align_corners, "half_pixel_centers": half_pixel_centers}
 
     @tf.custom_gradient
@@ -55,7 +56,7 @@ def resize_bilinear_grad(
 
 @contextlib.contextmanager
 def differentiable_twice() -> Iterator[None]:
-    """Use the functions above wherever Keras, or a custom layer, calls those of TensorFlow."""
+    """Replace the functions of TensorFlow by those above, for calls from Keras and from custom layers."""
     with (
         mock.patch.object(tf.nn, "moments", moments),
         mock.patch.object(gen_image_ops, "resize_bilinear_grad", resize_bilinear_grad),

@@ -1,4 +1,4 @@
-"""Internals of TensorFlow 2.21. TensorFlow is not imported: the objects passed in are its own, or of other kinds."""
+"""Internals of TensorFlow 2.21 for training steps and random generators. TensorFlow is not imported."""
 
 import inspect
 from typing import Any
@@ -14,7 +14,7 @@ def traced_training_steps(model: keras.Model) -> list[Any]:
     if not inspect.isfunction(train_function):
         return []
     parts = list(inspect.getclosurevars(train_function).nonlocals.values())
-    # Keras wraps the step that Python's iterators are passed to.
+    # Keras wraps the step for Python iterators.
     parts += [part.__wrapped__ for part in parts if hasattr(part, "__wrapped__")]
     found = [part._list_all_concrete_functions() for part in parts if hasattr(part, "_list_all_concrete_functions")]
     return [concrete for several in found for concrete in several]

@@ -1,18 +1,19 @@
-"""Keras layers with identity parameterisation. They use `keras.ops` alone and run on every Keras backend.
+"""Keras layers with identity parameterization, in pure Keras, for every backend.
 
 ResidualConv2D           x + C2(relu(C1 x)), the block of Hardt & Ma's all-convolutional networks
-PadShortcut2D            average pooling and zero channels: the parameter-free shortcut where the shape changes
-BasicBlock2D             He et al.'s block with batch normalisation, plain or pre-activated, for comparison
-ScaledResidualConv2D     the same block with trained gains, for fast training without normalisation; ScaledConv2D
+PadShortcut2D            average pooling and zero channels: the shortcut without parameters for changes of shape
+BasicBlock2D             He et al.'s block with batch normalization, plain or pre-activated, for comparison
+ScaledConv2D             a convolution with a trained gain for each channel
+ScaledResidualConv2D     the residual block with trained gains, for fast training without normalization
 RandomProjection         a frozen random matrix in place of a trained last layer
 ResidualDense            h + V relu(U h + s), the block of the expressivity theorem
-ResidualDenseStack       thousands of such blocks as one layer
+ResidualDenseStack       thousands of ResidualDense blocks as one layer
 LinearResidual           h + A h, the block of the landscape theorem
 ShortcutUnit             h + post(W_n mid(... mid(W_1 pre(h)))), Li et al.'s n-shortcut unit
-PerImageStandardization  (x - mean) / std of each image, so that an exported model takes raw pixels
-ClassNames               keeps the names of the classes in a model
+PerImageStandardization  (x - mean) / std of each image, for models that take raw pixels
+ClassNames               names of the classes, saved with a model
 PatchWhitening2D         a first layer of frozen filters that whiten the patches of the images
-ZCAWhitening             global contrast normalisation and ZCA whitening, All-CNN's preprocessing
+ZCAWhitening             global contrast normalization and ZCA whitening, All-CNN's preprocessing
 """
 
 from idmatters_tf.layers.basic_block import BasicBlock2D

@@ -1,4 +1,4 @@
-"""Shapes of images, channels last or first, for the layers that change them."""
+"""Shapes of images for layers that change them, with channels last or first."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from idmatters_tf._keras_types import Shape, Tensor
 
 
 class ImageLayer(Protocol):
-    """A layer on images with a stride and a number of output channels."""
+    """Layer on images with a stride and a number of output channels."""
 
     name: str
     filters: int
@@ -18,21 +18,21 @@ class ImageLayer(Protocol):
     data_format: str
 
 
-def checked_data_format(value: str | None, layer: keras.layers.Layer) -> str:
-    """Return "channels_last" or "channels_first"; Keras' setting for None."""
+def resolve_data_format(value: str | None, layer: keras.layers.Layer) -> str:
+    """Return "channels_last" or "channels_first"; for None, Keras' setting."""
     return one_of("data_format", value or keras.config.image_data_format(), ("channels_last", "channels_first"), layer)
 
 
 def channel_axis(data_format: str) -> int:
-    """The axis of the channels in a batch of images."""
+    """Return the axis of the channels in a batch of images."""
     return 1 if data_format == "channels_first" else 3
 
 
 def channels(input_shape: Shape, layer: ImageLayer) -> int:
-    """The number of input channels.
+    """Return the number of input channels.
 
     Raises:
-        ValueError: where the shape is not of rank 4 or the number of channels is not known.
+        ValueError: the shape is not of rank 4, or the number of channels is unknown.
     """
     number = input_shape[channel_axis(layer.data_format)] if len(input_shape) == 4 else None
     if number is None:
@@ -44,7 +44,7 @@ def channels(input_shape: Shape, layer: ImageLayer) -> int:
 
 
 def check_widening(input_shape: Shape, layer: ImageLayer, remedy: str = "") -> None:
-    """Raises ValueError where a layer that pads its input with zero channels has fewer of them than the input."""
+    """Raise ValueError if a layer that pads with zero channels has fewer channels than its input."""
     number = channels(input_shape, layer)
     if number > layer.filters:
         raise ValueError(
@@ -54,7 +54,7 @@ def check_widening(input_shape: Shape, layer: ImageLayer, remedy: str = "") -> N
 
 
 def pad_channels(images: Tensor, layer: ImageLayer) -> Tensor:
-    """A batch of images with as many channels as the layer: zeros on both sides, the odd one at the end."""
+    """Pad images to the channels of a layer with zeros on both sides. An odd channel is added at the end."""
     axis = channel_axis(layer.data_format)
     extra = layer.filters - images.shape[axis]
     if not extra:
@@ -65,7 +65,7 @@ def pad_channels(images: Tensor, layer: ImageLayer) -> Tensor:
 
 
 def strided_shape(input_shape: Shape, layer: ImageLayer) -> Shape:
-    """The output shape of a layer with "same" padding: sizes divided by the stride and rounded up, its own channels."""
+    """Return the output shape of a layer with "same" padding: sizes divided by the stride, rounded up."""
     channels(input_shape, layer)
     axis = channel_axis(layer.data_format)
     shape = [size if size is None else -(-size // layer.strides) for size in input_shape]

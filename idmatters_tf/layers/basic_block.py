@@ -1,4 +1,4 @@
-"""The basic blocks of the residual networks with batch normalisation that the papers compare with."""
+"""Basic blocks of residual networks with batch normalization, the baselines of the papers."""
 
 from typing import Any
 
@@ -7,35 +7,35 @@ from keras import ops
 
 from idmatters_tf._arguments import one_of, positive_integer
 from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
-from idmatters_tf.initializers import reseeded
-from idmatters_tf.layers._image_shapes import channel_axis, channels, checked_data_format, strided_shape
+from idmatters_tf.initializers import reseed
+from idmatters_tf.layers._image_shapes import channel_axis, channels, resolve_data_format, strided_shape
 from idmatters_tf.layers.convolutional import SHORTCUTS, PadShortcut2D
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class BasicBlock2D(keras.layers.Layer):
-    """Two normalised 3x3 convolutions and a skip: He et al.'s basic block, in both of its forms.
+    """Basic block of He et al.: two normalized 3x3 convolutions and a skip, in both of its forms.
 
     - `preactivation=None`: `relu(x + BN(C2 relu(BN(C1 x))))`, He et al. (2015), Figure 2.
     - `preactivation="branch"`: `x + C2 relu(BN(C1 relu(BN x)))`, He et al. (2016), Figure 4 (e).
-    - `preactivation="both"`: the same with `relu(BN x)` in place of x on both paths, the first block of a network.
+    - `preactivation="both"`: the same with `relu(BN x)` in place of x on both paths, for the first block of a network.
 
-    Where the shape changes the skip takes every second pixel (for stride 2) and adds zero channels (option A of the
-    2015 paper), or is a 1x1 convolution (option B), normalised where the block is not pre-activated. As in the
-    published Torch code the moving averages have momentum 0.9.
+    If the shape changes, the skip takes every second pixel (for stride 2) and adds zero channels (option A of the 2015
+    paper), or is a 1x1 convolution (option B), normalized unless the block is pre-activated. The momentum of the moving
+    averages is 0.9, as in the published Torch code.
 
     Args:
-        filters: output channels of both convolutions.
-        strides: the stride of the first convolution.
+        filters: number of output channels of both convolutions.
+        strides: stride of the first convolution.
         preactivation: None, "branch" or "both".
-        shortcut: "pad" or "projection" where the shape changes; "none" leaves all skips out (the plain networks of the
-            2015 paper).
-        norm: "batch" for batch normalisation, or "synchronized" for the same with statistics over all replicas of a
-            `tf.distribute` strategy (TensorFlow's backend alone).
-        kernel_initializer: of both kernels; if None, He's normal distribution scaled by the fan-out, as in the
-            published code. An integer seed is mixed with the kernel's number.
-        kernel_regularizer: of both kernels.
-        norm_regularizer: of the scales and shifts of both normalisations.
+        shortcut: "pad" or "projection" for changes of shape; "none" omits all skips (the plain networks of the 2015
+            paper).
+        norm: "batch" for batch normalization, or "synchronized" for the same with statistics over all replicas of a
+            `tf.distribute` strategy (TensorFlow only).
+        kernel_initializer: initializer of both kernels. None is He's normal distribution scaled by the fan-out, as in
+            the published code. An integer seed is mixed with the number of the kernel.
+        kernel_regularizer: regularizer of both kernels.
+        norm_regularizer: regularizer of the scales and shifts of both normalizations.
         data_format: "channels_last", "channels_first" or None for Keras' setting.
 
     Input shape:
@@ -74,10 +74,10 @@ class BasicBlock2D(keras.layers.Layer):
         self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer) or default
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.norm_regularizer = keras.regularizers.get(norm_regularizer)
-        self.data_format = checked_data_format(data_format, self)
+        self.data_format = resolve_data_format(data_format, self)
         self.conv1 = self._convolution("conv1", 0, self.strides)
         self.conv2 = self._convolution("conv2", 1)
-        # Before or after the first and the second convolution, depending on `preactivation`.
+        # The normalizations precede or follow the convolutions, depending on `preactivation`.
         self.norm1, self.norm2 = (self._normalization(name) for name in ("norm1", "norm2"))
         self.skip: keras.layers.Layer | None = None
         self.skip_norm: keras.layers.BatchNormalization | None = None
@@ -89,7 +89,7 @@ class BasicBlock2D(keras.layers.Layer):
             strides=strides,
             padding="same",
             use_bias=False,
-            kernel_initializer=reseeded(self.kernel_initializer, number),
+            kernel_initializer=reseed(self.kernel_initializer, number),
             kernel_regularizer=self.kernel_regularizer,
             data_format=self.data_format,
             dtype=self.dtype_policy,
@@ -161,10 +161,10 @@ class BasicBlock2D(keras.layers.Layer):
 def batch_normalization(
     regularizer: Regularizer, norm: str = "batch", **kwargs: Any
 ) -> keras.layers.BatchNormalization:
-    """Batch normalisation with the constants of the published Torch code, its scale and shift regularised too.
+    """Return a batch normalization with the constants of the published Torch code.
 
     Args:
-        regularizer: of scale and shift.
+        regularizer: regularizer of scale and shift.
         norm: "batch", or "synchronized" for statistics over all replicas.
         kwargs: see `keras.layers.BatchNormalization`.
     """

@@ -1,4 +1,4 @@
-"""The names of a classifier's classes, kept in the model."""
+"""Names of the classes of a classifier."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from idmatters_tf._keras_types import Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class ClassNames(keras.layers.Layer):
-    """Passes logits on unchanged, and keeps the names of the classes, so that a saved model can answer with names.
+    """Names of the classes, saved with the model. The layer returns the logits unchanged.
 
     ```python
     model = keras.saving.load_model("runs/quick/model.keras")
@@ -18,13 +18,13 @@ class ClassNames(keras.layers.Layer):
     ```
 
     Args:
-        class_names: one string for each class, in the order of the logits.
+        class_names: one string per class, in the order of the logits.
 
     Input shape:
         `(batch, classes)`.
 
     Output shape:
-        The same.
+        The same as the input shape.
     """
 
     def __init__(self, class_names: Sequence[str], **kwargs: Any):
@@ -39,7 +39,8 @@ class ClassNames(keras.layers.Layer):
     def build(self, input_shape: Shape) -> None:
         if input_shape[-1] != len(self.class_names):
             raise ValueError(
-                f"{self.name} has {len(self.class_names)} class names for {input_shape[-1]} logits. Name every class."
+                f"Layer {self.name} has {len(self.class_names)} class names for {input_shape[-1]} logits. Give each "
+                f"class a name."
             )
 
     def call(self, inputs: Tensor) -> Tensor:

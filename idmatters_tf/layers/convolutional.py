@@ -7,14 +7,14 @@ from keras import ops
 
 from idmatters_tf._arguments import one_of, positive_integer
 from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
-from idmatters_tf.initializers import IdentityNormal, StandardNormal, reseeded
+from idmatters_tf.initializers import IdentityNormal, StandardNormal, reseed
 from idmatters_tf.layers._arguments import wide_dtype
 from idmatters_tf.layers._image_shapes import (
     channel_axis,
     channels,
     check_widening,
-    checked_data_format,
     pad_channels,
+    resolve_data_format,
     strided_shape,
 )
 
@@ -24,23 +24,23 @@ NORMS = (None, "batch", "synchronized")
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class PadShortcut2D(keras.layers.Layer):
-    """A shortcut without parameters to a residual branch of another shape: pooling, then zero channels.
+    """Shortcut without parameters for residual branches that change the shape: pooling, then zero channels.
 
-    Half of the zero channels are added on each side; where their number is odd, the extra one goes to the end. With
-    stride 1 and the width of the input, the input is returned unchanged.
+    Half of the zero channels are added on each side; an odd one is added at the end. With stride 1 and the width of the
+    input, the outputs are the inputs.
 
-    Source: the TensorFlow code that Hardt & Ma start from (tensorflow/models `resnet`, 2016), which pools; option A of
-    He et al. (2015), which subsamples.
+    Source: the base code of Hardt & Ma (tensorflow/models `resnet`, 2016), which pools; option A of He et al. (2015),
+    which subsamples.
 
     Args:
-        filters: output channels, at least as many as the input has.
-        strides: the stride of the pooling, a positive integer.
+        filters: number of output channels, at least that of the input.
+        strides: stride of the pooling, a positive integer.
         pooling: "average" over windows as large as the stride, or "none" to keep the first pixel of each window.
         data_format: "channels_last", "channels_first" or None for Keras' setting.
 
     Input shape:
         `(batch, rows, cols, channels)`, or `(batch, channels, rows, cols)` with "channels_first". Rows and columns may
-        be unknown; a size that the stride does not divide is rounded up, the last window averaging what it covers.
+        be unknown. If the stride does not divide a size, the quotient is rounded up and the last window is smaller.
 
     Output shape:
         `(batch, ceil(rows / strides), ceil(cols / strides), filters)`, or with the channels first.
@@ -58,7 +58,7 @@ class PadShortcut2D(keras.layers.Layer):
         self.filters = positive_integer("filters", filters, self)
         self.strides = positive_integer("strides", strides, self)
         self.pooling = one_of("pooling", pooling, ("average", "none"), self)
-        self.data_format = checked_data_format(data_format, self)
+        self.data_format = resolve_data_format(data_format, self)
         self._pool = None
         if self.strides > 1:
             self._pool = keras.layers.AveragePooling2D(
@@ -97,36 +97,35 @@ class PadShortcut2D(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class ResidualConv2D(keras.layers.Layer):
-    """A residual block of two convolutions with one activation between them: `x + C2(activation(C1 x))`.
+    """Residual block of two convolutions with one activation between them: `x + C2(activation(C1 x))`.
 
-    C1 carries the stride, C2 has stride 1. With the default initialiser the block starts near the identity. Under a
-    16-bit dtype policy the convolutions run in 16 bits and the sum in float32: a branch 1/1000 of its skip would be
-    rounded away by bfloat16's 8 bits.
+    With the default initializer the block starts near the identity. Under a 16-bit dtype policy the convolutions are
+    computed in 16 bits and the sum in float32: bfloat16 has 8 bits, too few to add a branch of 1/1000 of its skip.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, section 4.1 and Table 1.
 
     Args:
-        filters: output channels of both convolutions.
-        kernel_size: the kernels' side.
-        strides: the stride of the first convolution.
-        activation: between the two convolutions.
-        use_bias: whether the two convolutions have biases (the projection shortcut never has one).
-        shortcut: what the branch is added to. "pad": the input, average-pooled and zero-padded by `PadShortcut2D`
-            where the shape changes. "projection": a 1x1 convolution where the shape changes, else the input.
-            "none": nothing, the standard parameterisation `C2(activation(C1 x))`, for comparison.
-        norm: None, or "batch" for batch normalisation after each of the two convolutions (the paper's ablation), or
-            "synchronized" for the same with statistics over all replicas of a `tf.distribute` strategy (TensorFlow's
-            backend alone).
-        norm_first: normalise what goes into each convolution, in the branch, rather than what comes out, as the
-            TensorFlow code that Hardt & Ma start from: `x + C2(activation(BN(C1 BN(x))))`.
-        norm_momentum: of the moving averages of batch normalisation; that code has 0.9.
-        branch_scale: None, or the first value of a trained factor on the branch, `x + scale * C2(...)`: 0.0 is
-            SkipInit (De & Smith, 2020) and ReZero (Bachlechner et al., 2020), 1.0 Fixup's multiplier.
-        kernel_initializer: of both kernels of the branch; `IdentityNormal()` if None. An integer seed is mixed with the
-            kernel's number, so that the kernels differ.
-        last_kernel_initializer: of the second kernel where it differs; as the first if None.
-        projection_initializer: of the 1x1 kernel of the projection shortcut; `StandardNormal()` if None.
-        kernel_regularizer: of all kernels.
+        filters: number of output channels of both convolutions.
+        kernel_size: side of the kernels.
+        strides: stride of the first convolution. The second one has stride 1.
+        activation: activation between the two convolutions.
+        use_bias: True for biases in the two convolutions. The projection shortcut never has one.
+        shortcut: skip to which the branch is added. It is the input unless the shape changes; then it is the input
+            pooled and padded by `PadShortcut2D` with "pad", and a 1x1 convolution with "projection". "none" omits the
+            skip, for the standard parameterization `C2(activation(C1 x))`.
+        norm: None, or "batch" for batch normalization after each of the two convolutions (the paper's ablation), or
+            "synchronized" for the same with statistics over all replicas of a `tf.distribute` strategy (TensorFlow
+            only).
+        norm_first: True to normalize the inputs of the convolutions instead of their outputs, as in the base code of
+            Hardt & Ma: `x + C2(activation(BN(C1 BN(x))))`.
+        norm_momentum: momentum of the moving averages of batch normalization; 0.9 in that code.
+        branch_scale: None, or the initial value of a trained factor on the branch, `x + scale * C2(...)`. 0.0 is
+            SkipInit (De & Smith, 2020) and ReZero (Bachlechner et al., 2020), 1.0 is Fixup's multiplier.
+        kernel_initializer: initializer of both kernels of the branch; `IdentityNormal()` if None. An integer seed is
+            mixed with the number of the kernel, so that the kernels differ.
+        last_kernel_initializer: initializer of the second kernel, if it differs.
+        projection_initializer: initializer of the 1x1 kernel of the projection shortcut; `StandardNormal()` if None.
+        kernel_regularizer: regularizer of all kernels.
         data_format: "channels_last", "channels_first" or None for Keras' setting.
 
     Input shape:
@@ -177,7 +176,7 @@ class ResidualConv2D(keras.layers.Layer):
         self.last_kernel_initializer: Initializer = keras.initializers.get(last_kernel_initializer)
         self.projection_initializer: Initializer = keras.initializers.get(projection_initializer) or StandardNormal()
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.data_format = checked_data_format(data_format, self)
+        self.data_format = resolve_data_format(data_format, self)
         self.conv1 = self._convolution("conv1", 0, self.kernel_initializer, self.strides)
         self.conv2 = self._convolution("conv2", 1, self.last_kernel_initializer or self.kernel_initializer)
         self.norm1 = self._normalization("norm1")
@@ -192,7 +191,7 @@ class ResidualConv2D(keras.layers.Layer):
             strides=strides,
             padding="same",
             use_bias=self.use_bias,
-            kernel_initializer=reseeded(initializer, number),
+            kernel_initializer=reseed(initializer, number),
             kernel_regularizer=self.kernel_regularizer,
             data_format=self.data_format,
             dtype=self.dtype_policy,
@@ -222,7 +221,7 @@ class ResidualConv2D(keras.layers.Layer):
             strides=self.strides,
             padding="same",
             use_bias=False,
-            kernel_initializer=reseeded(self.projection_initializer, 2),
+            kernel_initializer=reseed(self.projection_initializer, 2),
             kernel_regularizer=self.kernel_regularizer,
             data_format=self.data_format,
             dtype=self.dtype_policy,

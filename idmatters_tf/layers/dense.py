@@ -1,9 +1,9 @@
-"""Residual blocks on vectors: the blocks of the two papers' theorems.
+"""Residual blocks on vectors, as in the theorems of the two papers.
 
-Vectors are rows here, as everywhere in Keras, so each kernel is the transpose of the matrix that the papers print.
+Vectors are rows, as everywhere in Keras, so that each kernel is the transpose of the matrix in the papers.
 
-Under a 16-bit dtype policy the branches are computed in 16 bits and added in float32, the dtype of the outputs: a
-branch 1/1000 of its skip would be rounded away by bfloat16's 8 bits.
+Under a 16-bit dtype policy the branches are computed in 16 bits and added in float32, the dtype of the outputs:
+bfloat16 has 8 bits, too few to add a branch of 1/1000 of its skip.
 """
 
 from typing import Any
@@ -13,23 +13,23 @@ from keras import ops
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
-from idmatters_tf.initializers import ScaledGlorot, reseeded
+from idmatters_tf.initializers import ScaledGlorot, reseed
 from idmatters_tf.layers._arguments import wide_dtype
 
 
 class VectorLayer(keras.layers.Layer):
-    """A layer on vectors whose outputs have its inputs' shape, and float32 where it computes in 16 bits."""
+    """Layer on vectors that keeps their shape. The outputs are float32 if it computes in 16 bits."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
 
     def narrow(self, tensor: Tensor) -> Tensor:
-        """Inputs or weights in the dtype of the layer's computations."""
+        """Cast inputs or weights to the dtype of the computations."""
         return ops.cast(tensor, self.compute_dtype)
 
     def wide(self, tensor: Tensor) -> Tensor:
-        """Inputs or a branch in the dtype of the outputs."""
+        """Cast inputs or a branch to the dtype of the outputs."""
         return ops.cast(tensor, wide_dtype(self))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -41,20 +41,20 @@ class VectorLayer(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class LinearResidual(VectorLayer):
-    """A linear residual layer: `h + A h`.
+    """Linear residual layer: `h + A h`.
 
-    Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 1.2. At A = 0 a chain of these is the identity, and
-    unlike in the standard parameterisation 0 is not a bad critical point.
+    Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 1.2. At A = 0 a chain of such layers is the
+    identity. Unlike in the standard parameterization, 0 is not a bad critical point.
 
     Args:
-        kernel_initializer: of the kernel, which is the transpose of A; zeros by default.
-        kernel_regularizer: of the kernel.
+        kernel_initializer: initializer of the kernel, the transpose of A; zeros by default.
+        kernel_regularizer: regularizer of the kernel.
 
     Input shape:
         `(batch, ..., dim)`.
 
     Output shape:
-        The same as the input's; float32 under a 16-bit dtype policy.
+        The same as the input shape; float32 under a 16-bit dtype policy.
     """
 
     def __init__(
@@ -87,26 +87,27 @@ class LinearResidual(VectorLayer):
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class ResidualDense(VectorLayer):
-    """A residual block with one hidden layer: `h + V relu(U h + s)`.
+    """Residual block with one hidden layer: `h + V relu(U h + s)`.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 3.1 and Theorem 3.2 (v3), where the last block has no
     skip (`skip=False`).
 
     Args:
-        units: the hidden width k. Its kernels are `U` of shape (dim, k) and `V` of shape (k, dim), the bias `s` (k,).
-        activation: of the hidden layer.
-        skip: whether h is added.
-        kernel_initializer: of both kernels; `ScaledGlorot()` if None, near zero. An integer seed is mixed with the
-            kernel's number, so that the kernels differ.
-        bias_initializer: of s.
-        kernel_regularizer: of both kernels.
-        last_kernel_initializer: of V where it differs; as U's if None.
+        units: hidden width k. The kernels are `U` of shape (dim, k) and `V` of shape (k, dim), the bias is `s` of
+            shape (k,).
+        activation: activation of the hidden layer.
+        skip: False omits the term h.
+        kernel_initializer: initializer of both kernels; `ScaledGlorot()`, near zero, if None. An integer seed is mixed
+            with the number of the kernel, so that the kernels differ.
+        bias_initializer: initializer of s.
+        kernel_regularizer: regularizer of both kernels.
+        last_kernel_initializer: initializer of V, if it differs.
 
     Input shape:
         `(batch, ..., dim)`.
 
     Output shape:
-        The same as the input's; float32 under a 16-bit dtype policy.
+        The same as the input shape; float32 under a 16-bit dtype policy.
     """
 
     def __init__(
@@ -134,14 +135,14 @@ class ResidualDense(VectorLayer):
         self.U = self.add_weight(
             name="U",
             shape=(dim, self.units),
-            initializer=reseeded(self.kernel_initializer, 0),
+            initializer=reseed(self.kernel_initializer, 0),
             regularizer=self.kernel_regularizer,
         )
         self.s = self.add_weight(name="s", shape=(self.units,), initializer=self.bias_initializer)
         self.V = self.add_weight(
             name="V",
             shape=(self.units, dim),
-            initializer=reseeded(self.last_kernel_initializer or self.kernel_initializer, 1),
+            initializer=reseed(self.last_kernel_initializer or self.kernel_initializer, 1),
             regularizer=self.kernel_regularizer,
         )
 
@@ -165,26 +166,26 @@ class ResidualDense(VectorLayer):
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class ShortcutUnit(VectorLayer):
-    """An n-shortcut unit: `h + post(W_n mid(W_(n-1) ... mid(W_1 pre(h))))`.
+    """n-shortcut unit: `h + post(W_n mid(W_(n-1) ... mid(W_1 pre(h))))`.
 
     Source: Li et al., *Demystifying ResNet*, Definitions 2 and 3 and Eq. 5.
 
     Args:
-        depth: the shortcut's depth n, the number of kernels.
+        depth: depth n of the shortcut, the number of kernels.
         pre: activation before the first kernel; None is linear.
         mid: activation between kernels.
         post: activation after the last kernel.
-        shortcut: whether h is added; without it the unit is n layers of a plain network.
-        kernel_initializer: of every kernel; `ScaledGlorot()` if None, the paper's start. An integer seed is mixed with
-            the kernel's number, so that the kernels differ.
-        kernel_regularizer: of every kernel.
+        shortcut: False omits the term h, so that the unit is n layers of a plain network.
+        kernel_initializer: initializer of every kernel; `ScaledGlorot()`, as in the paper, if None. An integer seed is
+            mixed with the number of the kernel, so that the kernels differ.
+        kernel_regularizer: regularizer of every kernel.
 
     Input shape:
         `(batch, ..., dim)`.
 
     Output shape:
-        The same as the input's; float32 under a 16-bit dtype policy. `kernels` holds the n kernels, W_1's transpose
-        first.
+        The same as the input shape; float32 under a 16-bit dtype policy. The attribute `kernels` is the list
+        of the n kernels, the transpose of W_1 first.
     """
 
     def __init__(
@@ -211,7 +212,7 @@ class ShortcutUnit(VectorLayer):
             self.add_weight(
                 name=f"kernel{number + 1}",
                 shape=(dim, dim),
-                initializer=reseeded(self.kernel_initializer, number),
+                initializer=reseed(self.kernel_initializer, number),
                 regularizer=self.kernel_regularizer,
             )
             for number in range(self.depth)
@@ -238,7 +239,7 @@ class ShortcutUnit(VectorLayer):
 
 
 def last_dimension(input_shape: Shape, layer: keras.layers.Layer) -> int:
-    """The last size of a shape; a ValueError where it is not known."""
+    """Return the last size of a shape. Raise ValueError if it is unknown."""
     size = input_shape[-1]
     if size is None:
         raise ValueError(f"Layer {layer.name} needs a known last dimension. Received: input_shape={tuple(input_shape)}")

@@ -1,4 +1,4 @@
-"""The papers' preprocessing as a layer, so that exported models take raw pixels."""
+"""Preprocessing of the papers as layers, for exported models that take raw pixels."""
 
 import math
 from typing import Any
@@ -14,13 +14,13 @@ from idmatters_tf.layers._arguments import wide_dtype
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class PerImageStandardization(keras.layers.Layer):
-    """Each image to mean 0 and standard deviation 1: `(x - mean) / max(std, 1 / sqrt(size))`.
+    """Standardization of each image to mean 0 and standard deviation 1: `(x - mean) / max(std, 1 / sqrt(size))`.
 
-    `size` is the number of values in the image; the lower bound keeps images of a single colour finite. The same as
-    `tf.image.per_image_standardization`, on every backend.
+    `size` is the number of values in the image. The lower bound avoids a division by zero for images of a single color.
+    The outputs equal those of `tf.image.per_image_standardization`, on every backend.
 
     Input shape:
-        `(batch, rows, cols, channels)`, of any number type, uint8 included.
+        `(batch, rows, cols, channels)`, of any number type, such as uint8.
 
     Output shape:
         The same, in float32 (or float64 under a float64 policy).
@@ -46,21 +46,21 @@ class PerImageStandardization(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class ZCAWhitening(keras.layers.Layer):
-    """Global contrast normalisation and ZCA whitening: `(g(x) - mean) P`, the preprocessing of All-CNN.
+    """Global contrast normalization and ZCA whitening: `(g(x) - mean) P`, the preprocessing of All-CNN.
 
-    `g` subtracts an image's mean and scales it to the norm `scale`. `P = (C + filter_bias I)^(-1/2)` for the
-    covariance C of the training images after `g`: of all matrices that decorrelate the pixels, the one that changes
-    the images least. Fitted by `adapt`; saved with the model; not trained.
+    `g` subtracts the mean of an image and scales it to the norm `scale`. P is `(C + filter_bias I)^(-1/2)` for the
+    covariance C of the training images after `g`: the matrix that decorrelates the pixels and changes the images least.
+    `adapt` fits it. It is saved with the model and not trained.
 
-    Source: Springenberg et al. (2014), section 3.1, who refer to Goodfellow et al. (2013); the constants are those of
+    Source: Springenberg et al. (2014), section 3.1, who refer to Goodfellow et al. (2013). The constants are those of
     the latter's published code (pylearn2: scale 55, filter bias 0.1).
 
     Args:
-        scale: the norm of an image after `g`.
-        filter_bias: added to the covariance's eigenvalues.
+        scale: norm of an image after `g`.
+        filter_bias: term added to the eigenvalues of the covariance.
 
     Input shape:
-        `(batch, rows, cols, channels)` with known sizes, of any number type, uint8 included.
+        `(batch, rows, cols, channels)` with known sizes, of any number type, such as uint8.
 
     Output shape:
         The same, in float32 (or float64 under a float64 policy).
@@ -78,7 +78,7 @@ class ZCAWhitening(keras.layers.Layer):
         self.scale, self.filter_bias = float(scale), float(filter_bias)
         if not (self.scale > 0 and self.filter_bias >= 0):
             raise ValueError(
-                f"Arguments of ZCAWhitening: `scale` must be positive and `filter_bias` 0 or more. Received: "
+                f"Arguments of ZCAWhitening: `scale` must be positive and `filter_bias` must be 0 or more. Received: "
                 f"scale={scale}, filter_bias={filter_bias}"
             )
 
@@ -94,7 +94,7 @@ class ZCAWhitening(keras.layers.Layer):
         self.matrix = self.add_weight(name="matrix", shape=(size, size), initializer="identity", **fixed)
 
     def adapt(self, images: ArrayLike) -> None:
-        """Fits mean and matrix to training images, in float64; images of 3,072 values take some ten seconds.
+        """Fit mean and matrix to training images, in float64. Images of 3,072 values take about ten seconds.
 
         Args:
             images: `(n, rows, cols, channels)`.
@@ -113,7 +113,7 @@ class ZCAWhitening(keras.layers.Layer):
         roots = np.sqrt(np.maximum(values, 0) + self.filter_bias)
         if not roots.min() > 0:
             raise ValueError(
-                f"The images' covariance is singular ({len(images)} images of {len(mean)} values). Received: "
+                f"The covariance of the images is singular ({len(images)} images of {len(mean)} values). Received: "
                 f"filter_bias=0. Use a positive filter_bias."
             )
         self.mean.assign(mean)

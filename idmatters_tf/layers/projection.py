@@ -1,4 +1,4 @@
-"""The frozen random head of Hardt & Ma's networks."""
+"""Frozen random heads, as in Hardt & Ma's networks."""
 
 import math
 from typing import Any
@@ -14,18 +14,18 @@ from idmatters_tf.layers.dense import last_dimension
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class RandomProjection(keras.layers.Layer):
-    """A fixed random matrix: `x @ P` with P drawn once from N(0, 1 / fan_in) and never trained.
+    """Fixed random matrix: `x @ P` with an untrained P drawn from N(0, 1 / fan_in).
 
-    The matrix is saved with the model, and depends on the seed and the shape alone: it is the same on every backend,
-    device and replica. With 256 features of unit scale the logits start near 0 and the loss near ln(classes); a head
-    with N(0, 1) would multiply all gradients by 16.
+    The matrix is saved with the model. It depends only on the seed and the shape, so that it is the same on every
+    backend, device and replica. With 256 features of unit scale the initial logits are near 0 and the loss is near
+    ln(classes); a head with N(0, 1) would multiply all gradients by 16.
 
-    Source: Hardt & Ma, *Identity Matters in Deep Learning*, section 4.1 ("random projection, not trained"); the paper
-    does not print the variance.
+    Source: Hardt & Ma, *Identity Matters in Deep Learning*, section 4.1 ("random projection, not trained"). The paper
+    does not state the variance.
 
     Args:
-        units: the output's size.
-        seed: a non-negative integer.
+        units: size of the outputs.
+        seed: non-negative integer.
 
     Input shape:
         `(batch, ..., fan_in)` with a known last dimension.
@@ -56,7 +56,7 @@ class RandomProjection(keras.layers.Layer):
         )
 
     def _initial_kernel(self, shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
-        # NumPy's generator rather than the backend's: TensorFlow's and JAX's give different numbers for a seed.
+        # The generators of TensorFlow and JAX return different numbers for the same seed; NumPy's is common to both.
         normal = np.random.default_rng(self.seed).standard_normal(shape) / math.sqrt(shape[0])
         return ops.convert_to_tensor(normal, dtype=dtype)
 

@@ -1,4 +1,4 @@
-"""Convolutions whose kernels are multiplied by trained gains, standardised first where asked for."""
+"""Convolutions with trained gains on their kernels, and optional standardization of the kernels."""
 
 from typing import Any
 
@@ -7,36 +7,36 @@ from keras import ops
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Activation, Initializer, Shape, Tensor
-from idmatters_tf.initializers import reseeded
+from idmatters_tf.initializers import reseed
 from idmatters_tf.layers._image_shapes import check_widening, pad_channels, strided_shape
 
-# Of rectified standard normal numbers: sqrt(2 / (1 - 1 / pi)), Brock et al. (2021), section 4.1.
+# Gain for rectified standard normal numbers: sqrt(2 / (1 - 1 / pi)), Brock et al. (2021), section 4.1.
 RELU_GAIN = 1.7128585504496627
 _EPSILON = 1e-4
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class ScaledConv2D(keras.layers.Conv2D):
-    """A convolution with a trained gain for each output channel: `convolution(x, gain * kernel) + bias`.
+    """Convolution with a trained gain for each output channel: `convolution(x, gain * kernel) + bias`.
 
-    The gains multiply the kernel, not the outputs, which costs nothing next to the convolution. With kernels of
-    constant norm (`idmatters_tf.optimizers.Muon`) or standardised ones, the gains set the scale of the outputs, as
-    those of batch normalisation do.
+    The gains multiply the kernel instead of the outputs, at negligible cost. With kernels of constant norm
+    (`idmatters_tf.optimizers.Muon`) or standardized kernels, the gains determine the scale of the outputs, as those of
+    batch normalization do.
 
     Source: Brock et al., *Characterizing signal propagation to close the performance gap in unnormalized ResNets*
     (2021), Eq. 3, for `standardize=True`, which replaces each output channel's kernel W by
-    `1.71 (W - mean) / sqrt(fan_in * variance)`, over its fan_in entries; the paper's gain is the same.
+    `1.71 (W - mean) / sqrt(fan_in * variance)`, over its fan_in entries. The paper has the same gain.
 
     Args:
-        filters, kernel_size, kwargs: as for `keras.layers.Conv2D`.
-        gain: where the gains start.
-        standardize: whether each output channel's kernel is standardised first.
+        filters, kernel_size, kwargs: see `keras.layers.Conv2D`.
+        gain: initial value of the gains.
+        standardize: True to standardize each output channel's kernel first.
 
     Input shape:
         `(batch, rows, cols, channels)`, or `(batch, channels, rows, cols)` with "channels_first".
 
     Output shape:
-        As for `keras.layers.Conv2D`.
+        See `keras.layers.Conv2D`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ScaledConv2D(keras.layers.Conv2D):
 
     @property
     def applied_kernel(self) -> Tensor:
-        """What the inputs are convolved with: the gains times the kernel, standardised first where asked for."""
+        """Kernel of the convolution: the gains times the (standardized) kernel."""
         kernel: Tensor = self._standardized() if self.standardize else self.kernel
         return self.gains * ops.cast(kernel, self.gains.dtype)
 
@@ -64,14 +64,14 @@ class ScaledConv2D(keras.layers.Conv2D):
         return super().convolution_op(inputs, gains * ops.cast(scaled, inputs.dtype))
 
     def _standardized(self) -> Tensor:
-        # In float32: the variance of bfloat16's rounding is not that of the kernel.
+        # Rounding to bfloat16 would change the variance.
         kernel: Tensor = ops.cast(self.kernel, "float32")
         fan_in = kernel.shape[0] * kernel.shape[1] * kernel.shape[2]
-        centred: Tensor = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
-        variance: Tensor = ops.mean(ops.square(centred), axis=(0, 1, 2), keepdims=True)
-        return RELU_GAIN * centred * ops.rsqrt(fan_in * variance + _EPSILON)
+        centered: Tensor = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
+        variance: Tensor = ops.mean(ops.square(centered), axis=(0, 1, 2), keepdims=True)
+        return RELU_GAIN * centered * ops.rsqrt(fan_in * variance + _EPSILON)
 
-    # Keras' convolutions save their kernel and bias alone.
+    # Keras' convolutions save only the kernel and the bias.
     def save_own_variables(self, store: Any) -> None:
         keras.layers.Layer.save_own_variables(self, store)
 
@@ -84,26 +84,26 @@ class ScaledConv2D(keras.layers.Conv2D):
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class ScaledResidualConv2D(keras.layers.Layer):
-    """A residual block whose two kernels have trained gains: `x + C2(activation(C1 x))`, with biases.
+    """Residual block with trained gains on both kernels: `x + C2(activation(C1 x))`, with biases.
 
-    The block of Hardt & Ma in the form that trains fast without normalisation layers: kernels start as He et al.'s
-    (2015) and are meant to keep their norm (`idmatters_tf.optimizers.Muon`) or to be standardised, and the gains of the
-    second kernel, `branch_gain` at the start, decide how far the block is from the identity. 0 is SkipInit (De &
-    Smith, 2020) for each channel; 0.2 is the alpha of Brock et al. (2021).
+    This form of Hardt & Ma's block trains fast without normalization layers. The kernels are initialized as in He et
+    al. (2015). Use an optimizer that keeps their norm (`idmatters_tf.optimizers.Muon`), or standardize them. The gains
+    of the second kernel, initially `branch_gain`, determine the distance of the block from the identity. 0 is SkipInit
+    (De & Smith, 2020) for each channel; 0.2 is the alpha of Brock et al. (2021).
 
-    Unlike `ResidualConv2D` it keeps the sum in the compute dtype under 16-bit policies, for speed: a branch of a fifth
-    of its skip is in no danger of being rounded away.
+    Under 16-bit policies the sum has the compute dtype, for speed, unlike in `ResidualConv2D`. Branches of a fifth of
+    their skips are large enough for this precision.
 
     Args:
-        filters: output channels of both convolutions, at least as many as the input has.
-        kernel_size: the kernels' side.
-        last_kernel_size: the second kernel's side where it differs; as the first if None.
-        strides: the stride of the first convolution. The skip is average-pooled over windows of this size.
-        activation: between the two convolutions.
-        branch_gain: where the gains of the second kernel start.
-        standardize: whether both kernels are standardised, see `ScaledConv2D`.
-        kernel_initializer: of both kernels; `HeNormal(seed)` if None.
-        seed: for the kernels where `kernel_initializer` is None.
+        filters: number of output channels of both convolutions, at least that of the input.
+        kernel_size: side of the kernels.
+        last_kernel_size: side of the second kernel, if it differs.
+        strides: stride of the first convolution. The skip is average-pooled over windows of this size.
+        activation: activation between the two convolutions.
+        branch_gain: initial value of the gains of the second kernel.
+        standardize: True to standardize both kernels, see `ScaledConv2D`.
+        kernel_initializer: initializer of both kernels; `HeNormal(seed)` if None.
+        seed: seed of the default initializer.
 
     Input shape:
         `(batch, rows, cols, channels)`; rows and columns may be unknown.
@@ -155,7 +155,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
             standardize=self.standardize,
             strides=strides,
             padding="same",
-            kernel_initializer=reseeded(self.kernel_initializer, number),
+            kernel_initializer=reseed(self.kernel_initializer, number),
             data_format=self.data_format,
             dtype=self.dtype_policy,
             name=name,

@@ -1,4 +1,4 @@
-"""Many residual blocks as one layer: thousands of Keras layers would take minutes to build, save and load."""
+"""Many residual blocks as one layer. Thousands of Keras layers take minutes to build, save and load."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,37 +8,37 @@ from keras import ops
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
-from idmatters_tf.initializers import reseeded
+from idmatters_tf.initializers import reseed
 from idmatters_tf.layers.dense import ResidualDense, VectorLayer, last_dimension
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class ResidualDenseStack(VectorLayer):
-    """A chain of `ResidualDense` blocks: `h <- h + V_j relu(U_j h + s_j)` for j = 1, ..., blocks.
+    """Chain of `ResidualDense` blocks: `h <- h + V_j relu(U_j h + s_j)` for j = 1, ..., blocks.
 
     The weights of all blocks are stacked in three variables and the layer scans over them. Memory grows with the batch,
     not with the number of blocks; only gradients need the activations of every block.
 
-    Outside training the layer looks ahead: it multiplies h by the U of `lookahead` blocks at once, and where none of
-    their units fires for any row of the batch, h is passed on unchanged and their V are not read. The outputs
-    are the same. In the memorisers of `idmatters_tf.expressivity` each training row fires in one block of thousands.
+    Outside training the layer multiplies h by the U of `lookahead` blocks at once. If none of their units is active for
+    any row of the batch, it skips these blocks, which are the identity on such inputs. In the memorizers of
+    `idmatters_tf.expressivity` each training row activates one block of thousands.
 
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Eq. 3.1 and Theorem 3.2.
 
     Args:
-        blocks: their number. `U` has shape (blocks, dim, units), `s` (blocks, units) and `V` (blocks, units, dim);
-            their slices are the weights of a `ResidualDense`.
-        units: the hidden width k of each block.
-        lookahead: blocks looked at once outside training; 1 for none.
-        kernel_initializer: of U and V, called with their stacked shapes; N(0, 0.01^2) if None. (Initialisers that look
-            at the shape, such as Glorot's, would take the number of blocks for a receptive field.)
-        bias_initializer: of s.
+        blocks: number of blocks. `U` has shape (blocks, dim, units), `s` (blocks, units) and `V` (blocks, units, dim).
+            Their slices are the weights of a `ResidualDense`.
+        units: hidden width k of each block.
+        lookahead: number of blocks that are tested at once outside training; 1 for no test.
+        kernel_initializer: initializer of U and V, called with their stacked shapes; N(0, 0.01^2) if None. Initializers
+            that depend on the shape, such as Glorot's, interpret the number of blocks as a receptive field.
+        bias_initializer: initializer of s.
 
     Input shape:
         `(batch, ..., dim)`.
 
     Output shape:
-        The same as the input's; float32 under a 16-bit dtype policy.
+        The same as the input shape; float32 under a 16-bit dtype policy.
 
     Example:
 
@@ -65,12 +65,12 @@ class ResidualDenseStack(VectorLayer):
         small = keras.initializers.RandomNormal(stddev=0.01)
         self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer) or small
         self.bias_initializer: Initializer = keras.initializers.get(bias_initializer)
-        # XLA cannot differentiate loops whose length it does not know when tracing, and is not faster here.
+        # XLA cannot differentiate loops of a length unknown at tracing time, and is not faster here.
         self.supports_jit = keras.backend.backend() != "tensorflow"
 
     def build(self, input_shape: Shape) -> None:
         dim = last_dimension(input_shape, self)
-        first, second = (reseeded(self.kernel_initializer, number) for number in range(2))
+        first, second = (reseed(self.kernel_initializer, number) for number in range(2))
         self.U = self.add_weight(name="U", shape=(self.blocks, dim, self.units), initializer=first)
         self.s = self.add_weight(name="s", shape=(self.blocks, self.units), initializer=self.bias_initializer)
         self.V = self.add_weight(name="V", shape=(self.blocks, self.units, dim), initializer=second)
@@ -83,16 +83,16 @@ class ResidualDenseStack(VectorLayer):
         groups = self.blocks // self.lookahead
         whole = groups * self.lookahead
         grouped = [ops.reshape(w[:whole], (groups, self.lookahead, *w.shape[1:])) for w in weights]
-        scanned: Tensor = ops.scan(_unless_silent, inputs, tuple(grouped), length=groups) if groups else (inputs, None)
+        scanned: Tensor = ops.scan(_skip_inactive, inputs, tuple(grouped), length=groups) if groups else (inputs, None)
         outputs = scanned[0]
         return _chain(outputs, [w[whole:] for w in weights]) if whole < self.blocks else outputs
 
     def block(self, number: int) -> ResidualDense:
-        """Block `number` (0 is applied first) as a `ResidualDense` of its own, with a copy of the weights."""
+        """Return block `number` (0 is applied first) as a `ResidualDense` with a copy of the weights."""
         if not self.built:
-            raise ValueError(f"Layer {self.name} has no weights yet. Call it on data first.")
+            raise ValueError(f"Layer {self.name} has no weights yet. Call the layer on data first.")
         if not 0 <= number < self.blocks:
-            raise ValueError(f"Argument `number` must lie in 0..{self.blocks - 1}. Received: number={number}")
+            raise ValueError(f"Argument `number` must be in 0..{self.blocks - 1}. Received: number={number}")
         block = ResidualDense(self.units, dtype=self.dtype_policy, name=f"{self.name}_block{number}")
         block.build((None, self.U.shape[1]))
         for name in ("U", "s", "V"):
@@ -111,7 +111,7 @@ class ResidualDenseStack(VectorLayer):
 
 
 def _chain(h: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """The blocks one after the other; weights: U, s, V with the blocks first."""
+    """Apply blocks one after the other. The weights are U, s and V, stacked along the first axis."""
 
     def block(h: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, None]:
         U, s, V = weights
@@ -122,12 +122,12 @@ def _chain(h: Tensor, weights: Sequence[Tensor]) -> Tensor:
     return scanned[0]
 
 
-def _unless_silent(h: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, None]:
-    """A group of blocks, skipped where none of their units fires on h: then each of them is the identity."""
+def _skip_inactive(h: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, None]:
+    """Apply a group of blocks, or return h if none of their units is active: then each block is the identity."""
     U, s, _ = weights
     wide: Tensor = ops.reshape(ops.transpose(U, (1, 0, 2)), (U.shape[1], -1))
     hidden: Tensor = ops.matmul(ops.cast(h, wide.dtype), wide)
-    # Compared, not added: one array of batch times units fewer. A sum rounds to 0 only where it is 0.
+    # A comparison needs one array of batch times units less than a sum. A sum rounds to 0 only if it is 0.
     thresholds: Tensor = ops.negative(ops.reshape(s, (-1,)))
-    fires = ops.any(hidden > thresholds)
-    return ops.cond(fires, lambda: _chain(h, weights), lambda: h), None
+    active = ops.any(hidden > thresholds)
+    return ops.cond(active, lambda: _chain(h, weights), lambda: h), None

@@ -1,4 +1,4 @@
-"""A first layer of frozen filters that whiten the patches of the training images."""
+"""First layers of frozen filters that whiten the patches of the training images."""
 
 from typing import Any
 
@@ -14,27 +14,27 @@ _PATCHES_AT_ONCE = 100_000
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class PatchWhitening2D(keras.layers.Conv2D):
-    """A convolution whose frozen kernel whitens patches, of filters `v / sqrt(value + epsilon)` and their negatives.
+    """Convolution with a frozen whitening kernel: filters `v / sqrt(value + epsilon)` and their negatives.
 
-    v and value are the leading eigenvectors and eigenvalues of the covariance of the training images' patches, so that
-    the outputs are uncorrelated and of variance 1; with a ReLU behind it, a filter and its negative together lose
-    nothing. The biases are trained. `adapt` fits the kernel, which is saved with the model; before, it is what
-    `kernel_initializer` gives.
+    v and value are the leading eigenvectors and eigenvalues of the covariance of the patches of the training images, so
+    that the outputs are uncorrelated and have variance 1. A filter and its negative together keep all information after
+    a ReLU. The biases are trained. `adapt` fits the kernel, which is saved with the model. Until then the kernel has
+    the values of `kernel_initializer`.
 
     Source: Jordan, *94% on CIFAR-10 in 3.29 seconds on a single GPU* (arXiv 2404.00498), section 3.2, after Page (2018)
-    and tysam-code's hlb-CIFAR10; 2x2 patches and epsilon 5e-4 there.
+    and tysam-code's hlb-CIFAR10, with 2x2 patches and epsilon 5e-4.
 
     Args:
-        filters: output channels, an even number of at most twice the numbers in a patch.
-        kernel_size: of the patches.
-        epsilon: added to the eigenvalues.
-        kwargs: as for `keras.layers.Conv2D`; "channels_last" only.
+        filters: number of output channels, even and at most twice the numbers in a patch.
+        kernel_size: size of the patches.
+        epsilon: term added to the eigenvalues.
+        kwargs: see `keras.layers.Conv2D`; "channels_last" only.
 
     Input shape:
         `(batch, rows, cols, channels)`.
 
     Output shape:
-        As for `keras.layers.Conv2D`.
+        See `keras.layers.Conv2D`.
 
     Example:
 
@@ -49,7 +49,7 @@ class PatchWhitening2D(keras.layers.Conv2D):
         self.epsilon = float(epsilon)
         if self.data_format != "channels_last" or self.groups != 1:
             raise ValueError(
-                f"Layer {self.name} takes data_format='channels_last' and groups=1. Received: "
+                f"Layer {self.name} needs data_format='channels_last' and groups=1. Received: "
                 f"data_format={self.data_format!r}, groups={self.groups}"
             )
 
@@ -65,10 +65,10 @@ class PatchWhitening2D(keras.layers.Conv2D):
         kernel.trainable = False
 
     def adapt(self, images: ArrayLike) -> None:
-        """Fits the kernel to all patches of some training images, in float64.
+        """Fit the kernel to all patches of some training images, in float64.
 
         Args:
-            images: `(n, rows, cols, channels)`, as the layer will get them. A thousand are plenty.
+            images: `(n, rows, cols, channels)`, preprocessed as the inputs of the layer. A thousand suffice.
         """
         images = np.asarray(images)
         if not self.built:
@@ -78,13 +78,13 @@ class PatchWhitening2D(keras.layers.Conv2D):
         windows = sliding_window_view(images, self.kernel_size, axis=(1, 2))  # pyright: ignore[reportCallIssue, reportArgumentType]
         at_once = max(1, _PATCHES_AT_ONCE // (windows.shape[1] * windows.shape[2]))
         for start in range(0, len(images), at_once):
-            # As in the kernel: rows, columns, channels.
+            # The order of axes in the kernel: rows, columns, channels.
             some = windows[start : start + at_once].transpose(0, 1, 2, 4, 5, 3).astype(np.float64)
             patches = some.reshape(-1, int(np.prod(some.shape[3:])))
             count, total, products = count + len(patches), total + patches.sum(axis=0), products + patches.T @ patches
         mean = total / count
         values, vectors = np.linalg.eigh(products / count - np.outer(mean, mean))
-        # Largest first; an eigenvector's sign is fixed by its largest entry.
+        # The largest eigenvalue is first. The largest entry of an eigenvector fixes its sign.
         values, vectors = np.maximum(values[::-1], 0)[: self.filters // 2], vectors[:, ::-1][:, : self.filters // 2]
         signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(len(values))])
         half = vectors * signs / np.sqrt(values + self.epsilon)

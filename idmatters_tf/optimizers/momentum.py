@@ -1,4 +1,4 @@
-"""Momentum as TensorFlow 1 had it, which is how the papers' networks were trained."""
+"""Momentum as in TensorFlow 1, the optimizer of the papers' networks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,19 +11,20 @@ from idmatters_tf._keras_types import Tensor
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
 class Momentum(keras.optimizers.SGD):
-    """Gradient descent with momentum, the learning rate applied after the velocity: `v = m v + g; w = w - lr v`.
+    """Gradient descent with momentum and the learning rate outside the velocity: `v = m v + g; w = w - lr v`.
 
-    Keras' SGD folds the rate into the velocity (`v = m v - lr g; w = w + v`). At a constant rate the two are the same;
-    after a drop of the rate by 10, Keras' velocity still carries ten times too large a step for some 1 / (1 - m) steps,
-    while here the step shrinks at once. TensorFlow 1's `MomentumOptimizer` (and PyTorch's SGD) are of this form.
+    In Keras' SGD the velocity contains the rate (`v = m v - lr g; w = w + v`). At a constant rate the two are equal.
+    When the rate falls by a factor of 10, the steps of this optimizer shrink at once, those of Keras' SGD over about
+    1 / (1 - m) steps. TensorFlow 1's `MomentumOptimizer` and PyTorch's SGD have this form.
 
     With `nesterov` the step is `g + m v` in place of v, as in both.
 
     Args:
-        learning_rate: a float or a Keras schedule.
-        momentum: the factor m, in [0, 1].
-        nesterov: whether the step looks ahead.
-        kwargs: as for `keras.optimizers.SGD`.
+        learning_rate: A float or a Keras schedule.
+        momentum: The factor m, in [0, 1].
+        nesterov: If True, the step is Nesterov's.
+        name: Name of the optimizer.
+        kwargs: See `keras.optimizers.SGD`.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Momentum(keras.optimizers.SGD):
         self.assign_sub(variable, ops.multiply(self.advance_velocity(gradient, variable), learning_rate))
 
     def advance_velocity(self, gradient: Tensor, variable: keras.Variable) -> Tensor:
-        """Updates a variable's velocity; returns the step to take, without the learning rate."""
+        """Update the velocity of a variable. Return the step without the learning rate."""
         step: Tensor = ops.cast(gradient, variable.dtype)
         if self.momentum:
             velocity = self.momentums[self._get_variable_index(variable)]

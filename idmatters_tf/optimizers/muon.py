@@ -33,7 +33,7 @@ def orthogonalize(matrix: Tensor, iterations: int = 5) -> Tensor:
 
     The matrix is divided by its Frobenius norm. Each iteration then applies s -> a s + b s^3 + c s^5 to all singular
     values s, by matrix products alone. The iteration does not converge to 1: after 5 iterations, singular values above
-    0.004 of the Frobenius norm lie between 0.68 and 1.21; after 3 iterations, those above 0.05.
+    0.004 of the Frobenius norm are between 0.68 and 1.21; after 3 iterations, those above 0.05.
 
     Only even powers of the matrix change between iterations, so the iterations are computed on the smaller of its two
     Gram matrices, and the matrix itself enters twice. For 2304 x 256 and 3 iterations this takes 0.47 of the
@@ -42,7 +42,7 @@ def orthogonalize(matrix: Tensor, iterations: int = 5) -> Tensor:
     Source: Jordan et al., *Muon: An optimizer for hidden layers in neural networks* (2024).
 
     Args:
-        matrix: `(..., rows, columns)`, of any float type, which is also the type of the computation. Leading axes hold
+        matrix: `(..., rows, columns)`, of any float type, which is also the type of the computation. Leading axes are
             a batch of matrices.
         iterations: a positive integer.
 
@@ -82,8 +82,8 @@ class Muon(Momentum):
         W = W ||W before|| / ||W||
 
     The learning rate is then the angle, in radians, by which a kernel turns in one step. Gains that multiply the
-    kernel's outputs (`layers.ScaledResidualConv2D`) take the place of batch normalization in deep networks. Kernels
-    must start at their final size, as with `HeNormal`. Kernels of zeros could never learn and raise an error.
+    kernel's outputs (`layers.ScaledResidualConv2D`) take the place of batch normalization in deep networks. The
+    initial norm must be the final one, as with `HeNormal`. Kernels of zeros would stay zero and raise an error.
 
     With `norm="free"` the norm changes with the steps:
 
@@ -104,14 +104,14 @@ class Muon(Momentum):
         learning_rate: A float or a Keras schedule. Defaults to 0.1. In the paper's network with 9 blocks per stage and
             `norm="free"`, 0.036 is near the highest rate that trains.
         momentum: The factor m, in [0, 1).
-        nesterov: If True, the step looks ahead.
+        nesterov: If True, the step is Nesterov's.
         norm: `"keep"` or `"free"`.
         iterations: Number of Newton-Schulz iterations in `orthogonalize`.
         other_rate: Factor on the learning rate of all other variables.
         least_rank: Number of axes from which on a variable counts as a kernel. With 2, the kernels of dense layers
             count as well, the last layer's included.
         orthogonalize_dtype: Type of the orthogonalization, such as `"bfloat16"`.
-        kwargs: As for `keras.optimizers.SGD`.
+        kwargs: See `keras.optimizers.SGD`.
 
     Raises:
         ValueError: For another `norm`, for `weight_decay` with `norm="keep"`, and in `build` and `model.fit` for a
@@ -148,8 +148,8 @@ class Muon(Momentum):
         for variable in self.kernels_of_zeros(variables):
             raise ValueError(
                 f"Muon with norm='keep' keeps the norm of every kernel. {variable.path!r} is zero and would never "
-                f"learn. Initialize it otherwise, as with HeNormal, or let a gain that multiplies it start at zero "
-                f"(`layers.ScaledResidualConv2D(branch_gain=0)`), or use norm='free'."
+                f"learn. Initialize it otherwise, such as with HeNormal, or use ScaledResidualConv2D(branch_gain=0) or "
+                f"norm='free'."
             )
         super().build(variables)
 

@@ -111,7 +111,7 @@ def test_single_blocks():
         h = block(h)
     assert isinstance(block, ResidualDense)
     np.testing.assert_allclose(h, blocks(model.get_layer("projection")(x)), atol=1e-12)
-    with pytest.raises(ValueError, match=r"must lie in 0\.\.7"):
+    with pytest.raises(ValueError, match=r"must be in 0\.\.7"):
         blocks.block(8)
     with pytest.raises(ValueError, match="has no weights yet"):
         ResidualDenseStack(2, 3).block(0)

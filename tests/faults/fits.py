@@ -47,7 +47,7 @@ def _fits(backend: str, bench: Bench, chance: random.Random, most: int) -> Tally
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         },
     )
-    code, said = process.wait(), process.said()
+    code, said = process.wait(3 * 3600), process.said()
     if code:
         tally.count(ROW.format(COLUMNS[backend, 1]), kills, 0, said)
         return tally

@@ -46,5 +46,5 @@ def test_bad_arguments():
         ZCAWhitening(scale=0)
     with pytest.raises(ValueError, match="known size"):
         ZCAWhitening()(keras.Input((None, 4, 3)))
-    with pytest.raises(ValueError, match="covariance is singular .5 images of 48 values"):
+    with pytest.raises(ValueError, match="covariance of the images is singular .5 images of 48 values"):
         ZCAWhitening(filter_bias=0).adapt(np.zeros((5, 4, 4, 3)))

@@ -107,7 +107,7 @@ def test_logits_are_float32_under_bfloat16():
         ({"widths": (8, 4)}, "widths"),
         ({"stem": 99}, "stem"),
         ({"blocks": 0}, "blocks"),
-        ({"blocks": (1, 1, 1)}, "`blocks` and `widths` must name as many stages"),
+        ({"blocks": (1, 1, 1)}, "`blocks` and `widths` must have the same length"),
         ({"last_kernel_size": 0}, "last_kernel_size"),
     ],
 )

@@ -158,7 +158,7 @@ def test_the_head_is_a_random_projection():
     [
         ({"blocks": 0}, "`blocks` must be a positive integer"),
         ({"widths": (8, -1)}, r"`widths\[1\]`.*-1"),
-        ({"widths": ()}, "`widths` must name at least one stage"),
+        ({"widths": ()}, "`widths` must have at least one stage"),
         ({"classes": 2.5}, "`classes`"),
         ({"initializer": "xavier"}, "`initializer`.*'identity', 'standard'.*'xavier'"),
         ({"head": "fixed"}, "`head`.*'fixed'"),

@@ -54,7 +54,7 @@ def test_the_loss_starts_at_log_classes():
 
 
 def test_bad_arguments():
-    with pytest.raises(ValueError, match="`blocks` and `widths` must name as many stages"):
+    with pytest.raises(ValueError, match="`blocks` and `widths` must have the same length"):
         identity_resnet34(blocks=(1, 2))
     with pytest.raises(ValueError, match=r"`blocks\[1\]` must be a positive integer"):
         identity_resnet34(blocks=(1, 0), widths=(8, 8))

@@ -37,12 +37,12 @@ def test_strides():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"widths": (), "blocks": (), "strides": ()}, "`widths` must name at least one stage"),
+        ({"widths": (), "blocks": (), "strides": ()}, "`widths` must have at least one stage"),
         (
             {"blocks": (1,)},
-            "`blocks` and `widths` must name as many stages. Received: blocks=\\(1,\\), widths=\\(4, 8\\)",
+            "`blocks` and `widths` must have the same length. Received: blocks=\\(1,\\), widths=\\(4, 8\\)",
         ),
-        ({"strides": (1, 2, 2)}, "`strides` and `widths` must name as many stages"),
+        ({"strides": (1, 2, 2)}, "`strides` and `widths` must have the same length"),
         ({"stem": 0}, "`stem` must be a positive integer"),
         ({"widths": (4, 0)}, "`widths\\[1\\]` must be a positive integer"),
         ({"head": "frozen"}, "`head` must be one of 'random', 'trained'"),

@@ -114,7 +114,8 @@ def test_sizes_that_are_impossible_are_named_in_the_figure():
 
 def test_the_example_takes_a_csv_file_and_arrays(tmp_path):
     table = tmp_path / "table.csv"
-    table.write_text("kind,length,mass\n" + "".join(f"{'ab'[i % 2]},{i / 7:.3f},{i % 5}\n" for i in range(40)))
+    rows = [f"{'ab'[i % 2]},{i / 7:.3f},{('red', 'blue', 'green')[i % 3]}" for i in range(40)]
+    table.write_text("\n".join(["kind,length,colour", *rows]))
     np.savez(tmp_path / "arrays.npz", x=np.random.default_rng(0).random((30, 5)), labels=np.arange(30) % 3)
     script, out = ROOT / "examples" / "memorize_your_data.py", tmp_path / "m.keras"
     command = [sys.executable, script, "--out", out, "--csv", table, "--label", "kind"]
@@ -122,5 +123,6 @@ def test_the_example_takes_a_csv_file_and_arrays(tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert "40 of 40 rows right" in done.stdout
+    assert "column colour: text with 3 categories, one-hot encoded" in done.stdout
     assert done.stderr == ""
     assert "30 of 30 rows right" in run_script(script, "--out", out, "--npz", tmp_path / "arrays.npz")

@@ -80,7 +80,7 @@ def test_during_the_import_of_the_program(tmp_path):
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
-    assert (process.returncode, said) == (130, "stopped by Ctrl-C; nothing had begun\n")
+    assert (process.returncode, said) == (130, "stopped by Ctrl-C before the start\n")
 
 
 def test_an_ignored_signal_stays_ignored():
