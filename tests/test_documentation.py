@@ -68,9 +68,8 @@ def blocks(page):
 
 
 def python_blocks(page):
-    """Return the Python blocks of a page and its comments `<!-- python: ... -->`, in the order of the page."""
-    pattern = r"^```python\n(.*?)^```|^<!-- python:\n(.*?)^-->"
-    return [shown or hidden for shown, hidden in re.findall(pattern, page.read_text(), re.MULTILINE | re.DOTALL)]
+    """Return the Python blocks of a page."""
+    return [text for language, text in blocks(page) if language == "python"]
 
 
 def words_of(command):

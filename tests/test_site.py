@@ -50,6 +50,7 @@ def test_links_to_sources_become_links_to_pages(generator, pages):
         ("../examples/first_steps.ipynb", "gallery/first_steps"),
         ("../trainers/sweep.py", "commands/sweep"),
         ("../trainers/card/__main__.py", "commands/card"),
+        ("../trainers", "commands/index"),
         ("../benchmarks/results/curvature_sweep.csv", "curvature-cases"),
     ):
         assert (ROOT / "docs" / target).exists()
@@ -60,6 +61,19 @@ def test_links_to_sources_become_links_to_pages(generator, pages):
     for path in (ROOT / "docs").glob("*/*.md"):
         for name in re.findall(r"\]\(\.\./generated/([^)]+)\)", generator.links.to_pages(path.read_text())):
             assert name in pages, (path.name, name)
+
+
+def test_the_index_links_every_page():
+    docs = ROOT / "docs"
+    text = (docs / "index.md").read_text()
+    links = set(re.findall(r"\]\(([^)\s]+)\.md\)", text))
+    toctrees = set("\n".join(re.findall(r"^```{toctree}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)).split())
+    for folder in ("tutorials", "howto", "explanation", "reference", "experiments"):
+        pages = {path.relative_to(docs).with_suffix("").as_posix() for path in (docs / folder).rglob("*.md")}
+        assert pages
+        assert pages <= links, pages - links
+        if folder in ("tutorials", "howto", "explanation"):
+            assert pages <= toctrees, pages - toctrees
 
 
 def test_command_lines_have_a_page_with_every_option(generator, pages):

@@ -10,7 +10,7 @@ _INTRODUCTION = """# Accuracy of curvature products
 
 Relative errors of products with the Hessian (H v), the Gauss-Newton matrix (G v) and the Fisher matrix (F v), compared
 with central differences, for each loss, activation and layer of Keras.
-[Curvature: cost and accuracy](../reference/results/curvature.md#keras-losses-activations-and-layers) describes the
+[Results: curvature](../reference/results/curvature.md#keras-losses-activations-and-layers) describes the
 measurement.
 
 """
