@@ -1,4 +1,4 @@
-"""Derivatives against closed forms and central differences, in pure Keras, for every backend.
+"""Derivatives compared with closed forms and central differences, in pure Keras, for every backend.
 
 As a program: `python -m tests.support.autodiff_cases` runs all cases, and prints their names.
 """
@@ -23,7 +23,10 @@ def flat(structure):
 
 
 def differences(function, point, step=1e-5):
-    """Central differences of a function, (entries of the outputs, entries of the point); variables are assigned."""
+    """Return central differences of a function, (entries of the outputs, entries of the point).
+
+    Variables of the point are assigned.
+    """
     leaves = keras.tree.flatten(point)
     columns = []
     for place, leaf in enumerate(leaves):
@@ -68,7 +71,7 @@ def closed_forms():
     linear = linearize(function, x)
     close(linear.value, np.sum(x**3) / 3 + x @ A @ x / 2, 1e-14)
     close(linear.vjp(1.0), slope, 1e-14)
-    # Zero where nothing depends on a tensor.
+    # Zero for unused tensors.
     close(gradient(lambda parts: ops.sum(parts[0]), [x, A]), [*np.ones(4), *np.zeros(16)])
     assert hessian(function, x).shape == (4, 4)
 
@@ -89,7 +92,7 @@ def nested_structures():
     for _ in range(2):
         close(linear.jvp(parts), expected @ vector)
         close(linear.vjp((other[:3], {"c": other[3:]})), expected.T @ other)
-    # By rows here, and by columns where the point has fewer entries.
+    # By rows here, and by columns if the point has fewer entries.
     for chunk in (64, 2):
         whole = jacobian(function, point, chunk)
         assert tuple(whole[0]["b"][0].shape) == (3, 3, 2)
@@ -119,7 +122,7 @@ def smooth_model():
 def models_by_inputs_and_variables():
     model, x, y = smooth_model(), draw(4, 2), draw(4, 2, seed=1)
     close(jacobian(model, x), differences(lambda x: model(x), x))
-    # Each example's own Jacobian, from the sum over the examples.
+    # Jacobian of each example, from the sum over the examples.
     own = jacobian(lambda x: ops.sum(model(x), axis=0), x)
     assert tuple(own.shape) == (2, 4, 2)
     close(own[:, 1], differences(lambda x: model(x), x[1:2]))
@@ -134,12 +137,12 @@ def models_by_inputs_and_variables():
     vectors = [draw(*variable.shape) for variable in variables]
     close(hvp(loss, variables, vectors), matrix @ flat(vectors), 1e-6)
     close(hessian(loss, variables[0]), matrix[:6, :6], 1e-6)
-    # Regularizers of variables that are no part of the point have their values, too.
+    # Regularizers of variables outside the point are included.
     close(gradient(loss, [model.get_layer("logits").bias]), slope[-2:], 1e-6)
     # Gradients of the examples.
     examples = jacobian(lambda _: ops.sum((model(x) - y) ** 2, axis=1), variables)
     close(ops.sum(examples[0], axis=0), gradient(lambda _: ops.sum((model(x) - y) ** 2), variables[0]), 1e-12)
-    # Derivatives by the variables of derivatives by the inputs.
+    # Derivatives with respect to the variables of derivatives with respect to the inputs.
     energy = [lambda _: ops.sum(gradient(lambda x: ops.sum(model(x) ** 2), x) ** 2)]
     close(gradient(energy[0], variables), differences(energy[0], variables)[0], 1e-6)
 
@@ -191,7 +194,7 @@ def embeddings_masks_and_recurrent_layers():
     close(hvp(loss, chosen, vectors), matrix @ flat(vectors), 1e-3)
     examples = jacobian(lambda _: ops.square(model(tokens)[:, 0] - 0.5), variables)
     close([ops.sum(part, axis=0) for part in examples], flat(gradient(loss, variables)), 1e-6)
-    # Padding is masked: the second example depends on its two tokens alone.
+    # Padding is masked, and the second example depends only on its two tokens.
     by_example = np.abs(ops.convert_to_numpy(examples[0])).max(axis=-1)
     assert (by_example[1] > 0).tolist() == [False, True, False, True]
 

@@ -1,4 +1,4 @@
-"""Operators of a few models, in pure Keras, so that the same numbers can be asked of every backend.
+"""Operators of a few models in pure Keras, for comparisons of backends.
 
 As a program: `python -m tests.support.both_backends WEIGHTS OUT` reads the weights and writes the matrices.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 ROWS = 6
-# Keras 3.15 rounds float64 to float32 on JAX in `mean`, `tanh` and others: sums and squares go through unharmed.
+# Keras 3.15 rounds float64 to float32 on JAX in `mean`, `tanh` and others: sums and squares keep float64.
 ROUNDED = ("layer normalisation", "masks")
 
 
@@ -24,7 +24,7 @@ def _of_model(model, batch):
 
 
 def models():
-    """By name: (model, loss, data, options); float64."""
+    """Return (model, loss, data, options) by name, in float64."""
     keras.config.set_dtype_policy("float64")
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(ROWS, 4)), rng.normal(size=(ROWS, 2))
@@ -56,7 +56,7 @@ def models():
 
 
 def matrices(weights=None):
-    """By model and kind: the dense matrix, gradient and loss; and by model the weights.
+    """Return dense matrix, gradient and loss by model and kind, and the weights by model.
 
     Args:
         weights: by model, a list of arrays; those of the model itself if None.
@@ -68,7 +68,7 @@ def matrices(weights=None):
         if weights is not None:
             model.set_weights(weights[name])
         used[name] = model.get_weights()
-        # One shape of batches and one of vectors: most of the time goes into compiling.
+        # One shape of batches and one of vectors, because compilation takes most of the time.
         options = {"batch_size": ROWS // 2, "chunk": model.count_params(), "check": False, **options}
         hessian = HessianOperator(model, loss, data, **options)
         found[f"{name}/hessian"], found[f"{name}/gradient"] = hessian.to_dense(), hessian.gradient()
@@ -76,7 +76,7 @@ def matrices(weights=None):
             found[f"{name}/gauss_newton"] = GaussNewtonOperator(model, loss, data, **options).to_dense()
         if name == "weights":
             found[f"{name}/fisher"] = FisherOperator(model, loss, data, **options).to_dense()
-    # With all checks, and following the model.
+    # With all checks. The operator follows a change of the weights.
     model, loss, data, _ = models()["weights"]
     operator = HessianOperator(model, loss, data)
     before = operator.loss()

@@ -1,10 +1,10 @@
-"""Small models with losses and data, and oracles that use nothing of `idmatters_tf.curvature`."""
+"""Small models with losses and data, and oracles that are independent of `idmatters_tf.curvature`."""
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-# Two batches of three: one shape to trace.
+# Two batches of three, which share one trace.
 ROWS = 6
 
 
@@ -46,7 +46,7 @@ def _by_hand(model, batch):
 
 
 def case(name, seed=0):
-    """(model, loss, (x, y)) by name; float64, smooth."""
+    """Return (model, loss, (x, y)) by name, in float64 and smooth."""
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(seed)
     rng = np.random.default_rng(seed)
@@ -83,12 +83,12 @@ def flat(tensors):
 
 
 def plain_loss(model, loss, x, y, weights=None):
-    """The loss as `model.fit` would compute it on one batch, penalties included."""
+    """Return the loss of `model.fit` on one batch, including penalties."""
     if loss is _by_hand:
         return loss(model, (x, y))
     outputs = model(x, training=False)
     if isinstance(loss, keras.losses.Loss):
-        # Keras' own reduction, in the loss' own dtype.
+        # Reduction by Keras in the dtype of the loss.
         value = type(loss).from_config({**loss.get_config(), "dtype": "float64"})(y, outputs, sample_weight=weights)
     else:
         loss = keras.losses.get(loss) if isinstance(loss, str) else loss
@@ -105,7 +105,7 @@ def plain_gradient(model, loss, x, y, weights=None):
 
 
 def differences(model, function, step=1e-5):
-    """Central differences of a function of the model by each of its trainable weights, as columns."""
+    """Return central differences of a function of the model with respect to its trainable weights, as columns."""
     columns = []
     for variable in model.trainable_variables:
         start = np.array(variable)

@@ -40,7 +40,7 @@ LABELS = ("list", "tuple", "dict", "reversed", "nested", "first", "array", "none
 
 
 def squares(y, output):
-    """Broadcast to (N, N) where ranks are not aligned."""
+    """Return losses that broadcast to (N, N) if ranks are not aligned."""
     return ops.mean(ops.square(y - output), axis=-1)
 
 
@@ -53,14 +53,14 @@ def by_element(y, output):
 
 
 class Cubes(keras.losses.Loss):
-    """A loss with its own `call`, which Keras gives labels of their own rank."""
+    """Loss with its own `call`, for which Keras keeps the rank of the labels."""
 
     def call(self, y_true, y_pred):
         return ops.sum(ops.abs(y_pred - ops.reshape(y_true, ops.shape(y_pred))) ** 3, axis=-1)
 
 
 class Reduced(keras.losses.Loss):
-    """A loss that weighs and reduces by itself."""
+    """Loss with its own weighting and reduction."""
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         values = ops.sum(ops.square(y_pred - ops.reshape(y_true, ops.shape(y_pred))), axis=-1)
@@ -138,7 +138,7 @@ def _single(units, activation, policy, masked=False, steps=None):
 
 
 def single_outputs():
-    """Yield the same: one output, with labels of all ranks and dtypes, masks, reductions and sample weights."""
+    """Yield cases with one output: labels of all ranks and dtypes, masks, reductions and sample weights."""
     plain = np.linspace(0.5, 2, ROWS)
     reals = {
         "": "mse",
@@ -192,7 +192,7 @@ def single_outputs():
 
 
 class Penalised(keras.Model):
-    """A model with a loss that Keras takes from `compute_loss`, and with a metric of its own."""
+    """Model with an overridden `compute_loss` and a metric."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -220,7 +220,7 @@ def _overridden(kind, outputs):
 
 
 def overridden():
-    """Yield the same: models that override `compute_loss`."""
+    """Yield cases of models that override `compute_loss`."""
     plain, y = np.linspace(0.5, 2, ROWS), _random(ROWS, 2, seed=1)
     yield "penalised", (_overridden, Penalised, None), ("mse", None), y, plain
     yield "penalised, without labels", (_overridden, Penalised, None), (None, None), None, None
@@ -275,7 +275,7 @@ def _operator_loss(model, data):
     from idmatters_tf.curvature import HessianOperator
     from idmatters_tf.curvature._checks import check_value
 
-    # In two batches, which gives the loss of one.
+    # Two batches have the same loss as one.
     whole = isinstance(model.loss, keras.losses.Dice) or isinstance(model, (Penalised, WithoutTraining))
     operator = HessianOperator(model, data=data, batch_size=ROWS if whole else ROWS // 2, check=False)
     batch = next(iter(operator._objective.batches))
