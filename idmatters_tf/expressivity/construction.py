@@ -287,7 +287,7 @@ class TooClose(ValueError):
         super().__init__(first, second, distance)
         self.rows, self.distance = (first, second), distance
 
-    def sentence(self, names: Sequence[int] | Integers) -> str:
+    def describe(self, names: Sequence[int] | Integers) -> str:
         """Return the error message.
 
         Args:

@@ -95,7 +95,7 @@ def memorize(
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 3.2: ceil(n/k) blocks h + V relu(U h + s) after a
     random projection, then a block without skip; O(n log n + r^2) parameters for k = O(log n). The default order works
     for any distinct rows and any width. The paper's thresholds require widths in the hundreds, and several of its
-    constants are wrong, see `check_assumption` and docs/explanation/expressivity.md.
+    constants are wrong, see `check_assumption` and docs/reference/results/expressivity.md.
 
     Args:
         x: (n, d) real and finite. Equal rows with equal labels count once. Very large and very small points, from
@@ -144,7 +144,7 @@ def memorize(
     try:
         weights = construct(points, their_labels, classes, width, order, seed, building)
     except TooClose as error:
-        raise ValueError(error.sentence(kept)) from None
+        raise ValueError(error.describe(kept)) from None
     weights = dataclasses.replace(weights, projection=unscale_projection(weights.projection, factor))
     smallest = float(weights.margins.min())
     if dtype == "float32" and smallest < SAFE_FLOAT32_MARGIN:
