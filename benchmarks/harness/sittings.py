@@ -8,7 +8,7 @@ from typing import Any
 
 from idmatters_tf.data import cifar, shapes
 from idmatters_tf.data.images import DataError, ImageData
-from trainers.run.records import objects
+from trainers.run.records import read_objects
 
 
 def load(options: argparse.Namespace) -> ImageData:
@@ -21,7 +21,7 @@ def load(options: argparse.Namespace) -> ImageData:
 
 def load_finished(path: pathlib.Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Load the rows that earlier runs with the same settings wrote; exit with an error message if settings differ."""
-    rows = objects(path)
+    rows = read_objects(path)
     if rows and rows[0]["settings"] != settings:
         sys.exit(f"error: {path} contains runs with other settings: {rows[0]['settings']}. Use another --out.")
     return rows

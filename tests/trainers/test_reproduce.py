@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 from trainers.cli.arguments import UsageError
 from trainers.landscape.experiments import EXPERIMENTS as LANDSCAPE
 from trainers.reproduce import __main__ as program
-from trainers.reproduce.numbers import agrees, compare, value_of
+from trainers.reproduce.numbers import agrees, compare, read_value
 from trainers.reproduce.rows import DataSet, Number, Row, load, plain
 from trainers.reproduce.running import other_files, shown, words_of
 from trainers.shortcuts import conditions, norms, sweep, trajectory
@@ -306,7 +306,7 @@ def test_what_is_read_from_a_run(tmp_path):
     (tmp_path / "sweep.csv").write_text("depth,best,lg,empty,partly\n4,False,1.0,,1\n8,True,2.0,,\n8,False,5.0,,2\n")
 
     def value(file, key=None, **how):
-        return value_of(Number("x", file=file, key=key, **how), tmp_path, tmp_path / "x.log")
+        return read_value(Number("x", file=file, key=key, **how), tmp_path, tmp_path / "x.log")
 
     assert value("result.json", "loaded.error", times=100) == 25
     assert value("result.json", pattern=r"x ([0-9.e+]+) from") == 2.4e10

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from trainers.reproduce import __main__ as program
-from trainers.reproduce.numbers import value_of
+from trainers.reproduce.numbers import read_value
 from trainers.reproduce.rows import load
 
 CUT = [
@@ -45,6 +45,6 @@ def test_a_foreign_value_is_a_missing_number(content, suffix, take, tmp_path):
     number = dataclasses.replace(next(iter(load()["quick"].numbers)), file=f"x.{suffix}", key="a", pattern=None)
     number = dataclasses.replace(number, where={}, take=take, base=Decimal(10))
     (tmp_path / f"x.{suffix}").write_text(f"a\n{content}\n" if suffix == "csv" else f'{{"a": {content}}}\n')
-    assert value_of(number, tmp_path, tmp_path / "log") is None
+    assert read_value(number, tmp_path, tmp_path / "log") is None
     (tmp_path / f"x.{suffix}").write_bytes(b"a\n\xff\x00\n")
-    assert value_of(number, tmp_path, tmp_path / "log") is None
+    assert read_value(number, tmp_path, tmp_path / "log") is None

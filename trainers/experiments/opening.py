@@ -71,7 +71,7 @@ def _is_finished(run: Run, saved: Mapping[str, Any], overwrite: bool) -> bool:
             raise UsageError(
                 f"{run.path} is a run of {program}, which --overwrite does not discard. Use another --out."
             )
-    elif run.exists() and run.holds_nothing_yet():
+    elif run.exists() and run.is_empty():
         run.overwrites = True
     elif run.exists():
         run.check_same(saved)

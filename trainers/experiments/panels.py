@@ -98,7 +98,7 @@ def add_legend(figure: Figure, handles: Sequence[Any] | None = None, columns: in
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
-def sample_of(label: str, **style: Any) -> Line2D:
+def make_legend_entry(label: str, **style: Any) -> Line2D:
     """Return an entry of a legend that stands for several curves."""
     return Line2D([], [], label=label, **{"color": "grey", **style})
 
@@ -122,7 +122,7 @@ def line(axes: Axes, rows: Sequence[Any], x: str, y: str, **style: Any) -> bool:
     return bool(points)
 
 
-def beside(sizes: ArrayLike, number: int) -> NDArray[np.float64]:
+def offset_sizes(sizes: ArrayLike, number: int) -> NDArray[np.float64]:
     """Return slightly shifted sizes for the number-th of several curves that would overlap."""
     return np.array(sizes, float) * 1.03 ** (number - 2)
 

@@ -13,7 +13,7 @@ from idmatters_tf.expressivity import construct, construct_lookup, construct_thr
 from idmatters_tf.expressivity.construction import SMALLEST_MARGIN, Order
 from idmatters_tf.expressivity.lookup import FLOAT_BITS
 from trainers.experiments.experiment import Cases, Experiment, by_column
-from trainers.experiments.panels import add_legend, mark_sizes, note, panels, sample_of
+from trainers.experiments.panels import add_legend, make_legend_entry, mark_sizes, note, panels
 from trainers.expressivity.sample import Sample, sizes
 from trainers.expressivity.settings import NetworkSettings, Settings
 
@@ -147,9 +147,9 @@ def draw(rows: Sequence[ConstructionRow]) -> Figure:
     for each, text in zip(axes, titles, strict=True):
         each.set(title=text, xlabel="rows n", yscale="log")
         mark_sizes(each, counts, rotation=30, fontsize=7)
-    handles = [sample_of(_extent(name, chosen, max(counts)), **styles[name]) for name, chosen in kinds.items()]
-    handles += [sample_of("lower bound", color="black", linestyle=":")]
-    handles += [sample_of("limit of float64", color="black", linestyle="-.", linewidth=1)]
+    handles = [make_legend_entry(_extent(name, chosen, max(counts)), **styles[name]) for name, chosen in kinds.items()]
+    handles += [make_legend_entry("lower bound", color="black", linestyle=":")]
+    handles += [make_legend_entry("limit of float64", color="black", linestyle="-.", linewidth=1)]
     add_legend(figure, handles, columns=3)
     return figure
 

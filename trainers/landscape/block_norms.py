@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
-from trainers.experiments.panels import add_legend, beside, mark_sizes, panels
+from trainers.experiments.panels import add_legend, mark_sizes, offset_sizes, panels
 from trainers.landscape.exponents import exponent
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate, random_target
@@ -156,10 +156,10 @@ def draw(rows: Sequence[BlockNormRow]) -> Figure:
             means = np.array([np.mean([getattr(row, quantity) for row in by_depth[depth]]) for depth in depths])
             if not means.all():
                 continue
-            each.loglog(beside(depths, number), means, "o-", color=f"C{number}", markersize=4, label=start)
+            each.loglog(offset_sizes(depths, number), means, "o-", color=f"C{number}", markersize=4, label=start)
             if quantity in EXPECTED:
                 law = means[0] * (depths / depths[0]) ** EXPECTED[quantity][start]
-                each.loglog(beside(depths, number), law, color=f"C{number}", linestyle=":")
+                each.loglog(offset_sizes(depths, number), law, color=f"C{number}", linestyle=":")
         mark_sizes(each, sorted(by_column(rows, "depth")))
         each.set(title=title, xlabel="depth l")
     add_legend(figure)

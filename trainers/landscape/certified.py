@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column, by_columns
-from trainers.experiments.panels import add_legend, line, note, panel_for_each, panels, sample_of
+from trainers.experiments.panels import add_legend, line, make_legend_entry, note, panel_for_each, panels
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
 
@@ -174,8 +174,8 @@ def verdict(rows: Sequence[CertifiedRow]) -> Verdict:
 
 def draw(rows: Sequence[CertifiedRow]) -> Figure:
     """Draw the share of the risk that a step removes, measured and guaranteed, with a panel for each run."""
-    handles = [sample_of("measured", color="black", linewidth=3, alpha=0.4)]
-    handles += [sample_of(theorem, color=color, linestyle="--") for theorem, color in COLORS.items()]
+    handles = [make_legend_entry("measured", color="black", linewidth=3, alpha=0.4)]
+    handles += [make_legend_entry(theorem, color=color, linestyle="--") for theorem, color in COLORS.items()]
     label = "share of the risk removed by a step"
     return panel_for_each(rows, ["run"], _panel, label, sharey=False, handles=handles, columns_of_legend=6)
 
@@ -208,10 +208,12 @@ def draw_steps(rows: Sequence[CertifiedRow]) -> Figure:
     compare_steps(axes, shown)
     promising = {row.theorem for row in rows if row.promised_steps is not None}
     handles = [
-        sample_of(name if name in promising else f"{name} (no guarantee)", color=color, marker="o", linestyle="")
+        make_legend_entry(
+            name if name in promising else f"{name} (no guarantee)", color=color, marker="o", linestyle=""
+        )
         for name, color in COLORS.items()
     ]
-    handles += [sample_of(run, marker=marker, linestyle="") for run, marker in markers.items()]
+    handles += [make_legend_entry(run, marker=marker, linestyle="") for run, marker in markers.items()]
     add_legend(figure, handles, columns=2)
     return figure
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
-from trainers.experiments.panels import add_legend, beside, mark_sizes, panels
+from trainers.experiments.panels import add_legend, mark_sizes, offset_sizes, panels
 from trainers.landscape.exponents import LawRow, compare_exponents, law_rows, mean_rates
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, random_target
@@ -116,9 +116,9 @@ def draw(rows: Sequence[LawRow]) -> Figure:
     depths, kinds = np.array(sorted(by_column(rows, "depth")), float), by_column(rows, "kind")
     for number, (kind, chosen) in enumerate(kinds.items()):
         row, means, color = chosen[0], mean_rates(chosen), f"C{number}"
-        rates.loglog(beside(depths, number), means, "o", color=color, markersize=4)
+        rates.loglog(offset_sizes(depths, number), means, "o", color=color, markersize=4)
         fit = np.exp(np.log(means).mean()) * (depths / np.exp(np.log(depths).mean())) ** row.slope
-        rates.loglog(beside(depths, number), fit, color=color, label=kind)
+        rates.loglog(offset_sizes(depths, number), fit, color=color, label=kind)
         interval = [[row.slope - row.low], [row.high - row.slope]]
         slopes.errorbar(row.slope, number, xerr=interval, fmt="o", color=color, capsize=3)
         if row.law is not None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Scalars, by_columns
-from trainers.experiments.panels import line, panel_for_each, sample_of
+from trainers.experiments.panels import line, make_legend_entry, panel_for_each
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
 
@@ -64,7 +64,7 @@ def cases(targets: Targets, settings: Settings) -> Cases:
 def measure(
     name: str, R: NDArray[np.float64], depth: int, network: str, steps: int, record_every: int
 ) -> Iterator[DescentRow]:
-    """Train a residual network from zero, or one of the two parameterisations from the same small start.
+    """Train a residual network from zero, or one of the two parameterizations from the same small start.
 
     Args:
         name: name of the target.
@@ -104,9 +104,9 @@ def measure(
 
 def draw(rows: Sequence[DescentRow]) -> Figure:
     """Draw the risk against steps, with a panel for each of the first six targets."""
-    handles = [sample_of(f"depth {depth}", color=color) for depth, color in _color_by_depth(rows).items()]
-    handles += [sample_of(network, **style) for network, style in STYLES.items()]
-    handles.append(sample_of("leaves the ball", linestyle="", marker="x"))
+    handles = [make_legend_entry(f"depth {depth}", color=color) for depth, color in _color_by_depth(rows).items()]
+    handles += [make_legend_entry(network, **style) for network, style in STYLES.items()]
+    handles.append(make_legend_entry("leaves the ball", linestyle="", marker="x"))
     label = "risk f - C"
     return panel_for_each(rows, ["target"], _panel, label, most=6, lowest=1e-12, handles=handles, columns_of_legend=5)
 
@@ -128,11 +128,11 @@ def _panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
 def draw_certificate(rows: Sequence[DescentRow]) -> Figure:
     """Draw the squared gradient along the path from zero and its lower bounds, for each of the first four targets."""
     colors = _color_by_depth(rows)
-    handles = [sample_of(f"depth {depth}", color=colors[depth]) for depth in _few(colors)]
+    handles = [make_legend_entry(f"depth {depth}", color=colors[depth]) for depth in _few(colors)]
     handles += [
-        sample_of("squared gradient"),
-        sample_of("per-layer bound, inside the ball", linestyle="--"),
-        sample_of("bound (2.3), inside the ball", linestyle=":"),
+        make_legend_entry("squared gradient"),
+        make_legend_entry("per-layer bound, inside the ball", linestyle="--"),
+        make_legend_entry("bound (2.3), inside the ball", linestyle=":"),
     ]
     label = "squared gradient of f, and lower bounds"
     return panel_for_each(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Scalars, Verdict, by_column
-from trainers.experiments.panels import add_legend, line, panels, sample_of
+from trainers.experiments.panels import add_legend, line, make_legend_entry, panels
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
 
@@ -136,8 +136,8 @@ def draw(rows: Sequence[FlowRow]) -> Figure:
     ):
         each.set(title=title, yscale="log", xlabel="time, step x rate")
     axes[2].axhline(1.0, color="black", linestyle=":", linewidth=1)
-    handles = [sample_of(f"descent, rate x {factor:g}", color=color) for factor, color in colors.items()]
-    handles.append(sample_of("flow", color="black", linewidth=3, alpha=0.3))
+    handles = [make_legend_entry(f"descent, rate x {factor:g}", color=color) for factor, color in colors.items()]
+    handles.append(make_legend_entry("flow", color="black", linewidth=3, alpha=0.3))
     add_legend(figure, handles, columns=5)
     figure.suptitle(f"{chosen[0].target}, depth {chosen[0].depth}")
     return figure

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
-from trainers.experiments.panels import add_legend, panels, sample_of
+from trainers.experiments.panels import add_legend, make_legend_entry, panels
 from trainers.landscape.certified import COLORS, compare_steps
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, random_target
@@ -126,8 +126,8 @@ def draw(rows: Sequence[PromiseRow]) -> Figure:
             shown += [row.measured, row.promised]
     compare_steps(axes, shown)
     names = by_column(rows, "theorem")
-    handles = [sample_of(theorem, color=COLORS[theorem], marker="o", linestyle="") for theorem in names]
-    handles += [sample_of(f"depth {depth}", marker=markers[depth], linestyle="") for depth in depths]
+    handles = [make_legend_entry(theorem, color=COLORS[theorem], marker="o", linestyle="") for theorem in names]
+    handles += [make_legend_entry(f"depth {depth}", marker=markers[depth], linestyle="") for depth in depths]
     add_legend(figure, handles, columns=5)
     return figure
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
-from trainers.experiments.panels import add_legend, beside, mark_sizes, panels
+from trainers.experiments.panels import add_legend, mark_sizes, offset_sizes, panels
 from trainers.landscape.exponents import LawRow, compare_exponents, exponent, law_rows, mean_rates
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets
@@ -117,7 +117,9 @@ def draw(rows: Sequence[LawRow]) -> Figure:
     figure, (axes,) = panels(1)
     depths = np.array(sorted(by_column(rows, "depth")), float)
     for number, (kind, chosen) in enumerate(by_column(rows, "kind").items()):
-        axes.loglog(beside(depths, number), mean_rates(chosen), "o-", color=f"C{number}", markersize=4, label=kind)
+        axes.loglog(
+            offset_sizes(depths, number), mean_rates(chosen), "o-", color=f"C{number}", markersize=4, label=kind
+        )
     first = max(row.rate for row in rows)
     for law, style in ((-1.0, "k:"), (-1.5, "k--")):
         axes.loglog(depths, 1.3 * first * (depths / depths[0]) ** law, style, linewidth=1, label=f"depth^({law:g})")

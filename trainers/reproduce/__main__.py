@@ -15,7 +15,7 @@ from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import explained, run_program, say, tell
 from trainers.reproduce.numbers import HEADER, Comparison, compare
 from trainers.reproduce.rows import Row, data_sets, load
-from trainers.reproduce.running import Stopped, log_of, other_files, run_again
+from trainers.reproduce.running import Stopped, get_log_path, other_files, run_again
 from trainers.run.folder import Run
 
 EXAMPLES = """
@@ -158,7 +158,7 @@ def _attempt(row: Row, rows: Mapping[str, Row], out: pathlib.Path, data_dir: str
 
 def _report(row: Row, folder: pathlib.Path, out: pathlib.Path | None = None) -> int:
     """Print the comparison of a run with a row, and store the outcome in `out`. Returns the exit code."""
-    comparisons = compare(row, folder, log_of(folder))
+    comparisons = compare(row, folder, get_log_path(folder))
     read = [each for each in comparisons if each.value is not None]
     if comparisons and not read:
         raise UsageError(f"{folder} contains none of the numbers of {row.name}. Use a run of its command.")
@@ -218,7 +218,7 @@ def _listed(row: Row, out: pathlib.Path) -> tuple[str, ...]:
     here = ""
     if (out / f"{row.name}.json").is_file():
         here = _outcome(out / f"{row.name}.json")
-    elif log_of(out / row.name).is_file():
+    elif get_log_path(out / row.name).is_file():
         here = "started"
     cost = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", row.cost_in_words())
     return row.name, f"{row.paper}: {row.item}" if row.paper else row.item, state, cost, here

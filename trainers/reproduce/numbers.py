@@ -18,7 +18,7 @@ from typing import Any
 
 from trainers.cli.reading import read_json
 from trainers.reproduce.rows import Number, Row
-from trainers.run.records import objects
+from trainers.run.records import read_objects
 
 LOG = "log"
 
@@ -66,7 +66,7 @@ def compare(row: Row, folder: pathlib.Path, log: pathlib.Path) -> list[Compariso
     for number in row.numbers:
         if number.file is None:
             continue
-        value = value_of(number, folder, log)
+        value = read_value(number, folder, log)
         within = None
         if number.value is not None:
             within = value is not None and agrees(number, value)
@@ -84,7 +84,7 @@ def agrees(number: Number, value: float) -> bool:
     return abs(value - recorded) <= float(number.tolerance or 0) * (1 + 1e-9)
 
 
-def value_of(number: Number, folder: pathlib.Path, log: pathlib.Path) -> float | None:
+def read_value(number: Number, folder: pathlib.Path, log: pathlib.Path) -> float | None:
     """Return a number of a run, or None if the file is missing or does not contain a finite number there."""
     path = log if number.file == LOG else folder / str(number.file)
     if not path.is_file():
@@ -118,7 +118,7 @@ def _values(path: pathlib.Path, number: Number) -> list[Any]:
         except ValueError:
             return []
     if path.suffix == ".jsonl":
-        lines: Sequence[Any] = objects(path)
+        lines: Sequence[Any] = read_objects(path)
     else:
         try:
             with open(path, newline="", encoding="utf-8") as stream:

@@ -154,12 +154,12 @@ class Row:
         return " ".join(part for part in (number, self.cost) if part) or NOT_RECORDED
 
 
-class Written(decimal.Decimal):
+class TomlNumber(decimal.Decimal):
     """Number of a file that stores its original text."""
 
     text: str
 
-    def __new__(cls, text: str) -> "Written":
+    def __new__(cls, text: str) -> "TomlNumber":
         number = super().__new__(cls, text)
         number.text = text
         return number
@@ -167,7 +167,7 @@ class Written(decimal.Decimal):
 
 def plain(number: decimal.Decimal) -> str:
     """Format a number as in its file, with commas in integers: 6.2e-12, 0.20, 50,000."""
-    return number.text if isinstance(number, Written) else f"{number:,f}"
+    return number.text if isinstance(number, TomlNumber) else f"{number:,f}"
 
 
 def load(folder: pathlib.Path = FOLDER) -> dict[str, Row]:
@@ -222,7 +222,7 @@ def _row(path: pathlib.Path) -> Row:
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Written)
+        return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=TomlNumber)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is damaged: {error}.") from error
 

@@ -26,7 +26,7 @@ class Stopped(Exception):
         self.code = code
 
 
-def log_of(folder: pathlib.Path) -> pathlib.Path:
+def get_log_path(folder: pathlib.Path) -> pathlib.Path:
     """Return the path of the log of the commands that write to a folder."""
     return folder.with_name(f"{folder.name}.log")
 
@@ -86,7 +86,7 @@ def run_again(row: Row, folder: pathlib.Path, data_dir: str | None) -> None:
         print(f"{row.name}: skipped its tests, which require a checkout")
     elif row.tests:
         commands.append(_process(["-m", "pytest", "-q", *row.tests], row))
-    log = log_of(folder)
+    log = get_log_path(folder)
     log.parent.mkdir(parents=True, exist_ok=True)
     for number, words in enumerate(commands, start=1):
         code = _run(words, log)

@@ -280,7 +280,7 @@ class Run:
         write_atomically(self.config_path, json.dumps(config, indent=2) + "\n")
         self.result_path.unlink(missing_ok=True)
 
-    def holds_nothing_yet(self) -> bool:
+    def is_empty(self) -> bool:
         """Return True if there is only the config, because the run was stopped before it had results."""
         return all(path == self.config_path or path.name.startswith(_PREPARATIONS) for path in self.path.iterdir())
 

@@ -42,7 +42,7 @@ def read(path: pathlib.Path, report: Callable[[str], object]) -> list[dict[str, 
     return records
 
 
-def objects(path: pathlib.Path) -> list[dict[str, Any]]:
+def read_objects(path: pathlib.Path) -> list[dict[str, Any]]:
     """Return the JSON objects of a file with one per line; none if there is no file.
 
     A line that a crash has truncated is ignored silently.

@@ -13,9 +13,9 @@ from trainers.experiments.experiment import Cases, Experiment, Verdict, by_colum
 from trainers.experiments.panels import add_legend, note, panels
 from trainers.shortcuts.data import Problem
 from trainers.shortcuts.networks import LINEAR_NETWORKS
-from trainers.shortcuts.panels import COLORS, mark_depths, shifted
+from trainers.shortcuts.panels import COLORS, mark_depths, shift_depths
 from trainers.shortcuts.settings import ConditionsSettings
-from trainers.shortcuts.spectra import deviation, eigenvalue_pool, summary_of
+from trainers.shortcuts.spectra import deviation, eigenvalue_pool, summarize_hessian
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int, s
     weights = network.starts(depth, len(statistics.sxx), starts, seed)
 
     def summary_at(W: NDArray[np.float64]) -> Summary:
-        return summary_of(linear.shortcut_hessian(W, statistics.sxx, statistics.syx, network.shortcut))
+        return summarize_hessian(linear.shortcut_hessian(W, statistics.sxx, statistics.syx, network.shortcut))
 
     with eigenvalue_pool() as pool:
         found = list(pool.map(summary_at, weights))
@@ -111,7 +111,7 @@ def draw(rows: Sequence[ConditionsRow]) -> Figure:
     """Draw the condition number of each kind against depth."""
     figure, (axes,) = panels(1)
     for kind, chosen in by_column(rows, "kind").items():
-        depths = shifted([row.depth for row in chosen], kind)
+        depths = shift_depths([row.depth for row in chosen], kind)
         means, deviations = [row.lg_condition for row in chosen], [row.deviation for row in chosen]
         axes.errorbar(depths, means, deviations, color=COLORS[kind], marker="o", markersize=4, capsize=3, label=kind)
     mark_depths(axes, rows)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from trainers.experiments.panels import beside
+from trainers.experiments.panels import offset_sizes
 
 COLORS = {
     "xavier": "tab:green",
@@ -18,9 +18,9 @@ COLORS = {
 }
 
 
-def shifted(depths: Sequence[int], kind: str) -> NDArray[np.float64]:
+def shift_depths(depths: Sequence[int], kind: str) -> NDArray[np.float64]:
     """Return depths shifted slightly, by a different amount for each kind of network."""
-    return beside(depths, list(COLORS).index(kind))
+    return offset_sizes(depths, list(COLORS).index(kind))
 
 
 def mark_depths(axes: Axes, rows: Sequence[Any]) -> None:

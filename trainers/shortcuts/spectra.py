@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from idmatters_tf.curvature.spectrum import Summary, summarize
 
 
-def summary_of(H: NDArray[np.float64]) -> Summary:
+def summarize_hessian(H: NDArray[np.float64]) -> Summary:
     """Return the summary of a Hessian's eigenvalues, without a tolerance for zero."""
     return summarize(np.linalg.eigvalsh(H), tolerance=0.0)
 

@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
-from trainers.experiments.panels import add_legend, note, panels, sample_of
+from trainers.experiments.panels import add_legend, make_legend_entry, note, panels
 from trainers.shortcuts.data import Problem
-from trainers.shortcuts.panels import COLORS, mark_depths, shifted
+from trainers.shortcuts.panels import COLORS, mark_depths, shift_depths
 from trainers.shortcuts.settings import SweepSettings
 from trainers.shortcuts.spectra import deviation
 from trainers.shortcuts.training import Training, best_rate, trainings
@@ -97,7 +97,7 @@ def verdict(rows: Sequence[SweepRow]) -> Verdict:
     )
 
 
-def at_edge(rows: Sequence[SweepRow], best: SweepRow) -> bool:
+def is_at_edge(rows: Sequence[SweepRow], best: SweepRow) -> bool:
     """Return True if a best rate is the lowest or highest one tested, so that a rate outside might be better.
 
     Args:
@@ -120,10 +120,10 @@ def draw(rows: Sequence[SweepRow]) -> Figure:
         for kind, by_kind in by_column(chosen, "kind").items():
             best = [row for row in by_kind if row.best and row.loss is not None]
             diverged += [f"{kind} at {row.depth}" for row in by_kind if row.best and row.loss is None]
-            depths = shifted([row.depth for row in best], kind)
+            depths = shift_depths([row.depth for row in best], kind)
             for each, values in ((losses, [row.loss for row in best]), (rates, [row.rate for row in best])):
                 each.loglog(depths, values, color=COLORS[kind], marker="o", markersize=4)
-            edges = [(depth, row.rate) for depth, row in zip(depths, best, strict=True) if at_edge(by_kind, row)]
+            edges = [(depth, row.rate) for depth, row in zip(depths, best, strict=True) if is_at_edge(by_kind, row)]
             for depth, rate in edges:
                 rates.plot(depth, rate, color=COLORS[kind], marker="o", markersize=10, markerfacecolor="none")
         if diverged:
@@ -133,8 +133,10 @@ def draw(rows: Sequence[SweepRow]) -> Figure:
         for each in (losses, rates):
             mark_depths(each, chosen)
             each.set_title(f"{activation}; Figure {9 if activation == 'linear' else 10}")
-    handles = [sample_of(kind, color=COLORS[kind], marker="o") for kind in by_column(rows, "kind")]
-    handles.append(sample_of("at the edge of the tested rates", linestyle="", marker="o", markerfacecolor="none"))
+    handles = [make_legend_entry(kind, color=COLORS[kind], marker="o") for kind in by_column(rows, "kind")]
+    handles.append(
+        make_legend_entry("at the edge of the tested rates", linestyle="", marker="o", markerfacecolor="none")
+    )
     add_legend(figure, handles, columns=3)
     return figure
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
-from trainers.experiments.panels import add_legend, panels, sample_of
+from trainers.experiments.panels import add_legend, make_legend_entry, panels
 from trainers.shortcuts.data import Problem
 from trainers.shortcuts.panels import COLORS
 from trainers.shortcuts.settings import TrajectorySettings
-from trainers.shortcuts.spectra import eigenvalue_pool, summary_of
+from trainers.shortcuts.spectra import eigenvalue_pool, summarize_hessian
 from trainers.shortcuts.training import Training, best_rate, trainings
 
 KINDS = ("xavier", "orthogonal", "2-shortcut")
@@ -83,7 +83,7 @@ def measure(training: Training, kind: str, depth: int, records: int, every: int 
         finite = np.isfinite(np.array([np.sum(record.weights[run]) for record in history])) & np.isfinite(loss)
         chosen = [epoch for epoch in chosen if finite[: epoch + 1].all()]
         with eigenvalue_pool() as pool:
-            spectra = [pool.submit(summary_of, hessian(history[epoch].weights[run])) for epoch in chosen]
+            spectra = [pool.submit(summarize_hessian, hessian(history[epoch].weights[run])) for epoch in chosen]
         for epoch, spectrum in zip(chosen, (future.result() for future in spectra), strict=True):
             yield TrajectoryRow(
                 activation=training.activation,
@@ -241,8 +241,8 @@ def draw(rows: Sequence[TrajectoryRow]) -> Figure:
         for each, label, number in ((eigenvalues, "log10 |eigenvalue|", figures[0]), (index, "index", figures[1])):
             title = f"{activation}, depth {chosen[0].depth}; Figure {number}"
             each.set(title=title, xlabel=loss, ylabel=label)
-    handles = [sample_of(kind, color=COLORS[kind]) for kind in KINDS]
-    handles += [sample_of("largest |eigenvalue|, index"), sample_of("10th percentile", linestyle="--")]
+    handles = [make_legend_entry(kind, color=COLORS[kind]) for kind in KINDS]
+    handles += [make_legend_entry("largest |eigenvalue|, index"), make_legend_entry("10th percentile", linestyle="--")]
     add_legend(figure, handles, columns=5)
     return figure
 

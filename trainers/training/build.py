@@ -36,7 +36,7 @@ def in_float32(task: Task, model: keras.Model, replicas: int = 1) -> keras.Model
     return network
 
 
-def optimizer_of(recipe: Recipe) -> Callable[[], keras.optimizers.Optimizer]:
+def get_optimizer_factory(recipe: Recipe) -> Callable[[], keras.optimizers.Optimizer]:
     """Return a function that creates the optimizer of a recipe."""
     shared: dict[str, Any] = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
     if recipe.average_weights or recipe.lookahead:
@@ -71,7 +71,7 @@ def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -
     return Learner(
         strategy,
         lambda: build_network(task, data.image_shape, data.classes, dtype, replicas),
-        optimizer_of(recipe),
+        get_optimizer_factory(recipe),
         task.schedule(),
         recipe,
         task.source.preprocess_on_device,

@@ -37,7 +37,7 @@ from idmatters_tf._run_description import other_run
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.reading import read_json
 from trainers.run.records import encode, read
-from trainers.training.version_0_1 import upgraded
+from trainers.training.version_0_1 import upgrade
 from trainers.training.writing import FIX, why_not_written
 
 RECORDS = "metrics.jsonl"
@@ -134,12 +134,12 @@ class Checkpoints:
         # Wait before copying: there is one copy at a time.
         self.wait()
         memory = f"ram://checkpoint-{id(self)}"
-        with self._explaining(folder, step):
+        with self._explain_errors(folder, step):
             checkpoint.write(f"{memory}/{_PREFIX}", options=_HERE)
 
         def write():
             try:
-                with self._explaining(folder, step), saving(folder, step) as beside:
+                with self._explain_errors(folder, step), saving(folder, step) as beside:
                     for name in tf.io.gfile.listdir(memory):
                         tf.io.gfile.copy(f"{memory}/{name}", str(beside / name))
                     for name, text in texts.items():
@@ -151,7 +151,7 @@ class Checkpoints:
         self._writer.submit(write)
 
     @contextlib.contextmanager
-    def _explaining(self, folder: pathlib.Path, step: int) -> Iterator[None]:
+    def _explain_errors(self, folder: pathlib.Path, step: int) -> Iterator[None]:
         """Raise RunError in place of an error that prevents a checkpoint from being saved."""
         try:
             yield
@@ -233,7 +233,7 @@ def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> No
         return
     try:
         recorded = read_json(path / IDENTITY)
-        saved = {name: value for name, value in upgraded(recorded).items() if name in recorded}
+        saved = {name: value for name, value in upgrade(recorded).items() if name in recorded}
     except (ValueError, TypeError, AttributeError):
         saved = {IDENTITY: "unreadable"}
     error = other_run(path, saved, identity)

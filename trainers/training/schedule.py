@@ -70,7 +70,7 @@ class LinearSchedule:
         return self.learning_rate * tf.minimum(rising, falling)
 
 
-def schedule_of(recipe: Recipe, images: int) -> Schedule | LinearSchedule:
+def build_schedule(recipe: Recipe, images: int) -> Schedule | LinearSchedule:
     """Return the learning rate schedule of a recipe.
 
     Args:

@@ -86,9 +86,9 @@ class Task:
 
     def schedule(self) -> "Schedule | LinearSchedule":
         """Return the learning rate as a function of the step."""
-        from trainers.training.schedule import schedule_of
+        from trainers.training.schedule import build_schedule
 
-        return schedule_of(self.settings.recipe, self.source.training_images)
+        return build_schedule(self.settings.recipe, self.source.training_images)
 
     def title(self, parameters: int) -> str:
         """Return the title of the convergence plot."""

@@ -54,7 +54,7 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     Run(folder, writes, overwrite).check_outputs()
     with (
         locked(folder, say) if writes else contextlib.nullcontext(),
-        join(description, shared(task.settings), folder, devices.cluster_timeout, say, advice) as cluster,
+        join(description, shared_settings(task.settings), folder, devices.cluster_timeout, say, advice) as cluster,
     ):
         if isinstance(cluster, ClusterClient) and cluster.serves:
             import_tensorflow()
@@ -131,7 +131,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         run.extend(as_dict(settings))
 
     # Loop.
-    with explained(task, learner):
+    with explain_data_errors(task, learner):
         if first:
             say_once(f"resuming from step {first}")
         else:
@@ -185,7 +185,7 @@ def _callbacks(task: Task, learner: Any, run: Run) -> list[Any]:
 
 
 @contextlib.contextmanager
-def explained(task: Task, learner: Any) -> Iterator[None]:
+def explain_data_errors(task: Task, learner: Any) -> Iterator[None]:
     """Raise RunError in place of an error that the task can explain by unreadable data."""
     try:
         yield
@@ -231,7 +231,7 @@ def _loaded(task):
     return data
 
 
-def shared(settings: Any) -> dict[str, Any]:
+def shared_settings(settings: Any) -> dict[str, Any]:
     """Return the settings that must be equal on all tasks of a cluster."""
     known, values = options(type(settings)), as_dict(settings)
     return {name: value for name, value in values.items() if not known[name].free_per_task}

@@ -12,7 +12,7 @@ _IMAGENET = {"dataset": "folder", "download": True, "train_images": None, "test_
 _IMAGENET |= {"first_stride": 2}
 
 
-def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
+def upgrade(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings in the current form; current settings are returned unchanged.
 
     Version 0.1.0 recorded None for options that a network does not have, omitted `dataset` in runs of

@@ -11,7 +11,7 @@ from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum, Muon
 from trainers.cluster.strategy import distribute
-from trainers.training.build import optimizer_of
+from trainers.training.build import get_optimizer_factory
 from trainers.training.learner import Learner
 from trainers.training.schedule import Schedule
 from trainers.training.settings import Recipe
@@ -197,7 +197,7 @@ def test_lookahead_moves_the_weights_to_a_running_average(steps):
 def test_free_muon_decays_weights_as_keras_does():
     recipe = Recipe(batch_size=16, optimizer="muon", muon_norm="free", weight_decay=0.3)
     assert (recipe.weight_penalty, Recipe(weight_decay=0.3).weight_penalty) == (0.0, 0.3)
-    make = optimizer_of(recipe)
+    make = get_optimizer_factory(recipe)
     learner = Learner(tf.distribute.get_strategy(), build, make, SCHEDULE, recipe)
     assert isinstance(learner.optimizer, Muon)
     theirs, optimizer = build(), make()

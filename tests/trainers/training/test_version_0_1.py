@@ -13,7 +13,7 @@ from trainers.imagenet import ImageNet
 from trainers.training import recorded
 from trainers.training.recorded import identity
 from trainers.training.settings import Settings
-from trainers.training.version_0_1 import upgraded
+from trainers.training.version_0_1 import upgrade
 
 # As version 0.1.0 recorded them, without the recipe.
 NULLS = dict.fromkeys(("branch_gain", "last_kernel_size", "standardize_kernels", "whiten_stem", "bias", "shortcut"))
@@ -33,7 +33,7 @@ def loaded(values):
     """The settings of a run of version 0.1.0, whose recipe has the names of today."""
     settings = as_dict(Settings())
     recipe = {name: settings[name] for name in list(settings)[list(settings).index("steps") :]}
-    return make(Settings, upgraded({**values, **recipe}))
+    return make(Settings, upgrade({**values, **recipe}))
 
 
 def test_runs_of_trainers_cifar():
@@ -62,11 +62,11 @@ def test_runs_of_trainers_imagenet():
 @pytest.mark.parametrize("model", ["identity", "normalizer-free", "resnet", "densenet", "all-cnn"])
 def test_settings_in_the_present_form_stay_as_they_are(task, model):
     values = as_dict(task.resolve({}, {"model": model}))
-    assert upgraded(values) == values
+    assert upgrade(values) == values
     # What is missing is not made up.
     del values["augment"]
     with pytest.raises(UsageError, match="the setting 'augment' is missing"):
-        make(Settings, upgraded(values))
+        make(Settings, upgrade(values))
 
 
 @pytest.mark.parametrize("model", [None, 5, [], "unknown"])
