@@ -1,4 +1,4 @@
-"""Compares finished or running runs: convergence in one plot, and tables of errors, sizes, speeds and settings."""
+"""Compare finished or running runs: convergence in one plot, and tables of errors, sizes, speeds and settings."""
 
 import dataclasses
 import itertools
@@ -21,35 +21,35 @@ from trainers.training.recorded import free_on_resume
 EXAMPLES = """
 examples:
   python -m trainers.report runs/small runs/standard            compare two runs
-  python -m trainers.report runs/* --out reports/all            every run; those without tests yet are left out
-  python -m trainers.report runs/a runs/b --names pad "1x1"     with names of your own
+  python -m trainers.report runs/* --out reports/all            all runs that have a test result
+  python -m trainers.report runs/a runs/b --names pad "1x1"     other names
   python -m trainers.report runs/* --format pdf                 the plot as vector graphics
-  python -m trainers.report runs/* --html report.html           one file with curves, settings and images, to send away
+  python -m trainers.report runs/* --html report.html           one file with results, curves, settings and images
 
-It writes comparison.png (or in another --format), comparison.md and comparison.csv, and prints the table. Runs that
-differ in nothing but the seed are also shown together, as mean and standard deviation, and written to seeds.csv. The
-runs are those of trainers.cifar, trainers.imagenet and trainers.sweep.
+The program prints a table and writes comparison.png (or another --format), comparison.md and comparison.csv. Runs that
+differ only in the seed are also summarized by mean and standard deviation, in seeds.csv. The runs are those of
+trainers.cifar, trainers.imagenet and trainers.sweep.
 
-With --html it writes that file alone, which refers to nothing outside; the runs may then be those of any program.
+--html writes only one self-contained file. It accepts the runs of all programs.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
 
 
-# In --out, besides the figure.
+# Files in --out, besides the figure.
 FILES = ("comparison.md", "comparison.csv", "seeds.csv")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is compared, and where the comparison goes."""
+    """Settings of this program."""
 
     runs: tuple[str, ...] = setting(help="folders of runs", metavar="RUN", positional=True)
     out: str = setting("runs/report", help="folder for the comparison", metavar="DIR")
     names: tuple[str, ...] | None = setting(
-        None, help="names of the runs, in their order (default: the folders' names)", metavar="NAME"
+        None, help="names of the runs, in the same order (default: names of the folders)", metavar="NAME"
     )
-    html: str | None = setting(None, help="write one self-contained HTML file instead", metavar="FILE")
+    html: str | None = setting(None, help="write one self-contained HTML file only", metavar="FILE")
     title: str = setting("Convergence", help="title of the plot", metavar="TEXT")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the plot")
     debug: bool = setting(False, help="show tracebacks")
@@ -58,19 +58,20 @@ class Settings:
         names = self.names or _short_names(self.runs)
         if len(names) != len(self.runs) or len(set(names)) != len(names):
             raise UsageError(
-                f"--names must be as many as the runs, {len(self.runs)}, all different. Received: {', '.join(names)}"
+                f"--names must contain a different name for each of the runs, {len(self.runs)}. "
+                f"Received: {', '.join(names)}"
             )
 
 
 def parser() -> Parser:
-    """The command line of this program."""
+    """Return the parser of the command line."""
     parser = Parser(prog="python -m trainers.report", description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code."""
+    """Run the program and return its exit code."""
     settings = with_defaults(Settings, parse(parser(), argv))
     if settings.html is not None:
         return _write_html(settings, settings.html)
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             tell(f"{path} has no test result yet: left out")
     if not any(record["kind"] == "test" for run in runs.values() for record in run.metrics()):
-        raise UsageError("none of the runs has a test result yet. Wait for the first one (--evaluate-every).")
+        raise UsageError("none of the runs has a test result yet. Wait for the first evaluation (--evaluate-every).")
 
     from trainers.run.figures import comparison
     from trainers.run.tables import write_csv
@@ -95,11 +96,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {folder} cannot be written: {error.strerror}. Name another folder.") from error
-    rows, groups = rows_of(runs), seed_groups(runs)
+    rows, groups = make_rows(runs), group_seeds(runs)
     text, tables = markdown(rows), [folder / "comparison.csv"]
     write_csv(tables[0], rows)
     if any(len(members) > 1 for members in groups.values()):
-        together = rows_of_seeds(runs, groups)
+        together = make_seed_rows(runs, groups)
         text += f"\nMean and standard deviation over the seeds:\n\n{markdown(together)}"
         tables.append(folder / "seeds.csv")
         write_csv(tables[1], together)
@@ -111,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write_html(settings: Settings, file: str) -> int:
-    """Writes the page about all runs, whichever program they are of."""
+    """Write the HTML page about runs of any program."""
     check_replaceable(file)
     if not _may_be_page(pathlib.Path(file)):
         raise UsageError(f"--html {file} exists and is not a page of this program. Name another file.")
@@ -120,7 +121,7 @@ def _write_html(settings: Settings, file: str) -> int:
     for run in runs.values():
         run.config()
     trainings = {name: run for name, run in runs.items() if run.metrics()}
-    text = page(runs, settings.title, rows_of(trainings) if trainings else ())
+    text = page(runs, settings.title, make_rows(trainings) if trainings else ())
     try:
         write_atomically(pathlib.Path(file), text)
     except OSError as error:
@@ -130,18 +131,18 @@ def _write_html(settings: Settings, file: str) -> int:
 
 
 def _may_be_page(path: pathlib.Path) -> bool:
-    """Return True for a path that is free, and for a file that is empty or begins like a page."""
+    """Return True if a path does not exist, or is an empty file or a page of this program."""
     if not path.exists():
         return True
     with path.open("rb") as stream:
         return stream.read(len(BEGINNING)) in (b"", BEGINNING.encode())
 
 
-def rows_of(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
-    """A row of the table for each run.
+def make_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
+    """Return a row of the table for each run.
 
     Args:
-        runs: by name.
+        runs: runs by name.
 
     Returns:
         Dicts with the same keys: errors in percent, sizes, speed, and the settings in which the runs differ.
@@ -170,8 +171,8 @@ def rows_of(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     return rows
 
 
-def seed_groups(runs: Mapping[str, Run]) -> dict[str, list[str]]:
-    """The names of runs that differ in nothing but the seed, by a name for all of them."""
+def group_seeds(runs: Mapping[str, Run]) -> dict[str, list[str]]:
+    """Return groups of runs that differ only in the seed: names of the runs by the name of the group."""
     groups: dict[str, list[str]] = {}
     for name, each in _settings_that_matter(runs).items():
         key = repr(sorted((key, repr(value)) for key, value in each.items() if key != "seed"))
@@ -180,14 +181,14 @@ def seed_groups(runs: Mapping[str, Run]) -> dict[str, list[str]]:
     for members in groups.values():
         name = members[0]
         if len(members) > 1:
-            # run-seed-0 and run-seed-1, or run-s10 and run-s11.
+            # Such as run-seed-0 and run-seed-1, or run-s10 and run-s11.
             name = re.sub(r"[-_. ]+(seed|s)?[-_. ]*\d*$", "", _common_prefix(members)) or f"{name}, ..."
         named[f"{name}, ..." if name in named else name] = members
     return named
 
 
-def rows_of_seeds(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    """A row for each group of `seed_groups`: means and standard deviations over the runs that have not diverged."""
+def make_seed_rows(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """Return a row for each group of `group_seeds`: mean and standard deviation over the runs without divergence."""
     settings = _settings_that_matter(runs)
     differing = [key for key in differing_settings(settings) if key != "seed"]
     rows = []
@@ -201,7 +202,7 @@ def rows_of_seeds(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]]) 
             {
                 "runs": name,
                 "seeds": " ".join(str(settings[member].get("seed", "")) for member in members),
-                **{column: mean_and_deviation(values) for column, values in columns.items()},
+                **{column: format_mean_and_deviation(values) for column, values in columns.items()},
                 "diverged": f"{len(members) - len(good)} of {len(members)}",
                 **{key: as_words(settings[members[0]].get(key)) for key in differing},
             }
@@ -209,8 +210,8 @@ def rows_of_seeds(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]]) 
     return rows
 
 
-def mean_and_deviation(errors: Sequence[float]) -> str:
-    """Errors, as fractions, in percent: their mean and, of more than one, their standard deviation (n - 1)."""
+def format_mean_and_deviation(errors: Sequence[float]) -> str:
+    """Return the mean of errors in [0, 1] in percent, with the standard deviation (n - 1) if there are several."""
     if not errors:
         return "-"
     mean = _percent(statistics.mean(errors))
@@ -218,7 +219,7 @@ def mean_and_deviation(errors: Sequence[float]) -> str:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as a table in Markdown, whose columns are aligned as text, too: numbers to the right."""
+    """Return the rows as a Markdown table with aligned columns, numbers to the right."""
     header = list(map(cell, rows[0]))
     cells = [[f"{value:,}" if type(value) is int else cell(value) for value in row.values()] for row in rows]
     columns = list(zip(header, *cells, strict=True))
@@ -237,7 +238,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _settings_that_matter(runs):
-    """Those of each run that may change its result: where the data lie and how often something is written do not."""
+    """Return the settings of each run that may change its result, unlike paths and logging intervals."""
     uninteresting = free_on_resume() | {"out", "steps_per_dispatch", "minutes"}
     return {
         name: {key: value for key, value in run.config()["settings"].items() if key not in uninteresting}
@@ -246,12 +247,12 @@ def _settings_that_matter(runs):
 
 
 def _errors(run):
-    """(the best error, its step, the last error, the last step) of a run; the errors None and "-" without tests."""
+    """Return (best error, its step, last error, last step) of a run. Without tests, both errors are None."""
     records = run.metrics()
     tests = [record for record in records if record["kind"] == "test"]
     if not tests:
         return None, "-", None, records[-1]["step"]
-    # What the weights at the start achieve is no result of training.
+    # The error of the initial weights is not a result of training.
     best = min([test for test in tests if test["step"]] or tests, key=lambda record: record["error"])
     return best["error"], best["step"], tests[-1]["error"], tests[-1]["step"]
 
@@ -268,7 +269,7 @@ def _percent(error):
 
 
 def _short_names(paths):
-    """The folders' names; the whole paths where two are the same."""
+    """Return the names of the folders, or the whole paths if two names are equal."""
     names = [pathlib.Path(path).resolve().name for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 

@@ -65,11 +65,11 @@ class ImageFiles:
             held_out |= set(sorted(members, key=lambda place: _checksum(self.names[place]))[:count])
         return self.without(held_out), self.without(place for place in range(len(self)) if place not in held_out)
 
-    def mixed(self) -> list[int]:
+    def shuffle(self) -> list[int]:
         """Return all indices, sorted by a checksum of the names of the images."""
         return sorted(range(len(self)), key=lambda place: _checksum(self.names[place]))
 
-    def where(self, place: int) -> str:
+    def describe(self, place: int) -> str:
         """Return the path of an image."""
         return str(self.root / self.names[place])
 

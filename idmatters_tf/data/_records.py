@@ -57,11 +57,11 @@ class Records:
         other._file_numbers, other._offsets = self._file_numbers[kept], self._offsets[kept]
         return other
 
-    def mixed(self) -> list[int]:
+    def shuffle(self) -> list[int]:
         """Return all indices in the order of the records, which TensorFlow Datasets has shuffled."""
         return list(range(len(self)))
 
-    def where(self, place: int) -> str:
+    def describe(self, place: int) -> str:
         """Return a description of the file and the offset of a record."""
         return f"the record at byte {self._offsets[place]} of {self._paths[self._file_numbers[place]]}"
 

@@ -98,7 +98,7 @@ class StreamedImageData:
         for split, count in (("train", train), ("test", test)):
             images = getattr(self, split)
             if count is not None and count < len(images):
-                kept[split] = images.without(images.mixed()[count:])
+                kept[split] = images.without(images.shuffle()[count:])
         return dataclasses.replace(self, **kept)
 
     def hold_out(self, count: int) -> "StreamedImageData":
@@ -108,7 +108,7 @@ class StreamedImageData:
             ValueError: `count` is less than 1, or no training image would be left.
         """
         check_held_out(count, len(self.train))
-        places = self.train.mixed()
+        places = self.train.shuffle()
         return dataclasses.replace(
             self,
             train=self.train.without(places[-count:]),

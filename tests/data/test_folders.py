@@ -25,7 +25,7 @@ def test_a_tree(tree):
     assert data.image_shape == (224, 224, 3)
     assert data.train.names[4:6] == ["n01/1_0.JPEG", "n01/1_1.JPEG"]
     assert data.train.labels == [0] * 4 + [1] * 4 + [2] * 4
-    assert data.train.where(4) == f"{tree}/train/n01/1_0.JPEG"
+    assert data.train.describe(4) == f"{tree}/train/n01/1_0.JPEG"
     digest = data.digest()
     (tree / "val" / "n02" / "2_3.JPEG").unlink()
     assert imagenet.load(tree).digest() != digest
@@ -94,7 +94,7 @@ def test_what_is_missing_or_wrong_is_one_sentence(tree, tmp_path):
     with pytest.raises(DataError, match="are in class folders, so `val_labels`=/nowhere would be ignored"):
         imagenet.load(tree, val_labels="/nowhere")
     with pytest.raises(DataError, match="none of the 12 validation images can be decoded"):
-        imagenet.load(tree).without_broken(lambda images: range(len(images)) if "val" in images.where(0) else [])
+        imagenet.load(tree).without_broken(lambda images: range(len(images)) if "val" in images.describe(0) else [])
     assert imagenet.load(tree, val="train").test.names == imagenet.load(tree).train.names
     (tree / "val" / "extra").mkdir()
     with pytest.raises(DataError, match=r"class folder .*/val/extra contains no images .*Add images or remove the"):

@@ -192,7 +192,7 @@ def test_nothing_that_was_seen_is_read_again(files, monkeypatch):
     ours = StreamTrainBatches(files, 5, 2, "paper", SIZE)
     list(ours.dataset(2, 1))
     order = shuffle_positions(tf.range(15, dtype=tf.int64), 15, 2).numpy()
-    assert sorted(reads) == sorted(files.where(place) for place in order[10:])
+    assert sorted(reads) == sorted(files.describe(place) for place in order[10:])
 
 
 def test_records_give_what_files_give(files, records):
@@ -206,7 +206,7 @@ def test_records_give_what_files_give(files, records):
             np.testing.assert_array_equal(ours, theirs)
     assert records.digest() != records.without([3]).digest()
     assert len(records.without([3])) == 14
-    assert records.where(0).startswith("the record at byte 0 of ")
+    assert records.describe(0).startswith("the record at byte 0 of ")
 
 
 @pytest.mark.parametrize(("batch_size", "replicas"), [(4, 1), (4, 2), (8, 4)])

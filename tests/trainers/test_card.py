@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 from trainers import cifar
 from trainers.card.__main__ import main
 from trainers.card.text import metadata
-from trainers.card.weights import rounded
+from trainers.card.weights import round_weights
 from trainers.cli.arguments import RunError, UsageError
 from trainers.reproduce.weights import weights_digest
 
@@ -123,15 +123,15 @@ def test_weights_are_rounded_to_the_nearest_value():
     # To nearest, ties to even, on the bits themselves.
     bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
     count = np.arange(3)
-    found, same = rounded([values, count], "bfloat16")
+    found, same = round_weights([values, count], "bfloat16")
     np.testing.assert_array_equal(found, bits.astype(np.uint32).view(np.float32))
     assert same is count
-    (near,) = rounded([values], "float16")
+    (near,) = round_weights([values], "float16")
     assert np.abs(near - values).max() < np.abs(found - values).max() / 4
     np.testing.assert_array_equal(near, near.astype(np.float16))
-    assert rounded([values], "none")[0] is values
+    assert round_weights([values], "none")[0] is values
     with pytest.raises(RunError, match="7e\\+04 is beyond float16. Use --round bfloat16"):
-        rounded([np.array([7e4], np.float32)], "float16")
+        round_weights([np.array([7e4], np.float32)], "float16")
 
 
 def test_a_truncated_newest_checkpoint_is_not_replaced_by_an_earlier_one_silently(run, tmp_path, capsys):

@@ -109,6 +109,6 @@ def test_odd_names_and_settings_stay_in_their_cells(tmp_path):
 def test_bad_input(tmp_path):
     run = make(tmp_path / "a", {}, [0.5])
     assert "is not a run" in report(tmp_path, code=2)
-    assert "--names must be as many" in report(run, "--names", "x", "y", code=2)
+    assert "--names must contain a different name" in report(run, "--names", "x", "y", code=2)
     assert "none of the runs" in report(make(tmp_path / "e", {}, []), "--out", tmp_path / "r", code=2)
     assert not (tmp_path / "r").exists()

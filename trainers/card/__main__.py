@@ -187,7 +187,7 @@ def _make(settings: Settings, finished: Finished, out: pathlib.Path) -> int:
 
 def _network(finished: Finished, rounding: Any) -> "keras.Model":
     """Return the network of the newest checkpoint in float32 with rounded weights."""
-    from trainers.card.weights import rounded
+    from trainers.card.weights import round_weights
     from trainers.training.build import build_network
     from trainers.training.checkpoints import restore_weights
 
@@ -204,7 +204,7 @@ def _network(finished: Finished, rounding: Any) -> "keras.Model":
             f"the newest intact checkpoint of {run.path} is that of step {step}, not of its last step {last}. Remove "
             f"{run.result_path}, then train the remaining steps again: {again}"
         )
-    network.set_weights(rounded(network.get_weights(), rounding))
+    network.set_weights(round_weights(network.get_weights(), rounding))
     return network
 
 

@@ -23,7 +23,7 @@ _TYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 WEIGHTS = "model.weights.h5"
 
 
-def rounded(weights: Sequence[NDArray[Any]], rounding: Rounding) -> list[NDArray[Any]]:
+def round_weights(weights: Sequence[NDArray[Any]], rounding: Rounding) -> list[NDArray[Any]]:
     """Return the weights with float32 arrays rounded to the nearest value of a 16-bit type, still as float32.
 
     Args:

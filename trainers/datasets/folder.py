@@ -192,7 +192,7 @@ class StreamedSource(Source["StreamedImageData"]):
             bad = find_broken(images, places)
             if bad:
                 return (
-                    f"{images.where(bad[0])} cannot be read as an image. Replace it, or skip all broken images with "
+                    f"{images.describe(bad[0])} cannot be read as an image. Replace it, or skip all broken images with "
                     f"--skip-broken and another --out."
                 )
         return ""
@@ -207,7 +207,7 @@ def _without_broken(data: "StreamedImageData") -> "StreamedImageData":
         with Progress(len(images) // 100, "looking for broken images", unit="hundreds", delay=0) as progress:
             bad = find_broken(images, advance=progress.advance)
         for place in bad[:10]:
-            say(f"skipped: {images.where(place)}")
+            say(f"skipped: {images.describe(place)}")
         return bad
 
     return data.without_broken(find)
