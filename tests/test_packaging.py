@@ -1,4 +1,4 @@
-"""What the package says about itself."""
+"""Metadata, exports and entry points of the package."""
 
 import configparser
 import importlib
@@ -139,8 +139,8 @@ def test_submodules_load_on_first_use(package):
         _ = module.nothing
 
 
-def test_the_package_exports_what_people_come_for():
-    """The names and their modules, written out a second time; each is the object that its module defines."""
+def test_exports_of_the_package():
+    """Compare the exported names with a second list; each is the object defined in its module."""
     exported = {
         "ExactResume": "callbacks",
         "HessianOperator": "curvature",

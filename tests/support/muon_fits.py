@@ -74,7 +74,7 @@ def main():
         found = (*fitted(optimizer, **options), *wanted)
         results[name] = [np.reshape(value, (-1, 4)).tolist() for value in found]
 
-    # On TensorFlow a graph: compiling it by XLA takes longer, and is a case of its own.
+    # On TensorFlow a graph. Compilation by XLA takes longer and is a separate case.
     plain = {"jit_compile": keras.backend.backend() == "jax"}
     for norm in ("keep", "free"):
         compare(f"{norm}, graph", Muon(RATE, norm=norm), expected(norm), jit_compile=False)
