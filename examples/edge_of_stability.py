@@ -8,8 +8,8 @@ gradient descent at a constant rate on the first images of CIFAR-10 (the built-i
 the largest eigenvalue of the Hessian during training (Cohen et al., 2021). Prints sharpness over 2 (1 + m) / rate, and
 saves the curves, their table and images of the Hessian's block norms between layers before and after training.
 
-Takes minutes on two CPU cores. The same command resumes an interrupted run at the last measurement, and a finished run
-with more --steps.
+Takes about twenty minutes on two CPU cores (extrapolated), and less with fewer --images and --steps. The same command
+resumes an interrupted run at the last measurement, and a finished run with more --steps.
 """
 
 import argparse

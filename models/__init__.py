@@ -52,6 +52,6 @@ __all__ = [
     "transfer",
 ]
 
-_ORIGINS = dict.fromkeys(("features", "replace_head"), "idmatters_tf.models.transfer")
+_ORIGINS = {"features": "idmatters_tf.models.transfer", "replace_head": "idmatters_tf.models.transfer"}
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, _ORIGINS)

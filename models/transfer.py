@@ -16,9 +16,9 @@ from idmatters_tf.models.layout import Head
 def features(model: keras.Model) -> keras.Model:
     """Return the model from the same inputs to the features in front of the last layer of a classifier.
 
-    The last layer is the last `keras.layers.Dense` or `RandomProjection` on the way to the output. Behind it there may
-    be layers without weights that keep the shape, such as `ClassNames`, `Activation` and `Softmax`; they are left out.
-    The last layer may be part of a nested model, as in exported models, whose preprocessing is kept.
+    The last layer is a `keras.layers.Dense` or `RandomProjection`. Layers without weights that follow it and keep the
+    shape, such as `ClassNames`, `Activation` and `Softmax`, are omitted. The last layer may be part of a nested model,
+    as in exported models. Preprocessing layers stay.
 
     Args:
         model: a functional or built Sequential model with one output.
@@ -28,7 +28,7 @@ def features(model: keras.Model) -> keras.Model:
         or freezes the other.
 
     Raises:
-        ValueError: for a subclassed or unbuilt model, more than one output, or no last layer.
+        ValueError: the model is subclassed or not built, has several outputs, or does not end in such a layer.
 
     Example:
 
@@ -37,7 +37,7 @@ def features(model: keras.Model) -> keras.Model:
     >>> features(model).output_shape
     (None, 16)
     """
-    return _model(_checked_graph(model).input, _features_of(model), f"{model.name}_features")
+    return _make_model(_get_graph(model).input, _cut_last_layer(model), f"{model.name}_features")
 
 
 def replace_head(
@@ -49,25 +49,25 @@ def replace_head(
 ) -> keras.Model:
     """Return a classifier with the preprocessing and trunk of a model and a new last layer.
 
-    As usual with functional models in Keras, the layers of the trunk are shared, not copied: training the new model
-    changes `model`. Load the file twice, or use `keras.models.clone_model`, to keep the old weights.
-    `features(new_model).trainable = False` freezes everything but the new head.
+    The two models share the layers of the trunk, as usual with functional models in Keras: training the new model
+    changes `model`. Load the file again for the old weights. `features(new_model).trainable = False` freezes everything
+    but the new head.
 
     Args:
         model: a classifier as in `features`.
-        classes: the number of classes.
-        class_names: one string for each class, kept in a `ClassNames` layer named "classes"; None for none.
-        head: the last layer, named "head": "trained" for a `Dense` layer with a bias whose kernel is uniform with
-            variance 1 / fan_in, "zero" for one whose kernel starts at zero, or "random" for a frozen
+        classes: number of classes.
+        class_names: one string per class, for a `ClassNames` layer named "classes"; None for no such layer.
+        head: kind of the last layer, which is named "head": "trained" for a `Dense` layer with a bias and a uniform
+            kernel of variance 1 / fan_in, "zero" for one with a kernel of zeros, or "random" for a frozen
             `RandomProjection`.
-        seed: a non-negative integer that determines the kernel of the head.
+        seed: non-negative integer that determines the kernel of the head.
 
     Returns:
-        A functional `keras.Model`, not compiled, from the same inputs to logits, float32 also where the trunk computes
-        in 16 bits.
+        A functional `keras.Model`, not compiled, from the same inputs to logits, float32 also behind a trunk of 16
+        bits.
 
     Raises:
-        ValueError: for a model that `features` rejects, and for other values of the arguments.
+        ValueError: `features` does not accept the model, or another argument is invalid.
     """
     positive_integer("classes", classes)
     one_of("head", head, get_args(Head))
@@ -78,7 +78,7 @@ def replace_head(
             f"{len(class_names)} names"
         )
     trunk = features(model)
-    pooled = trunk.output
+    pooled: Any = trunk.output
     names = {layer.name for layer in trunk.layers}
     # Class scores need more than bfloat16's 8 bits.
     wide = "float64" if pooled.dtype == "float64" else "float32"
@@ -94,9 +94,9 @@ def replace_head(
     return keras.Model(trunk.input, logits, name=model.name)
 
 
-def _features_of(model: keras.Model) -> Tensor:
-    """Return the symbolic input of the last layer. Nested models around it are called anew without it."""
-    outputs = keras.tree.flatten(_checked_graph(model).output)
+def _cut_last_layer(model: keras.Model) -> Tensor:
+    """Return the symbolic input of the last layer, from new calls of nested models without that layer."""
+    outputs = keras.tree.flatten(_get_graph(model).output)
     if len(outputs) != 1:
         raise ValueError(
             f"Argument `model` must have one output. Received: {model.name!r} with {len(outputs)}. Pass "
@@ -107,8 +107,8 @@ def _features_of(model: keras.Model) -> Tensor:
         node = producer(tensor)
         operation = node.operation
         if graph_of(operation) is not None:
-            inner = _features_of(operation)
-            trunk = _model(graph_of(operation).input, inner, operation.name)
+            inner = _cut_last_layer(operation)
+            trunk = _make_model(graph_of(operation).input, inner, operation.name)
             return trunk(*node.arguments.args, **node.arguments.kwargs)
         if isinstance(operation, (keras.layers.Dense, RandomProjection)):
             return node.input_tensors[0]
@@ -121,7 +121,7 @@ def _features_of(model: keras.Model) -> Tensor:
         tensor = node.input_tensors[0]
 
 
-def _model(inputs: Any, outputs: Tensor, name: str) -> keras.Model:
+def _make_model(inputs: Any, outputs: Tensor, name: str) -> keras.Model:
     """Return a functional model, frozen if all its layers are."""
     model = keras.Model(inputs, outputs, name=name)
     weighted = [layer for layer in model.layers if layer.weights]
@@ -131,11 +131,11 @@ def _model(inputs: Any, outputs: Tensor, name: str) -> keras.Model:
     return model
 
 
-def _checked_graph(model: Any) -> Any:
+def _get_graph(model: Any) -> Any:
     """Return the graph of a model.
 
     Raises:
-        ValueError: the model has no graph that can be cut.
+        ValueError: the model has no graph, or overrides `call`.
     """
     graph = graph_of(model)
     if graph is None or overrides_call(model):
@@ -157,8 +157,6 @@ def _keeps_logits(node: Any) -> bool:
 
 
 def _unused(name: str, names: set[str]) -> str:
-    return (
-        name
-        if name not in names
-        else next(f"{name}_{n}" for n in range(1, len(names) + 2) if f"{name}_{n}" not in names)
-    )
+    """Return the name, with a number if another layer has it."""
+    numbered = (f"{name}_{number}" for number in range(1, len(names) + 2))
+    return next(each for each in (name, *numbered) if each not in names)

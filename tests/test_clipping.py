@@ -1,4 +1,4 @@
-"""Adaptive clipping against plain loops over the units."""
+"""Adaptive clipping compared with loops over the units."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ rng = np.random.default_rng(0)
 
 
 def naive(gradient, weight, bound, epsilon):
-    """One unit after the other."""
+    """Clip one unit after the other."""
     units = [...] if weight.ndim < 2 else [(..., unit) for unit in range(weight.shape[-1])]
     found = gradient.copy()
     for unit in units:
@@ -23,7 +23,7 @@ def naive(gradient, weight, bound, epsilon):
 
 @pytest.mark.parametrize("shape", [(3, 3, 4, 5), (4, 6), (7,), ()])
 def test_each_unit_is_clipped_by_its_own_norm(shape):
-    # Norms of the units from far below epsilon to far above; gradients on either side of the bound, and one of 0.
+    # Norms of the units from far below epsilon to far above it, gradients on both sides of the bound, and one of 0.
     sizes = 10.0 ** np.linspace(-4, 1, shape[-1]) if len(shape) > 1 else 0.01
     weight, gradient = rng.normal(size=shape) * sizes, np.array(0.05 * rng.normal(size=shape))
     if len(shape) > 1:
@@ -38,7 +38,7 @@ def test_each_unit_is_clipped_by_its_own_norm(shape):
     assert len(shape) < 2 or not clipped.all()
 
 
-def test_the_last_layer_is_told_apart():
+def test_the_last_layer_is_excluded():
     layers = [keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dense(4), keras.layers.ReLU()]
     model = keras.Sequential(layers)
     assert precedes_last_layer(model) == [True, True, False, False]
@@ -46,6 +46,6 @@ def test_the_last_layer_is_told_apart():
     assert precedes_last_layer(model) == [True, True]
 
 
-def test_a_bound_of_nothing_is_refused():
+def test_a_bound_of_zero_raises():
     with pytest.raises(ValueError, match="`bound` must be positive"):
         clip_units([], [], 0.0)

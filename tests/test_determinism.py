@@ -1,4 +1,4 @@
-"""One call fixes what can be fixed."""
+"""Seeds, deterministic algorithms and threads."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 from idmatters_tf.determinism import make_deterministic
 from tests.conftest import ROOT
 
-# In a process of its own, since the switches cannot be turned back.
+# In a separate process, because the settings cannot be reverted.
 SCRIPT = """
 import random, keras, numpy as np, tensorflow as tf
 from idmatters_tf.determinism import make_deterministic

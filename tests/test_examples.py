@@ -69,7 +69,7 @@ def test_edge_of_stability(tmp_path):
     options = ["--out", tmp_path, "--images", 20, "--every", 2, "--networks", "identity"]
     first = run_script(EXAMPLES / "edge_of_stability.py", *options, "--steps", 2)
     assert "identity       step     2: loss" in first
-    # The same command with more steps goes on where that one ended.
+    # The same command with more steps resumes the run.
     second = run_script(EXAMPLES / "edge_of_stability.py", *options, "--steps", 4)
     assert "identity       step     4: loss" in second
     assert "identity       step     2: loss" not in second
@@ -81,7 +81,7 @@ def test_edge_of_stability(tmp_path):
 
 
 def test_first_steps_notebook(tmp_path, monkeypatch):
-    """Its cells one after the other, without Jupyter."""
+    """Run the cells one after the other, without Jupyter."""
     monkeypatch.chdir(tmp_path)
     notebook = json.loads((ROOT / "examples" / "first_steps.ipynb").read_text())
     assert notebook["nbformat"] == 4
@@ -104,12 +104,12 @@ def test_isometry_against_depth(tmp_path):
         lines = run_script(EXAMPLES / "isometry_against_depth.py", *options).splitlines()
         assert "start: ||J - I|| 0.00e+00 to 0.00e+00" in lines[0]
         assert "after: ||J - I||" in lines[1]
-    # The second time everything is there.
+    # The second run reads the saved results.
     assert {path.name for path in tmp_path.iterdir()} == {"fixup-1.json", "isometry-blocks.png", "results.md"}
 
 
 def test_encoding_of_columns(tmp_path):
-    """The features of a table with text are the ones written out by hand."""
+    """Compare the features of a table with text with those encoded by hand."""
     with mock.patch.object(sys, "path", [str(EXAMPLES), *sys.path]):
         example = runpy.run_path(str(EXAMPLES / "memorize_your_data.py"))
     path = tmp_path / "table.csv"
@@ -138,7 +138,7 @@ def test_resume_your_fit(tmp_path):
     assert "began at batch 20; weights, optimizer and history: " in result.stdout
 
 
-# Runs the example like a user, without TensorFlow on JAX, and ends itself by SIGKILL before a given training step.
+# Run the example without TensorFlow on JAX, and end the process by SIGKILL before a given training step.
 CIFAR_WITH_FIT = """
 import functools, os, runpy, signal, sys
 _, kill_at, *sys.argv = sys.argv
@@ -173,18 +173,18 @@ def cifar_with_fit(backend, *options, kill_at=-1):
 
 
 def test_cifar_with_fit_on_tensorflow(tmp_path):
-    """The paper's recipe, with two steps in one execution."""
+    """Train with the paper's recipe and two steps per execution."""
     steps = ["--steps", 4, "--evaluate-every", 2, "--steps-per-execution", 2, "--drop-steps", 2]
     said = cifar_with_fit("tensorflow", "--preset", "paper", "--precision", "bfloat16", *steps, "--out", tmp_path)
     losses = [float(loss) for loss in re.findall(r" loss: (\S+)", said)]
     assert len(losses) == 2
-    # The last layer is a random one, so the network starts near the loss of chance.
+    # The last layer is random, so that the initial loss is near that of a random guess.
     assert losses[0] == pytest.approx(np.log(10), rel=0.1)
     assert re.search(r"test error \d+\.\d\d % after 4 steps", said)
 
 
 def test_cifar_with_fit_resumes_bit_for_bit_on_jax(tmp_path):
-    """The fast preset with a moving average of the weights, without TensorFlow."""
+    """Train the fast preset with a moving average of the weights, without TensorFlow."""
     pytest.importorskip("jax")
     options = ["--preset", "fast", "--precision", "float32", "--steps", 6, "--evaluate-every", 6, "--warm-up-steps", 1]
     options += ["--average-weights", 0.5, "--checkpoint-every", 2]
@@ -200,7 +200,7 @@ def test_cifar_with_fit_resumes_bit_for_bit_on_jax(tmp_path):
 
 
 def test_batches_of_cifar_with_fit():
-    """Each batch is a pure function of the step; crops and flips are those of the padded images."""
+    """Each batch is a function of the step, of crops and flips of the padded images."""
     with mock.patch.object(sys, "path", [str(EXAMPLES), *sys.path]):
         example = runpy.run_path(str(EXAMPLES / "cifar_with_fit.py"))
     rng = np.random.default_rng(0)

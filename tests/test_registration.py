@@ -1,4 +1,4 @@
-"""Saved models load after `import idmatters_tf` alone, in processes that have imported nothing else of the package."""
+"""Saved models load after `import idmatters_tf` alone, without other imports of the package."""
 
 import importlib
 import os
@@ -29,7 +29,7 @@ print(type(model.optimizer).__module__, type(model.optimizer).__name__)
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """The file of a compiled model with our layers, an initialiser and our optimizer, and its outputs."""
+    """Return the file of a compiled model with layers, an initializer and an optimizer of ours, and its outputs."""
     keras.utils.set_random_seed(0)
     images = keras.Input((8, 8, 3), dtype="uint8")
     features = layers.PerImageStandardization()(images)
@@ -69,12 +69,12 @@ def test_looking_for_keras_does_not_lose_the_registration():
 
 
 def test_every_registered_class_is_listed():
-    # All modules of the library, so that no decorator is missed.
+    # Import all modules of the library to execute all decorators.
     for info in pkgutil.walk_packages(idmatters_tf.__path__, "idmatters_tf."):
         try:
             importlib.import_module(info.name)
         except ModuleNotFoundError as error:
-            # `make lowest` has no JAX, and its modules register nothing.
+            # `make lowest` runs without JAX. The modules for JAX register no class.
             if error.name != "jax":
                 raise
     registry = keras.saving.get_custom_objects()

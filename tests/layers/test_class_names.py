@@ -1,4 +1,4 @@
-"""The names of the classes in a saved model."""
+"""Names of the classes in a saved model."""
 
 import keras
 import numpy as np

@@ -12,7 +12,7 @@ rng = np.random.default_rng(0)
 
 
 def naive_convolution(images, kernel, strides=1):
-    """A "same" convolution in plain loops."""
+    """Compute a "same" convolution with loops."""
     n, rows, cols, _ = images.shape
     k, _, _, filters = kernel.shape
     out_rows, out_cols = -(-rows // strides), -(-cols // strides)
@@ -27,7 +27,7 @@ def naive_convolution(images, kernel, strides=1):
 
 
 def naive_shortcut(images, filters, strides):
-    """Means over windows, cut off at the edge, then zero channels: half before, the extra one behind."""
+    """Compute the means over windows, smaller at the edge, and add zero channels, an odd one at the end."""
     n, rows, cols, channels = images.shape
     pooled = np.zeros((n, -(-rows // strides), -(-cols // strides), channels))
     # "same" windows start half of the missing pixels before the image.
@@ -118,7 +118,7 @@ def test_a_small_branch_survives_16_bits(dtype):
     assert error < 0.02 * np.linalg.norm(branch)
     if dtype == "mixed_float16":  # 11 bits would still hold most of it
         return
-    # What would be left of it had the sum been rounded to bfloat16 as well:
+    # The remainder if the sum were rounded to bfloat16 as well:
     rounded = np.array(keras.ops.cast(keras.ops.cast(images + branch, half.compute_dtype), "float32"))
     assert np.linalg.norm(rounded - images - branch) > 0.3 * np.linalg.norm(branch)
 

@@ -82,7 +82,7 @@ def test_random_projection_follows_from_its_seed_on_every_backend():
         layer.build((None, 4))
     np.testing.assert_array_equal(first.kernel, again.kernel)
     assert not np.array_equal(first.kernel, other.kernel)
-    # NumPy's numbers, whatever the backend: pinned, so that a change of generator is noticed.
+    # Fixed numbers of NumPy's generator, equal on every backend.
     np.testing.assert_allclose(first.kernel[0], np.array([0.1257302, -0.1321049, 0.6404227]) / 2, rtol=1e-6)
 
 

@@ -26,7 +26,7 @@ def test_it_is_the_definition(tmp_path):
     expected = (rows - rows.mean(axis=0)) @ np.real(scipy.linalg.fractional_matrix_power(covariance, -0.5))
     found = np.array(layer(images))
     np.testing.assert_allclose(found.reshape(400, -1), expected, atol=1e-3)
-    # White up to the bias, and closer to the images than any other whitening.
+    # The outputs are white up to the bias, and nearer to the images than those of any other whitening.
     np.testing.assert_allclose(np.cov(found.reshape(400, -1).T, bias=True), np.eye(48), atol=0.05)
 
     inputs = keras.Input((4, 4, 3), dtype="uint8")
@@ -35,7 +35,7 @@ def test_it_is_the_definition(tmp_path):
     assert not layer.trainable_variables
 
 
-def test_an_image_of_one_colour_stays_finite():
+def test_an_image_of_one_color_stays_finite():
     layer = ZCAWhitening()
     layer.adapt(correlated_images())
     assert np.isfinite(np.array(layer(np.full((1, 4, 4, 3), 7, "uint8")))).all()

@@ -1,4 +1,4 @@
-"""Convolutions with gains against plain loops, and the network made of them."""
+"""Convolutions with gains compared with loops, and networks of them."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ rng = np.random.default_rng(0)
 
 
 def set_random(layer, shape):
-    """Builds a layer and gives it weights that are neither 0 nor 1."""
+    """Build a layer and set weights other than 0 and 1."""
     layer.build(shape)
     layer.set_weights([rng.normal(size=weight.shape) for weight in layer.get_weights()])
     return {weight.path.split("/", 1)[-1]: np.array(weight) for weight in layer.weights}
@@ -32,14 +32,14 @@ def test_standardized_kernels_have_mean_0_and_the_norm_of_the_gain():
     layer = ScaledConv2D(4, 3, gain=0.5, standardize=True, padding="same", name="layer")
     images = rng.normal(size=(2, 5, 5, 3)).astype("float32")
     layer.build(images.shape)
-    # Whatever is added to a kernel and whatever it is multiplied by changes nothing.
+    # The outputs do not depend on an offset or a factor of the kernel.
     kernel = rng.normal(size=(3, 3, 3, 4))
     outputs = []
     for factor, offset in ((1.0, 0.0), (30.0, -7.0)):
         layer.set_weights([factor * kernel + offset, np.zeros(4), np.full(4, 0.5)])
         outputs.append(np.array(layer(images)))
     np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-3)
-    # Of the gain times the paper's gamma; after the second round of weights, as after the first.
+    # The norm is the gain times the paper's gamma, for both sets of weights.
     applied = np.array(layer.applied_kernel).reshape(27, 4)
     np.testing.assert_allclose(applied.mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(applied.var(axis=0) * 27, (0.5 * RELU_GAIN) ** 2, rtol=1e-3)

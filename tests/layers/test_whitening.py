@@ -1,4 +1,4 @@
-"""The whitening first layer: what comes out of it is white."""
+"""Whitening first layers: the outputs are white."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ rng = np.random.default_rng(0)
 
 
 def smooth_images():
-    """Images whose neighbouring pixels and channels are correlated, with a mean other than 0."""
+    """Return images with correlated adjacent pixels and channels, and a mean other than 0."""
     noise = rng.normal(size=(40, 14, 12, 3)) @ rng.normal(size=(3, 3))
     return (noise + np.roll(noise, 1, axis=1) + 2 * np.roll(noise, 1, axis=2) + 0.7).astype("float32")
 
@@ -25,7 +25,7 @@ def test_outputs_are_uncorrelated_and_of_variance_one(size, filters):
     first, second = np.split(outputs, 2, axis=1)
     np.testing.assert_allclose(second, -first, atol=1e-4)
     np.testing.assert_allclose(np.cov(first.T), np.eye(filters // 2), atol=1e-3)
-    # Fewer filters are the directions of most variance: those that need the least amplification.
+    # Fewer filters are the directions of largest variance, which need the least amplification.
     norms = np.linalg.norm(np.array(layer.kernel).reshape(-1, filters)[:, : filters // 2], axis=0)
     assert (np.diff(norms) >= 0).all()
     check_layer(layer, images)

@@ -1,4 +1,4 @@
-"""The networks of Table 2 that Hardt & Ma compare with: published sizes, forms, saving."""
+"""Baselines of Hardt & Ma's Table 2: published sizes, formulas, saving."""
 
 import keras
 import numpy as np
@@ -29,7 +29,7 @@ def test_sizes_of_residual_networks(network, depth, published):
 
 
 def test_sizes_of_the_networks_for_imagenet():
-    """The numbers are torchvision's for resnet18, resnet34 and densenet121."""
+    """Compare with the numbers of torchvision for resnet18, resnet34 and densenet121."""
     for depth, published in {18: 11_689_512, 34: 21_797_672}.items():
         model = resnet((64, 64, 3), 1000, depth, shortcut="projection")
         assert trainable_parameters(model) == published
@@ -38,7 +38,7 @@ def test_sizes_of_the_networks_for_imagenet():
 
 
 def test_the_deepest_published_residual_network_has_its_size():
-    # Linear in the depth; building 1,202 layers takes a minute.
+    # The number is linear in the depth. Building 1,202 layers takes a minute.
     shallow, deeper = (trainable_parameters(resnet(depth=depth)) for depth in (20, 26))
     assert shallow + (deeper - shallow) * (1202 - 20) // 6 == 19_421_274
 
@@ -159,7 +159,7 @@ def test_they_train_save_and_depend_on_the_seed(build, tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     kernels = [(a, b) for a, b in zip(first, other, strict=True) if a.ndim == 4]
     assert not any(np.array_equal(a, b) for a, b in kernels)
-    # Everything trained is decayed, as sum(w^2) / 2.
+    # All trained weights are decayed, with sum(w^2) / 2.
     decayed = sum(float(loss) for loss in model.losses)
     rate = 1e-3 if model.name == "all_cnn_c" else 1e-4
     total = sum(np.sum(np.square(weight)) for weight in model.trainable_variables)

@@ -181,7 +181,7 @@ def test_the_details_of_the_papers_base_code_are_options():
     block = model.get_layer("stage2_block1")
     assert block.norm1.momentum == 0.9
     assert float(block.activation(np.array(-1.0, "float32"))) == pytest.approx(-0.1)
-    # Uniform with variance 1 / fan_in, as the frozen projection's.
+    # Uniform with variance 1 / fan_in, like the frozen projection.
     head = np.array(identity_resnet((8, 8, 3), classes=4000, **options).get_layer("head").kernel)
     assert np.abs(head).max() == pytest.approx(np.sqrt(3 / 8), rel=1e-3)
     assert head.var() == pytest.approx(1 / 8, rel=0.03)

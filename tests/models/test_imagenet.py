@@ -13,7 +13,7 @@ def trainable_parameters(model):
 
 
 def convolutions(blocks, widths, stem):
-    """The trainable parameters of 3x3 blocks after a 7x7 stem on three channels, written out."""
+    """Return the number of trainable parameters of 3x3 blocks after a 7x7 stem on three channels."""
     total, inputs = 7 * 7 * 3 * stem, stem
     for count, width in zip(blocks, widths, strict=True):
         total += 9 * inputs * width + 9 * width * width * (2 * count - 1)
@@ -32,7 +32,7 @@ def test_the_papers_number_of_parameters():
 def test_he_et_al_s_widths():
     assert trainable_parameters(identity_resnet34(widths=RESNET34_WIDTHS)) == 21_095_616
     normalised = identity_resnet34(widths=RESNET34_WIDTHS, norm="batch", head="trained")
-    # Two for each channel of 33 convolutions, and the last layer with its biases.
+    # Two parameters for each channel of 33 convolutions, and the last layer with its biases.
     channels = 64 + 2 * (3 * 64 + 4 * 128 + 6 * 256 + 3 * 512)
     assert trainable_parameters(normalised) == 21_095_616 + 2 * channels + 512 * 1000 + 1000
 

@@ -1,4 +1,4 @@
-"""The same layers and the same network on Keras' JAX backend, in a process of its own."""
+"""The same layers and network on Keras' JAX backend, in a separate process."""
 
 import contextlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""The layout that builders, costs, plans and command lines share."""
+"""Layouts of networks, shared by builders, costs, plans and command lines."""
 
 import inspect
 

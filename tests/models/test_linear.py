@@ -1,4 +1,4 @@
-"""The Keras models: the same numbers as the NumPy mathematics, values, gradients and Hessians."""
+"""Linear Keras models compared with NumPy: values, gradients and Hessians."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ MODELS = {
 
 @pytest.fixture(params=list(MODELS))
 def case(request):
-    """A float64 model, its random weights as NumPy has them, and whether it has shortcuts."""
+    """Return a float64 model, its random weights in NumPy, and True if it has shortcuts."""
     keras.config.set_dtype_policy("float64")
     build, shortcut = MODELS[request.param]
     model = build()
@@ -92,7 +92,7 @@ def test_training_is_the_gradient_descent_of_numpy(case):
     model, W, shortcut = case
     X, Y = random_data(np.random.default_rng(4), 3, 8)
     sxx, syx, _ = linear.sufficient_statistics(X, Y)
-    # Keras' mean squared error averages over the 3 outputs, too: 2/3 of the loss here.
+    # Keras' mean squared error averages over the 3 outputs as well: 2/3 of the loss here.
     model.compile(keras.optimizers.SGD(0.03), "mse")
     model.fit(X.T, Y.T, batch_size=8, epochs=5, shuffle=False, verbose=0)
     found = linear.gradient_descent(W[None], sxx, syx, 0.02, 5, shortcut)
@@ -127,7 +127,7 @@ def test_starts_and_saving(tmp_path):
     check_saving(shortcut_network(3, 2, 2, mid="relu"), inputs, tmp_path / "model.keras")
 
 
-def test_factorisation_in_a_model():
+def test_factorization_in_a_model():
     keras.config.set_dtype_policy("float64")
     R = np.array([[2.0, 1.0], [-1.0, 1.0]])
     model = linear_residual(2, 20)

@@ -1,4 +1,4 @@
-"""Orthogonalised momentum against the singular value decomposition and against plain NumPy."""
+"""Orthogonalized momentum compared with the singular value decomposition and with NumPy."""
 
 import importlib.util
 import json
@@ -113,7 +113,7 @@ def test_a_free_step_changes_the_outputs_by_at_most_the_rate(size, inputs, outpu
     change = variable.numpy().reshape(-1, outputs)
     patches = rng.normal(size=(50, size * size * inputs))
     root_mean_square = np.sqrt(np.mean((patches @ change) ** 2, 1) / np.mean(patches**2, 1))
-    # 1.21 is the largest singular value that the iteration leaves.
+    # 1.21 is the largest singular value after the iteration.
     assert root_mean_square.max() <= 0.1 * 1.21
 
 
@@ -161,7 +161,7 @@ def test_kernels_of_zeros_are_refused():
     zeros = keras.Variable(np.zeros((3, 3, 2, 4)), name="kernel")
     with pytest.raises(ValueError, match="'kernel' is zero and would never learn. Initialize it otherwise"):
         Muon().build([keras.Variable(np.ones((3, 3, 2, 4))), zeros])
-    # Biases and the last layer may start there.
+    # Biases and the last layer may start at zero.
     Muon().build([keras.Variable(np.zeros(4)), keras.Variable(np.zeros((5, 2)))])
     Muon(least_rank=5).build([zeros])
     Muon(norm="free").build([zeros])

@@ -1,7 +1,7 @@
-"""Fits with Muon in every mode of Keras, and a NumPy reference with singular value decompositions.
+"""Fits with Muon in every mode of Keras, and the same path in NumPy with singular value decompositions.
 
-`python -m tests.support.muon_fits` prints a line of JSON that maps each case to the kernel and the bias after three
-steps and to the expected values.
+As a program: `python -m tests.support.muon_fits` prints a line of JSON that maps each case to the kernel and the bias
+after three steps and to those expected.
 """
 
 import json
@@ -74,7 +74,7 @@ def main():
         found = (*fitted(optimizer, **options), *wanted)
         results[name] = [np.reshape(value, (-1, 4)).tolist() for value in found]
 
-    # A graph on TensorFlow. XLA compilation takes longer and is a separate case.
+    # On TensorFlow a graph. Compilation by XLA takes longer and is a separate case.
     plain = {"jit_compile": keras.backend.backend() == "jax"}
     for norm in ("keep", "free"):
         compare(f"{norm}, graph", Muon(RATE, norm=norm), expected(norm), jit_compile=False)
