@@ -41,7 +41,7 @@ def seed_number(value: Any, owner: object | None = None) -> int:
     return int(value)
 
 
-def one_of(argument: str, value: T, allowed: Sequence[T], owner: object | None = None) -> T:
+def check_choice(argument: str, value: T, allowed: Sequence[T], owner: object | None = None) -> T:
     """Return the value of an argument if it is allowed.
 
     Raises:

@@ -42,7 +42,7 @@ def checkpoint_path(folder: str | os.PathLike, step: int) -> pathlib.Path:
     return pathlib.Path(folder) / checkpoint_name(step)
 
 
-def saved_steps(folder: str | os.PathLike) -> list[int]:
+def list_steps(folder: str | os.PathLike) -> list[int]:
     """Return the steps of all checkpoints in a folder in ascending order, including damaged ones."""
     names = [path.name for path in pathlib.Path(folder).glob(f"{CHECKPOINT_PREFIX}*")]
     steps = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
@@ -51,7 +51,7 @@ def saved_steps(folder: str | os.PathLike) -> list[int]:
 
 def describe_newest(folder: str | os.PathLike) -> str:
     """Return a sentence about the newest checkpoint in a folder for error messages."""
-    steps = saved_steps(folder)
+    steps = list_steps(folder)
     return f"The last good checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
 
 
@@ -75,7 +75,7 @@ def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
     try:
         check_replaceable(path, folder=True)
     except PathOccupied as error:
-        put_aside(error.path)
+        rename_damaged(error.path)
     with replacing(path, folder=True) as beside:
         beside.mkdir()
         yield beside
@@ -84,7 +84,7 @@ def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
 
 def remove_oldest(folder: str | os.PathLike, keep: int) -> None:
     """Remove all but the `keep` newest checkpoints. Checkpoints with foreign files are kept."""
-    for old in saved_steps(folder)[:-keep]:
+    for old in list_steps(folder)[:-keep]:
         remove(folder, old)
 
 
@@ -96,7 +96,7 @@ def remove(folder: str | os.PathLike, step: int) -> None:
         remove_own(path)
 
 
-def newest_intact(
+def find_newest_intact(
     folder: str | os.PathLike, required: str, on_damage: Callable[[pathlib.Path, str], object]
 ) -> int | None:
     """Return the step of the newest intact checkpoint, or None.
@@ -106,7 +106,7 @@ def newest_intact(
         required: name of a file that every checkpoint contains.
         on_damage: called with the path of each newer damaged checkpoint and a description of the damage.
     """
-    for step in reversed(saved_steps(folder)):
+    for step in reversed(list_steps(folder)):
         path = checkpoint_path(folder, step)
         what = _damage(path, required)
         if what is None:
@@ -115,7 +115,7 @@ def newest_intact(
     return None
 
 
-def put_aside(path: pathlib.Path) -> None:
+def rename_damaged(path: pathlib.Path) -> None:
     """Rename a damaged checkpoint, since the resumed run will save its step again."""
     number = os.getpid()
     while find_mode(aside := path.with_name(f"damaged-{path.name}-{number}")) is not None:

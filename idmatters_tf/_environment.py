@@ -17,18 +17,18 @@ PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "keras-nigh
 _INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd", "sve")
 
 
-def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+def collect_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Return the versions of Python and of the installed packages, and the machine type."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
     return found | {package: version for package in packages if (version := _installed(package)) is not None}
 
 
-def version_of(package: str) -> str | None:
+def get_version(package: str) -> str | None:
     """Return the version of a package or of its variant without GPU support, or None if neither is installed."""
     return _installed(package) or _installed(f"{package}-cpu")
 
 
-def numerics(backend: str = "tensorflow") -> dict[str, Any]:
+def describe_numerics(backend: str = "tensorflow") -> dict[str, Any]:
     """Return the threads, libraries and devices of this process as JSON values. Imports the backend."""
     if backend == "jax":
         import jax

@@ -16,7 +16,9 @@ from idmatters_tf._arguments import abbreviate
 _COMPUTING = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy")
 
 
-def differences(saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None) -> list[str]:
+def describe_differences(
+    saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None
+) -> list[str]:
     """Return "NAME was VALUE, now VALUE" for each name whose values differ.
 
     Args:
@@ -31,16 +33,16 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterabl
     ]
 
 
-def other_run(path: str | os.PathLike, saved: Mapping[str, Any], identity: Mapping[str, Any]) -> str | None:
+def describe_other_run(path: str | os.PathLike, saved: Mapping[str, Any], identity: Mapping[str, Any]) -> str | None:
     """Return an error message with the differences if a checkpoint belongs to another run, or None.
 
     Values that the checkpoint does not contain are not compared.
     """
-    found = differences(saved, identity)
+    found = describe_differences(saved, identity)
     return f"{path} is a checkpoint of another run: {'; '.join(found)}." if found else None
 
 
-def environment_warning(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def describe_environment_change(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Return a warning with the differences of two environments, see `_environment`, or None.
 
     Parts that were not saved are not compared.
@@ -48,7 +50,7 @@ def environment_warning(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str
     found = []
     for part, names in (("versions", _COMPUTING), ("numerics", now.get("numerics", ()))):
         if isinstance(saved.get(part), dict):
-            found += differences(saved[part], now.get(part, {}), names)
+            found += describe_differences(saved[part], now.get(part, {}), names)
     if not found:
         return None
     return f"{'; '.join(found)}: results will differ by rounding from those of an uninterrupted run."

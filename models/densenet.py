@@ -7,7 +7,7 @@ import itertools
 
 import keras
 
-from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers._arguments import decay_regularizer
@@ -67,7 +67,7 @@ def densenet(
         raise ValueError(f"Argument `compression` must be in (0, 1]. Received: compression={compression}")
     if not 0 <= dropout < 1:
         raise ValueError(f"Argument `dropout` must be in [0, 1). Received: dropout={dropout}")
-    one_of("norm", norm, ("batch", "synchronized"))
+    check_choice("norm", norm, ("batch", "synchronized"))
     regularizer = decay_regularizer(weight_decay)
     seeds = (mix_seed(seed, number) for number in itertools.count(2))
 

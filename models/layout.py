@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._arguments import check_choice, positive_integer
 
 Shortcut = Literal["pad", "projection", "none"]
 Head = Literal["random", "trained", "zero"]
@@ -77,9 +77,9 @@ class Layout:
         for argument in ("blocks", "widths"):
             for stage, value in enumerate(getattr(self, argument)):
                 positive_integer(f"{argument}[{stage}]", value)
-        one_of("shortcut", self.shortcut, get_args(Shortcut))
-        one_of("initializer", self.initializer, get_args(Initializer))
-        one_of("head", self.head, get_args(Head))
+        check_choice("shortcut", self.shortcut, get_args(Shortcut))
+        check_choice("initializer", self.initializer, get_args(Initializer))
+        check_choice("head", self.head, get_args(Head))
 
 
 def cifar_layout(blocks: int, widths: Sequence[int], stem: int, **others: Any) -> Layout:

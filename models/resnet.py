@@ -8,7 +8,7 @@ from typing import get_args
 
 import keras
 
-from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers import BasicBlock2D
@@ -100,8 +100,8 @@ def _network(
 ) -> keras.Model:
     blocks = resnet_blocks(depth)
     positive_integer("classes", classes)
-    one_of("shortcut", shortcut, get_args(Shortcut))
-    one_of("norm", norm, ("batch", "synchronized"))
+    check_choice("shortcut", shortcut, get_args(Shortcut))
+    check_choice("norm", norm, ("batch", "synchronized"))
     regularizer = decay_regularizer(weight_decay)
 
     def initializer(*salt: int) -> Initializer:

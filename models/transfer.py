@@ -5,8 +5,8 @@ from typing import Any, get_args
 
 import keras
 
-from idmatters_tf._arguments import one_of, positive_integer, seed_number
-from idmatters_tf._keras_internals import graph_of, overrides_call, producer
+from idmatters_tf._arguments import check_choice, positive_integer, seed_number
+from idmatters_tf._keras_internals import get_graph, overrides_call, producer
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers import ClassNames, RandomProjection
@@ -70,7 +70,7 @@ def replace_head(
         ValueError: `features` does not accept the model, or another argument is invalid.
     """
     positive_integer("classes", classes)
-    one_of("head", head, get_args(Head))
+    check_choice("head", head, get_args(Head))
     seed_number(seed)
     if class_names is not None and len(class_names) != classes:
         raise ValueError(
@@ -106,9 +106,9 @@ def _cut_last_layer(model: keras.Model) -> Tensor:
     while True:
         node = producer(tensor)
         operation = node.operation
-        if graph_of(operation) is not None:
+        if get_graph(operation) is not None:
             inner = _cut_last_layer(operation)
-            trunk = _make_model(graph_of(operation).input, inner, operation.name)
+            trunk = _make_model(get_graph(operation).input, inner, operation.name)
             return trunk(*node.arguments.args, **node.arguments.kwargs)
         if isinstance(operation, (keras.layers.Dense, RandomProjection)):
             return node.input_tensors[0]
@@ -137,7 +137,7 @@ def _get_graph(model: Any) -> Any:
     Raises:
         ValueError: the model has no graph, or overrides `call`.
     """
-    graph = graph_of(model)
+    graph = get_graph(model)
     if graph is None or overrides_call(model):
         name = f"{model.name!r} of class " if isinstance(model, keras.Model) else ""
         raise ValueError(

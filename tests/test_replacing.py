@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from idmatters_tf._checkpointing import put_aside, remove_oldest, saved_steps, saving
+from idmatters_tf._checkpointing import list_steps, remove_oldest, rename_damaged, saving
 from idmatters_tf._ownership import MANIFEST, PathOccupied
 from idmatters_tf._replacing import remove_unfinished, replacing, updating, write_atomically
 from tests.conftest import ROOT
@@ -257,7 +257,7 @@ def test_checkpoints_with_foreign_files_are_neither_removed_nor_replaced(tmp_pat
     for step in (1, 3):
         (tmp_path / f"step-0000000{step}" / "notes.txt").write_text("mine")
     remove_oldest(tmp_path, 1)
-    assert saved_steps(tmp_path) == [1, 3]
+    assert list_steps(tmp_path) == [1, 3]
     save(tmp_path, 3)
     assert not (tmp_path / "step-00000003" / "notes.txt").exists()
     assert len(list(tmp_path.rglob("notes.txt"))) == 2
@@ -267,5 +267,5 @@ def test_what_is_put_aside_replaces_nothing(tmp_path):
     for text in ("a", "b"):
         save(tmp_path, 4)
         (tmp_path / "step-00000004" / "index").write_text(text)
-        put_aside(tmp_path / "step-00000004")
+        rename_damaged(tmp_path / "step-00000004")
     assert sorted(path.read_text() for path in tmp_path.rglob("index")) == ["a", "b"]

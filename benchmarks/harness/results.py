@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from harness.timing import available_cores
-from idmatters_tf._environment import version_of
+from idmatters_tf._environment import get_version
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "results"
 # Options that do not affect the measurement.
@@ -140,7 +140,7 @@ class Report:
 
     def __init__(self, script: str, options: argparse.Namespace, packages: Sequence[str]):
         self.name, self.options = pathlib.Path(script).stem, options
-        self.versions = {package: version for package in packages if (version := version_of(package)) is not None}
+        self.versions = {package: version for package in packages if (version := get_version(package)) is not None}
         self.measurements: list[Measurement] = []
 
     def add(

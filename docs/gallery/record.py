@@ -24,7 +24,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from generator.gallery import EXAMPLES, GALLERY, RECORDED, cells, image_name, source
-from idmatters_tf._environment import version_of
+from idmatters_tf._environment import get_version
 
 ROOT = EXAMPLES.parent
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg", "COLUMNS": "100"}
@@ -59,7 +59,7 @@ def record(name: str, folder: pathlib.Path, hardware: str) -> None:
 def versions() -> str:
     """Return the versions of Python and of the numerical packages."""
     names = {"tensorflow": "TensorFlow", "keras": "Keras", "numpy": "NumPy"}
-    found = [f"{name} {version}" for package, name in names.items() if (version := version_of(package)) is not None]
+    found = [f"{name} {version}" for package, name in names.items() if (version := get_version(package)) is not None]
     return ", ".join([f"Python {platform.python_version()}", *found])
 
 

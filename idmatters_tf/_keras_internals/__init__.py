@@ -23,15 +23,15 @@ from idmatters_tf._keras_internals.fit import (
 from idmatters_tf._keras_internals.graphs import (
     AttachedMasks,
     Call,
-    copy_of,
+    copy_operation,
+    get_graph,
+    get_mask,
     graph_calls,
     graph_inputs,
-    graph_of,
     has_functional_constructor,
     input_operations,
     is_addition,
     layers_within,
-    mask_of,
     nodes,
     overrides_call,
     producer,
@@ -51,7 +51,7 @@ from idmatters_tf._keras_internals.losses import (
     weights_by_output,
     wrapped_function,
 )
-from idmatters_tf._keras_internals.scope import unchanged
+from idmatters_tf._keras_internals.scope import substitute_values
 from idmatters_tf._keras_internals.variables import (
     distribution_layouts,
     global_seed_state,
@@ -59,7 +59,7 @@ from idmatters_tf._keras_internals.variables import (
     make_global_seed_state,
     optimized_variables,
     optimizer_attributes,
-    outside_of_graphs,
+    outside_graphs,
     random_layers,
     replicas,
     seed_states,

@@ -13,7 +13,7 @@ from keras.src.ops import numpy as numpy_operations
 from idmatters_tf._keras_types import Tensor
 
 
-def mask_of(tensor: Tensor) -> Tensor | None:
+def get_mask(tensor: Tensor) -> Tensor | None:
     """Return the mask that `keras.layers.Masking`, or an `Embedding` with `mask_zero`, has attached to an output."""
     return masking.get_keras_mask(tensor)
 
@@ -23,7 +23,7 @@ def set_mask(tensor: Tensor, mask: Tensor | None) -> None:
     masking.set_keras_mask(tensor, mask)
 
 
-def graph_of(operation: Any) -> Any:
+def get_graph(operation: Any) -> Any:
     """Return the graph of a functional or a built Sequential model, a `Functional`; None for everything else."""
     if isinstance(operation, keras.Sequential):
         return operation._functional
@@ -49,7 +49,7 @@ def run_graph(
     models.
 
     Args:
-        graph: a `Functional`, see `graph_of`.
+        graph: a `Functional`, see `get_graph`.
         inputs: symbolic or concrete tensors, in the structure of the model's inputs.
         call: a function of (operation, *arguments of the call) that returns the operation's outputs.
         operation: a function that returns the replacement of an operation of the graph.
@@ -89,7 +89,7 @@ def layers_within(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return layers
 
 
-def copy_of(operation: Any) -> Any:
+def copy_operation(operation: Any) -> Any:
     """Return a new operation with the configuration and name of another one; a `Lambda` with its function."""
     if type(operation) is keras.layers.Lambda:
         # Its configuration contains byte code without its globals, which Keras does not run in safe mode.
@@ -134,11 +134,11 @@ def graph_calls(model: keras.Model) -> list[Call] | None:
     The calls of nested models are included, except those of models that are called several times or with more than
     one tensor.
     """
-    graph = graph_of(model)
-    return None if graph is None else list(_calls_of(graph, ""))
+    graph = get_graph(model)
+    return None if graph is None else list(_list_calls(graph, ""))
 
 
-def _calls_of(graph: Any, prefix: str) -> Iterator[Call]:
+def _list_calls(graph: Any, prefix: str) -> Iterator[Call]:
     by_depth: Any = graph._nodes_by_depth
     nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
     nodes = [node for node in nodes if node.operation is not None and not node.is_input]
@@ -150,7 +150,7 @@ def _calls_of(graph: Any, prefix: str) -> Iterator[Call]:
             yield Call(name, node.operation, inputs, outputs, node, masks)
             continue
         yield Call(name, node.operation, inputs, tuple(nested.inputs), node, masks, "in")
-        yield from _calls_of(nested, f"{name}/")
+        yield from _list_calls(nested, f"{name}/")
         yield Call(name, node.operation, tuple(nested.outputs), outputs, None, (), "out")
 
 
@@ -176,7 +176,7 @@ def _inputs_and_masks(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 def _nested_graph(node: Any, nodes: Sequence[Any], inputs: Sequence[Any]) -> Any:
     """Return the graph of the nested model that a node calls, or None if its calls cannot replace the node."""
-    graph = graph_of(node.operation)
+    graph = get_graph(node.operation)
     if graph is None or overrides_call(node.operation):
         return None
     one_tensor = len(inputs) == len(graph.inputs) == 1
@@ -188,7 +188,7 @@ def _nested_graph(node: Any, nodes: Sequence[Any], inputs: Sequence[Any]) -> Any
 
 def graph_inputs(model: keras.Model, inputs: Any) -> dict[int, Tensor]:
     """Return the inputs of a functional or Sequential model by the identity of their symbolic tensors."""
-    graph = graph_of(model)
+    graph = get_graph(model)
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)
     values = keras.tree.flatten(standardized_inputs(graph, tensors))
     return {id(symbolic): value for symbolic, value in zip(graph.inputs, values, strict=True)}
@@ -223,15 +223,15 @@ def run_calls(
             key = id(call.outputs[0]), place
             if attached is not None:
                 set_mask(tensor, attached.get(key))
-            mask = mask_of(tensor)
+            mask = get_mask(tensor)
             if mask is not None:
                 found[key] = mask
         arguments, options = (tensors, {}) if call.node is None else call.node.arguments.fill_in(values)
         if call.way == "in":
             explicit = options.get("mask")
-            mask = mask_of(tensors[0]) if explicit is None else explicit
+            mask = get_mask(tensors[0]) if explicit is None else explicit
             entered[id(call.operation)] = tensors[0], mask
-            outputs = keras.tree.flatten(standardized_inputs(graph_of(call.operation), tensors[0]))
+            outputs = keras.tree.flatten(standardized_inputs(get_graph(call.operation), tensors[0]))
             if mask is not None:
                 set_mask(outputs[0], mask)
         elif call.way == "out":

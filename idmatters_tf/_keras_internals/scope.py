@@ -24,7 +24,7 @@ class _NestedScope(keras.StatelessScope):
 
 
 @contextlib.contextmanager
-def unchanged(values: Iterable[tuple[keras.Variable, Tensor]] = ()) -> Iterator[None]:
+def substitute_values(values: Iterable[tuple[keras.Variable, Tensor]] = ()) -> Iterator[None]:
     """Evaluate layers at given values of variables, without changing the layers.
 
     Updates of variables (moving averages, states of random generators, metrics) are discarded. Inside the context,

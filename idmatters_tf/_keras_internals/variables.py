@@ -39,7 +39,7 @@ def set_path(variable: keras.Variable, path: str) -> None:
     variable._path = path
 
 
-def outside_of_graphs() -> contextlib.AbstractContextManager[Any]:
+def outside_graphs() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which variables are made, read and assigned at once, also while TensorFlow traces."""
     if keras.backend.backend() != "tensorflow":
         return contextlib.nullcontext()
@@ -50,7 +50,7 @@ def outside_of_graphs() -> contextlib.AbstractContextManager[Any]:
 
 def value_outside_functions(variable: keras.Variable) -> np.ndarray:
     """Return the current value of a variable, also while TensorFlow traces a function."""
-    with outside_of_graphs():
+    with outside_graphs():
         return np.asarray(keras.ops.convert_to_numpy(variable.value))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf._keras_internals import unchanged
+from idmatters_tf._keras_internals import substitute_values
 from idmatters_tf._keras_types import Tensor
 
 
@@ -53,7 +53,7 @@ class FlatFunction:
             for variable, tensor in zip(self._variables, tensors, strict=True)
             if variable is not None
         ]
-        with unchanged(values):
+        with substitute_values(values):
             self._outputs = self._function(keras.tree.pack_sequence_as(self._structure, list(tensors)))
         outputs: list[Any] = keras.tree.flatten(self._outputs)
         if not outputs or any(output is None for output in outputs):

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from idmatters_tf._arguments import abbreviate
-from idmatters_tf._keras_internals import compile_arguments, graph_of, layers_within, loss_arguments
+from idmatters_tf._keras_internals import compile_arguments, get_graph, layers_within, loss_arguments
 from idmatters_tf.callbacks._model_parts import find_optimizers
 
 # Numbered names, locations of classes, code, and seeds, since the states of their generators are restored.
@@ -95,7 +95,7 @@ def _describe_object(object_: Any) -> Any:
     if isinstance(object_, keras.Model) and isinstance(config, dict):
         layers = config.get("layers")
         config = {name: value for name, value in config.items() if name != "layers"}
-        if graph_of(object_) is object_ and isinstance(layers, list):
+        if get_graph(object_) is object_ and isinstance(layers, list):
             names = {layer["name"]: f"layer {place}" for place, layer in enumerate(layers)}
             own = {layer.name for layer in layers_within(object_)}
             config["graph"] = [

@@ -87,7 +87,7 @@ def decode(encoded: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     if kind == "dict":
         return {decode(key, arrays): decode(each, arrays) for key, each in content}
     if kind == "dataclass":
-        return _class_named(*content)(**decode(encoded["fields"], arrays))
+        return _find_class(*content)(**decode(encoded["fields"], arrays))
     array = arrays[content]
     if array.dtype.name != encoded["dtype"]:
         array = np.frombuffer(array.tobytes(), _dtype(encoded["dtype"]))
@@ -132,7 +132,7 @@ def read(folder: str | os.PathLike) -> Any:
         return decode(json.loads((folder / STATE).read_text(encoding="utf-8")), {name: arrays[name] for name in arrays})
 
 
-def _class_named(module: str, name: str) -> Any:
+def _find_class(module: str, name: str) -> Any:
     found: Any = getattr(importlib.import_module(module), name) if module.startswith(f"{_PACKAGE}.") else None
     if not dataclasses.is_dataclass(found):
         raise ValueError(f"{module}.{name} is not a dataclass of {_PACKAGE}.")

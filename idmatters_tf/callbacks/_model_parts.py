@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from idmatters_tf._keras_internals import outside_of_graphs
+from idmatters_tf._keras_internals import outside_graphs
 from idmatters_tf._tensorflow_internals.training import is_random_generator
 from idmatters_tf.callbacks import _devices
 
@@ -95,7 +95,7 @@ class WaitingOptimizer:
     def _build(self, *args: Any, **kwargs: Any) -> None:
         self.drop()
         # Variables created inside of a graph receive their values when it first runs.
-        with outside_of_graphs():
+        with outside_graphs():
             self._optimizer.build(*args, **kwargs)
             variables = self._variables()
             if [list(each.shape) for each in variables] != [shape for _, shape, _ in self.described]:

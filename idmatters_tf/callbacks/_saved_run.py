@@ -9,7 +9,7 @@ import keras
 
 from idmatters_tf import _checkpointing, _environment, _replacing
 from idmatters_tf._background import BackgroundWriter
-from idmatters_tf._run_description import environment_warning, other_run
+from idmatters_tf._run_description import describe_environment_change, describe_other_run
 from idmatters_tf.callbacks import _devices, _encoding
 
 FORMAT = 1
@@ -37,7 +37,7 @@ def _write(folder, step, snapshot, keep):
         with _checkpointing.saving(folder, step) as path:
             snapshot.write(path)
     except OSError as error:
-        steps = _checkpointing.saved_steps(folder)
+        steps = _checkpointing.list_steps(folder)
         newest = f"The newest checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
         error.add_note(f"ExactResume could not save the checkpoint of step {step} in {folder}. {newest}")
         raise
@@ -52,9 +52,9 @@ def load_newest(folder: pathlib.Path) -> tuple[pathlib.Path, Any]:
         if (path / "checkpoint.index").exists():
             raise ValueError(f"{path} was written by another program. Pass a separate folder to ExactResume.")
         warnings.warn(f"Checkpoint {path} is damaged ({damage}). Falling back to the previous one.", stacklevel=2)
-        _checkpointing.put_aside(path)
+        _checkpointing.rename_damaged(path)
 
-    step = _checkpointing.newest_intact(folder, _encoding.STATE, on_damage)
+    step = _checkpointing.find_newest_intact(folder, _encoding.STATE, on_damage)
     if step is None:
         return folder, None
     path = _checkpointing.checkpoint_path(folder, step)
@@ -66,18 +66,18 @@ def check_identity(path: pathlib.Path, saved: Mapping[str, Any], identity: Mappi
     if saved["format"] != FORMAT:
         raise ValueError(f"{path} has format {saved['format']}, this version reads {FORMAT}. {REMEDY}")
     # Early versions supported one device only.
-    error = other_run(path, {"the set of devices": _devices.ONE, **saved["identity"]}, identity)
+    error = describe_other_run(path, {"the set of devices": _devices.ONE, **saved["identity"]}, identity)
     if error is not None:
         raise ValueError(f"{error} {REMEDY}")
 
 
 def warn_of_environment(saved: Mapping[str, Any]) -> None:
     """Warn if packages, threads or devices differ, so that results will differ from those of an uninterrupted run."""
-    warning = environment_warning(saved["environment"], _describe_environment())
+    warning = describe_environment_change(saved["environment"], _describe_environment())
     if warning is not None:
         warnings.warn(warning, stacklevel=2)
 
 
 def _describe_environment():
-    numerics = _environment.numerics(keras.backend.backend())
-    return {"versions": _environment.versions(_PACKAGES), "numerics": numerics}
+    numerics = _environment.describe_numerics(keras.backend.backend())
+    return {"versions": _environment.collect_versions(_PACKAGES), "numerics": numerics}

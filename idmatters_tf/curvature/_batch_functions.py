@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals import mask_of, set_mask
+from idmatters_tf._keras_internals import get_mask, set_mask
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.autodiff._interface import Backend, LinearMap
 from idmatters_tf.curvature._objective import Objective
@@ -55,7 +55,7 @@ class BatchFunctions:
             found["structure"], penalties = self._objective.forward(theta, batch, others=others)
             found["penalized"] = penalties is not None
             outputs = keras.tree.flatten(found["structure"])
-            return outputs, [mask_of(output) for output in outputs]
+            return outputs, [get_mask(output) for output in outputs]
 
         def loss_at(outputs: list[Tensor]) -> Tensor:
             # Masks are attached to the tensors that the model returned, not to these replacements.

@@ -94,7 +94,7 @@ class Term:
         function = self.loss.call if isinstance(self.loss, keras.losses.Loss) else self.loss
         values = _check_values(function(cast(y, dtype), cast(output, dtype)))
         # Labels of `ignore_class` do not count, nor do pairs without a loss in `Circle`.
-        mask, counted = _keras_internals.mask_of(output), _keras_internals.mask_of(values)
+        mask, counted = _keras_internals.get_mask(output), _keras_internals.get_mask(values)
         if counted is not None:
             mask = counted if mask is None else ops.logical_and(mask, counted)
         if not _rank(values):

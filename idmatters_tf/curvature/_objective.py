@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from idmatters_tf._keras_internals import seed_states, unchanged
+from idmatters_tf._keras_internals import seed_states, substitute_values
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.curvature._batches import Batches, length
 from idmatters_tf.curvature._losses import DataLoss, no_example_losses, split_batch
@@ -60,7 +60,7 @@ class Objective:
         self.sizes = [int(np.prod(variable.shape, dtype=np.int64)) for variable in self.variables]
         self.size = sum(self.sizes)
         # Dtype of the values, because JAX stores float64 variables as float32 unless jax_enable_x64 is set.
-        self.dtype = str(np.result_type(*(_dtype_of(variable) for variable in self.variables)))
+        self.dtype = str(np.result_type(*(_get_dtype(variable) for variable in self.variables)))
         self.slices = _layer_slices(self.variables, self.sizes)
         self._seeds = {id(state) for state in seed_states(model)}
         self.batches = Batches(data, batch_size, class_weight)
@@ -72,7 +72,7 @@ class Objective:
             flat[start:stop] for start, stop in itertools.pairwise([0, *np.cumsum(self.sizes).tolist()])
         ]
         return [
-            ops.cast(ops.reshape(part, variable.shape), _dtype_of(variable))
+            ops.cast(ops.reshape(part, variable.shape), _get_dtype(variable))
             for part, variable in zip(parts, self.variables, strict=True)
         ]
 
@@ -102,7 +102,7 @@ class Objective:
             if id(variable) in self._seeds:
                 value = value + ops.cast(ops.stack([0, draw]), variable.dtype)
             mapping.append((variable, value))
-        with unchanged(mapping):
+        with substitute_values(mapping):
             if self.loss.takes_model:
                 outputs = self.loss.evaluate(self.model, batch, self.training)
             else:
@@ -214,7 +214,7 @@ def penalty_share(batch: Any, examples: int) -> float:
     return length(batch) / examples
 
 
-def _dtype_of(variable: keras.Variable) -> str:
+def _get_dtype(variable: keras.Variable) -> str:
     value: Any = variable.value
     return keras.backend.standardize_dtype(value.dtype)
 

@@ -24,7 +24,7 @@ def new_figure(width: float, height: float) -> "tuple[Figure, Axes]":
     return figure, figure.subplots()
 
 
-def pixels(figure: "Figure", dpi: int) -> NDArray[np.uint8]:
+def render(figure: "Figure", dpi: int) -> NDArray[np.uint8]:
     """Return a figure as an RGBA image.
 
     Args:

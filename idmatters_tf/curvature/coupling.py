@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._progress import Progress
-from idmatters_tf.curvature._rendering import new_figure, pixels
+from idmatters_tf.curvature._rendering import new_figure, render
 from idmatters_tf.curvature.operators import CurvatureOperator
 
 
@@ -87,4 +87,4 @@ def draw_coupling(coupling: Coupling, title: str = "") -> NDArray[np.uint8]:
         axes.set_xticks(range(count), coupling.layers, rotation=90, fontsize=6)
         axes.set_yticks(range(count), coupling.layers, fontsize=6)
     axes.set_title(f"{title}\n{100 * coupling.off_diagonal_share:.0f} % between layers".strip(), fontsize=9)
-    return pixels(figure, 100)
+    return render(figure, 100)

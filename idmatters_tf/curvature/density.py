@@ -100,10 +100,12 @@ def spectral_density(
             diagonals, off_diagonals = _lanczos(operator, signs, steps, bar)
             for probe in range(count):
                 nodes[first + probe], weights[first + probe] = _quadrature(diagonals[probe], off_diagonals[probe])
-    return smoothed(nodes, weights, points, bandwidth)
+    return smooth_density(nodes, weights, points, bandwidth)
 
 
-def smoothed(nodes: Floats, weights: Floats, points: int = 400, bandwidth: float | None = None) -> SpectralDensity:
+def smooth_density(
+    nodes: Floats, weights: Floats, points: int = 400, bandwidth: float | None = None
+) -> SpectralDensity:
     """Compute the density of quadrature rules with a Gaussian kernel.
 
     Args:

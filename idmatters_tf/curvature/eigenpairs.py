@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse.linalg
 from numpy.typing import NDArray
 
-from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._progress import Progress
 from idmatters_tf.curvature._memory import check_fits
 
@@ -72,7 +72,7 @@ def top_eigenpairs(
     """
     operator = scipy.sparse.linalg.aslinearoperator(operator)
     size = operator.shape[0]
-    one_of("which", which, ENDS)
+    check_choice("which", which, ENDS)
     wanted = 2 * positive_integer("k", k) if which == "both" else positive_integer("k", k)
     if wanted > size:
         raise ValueError(f"Argument `k` must select 1 to {size} eigenvalues. Received: k={k}, which={which!r}")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf.curvature._rendering import new_figure, pixels
+from idmatters_tf.curvature._rendering import new_figure, render
 from idmatters_tf.curvature.density import SpectralDensity, spectral_density
 from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 from idmatters_tf.curvature.estimators import trace
@@ -129,4 +129,4 @@ def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]
     axes.set_ylabel("density")
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
-    return pixels(figure, 80)
+    return render(figure, 80)

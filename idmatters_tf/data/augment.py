@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from idmatters_tf._arguments import one_of
+from idmatters_tf._arguments import check_choice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,8 @@ class CropAndFlip:
     cutout: int = 0
 
     def __post_init__(self) -> None:
-        one_of("padding_mode", self.padding_mode, ("zero", "reflect"))
-        one_of("flips", self.flips, ("random", "alternate"))
+        check_choice("padding_mode", self.padding_mode, ("zero", "reflect"))
+        check_choice("flips", self.flips, ("random", "alternate"))
 
 
 AUGMENTATIONS: dict[str, CropAndFlip | None] = {

@@ -28,7 +28,7 @@ from idmatters_tf.expressivity.lookup_network import BitReader, ChunkIndicator, 
 from idmatters_tf.expressivity.rational import verify_exactly
 
 # Certified radii.
-from idmatters_tf.expressivity.radius import certified_radii, radii_of
+from idmatters_tf.expressivity.radius import certified_radii, compute_radii
 
 # Assumption and constants of the paper.
 from idmatters_tf.expressivity.assumption import AssumptionCheck, check_assumption
@@ -50,6 +50,7 @@ __all__ = [
     "Weights",
     "certified_radii",
     "check_assumption",
+    "compute_radii",
     "construct",
     "construct_lookup",
     "construct_three_layers",
@@ -57,7 +58,6 @@ __all__ = [
     "evaluate_three_layers_exactly",
     "lower_bound",
     "memorize",
-    "radii_of",
     "verify",
     "verify_exactly",
 ]

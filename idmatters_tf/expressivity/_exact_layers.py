@@ -120,7 +120,7 @@ def bit_reader(model: keras.Model, name: str) -> Callable[[Dyadic], tuple[Dyadic
                     bit = (ONE - (half - y).relu()).relu()
                     y, field = two * y - full * bit, two * field + bit
                 fields.append(field)
-        first, second = (_interleaved(fields) for fields in read)
+        first, second = (_interleave(fields) for fields in read)
         return first, second
 
     return outputs
@@ -177,7 +177,7 @@ def _next(values: Dyadic) -> Dyadic:
     return Dyadic(np.append(values.integers[1:], 0), values.exponent)
 
 
-def _interleaved(fields: list[Dyadic]) -> Dyadic:
+def _interleave(fields: list[Dyadic]) -> Dyadic:
     """Interleave one array (words,) for each slot into one array (words * per_word,)."""
     lowest = min(field.exponent for field in fields)
     aligned = [(field + Dyadic(np.zeros(1, object), lowest)).integers for field in fields]

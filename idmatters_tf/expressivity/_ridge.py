@@ -39,10 +39,10 @@ def directions_away(Z: Floats, panel: slice, surrogates: Floats) -> tuple[Floats
     ridge = RIDGE * variance + 1e-12 * np.einsum("pk,pk->p", points, points) / width + np.finfo(float).tiny
     covariance += ridge[:, None, None] * np.eye(width)
     away = np.linalg.solve(covariance, (points - mean)[:, :, None])[:, :, 0]
-    return _normalized(away), _normalized(points - candidates[nearest])
+    return _normalize(away), _normalize(points - candidates[nearest])
 
 
-def _normalized(vectors):
+def _normalize(vectors):
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(norms > 0, norms, 1)
 

@@ -98,24 +98,24 @@ class Lookup:
     def parameters(self) -> int:
         """Number of stored numbers."""
         numbers = self.thresholds.shape[1] * 2 if not self.per_word else self.thresholds.shape[1] // self.per_word
-        return stored(len(self.kernel), len(self.boundaries), numbers, self.classes)
+        return build_table(len(self.kernel), len(self.boundaries), numbers, self.classes)
 
     @property
     def unshared(self) -> int:
         """Number of weights and biases of the ReLU network, with every copy of a shared one counted."""
         per_word = self.per_word or 1
         numbers = self.thresholds.shape[1] // per_word
-        return unshared(
+        return unshare_weights(
             len(self.kernel), len(self.boundaries), numbers, per_word, self.word_bits, self.classes, bool(self.per_word)
         )
 
 
-def stored(dim: int, rows: int, numbers: int, classes: int) -> int:
+def build_table(dim: int, rows: int, numbers: int, classes: int) -> int:
     """Count the numbers of projection, boundaries, table, and the two layers that make labels one-hot."""
     return dim + 1 + rows * (numbers + 2) + 4 * classes + classes * (2 * classes + 1)
 
 
-def unshared(dim: int, rows: int, numbers: int, per_word: int, bits: int, classes: int, packed: bool) -> int:
+def unshare_weights(dim: int, rows: int, numbers: int, per_word: int, bits: int, classes: int, packed: bool) -> int:
     """Count the weights of the network without sharing.
 
     A chunk has six: relu(B - t), relu(1 - 8 .), relu(. - next). A bit has seven: relu(half - y), relu(1 - .),
@@ -322,7 +322,7 @@ def _layout(
         for words in WORDS:
             starts = _greedy(before, behind, words * per_word, bits)
             used = per_word * (bits + label_bits)
-            total = unshared(dim, len(starts), words, per_word, used, classes, True)
+            total = unshare_weights(dim, len(starts), words, per_word, used, classes, True)
             if total < cost:
                 best, cost = (starts, words * per_word, bits, per_word), total
     assert best is not None

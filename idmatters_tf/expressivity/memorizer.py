@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf._arguments import one_of, positive_integer, seed_number
+from idmatters_tf._arguments import check_choice, positive_integer, seed_number
 from idmatters_tf.expressivity._samples import check_sample, chunks, distinct_rows, scale_points, unscale_projection
 from idmatters_tf.expressivity.construction import Order, TooClose, Weights, construct
 from idmatters_tf.expressivity.lookup_memorizer import memorize_by_lookup
@@ -131,7 +131,7 @@ def memorize(
     """
     x, labels, classes = check_sample(x, labels, classes)
     _check_options(width, order, dtype, check, seed)
-    one_of("construction", construction, CONSTRUCTIONS)
+    check_choice("construction", construction, CONSTRUCTIONS)
     if construction != "hardt-ma":
         return memorize_by_lookup(x, labels, classes, construction, width, order, seed, dtype, check, progress)
     if order == "paper":
@@ -222,8 +222,8 @@ def _with_title(progress, title):
 def _check_options(width, order, dtype, check, seed):
     positive_integer("width", width)
     seed_number(seed)
-    one_of("order", order, ORDERS)
-    one_of("dtype", dtype, DTYPES)
+    check_choice("order", order, ORDERS)
+    check_choice("dtype", dtype, DTYPES)
     if isinstance(check, str) or not set(check) <= set(DTYPES):
         raise ValueError(
             f"Argument `check` must be a tuple of 'float64' and 'float32', or empty. Received: check={check!r}"

@@ -48,10 +48,10 @@ def certified_radii(model: keras.Model, x: ArrayLike, progress: Callable[[int, i
             f"Argument `model` must be of construction='hardt-ma'. Received: layers {layer_names(model)}. For other "
             f"constructions use `model.report.smallest_radius`."
         )
-    return radii_of(residual_weights(model), x, progress)
+    return compute_radii(residual_weights(model), x, progress)
 
 
-def radii_of(weights: Weights, x: ArrayLike, progress: Callable[[int, int], object] | None = None) -> Floats:
+def compute_radii(weights: Weights, x: ArrayLike, progress: Callable[[int, int], object] | None = None) -> Floats:
     """Compute `certified_radii` of the network with these weights.
 
     Args:

@@ -78,8 +78,8 @@ def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
             f"{blocks!r}"
         )
     if isinstance(blocks, Mapping):
-        return [_named(entry, calls, str(name)) for name, entry in blocks.items()]
-    return [_named(entry, calls) for entry in blocks]
+        return [_make_block(entry, calls, str(name)) for name, entry in blocks.items()]
+    return [_make_block(entry, calls) for entry in blocks]
 
 
 def residual_blocks(model: keras.Model) -> list[Block]:
@@ -143,14 +143,14 @@ def _residual_ends(calls: Sequence[Call]) -> tuple[list[str], list[tuple[Any, An
                 if id(skip) in ancestors.get(id(branch), set()):
                     start = skip
         if start is not None:
-            names.append(_unused(call.name, names))
+            names.append(_make_unique_name(call.name, names))
             ends.append((start, call.outputs[0]))
     return names, ends
 
 
-def _named(entry: Any, calls: Sequence[Call], name: str | None = None) -> Block:
+def _make_block(entry: Any, calls: Sequence[Call], name: str | None = None) -> Block:
     if isinstance(entry, str):
-        call = _call_of(entry, calls)
+        call = _find_call(entry, calls)
         # Self-attention receives one tensor twice.
         inputs = {id(tensor) for tensor in call.inputs}
         if len(inputs) != 1 or len(call.outputs) != 1:
@@ -165,8 +165,8 @@ def _named(entry: Any, calls: Sequence[Call], name: str | None = None) -> Block:
         )
     first, last = entry
     starts = [tensor for tensor in _input_tensors(calls) if tensor.name == first]
-    start = starts[0] if starts else _call_of(first, calls).outputs[0]
-    return between(name or f"{first} to {last}", start, _call_of(last, calls).outputs[0], calls)
+    start = starts[0] if starts else _find_call(first, calls).outputs[0]
+    return between(name or f"{first} to {last}", start, _find_call(last, calls).outputs[0], calls)
 
 
 def _input_tensors(calls: Sequence[Call]) -> list[Any]:
@@ -175,7 +175,7 @@ def _input_tensors(calls: Sequence[Call]) -> list[Any]:
     return [tensor for call in calls for tensor in call.inputs if id(tensor) not in made]
 
 
-def _call_of(name: str, calls: Sequence[Call]) -> Call:
+def _find_call(name: str, calls: Sequence[Call]) -> Call:
     found = [call for call in calls if call.name == name]
     found = found or [call for call in calls if call.name.endswith(f"/{name}")]
     if len(found) == 2 and [call.way for call in found] == ["in", "out"] and found[0].name == found[1].name:
@@ -199,7 +199,7 @@ def _call_of(name: str, calls: Sequence[Call]) -> Call:
     )
 
 
-def _unused(name: str, names: Sequence[str]) -> str:
+def _make_unique_name(name: str, names: Sequence[str]) -> str:
     """Return the name, with a number from the second call of a shared layer on."""
     if name not in names:
         return name

@@ -10,7 +10,7 @@ import scipy.sparse.linalg
 from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
-from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Tensor
 
 Floats = NDArray[np.float64]
@@ -70,7 +70,7 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
         if len(both) != 2:
             raise ValueError(f"Argument `strides` must be one or two integers. Received: strides={strides!r}")
         self.strides = tuple(positive_integer("strides", stride) for stride in both)
-        self.padding = one_of("padding", padding, PADDINGS)
+        self.padding = check_choice("padding", padding, PADDINGS)
         axes = zip(self.size, self.kernel.shape[:2], self.strides, strict=True)
         placed = [_padding(n, k, stride, padding) for n, k, stride in axes]
         self.output_size = tuple(length for length, _, _ in placed)

@@ -11,7 +11,7 @@ from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_internals import AttachedMasks, graph_calls, graph_inputs, run_calls, unchanged
+from idmatters_tf._keras_internals import AttachedMasks, graph_calls, graph_inputs, run_calls, substitute_values
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.autodiff import Linearization, linearize
 from idmatters_tf.isometry.blocks import Block, find_blocks
@@ -178,7 +178,7 @@ def blocks_at_inputs(
     _check_model(model)
     found = find_blocks(model, blocks)
     values = graph_inputs(model, inputs)
-    with unchanged():
+    with substitute_values():
         attached = run_calls(graph_calls(model) or [], values, training)
     for block in found:
         batch = values[id(block.start)]

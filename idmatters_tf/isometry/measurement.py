@@ -158,7 +158,7 @@ def measure(
     count = len(find_blocks(model, blocks))
     with Progress(count + bool(end_to_end), "isometry", progress, unit="blocks") as bar:
         for at in blocks_at_inputs(model, inputs, blocks, training):
-            rows = [_measured(at.block, jacobian, tolerance, products, seed) for jacobian in at.jacobians()]
+            rows = [_measure(at.block, jacobian, tolerance, products, seed) for jacobian in at.jacobians()]
             distance, relative, largest, smallest, exact = (np.array(column) for column in zip(*rows, strict=True))
             found[_name(at)] = BlockIsometry(distance, relative, largest, smallest, bool(exact.all()))
             bar.advance()
@@ -179,12 +179,12 @@ def draw_distances(curves: Mapping[str, Mapping[str, Floats]], title: str = "") 
     Returns:
         uint8 array, (rows, columns, 4).
     """
-    from idmatters_tf.curvature._rendering import new_figure, pixels
+    from idmatters_tf.curvature._rendering import new_figure, render
 
     figure, axes = new_figure(6.4, 4.0)
     plot_distances(axes, curves)
     axes.set_title(title, fontsize=10)
-    return pixels(figure, 80)
+    return render(figure, 80)
 
 
 def plot_distances(axes: Any, curves: Mapping[str, Mapping[str, Floats]], floor: float = 1e-6) -> None:
@@ -212,7 +212,7 @@ def _distance(block: Block | None, jacobian: JacobianOperator, tolerance: float,
     return np.nan if identity is None else spectral_norm(_Difference(jacobian, identity), tolerance, seed)
 
 
-def _measured(
+def _measure(
     block: Block | None, jacobian: JacobianOperator, tolerance: float, products: int, seed: int
 ) -> tuple[float, float, float, float, bool]:
     """Return (distance, relative, largest, smallest, exact)."""

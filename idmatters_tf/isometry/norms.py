@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf._keras_internals import graph_of
+from idmatters_tf._keras_internals import get_graph
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.isometry.blocks import Block, residual_blocks
 from idmatters_tf.isometry.convolution import ConvolutionOperator
@@ -208,7 +208,7 @@ def _layers(model: keras.Model, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (name, layer) of all layers. Layers of nested models are "nested/layer"."""
     for layer in model.layers:
         yield prefix + layer.name, layer
-        if graph_of(layer) is not None:
+        if get_graph(layer) is not None:
             yield from _layers(layer, f"{prefix}{layer.name}/")
 
 

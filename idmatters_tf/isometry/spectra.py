@@ -8,7 +8,7 @@ import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf.curvature.density import SpectralDensity, smoothed, spectral_density
+from idmatters_tf.curvature.density import SpectralDensity, smooth_density, spectral_density
 from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 
 Floats = NDArray[np.float64]
@@ -217,4 +217,4 @@ def singular_value_density(
     """
     gram = GramOperator(scipy.sparse.linalg.aslinearoperator(operator))
     squares = spectral_density(gram, probes, steps, points, seed=seed, progress=progress)
-    return smoothed(np.sqrt(np.maximum(squares.nodes, 0)), squares.weights, points, bandwidth)
+    return smooth_density(np.sqrt(np.maximum(squares.nodes, 0)), squares.weights, points, bandwidth)

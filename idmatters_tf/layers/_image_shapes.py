@@ -5,7 +5,7 @@ from typing import Protocol
 import keras
 from keras import ops
 
-from idmatters_tf._arguments import one_of
+from idmatters_tf._arguments import check_choice
 from idmatters_tf._keras_types import Shape, Tensor
 
 
@@ -20,7 +20,9 @@ class ImageLayer(Protocol):
 
 def resolve_data_format(value: str | None, layer: keras.layers.Layer) -> str:
     """Return "channels_last" or "channels_first"; for None, Keras' setting."""
-    return one_of("data_format", value or keras.config.image_data_format(), ("channels_last", "channels_first"), layer)
+    return check_choice(
+        "data_format", value or keras.config.image_data_format(), ("channels_last", "channels_first"), layer
+    )
 
 
 def channel_axis(data_format: str) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import reseed
 from idmatters_tf.layers._image_shapes import channel_axis, channels, resolve_data_format, strided_shape
@@ -67,9 +67,9 @@ class BasicBlock2D(keras.layers.Layer):
         super().__init__(**kwargs)
         self.filters = positive_integer("filters", filters, self)
         self.strides = positive_integer("strides", strides, self)
-        self.preactivation = one_of("preactivation", preactivation, (None, "branch", "both"), self)
-        self.shortcut = one_of("shortcut", shortcut, SHORTCUTS, self)
-        self.norm = one_of("norm", norm, ("batch", "synchronized"), self)
+        self.preactivation = check_choice("preactivation", preactivation, (None, "branch", "both"), self)
+        self.shortcut = check_choice("shortcut", shortcut, SHORTCUTS, self)
+        self.norm = check_choice("norm", norm, ("batch", "synchronized"), self)
         default = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
         self.kernel_initializer: Initializer = keras.initializers.get(kernel_initializer) or default
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)

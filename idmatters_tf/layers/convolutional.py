@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf._arguments import one_of, positive_integer
+from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, reseed
 from idmatters_tf.layers._arguments import wide_dtype
@@ -57,7 +57,7 @@ class PadShortcut2D(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         self.filters = positive_integer("filters", filters, self)
         self.strides = positive_integer("strides", strides, self)
-        self.pooling = one_of("pooling", pooling, ("average", "none"), self)
+        self.pooling = check_choice("pooling", pooling, ("average", "none"), self)
         self.data_format = resolve_data_format(data_format, self)
         self._pool = None
         if self.strides > 1:
@@ -167,8 +167,8 @@ class ResidualConv2D(keras.layers.Layer):
         self.strides = positive_integer("strides", strides, self)
         self.activation = keras.activations.get(activation)
         self.use_bias = bool(use_bias)
-        self.shortcut = one_of("shortcut", shortcut, SHORTCUTS, self)
-        self.norm = one_of("norm", norm, NORMS, self)
+        self.shortcut = check_choice("shortcut", shortcut, SHORTCUTS, self)
+        self.norm = check_choice("norm", norm, NORMS, self)
         self.norm_first = bool(norm_first)
         self.norm_momentum = float(norm_momentum)
         self.branch_scale = None if branch_scale is None else float(branch_scale)

@@ -136,7 +136,7 @@ def certificates(
         found = (
             _jacobians(point, rate),
             _dominance(point, rate),
-            _balanced(point, rate),
+            _balance(point, rate),
             _zero_asymmetric(point, rate),
             _positive_definite(point, rate),
         )
@@ -242,10 +242,10 @@ def _for_a_step(theorem: str, reason: str, point: _Point, rate: float, mu: float
         return Certificate(theorem, False, reason, "step", 0.0, math.nan)
     largest = point.largest_rate()
     share = 2 * mu * rate * (1 - rate * point.smoothness(rate) / 2) if rate <= largest else 0.0
-    return _allowed(theorem, "step", rate, largest, share)
+    return _bound_rate(theorem, "step", rate, largest, share)
 
 
-def _balanced(point: _Point, rate: float) -> Certificate:
+def _balance(point: _Point, rate: float) -> Certificate:
     if not point.whitened:
         return _not_for_a_run("balanced", "the inputs are not whitened")
     N = len(point.layers)
@@ -261,7 +261,7 @@ def _balanced(point: _Point, rate: float) -> Certificate:
     if not delta <= allowed:
         return _not_for_a_run("balanced", f"the layers are {delta:.3g}-balanced, at most {allowed:.3g} is allowed")
     largest = _exp(((4 * N - 2) * log_margin - (6 * N - 4) * log_size) / N) / (6144 * N**3)
-    return _allowed("balanced", "run", rate, largest, rate * _exp(2 * (N - 1) / N * log_margin))
+    return _bound_rate("balanced", "run", rate, largest, rate * _exp(2 * (N - 1) / N * log_margin))
 
 
 def _zero_asymmetric(point: _Point, rate: float) -> Certificate:
@@ -273,7 +273,7 @@ def _zero_asymmetric(point: _Point, rate: float) -> Certificate:
     if reason:
         return _not_for_a_run("zero-asymmetric", reason)
     u = max(4 * N * float(np.sum(point.target**2)), math.e)
-    return _allowed("zero-asymmetric", "run", rate, 1 / (4 * N * u), 1.5 * rate)
+    return _bound_rate("zero-asymmetric", "run", rate, 1 / (4 * N * u), 1.5 * rate)
 
 
 def _positive_definite(point: _Point, rate: float) -> Certificate:
@@ -291,10 +291,10 @@ def _positive_definite(point: _Point, rate: float) -> Certificate:
     power = (2 * N - 2) / N
     largest = 1 / ((2 * N - 1) * _exp(power * max(0.0, math.log(high))))
     contraction = rate * N * _exp(power * min(0.0, math.log(low)))
-    return _allowed("positive definite", "run", rate, largest, contraction)
+    return _bound_rate("positive definite", "run", rate, largest, contraction)
 
 
-def _allowed(theorem: str, scope: Scope, rate: float, largest: float, contraction: float) -> Certificate:
+def _bound_rate(theorem: str, scope: Scope, rate: float, largest: float, contraction: float) -> Certificate:
     if not rate <= largest:
         reason = f"the rate is {rate:.3g}, at most {largest:.3g} is allowed"
         return Certificate(theorem, False, reason, scope, 0.0, largest)

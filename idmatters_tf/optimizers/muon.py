@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf._arguments import one_of
+from idmatters_tf._arguments import check_choice
 from idmatters_tf._keras_internals import replicas, value_outside_functions
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.optimizers.momentum import Momentum
@@ -132,7 +132,7 @@ class Muon(Momentum):
         **kwargs: Any,
     ):
         super().__init__(learning_rate, momentum=momentum, nesterov=nesterov, name=name, **kwargs)
-        one_of("norm", norm, get_args(Norm))
+        check_choice("norm", norm, get_args(Norm))
         if norm == "keep" and self.weight_decay is not None:
             raise ValueError(
                 f"Argument `weight_decay` must be None with norm='keep', which it would undo. Received: "

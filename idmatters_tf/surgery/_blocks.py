@@ -40,7 +40,7 @@ def insert_block(block: Any, tensor: Tensor, layer: Any, name: str, exact: bool)
     """
     made = _default_block(tensor, layer, exact) if block is None else _new_layer(block, tuple(tensor.shape))
     try:
-        copied: keras.layers.Layer = _keras_internals.copy_of(made)
+        copied: keras.layers.Layer = _keras_internals.copy_operation(made)
     except Exception as error:
         raise ValueError(
             f"Argument `block`: a {type(made).__name__} cannot be built from its configuration. Implement "
@@ -77,7 +77,7 @@ def call_block(block: keras.layers.Layer, tensor: Tensor, layer: Any) -> Tensor:
             f"The block {block.name!r} must return a tensor of its input's shape {tuple(tensor.shape)}. "
             f"Received: {received}"
         )
-    if _keras_internals.mask_of(tensor) is not None and _keras_internals.mask_of(output) is None:
+    if _keras_internals.get_mask(tensor) is not None and _keras_internals.get_mask(output) is None:
         raise ValueError(
             f"The block {block.name!r} ({type(block).__name__}) drops the mask of the output of {layer.name!r}. Set "
             f"`supports_masking = True` in its class if it processes each time step independently."

@@ -32,7 +32,7 @@ def example_inputs(model: keras.Model, data: Any = None, seed: int = 0) -> Any:
     Raises:
         ValueError: if the inputs, such as strings, cannot be drawn at random.
     """
-    graph = _keras_internals.graph_of(model)
+    graph = _keras_internals.get_graph(model)
     if data is not None:
         return data
     rng = np.random.default_rng(seed)

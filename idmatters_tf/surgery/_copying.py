@@ -134,7 +134,7 @@ def checked_graph(model: Any) -> Any:
     """
     if not isinstance(model, keras.Model):
         raise ValueError(f"Argument `model` must be a keras.Model. Received: {type(model).__name__}")
-    graph = _keras_internals.graph_of(model)
+    graph = _keras_internals.get_graph(model)
     if graph is None:
         if isinstance(model, keras.Sequential):
             raise ValueError(
@@ -155,7 +155,7 @@ def checked_graph(model: Any) -> Any:
 
 def nested_graph(operation: Any) -> Any:
     """Return the graph of a nested model that can be copied node by node, and None for all other operations."""
-    graph = _keras_internals.graph_of(operation)
+    graph = _keras_internals.get_graph(operation)
     return graph if graph is not None and _constructible(operation) else None
 
 
@@ -184,7 +184,7 @@ def single_tensor(tensors: Any) -> Tensor | None:
 
 def _leaves(model: Any, frozen: bool) -> Iterator[tuple[keras.layers.Layer, bool]]:
     """Yield (layer, is_frozen) of the layers that are not models; True if a model around the layer is frozen."""
-    for layer in _keras_internals.graph_of(model).layers:
+    for layer in _keras_internals.get_graph(model).layers:
         if nested_graph(layer) is None:
             yield layer, frozen
         else:
@@ -199,7 +199,7 @@ def _constructible(model: keras.Model) -> bool:
 
 def _build_from_configuration(operation: Any) -> Any:
     try:
-        return _keras_internals.copy_of(operation)
+        return _keras_internals.copy_operation(operation)
     except Exception as error:
         reason = (
             "implement `get_config` and register its classes and functions with Keras. Replace a lambda by a function "

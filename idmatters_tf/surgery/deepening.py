@@ -96,7 +96,7 @@ def deepen(
         else:
             made = blocks[id(operation)] = []
             for _ in range(count):
-                name = _unused(f"{operation.name}_deeper", taken)
+                name = _make_unique_name(f"{operation.name}_deeper", taken)
                 each, tensor = insert_block(block, tensor, operation, name, exact=tolerance == 0)
                 made.append(each)
         return keras.tree.pack_sequence_as(outputs, [tensor]), blocks[id(operation)]
@@ -134,7 +134,7 @@ def _targets(model: keras.Model, names: list[str]) -> set[int]:
     return found
 
 
-def _unused(stem: str, taken: set[str]) -> str:
+def _make_unique_name(stem: str, taken: set[str]) -> str:
     number = 1
     while f"{stem}{number}" in taken:
         number += 1

@@ -160,7 +160,7 @@ def _distances(model: Any, batches: Batches, skips: Mapping[int, int]) -> dict[i
                 total[0], total[1] = total[0] + np.sum((y - x) ** 2), total[1] + np.sum(x**2)
         return outputs
 
-    graph = _keras_internals.graph_of(model)
+    graph = _keras_internals.get_graph(model)
     for batch in batches:
         inputs = _keras_internals.standardized_inputs(graph, split_batch(batch).x)
         _keras_internals.run_graph(graph, inputs, call)

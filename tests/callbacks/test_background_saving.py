@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf._checkpointing import newest_intact, saved_steps
+from idmatters_tf._checkpointing import find_newest_intact, list_steps
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, _encoding
 from tests.conftest import ROOT
 
@@ -77,7 +77,7 @@ def test_training_continues_during_a_write_of_the_values_of_a_step(tmp_path, mon
     calls(monkeypatch, wait_for_batch_4)
     at_batch_4 = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: batch == 3 and release.set())
     train(tmp_path, kept, at_batch_4, **options)
-    assert saved_steps(tmp_path) == [2, 4, 6]
+    assert list_steps(tmp_path) == [2, 4, 6]
     for step in (2, 4, 6):
         saved = _encoding.read(tmp_path / f"step-0000000{step}")
         found = saved["state"]["variables"]
@@ -131,7 +131,7 @@ def test_the_next_fit_waits_for_the_write_of_an_interrupted_one(tmp_path, monkey
     calls(monkeypatch, wait)
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, Interrupt())
-    assert saved_steps(tmp_path) == [2]
+    assert list_steps(tmp_path) == [2]
     threading.Timer(0.2, release.set).start()
     resumed = InPlace()
     with warnings.catch_warnings(record=True) as caught:
@@ -165,6 +165,6 @@ def test_sigkill_during_a_write_leaves_the_checkpoint_before(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     folder = tmp_path / "checkpoints"
-    assert saved_steps(folder) == [6, 8]
-    assert newest_intact(folder, _encoding.STATE, lambda *_: None) == 8
+    assert list_steps(folder) == [6, 8]
+    assert find_newest_intact(folder, _encoding.STATE, lambda *_: None) == 8
     assert len(list(folder.glob(".writing-*"))) == 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from idmatters_tf.expressivity import certified_radii, construct, memorize, radii_of
+from idmatters_tf.expressivity import certified_radii, compute_radii, construct, memorize
 from idmatters_tf.expressivity._exact_layers import residual_weights
 from tests.expressivity.exact_networks import squared_radius
 
@@ -90,7 +90,7 @@ def test_generated_samples_rows_and_dtypes(case):
         weights = dataclasses.replace(weights, **narrow)
     # Rows of the sample, and others near them, far away, and at zero, where many units fire.
     rows = np.concatenate([x, 3 * x[:2], x[:1] + rng.standard_normal((1, d)) * 2.0**power, 0 * x[:1]])
-    for row, radius in zip(rows, radii_of(weights, rows), strict=True):
+    for row, radius in zip(rows, compute_radii(weights, rows), strict=True):
         assert below_by_one_float(radius, squared_radius(weights, row))
 
 
@@ -109,7 +109,7 @@ def test_arbitrary_weights(damage):
             "equal": np.ones_like(values),
         }[damage]
         broken = dataclasses.replace(weights, **{name: changed})
-        for row, radius in zip(x, radii_of(broken, x), strict=True):
+        for row, radius in zip(x, compute_radii(broken, x), strict=True):
             assert below_by_one_float(radius, squared_radius(broken, row)), name
 
 
@@ -117,7 +117,7 @@ def test_search_on_larger_samples():
     """The search finds the nearest unit, compared with all distances in float64."""
     x, labels = sample(300, 6, 5, seed=3)
     weights = construct(x, labels, 5, 8, "norm", 0)
-    radii = radii_of(weights, x[:40])
+    radii = compute_radii(weights, x[:40])
     for row, radius in zip(x, radii, strict=False):
         h, J, distances = row @ weights.projection, weights.projection, []
         for U, s, V in zip(weights.U, weights.s, weights.V, strict=True):
@@ -147,7 +147,7 @@ def test_search_on_larger_samples():
 def test_invalid_points_raise(x, message):
     weights = construct(*sample(5, 2, 2), 2, 2, "norm", 0)
     with pytest.raises(ValueError, match=message):
-        radii_of(weights, x)
+        compute_radii(weights, x)
 
 
 def test_nonfinite_weights_raise():

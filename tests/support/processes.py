@@ -78,9 +78,9 @@ def tensors(run, step=None):
     """Return the tensors in the newest checkpoint of a run, by name."""
     import tensorflow as tf
 
-    from trainers.training.checkpoints import saved_steps
+    from trainers.training.checkpoints import list_steps
 
-    step = step or saved_steps(run / "checkpoints")[-1]
+    step = step or list_steps(run / "checkpoints")[-1]
     reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{step:08d}" / "checkpoint"))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name}
 

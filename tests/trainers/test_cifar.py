@@ -22,7 +22,7 @@ from tests.support.programs import run_here
 from trainers.cifar import Cifar, main
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make
-from trainers.training.checkpoints import saved_steps
+from trainers.training.checkpoints import list_steps
 from trainers.training.settings import Settings
 
 STEPS = 120
@@ -62,7 +62,7 @@ def test_a_run_leaves_what_it_promises(whole):
     assert [record["step"] for record in tests] == [0, 60, 120]
     assert result["best_error"] == min(record["error"] for record in tests[1:])
     # The first step with the lowest error; its weights are kept, and exported where they are not the last ones.
-    assert saved_steps(run / "checkpoints" / "best") == [result["best_step"]]
+    assert list_steps(run / "checkpoints" / "best") == [result["best_step"]]
     assert (run / "best" / "saved_model").exists() == (run / "best" / "model.keras").exists()
     assert (run / "best").exists() == (result["best_step"] != STEPS)
     assert config["data"]["class_names"][:2] == list(shapes.CLASSES)[:2]
@@ -72,7 +72,7 @@ def test_a_run_leaves_what_it_promises(whole):
     assert train[0]["learning_rate"] == pytest.approx(0.05)
     assert train[-1]["learning_rate"] == pytest.approx(0.005)
     assert train[-1]["loss"] < train[0]["loss"]
-    assert saved_steps(run / "checkpoints") == [100, 110, 120]
+    assert list_steps(run / "checkpoints") == [100, 110, 120]
     assert (run / "convergence.png").read_bytes()[:4] == b"\x89PNG"
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
@@ -150,7 +150,7 @@ def test_signals_save_and_exit_damaged_checkpoints_are_passed_over_and_a_second_
         assert "Traceback" not in output
         if step:
             assert f"step-{step:08d} is damaged" in output
-        newest = saved_steps(run / "checkpoints")[-1]
+        newest = list_steps(run / "checkpoints")[-1]
         assert newest >= step + 25
         step = newest
         data = run / "checkpoints" / f"step-{step:08d}" / "checkpoint.data-00000-of-00001"
@@ -225,7 +225,7 @@ def test_a_run_is_extended_and_another_overwritten_with_its_weights(whole, tmp_p
     assert result.returncode == 0, result.stderr
     assert f"starting from the weights of {whole[0]} at step {STEPS}" in result.stderr
     assert "the learning rate will not drop at 80: --steps is 2" in result.stderr
-    assert saved_steps(over / "checkpoints") == [2]
+    assert list_steps(over / "checkpoints") == [2]
     assert (over / "notes.txt").read_text() == "mine"
     last = [r for r in records(whole[0]) if r["kind"] == "test"][-1]
     first = records(over)[0]

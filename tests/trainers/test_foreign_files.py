@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from idmatters_tf._checkpointing import saved_steps
+from idmatters_tf._checkpointing import list_steps
 from tests.support.occupants import tree
 from tests.support.programs import run_here
 from trainers import cifar
@@ -196,5 +196,5 @@ def test_overwriting_a_run_keeps_foreign_files(run, tmp_path):
         path.write_text("mine")
     assert run_here(*overwrite).returncode == 0
     assert [path.read_text() for path in kept] == ["mine"] * 4
-    assert saved_steps(run / "checkpoints") == [2, 4, 6]
+    assert list_steps(run / "checkpoints") == [2, 4, 6]
     assert json.loads((run / "config.json").read_text())["settings"]["seed"] == 1

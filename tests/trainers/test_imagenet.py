@@ -11,7 +11,7 @@ from tests.support.processes import assert_same_run, records, start, tensors, wa
 from tests.support.programs import run_here
 from trainers.cli.settings import as_dict
 from trainers.imagenet import PRESETS, ImageNet, main
-from trainers.training.checkpoints import saved_steps
+from trainers.training.checkpoints import list_steps
 from trainers.training.schedule import decay_steps
 
 SMALL = ["--size", 24, "--blocks", 1, 1, "--widths", 4, 8, "--stem", 4, "--batch-size", 8, "--initializer", "standard"]
@@ -53,7 +53,7 @@ def test_killed_in_the_middle_of_an_epoch_and_resumed_it_ends_bit_identical(whol
     process.send_signal(signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, output
-    assert saved_steps(run / "checkpoints")[-1] * 8 % 60
+    assert list_steps(run / "checkpoints")[-1] * 8 % 60
     process = start("trainers.imagenet", "--resume", "--out", run)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output

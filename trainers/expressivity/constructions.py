@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from idmatters_tf.expressivity import construct, construct_lookup, construct_three_layers, lower_bound, radii_of
+from idmatters_tf.expressivity import compute_radii, construct, construct_lookup, construct_three_layers, lower_bound
 from idmatters_tf.expressivity.construction import SMALLEST_MARGIN, Order
 from idmatters_tf.expressivity.lookup import FLOAT_BITS
 from trainers.experiments.experiment import Cases, Experiment, by_column
@@ -114,7 +114,7 @@ def _build(
     if name in ORDERS:
         weights = construct(points, labels, classes, network.width, ORDERS[name], network.seed)
         rounding = SMALLEST_MARGIN / float(weights.margins.min())
-        return weights.parameters, radii_of(weights, points[:RADIUS_ROWS]), rounding
+        return weights.parameters, compute_radii(weights, points[:RADIUS_ROWS]), rounding
     if name == "yun":
         found = construct_three_layers(points, labels, classes, network.seed)
     else:

@@ -188,7 +188,7 @@ def _circumstances(row: Row, folder: pathlib.Path) -> list[str]:
     """Describe the differences of a run from the recorded one: versions, data, weights."""
     run, lines = Run(folder), []
     config = run.config() if run.exists() else {}
-    now = config.get("versions") or _environment.versions()
+    now = config.get("versions") or _environment.collect_versions()
     now.setdefault("tensorflow", now.get("tensorflow-cpu", "missing"))
     for package, version in row.versions.items():
         if not f"{now.get(package, 'missing')}.".startswith(f"{version}."):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from idmatters_tf._checkpointing import checkpoint_path, newest_intact
+from idmatters_tf._checkpointing import checkpoint_path, find_newest_intact
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, say
 
@@ -32,7 +32,7 @@ def weights_digest(folder: pathlib.Path, report: Callable[[str], object] = say) 
         UsageError: the checkpoint is not a TensorFlow checkpoint.
     """
     checkpoints = folder / "checkpoints"
-    step = newest_intact(
+    step = find_newest_intact(
         checkpoints,
         _INDEX,
         lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the previous one"),

@@ -19,11 +19,11 @@ from typing import Any
 
 from idmatters_tf import _environment
 from idmatters_tf._arguments import abbreviate
-from idmatters_tf._checkpointing import checkpoint_path, describe_newest, saved_steps
+from idmatters_tf._checkpointing import checkpoint_path, describe_newest, list_steps
 from idmatters_tf._locking import check_held
 from idmatters_tf._ownership import check_folder, check_replaceable, open_regular, remove_own
 from idmatters_tf._replacing import remove_unfinished, write_atomically
-from idmatters_tf._run_description import differences, environment_warning
+from idmatters_tf._run_description import describe_differences, describe_environment_change
 from trainers.cli.arguments import UsageError
 from trainers.cli.reading import read_json
 from trainers.cli.settings import make, setting
@@ -210,7 +210,7 @@ class Run:
             free: names of the settings that may differ; by default, those of the location of the data.
         """
         before: Mapping[str, Any] = self.config()["settings"] if saved is None else saved
-        differing = differences(before, settings, [name for name in settings if name not in free])
+        differing = describe_differences(before, settings, [name for name in settings if name not in free])
         if differing:
             raise UsageError(
                 f"{self.path} contains a run with other settings: {'; '.join(differing)}. Use the same settings to "
@@ -246,8 +246,8 @@ class Run:
                     f"{self.path} was trained on other data ({saved.get('origin')}) than found now ({data['origin']}): "
                     f"the checksums differ. The order of the images is part of the checksum."
                 )
-            now = {"versions": _environment.versions(), "numerics": numerics or {}}
-            warning = environment_warning(config, now)
+            now = {"versions": _environment.collect_versions(), "numerics": numerics or {}}
+            warning = describe_environment_change(config, now)
             if warning is not None and self.writes:
                 say(warning)
             return
@@ -261,7 +261,7 @@ class Run:
             raise UsageError(f"--out {self.path} cannot be written: {reason}. Use another folder.") from error
         self.check_outputs()
         self._discard()
-        config = {"program": program, "settings": settings, "data": data, "versions": _environment.versions()}
+        config = {"program": program, "settings": settings, "data": data, "versions": _environment.collect_versions()}
         if numerics is not None:
             config["numerics"] = numerics
         config["command"] = _command()
@@ -306,7 +306,7 @@ class Run:
 
     def _checkpoints(self):
         folders = [self.path / name for name in CHECKPOINTS]
-        return [checkpoint_path(folder, step) for folder in folders for step in saved_steps(folder)]
+        return [checkpoint_path(folder, step) for folder in folders for step in list_steps(folder)]
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the complete records of metrics.jsonl. The first call reports damaged lines."""

@@ -24,16 +24,16 @@ from idmatters_tf._background import BackgroundWriter
 from idmatters_tf._checkpointing import (
     checkpoint_path,
     describe_newest,
-    newest_intact,
-    put_aside,
+    find_newest_intact,
+    list_steps,
     remove,
     remove_oldest,
-    saved_steps,
+    rename_damaged,
     saving,
 )
 from idmatters_tf._locking import check_held
 from idmatters_tf._replacing import remove_unfinished
-from idmatters_tf._run_description import other_run
+from idmatters_tf._run_description import describe_other_run
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.reading import read_json
 from trainers.run.records import encode, read
@@ -97,7 +97,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints, in ascending order."""
-        return saved_steps(self.folder)
+        return list_steps(self.folder)
 
     def save(self, step: int, records: Sequence[dict[str, Any]] = ()) -> None:
         """Copy the values to memory, then write a checkpoint and remove the oldest ones in the background.
@@ -118,7 +118,7 @@ class Checkpoints:
         """Save the weights in place of the best ones so far. Raises RunError as `save` does."""
 
         def remove_others():
-            for other in saved_steps(self.folder / BEST):
+            for other in list_steps(self.folder / BEST):
                 # A run that falls back to an earlier checkpoint may have left later ones.
                 if other != step:
                     remove(self.folder / BEST, other)
@@ -180,11 +180,11 @@ class Checkpoints:
 
         def on_damage(path, damage):
             report(f"checkpoint {path} is damaged ({damage}): falling back to the previous one")
-            put_aside(path)
+            rename_damaged(path)
 
-        step = newest_intact(self.folder, _INDEX, on_damage)
+        step = find_newest_intact(self.folder, _INDEX, on_damage)
         # Damaged best weights are reported when they are needed.
-        best = newest_intact(self.folder / BEST, _INDEX, lambda *_: None)
+        best = find_newest_intact(self.folder / BEST, _INDEX, lambda *_: None)
         if best is not None:
             check_identity(checkpoint_path(self.folder / BEST, best), self.identity)
         if step is not None:
@@ -218,7 +218,7 @@ def restore_weights(
 
     With `identity`, raises UsageError if the checkpoint belongs to another run.
     """
-    step = newest_intact(
+    step = find_newest_intact(
         folder, _INDEX, lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the previous one")
     )
     if step is not None:
@@ -236,7 +236,7 @@ def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> No
         saved = {name: value for name, value in upgrade(recorded).items() if name in recorded}
     except (ValueError, TypeError, AttributeError):
         saved = {IDENTITY: "unreadable"}
-    error = other_run(path, saved, identity)
+    error = describe_other_run(path, saved, identity)
     if error is not None:
         raise UsageError(f"{error} Move it back to the run from which it was copied, or remove it.")
 

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from idmatters_tf._checkpointing import saved_steps
+from idmatters_tf._checkpointing import list_steps
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, say, tell
 from trainers.cli.text import program_command
@@ -67,7 +67,7 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
 
 
 def _require_checkpoint(task, run):
-    if not saved_steps(run.checkpoints_path):
+    if not list_steps(run.checkpoints_path):
         resume = program_command(task.program, "--resume", "--out", run.path)
         raise UsageError(f"{run.path} has no checkpoints yet. Train it first: {resume}")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from idmatters_tf._checkpointing import saved_steps
+from idmatters_tf._checkpointing import list_steps
 from idmatters_tf._replacing import replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers.cli.arguments import RunError
@@ -104,7 +104,7 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
     # Rebuilt in float32 for one device: the export should not depend on the precision and devices of the training.
     network = in_float32(task, model)
     preprocessing = fitted.load(run.path) if task.settings.data.has_preprocessing else None
-    best = saved_steps(run.checkpoints_path / BEST)
+    best = list_steps(run.checkpoints_path / BEST)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tell(*how_to_load(*export(network, folder, preprocessing, names)).splitlines())

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from idmatters_tf._checkpointing import saved_steps
+from idmatters_tf._checkpointing import list_steps
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict, options
 from trainers.cli.startup import import_tensorflow, say, say_nothing, tell
@@ -99,7 +99,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         trainer = SynchronousTrainer(learner)
 
     # Run.
-    from idmatters_tf._environment import numerics
+    from idmatters_tf._environment import describe_numerics
     from trainers.datasets import preprocessing
     from trainers.run.events import IMAGES, Events
     from trainers.training.recorded import identity
@@ -108,7 +108,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     # Names of folders may contain any bytes.
     names = tuple(map(as_text, data.class_names))
     described = DataDescription(as_text(data.origin), tuple(data.image_shape), data.classes, data.digest(), names)
-    run.start(as_dict(settings), as_dict(described), task.program, numerics())
+    run.start(as_dict(settings), as_dict(described), task.program, describe_numerics())
     if run.writes:
         run.remove_unfinished()
     if run.writes and task.source.preprocessing is not None:
@@ -214,7 +214,7 @@ def initialize(model: Any, source: Run) -> int:
 
 
 def _check_source(source, folder):
-    if not saved_steps(source.checkpoints_path):
+    if not list_steps(source.checkpoints_path):
         raise UsageError(f"--init-from {source.path} has no checkpoint. Name the folder of a run that has one.")
     if source.path.resolve() == folder.resolve():
         raise UsageError(f"--init-from {source.path} is --out itself. Name another --out.")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.processes import Cluster, assert_same_run, reached, records, start, tensors, wait_until
 from tests.support.programs import run_here
-from trainers.training.checkpoints import saved_steps
+from trainers.training.checkpoints import list_steps
 
 TINY = ["trainers.cifar", "--dataset", "shapes", "--train-images", 300, "--test-images", 101, "--blocks", 1]
 TINY += ["--stem", 4, "--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--log-every", 5]
@@ -74,7 +74,7 @@ def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path, more_f
         assert "start every task again with the same command" in output
         assert "Traceback" not in output
 
-        step = saved_steps(cut / "checkpoints")[-1]
+        step = list_steps(cut / "checkpoints")[-1]
         cluster.start(*LONG, "--out", cut)
         wait_until(cluster.processes["worker 0"], cut, step + 30)
         # The signal is sent to the task that does not write; the chief must receive the request and save.
@@ -83,7 +83,7 @@ def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path, more_f
         assert [code for code, _ in ended.values()] == [143, 143], ended
         assert f"resuming from step {step}" in ended["worker 0"][1]
         assert "stopped by SIGTERM; saved" in ended["worker 0"][1]
-        stopped_at = saved_steps(cut / "checkpoints")[-1]
+        stopped_at = list_steps(cut / "checkpoints")[-1]
         assert stopped_at >= step + 30
 
     if more_faults:
@@ -125,7 +125,7 @@ def test_lost_asynchronous_workers_rejoin_and_a_lost_server_ends_the_run(tmp_pat
         output = ended["chief 0"][1]
         assert f"worker 1 ({cluster.jobs['worker'][1]}) was lost; the other workers continue" in output
         assert f"worker 1 ({cluster.jobs['worker'][1]}) is back" in output
-        step = saved_steps(run / "checkpoints")[-1]
+        step = list_steps(run / "checkpoints")[-1]
         assert f"The last good checkpoint is that of step {step}." in output
 
         cluster.start(*command)
@@ -134,7 +134,7 @@ def test_lost_asynchronous_workers_rejoin_and_a_lost_server_ends_the_run(tmp_pat
         ended = cluster.finish(timeout=60)
         assert ended["chief 0"][0] == 143, ended
         assert f"resuming from step {step}" in ended["chief 0"][1]
-        stopped = saved_steps(run / "checkpoints")[-1]
+        stopped = list_steps(run / "checkpoints")[-1]
         assert stopped > step
         values = tensors(run)
         (counter,) = [value for name, value in values.items() if name.startswith("step/")]

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from idmatters_tf import _environment
-from idmatters_tf._run_description import environment_warning
+from idmatters_tf._run_description import describe_environment_change
 from idmatters_tf.callbacks import _saved_run
 from trainers.run.folder import Run
 
@@ -49,10 +49,10 @@ def test_a_pre_release_of_keras_is_recorded_and_compared(monkeypatch):
         return "3.16.0.dev1"
 
     monkeypatch.setattr(importlib.metadata, "version", installed)
-    found = _environment.versions()
+    found = _environment.collect_versions()
     assert found["keras-nightly"] == "3.16.0.dev1"
     changed = {"versions": {**found, "keras-nightly": "3.16.0.dev2"}}
-    warning = environment_warning({"versions": found}, changed)
+    warning = describe_environment_change({"versions": found}, changed)
     assert warning is not None
     assert warning.startswith("keras-nightly was '3.16.0.dev1', now '3.16.0.dev2': results will differ by rounding")
 
@@ -75,7 +75,7 @@ def test_a_checkpoint_of_a_fit_is_told_apart_in_the_same_words():
 
 def test_threads_are_those_that_were_asked_for_or_those_of_the_processor(monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")
-    assert _environment.numerics()["threads per operation"] == 3
+    assert _environment.describe_numerics()["threads per operation"] == 3
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "0")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 4, 5, 6, 9}, raising=False)
-    assert _environment.numerics()["threads per operation"] == 5
+    assert _environment.describe_numerics()["threads per operation"] == 5

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from idmatters_tf.optimizers import Momentum
 from trainers.cli.arguments import RunError, UsageError
-from trainers.training.checkpoints import Checkpoints, restore_weights, saved_steps
+from trainers.training.checkpoints import Checkpoints, list_steps, restore_weights
 
 
 class Subject:
@@ -64,7 +64,7 @@ def restored(folder):
 
 
 def test_the_newest_is_restored_and_the_last_ones_are_kept(subject, tmp_path):
-    assert saved_steps(tmp_path) == [3, 4, 5]
+    assert list_steps(tmp_path) == [3, 4, 5]
     other, step, reports = restored(tmp_path)
     assert (step, reports) == (5, [])
     assert_same(other, subject)
@@ -145,7 +145,7 @@ def test_the_same_step_can_be_saved_again(subject, tmp_path):
 def test_folders_of_other_names_are_no_checkpoints(subject, tmp_path):
     for name in ("step-old", "step-00000112 (copy)", "step-7", "step-٠٠٠٠٠٠٠٩"):
         (tmp_path / name).mkdir()
-    assert saved_steps(tmp_path) == [3, 4, 5]
+    assert list_steps(tmp_path) == [3, 4, 5]
     assert restored(tmp_path)[1:] == (5, [])
 
 
@@ -308,9 +308,9 @@ def test_training_goes_on_during_a_write_and_the_values_are_those_of_its_step(su
         subject.checkpoints.save(6, [{"kind": "train", "step": 6}])
         # A write that is waited for would never end.
         subject.advance()
-        assert saved_steps(tmp_path) == [3, 4, 5]
+        assert list_steps(tmp_path) == [3, 4, 5]
         blocked.set()
-    assert saved_steps(tmp_path) == [6]
+    assert list_steps(tmp_path) == [6]
     other, step, _ = restored(tmp_path)
     assert step == 6
     for found, before, now in zip(other.values(), expected, subject.values(), strict=True):
@@ -323,9 +323,9 @@ def test_the_next_checkpoint_waits_for_the_one_before(subject, tmp_path, blocked
 
     def save_two():
         subject.checkpoints.save_best(7)
-        found.append(saved_steps(tmp_path))
+        found.append(list_steps(tmp_path))
         subject.checkpoints.save(7)
-        found.append(saved_steps(tmp_path / "best"))
+        found.append(list_steps(tmp_path / "best"))
 
     found = []
     thread = threading.Thread(target=save_two)

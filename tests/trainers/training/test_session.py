@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf._checkpointing import saved_steps
+from idmatters_tf._checkpointing import list_steps
 from trainers.run.events import Events, image_grid
 from trainers.run.folder import Run
 from trainers.training.checkpoints import BEST, restore_weights
@@ -60,7 +60,7 @@ def test_the_weights_with_the_lowest_error_are_kept(session):
         session.trainer.error = error
         session.evaluate(step)
         session.checkpoints.wait()
-        kept.append(saved_steps(folder))
+        kept.append(list_steps(folder))
     assert kept == [[], [10], [20], [20], [20]]
     other = Trainer().learner.model
     assert restore_weights(folder, other, print) == 20
@@ -90,7 +90,7 @@ def test_the_checkpoint_of_a_signal_is_complete_when_training_ends(session, monk
 
     assert SynchronousTrainer.fit(session.trainer, session, train, [stop_at_step_3]) is signal.SIGTERM
     # The signal is read after the next update.
-    assert saved_steps(session.checkpoints.folder) == [4]
+    assert list_steps(session.checkpoints.folder) == [4]
 
 
 def test_images_in_a_grid():
