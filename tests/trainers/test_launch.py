@@ -1,4 +1,4 @@
-"""Processes that the launcher starts, and their end with it."""
+"""Tests of the processes that the launcher starts, and of their end."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def test_a_killed_launcher_leaves_no_process_behind(tmp_path):
     while len(started := children(process.pid)) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    # Some of them import by now, some may already meet.
+    # At this time, some of them import packages, and others may already have met.
     time.sleep(2)
     assert all(map(runs, started))
     process.send_signal(signal.SIGKILL)

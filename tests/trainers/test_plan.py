@@ -1,4 +1,4 @@
-"""The calculator against the networks themselves and against its formulas worked by hand."""
+"""Tests of the calculator against the networks, and against its formulas computed by hand."""
 
 import dataclasses
 import math
@@ -72,7 +72,7 @@ def test_a_plan_worked_by_hand():
     assert served.epochs == pytest.approx(1000 * 64 / 1_281_167)
 
 
-# Where nothing else holds the training up.
+# Without any other bottleneck.
 COMPUTE_BOUND = {"cores": 10**6, "network_gbit": 1e6, "device_gbit": 1e6}
 NETWORK_BOUND = {"cores": 10**6, "tflops": 1e6, "device_gbit": 1e6}
 DEVICE_LINK_BOUND = {"cores": 10**6, "tflops": 1e6, "network_gbit": 1e6}

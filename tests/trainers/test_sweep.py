@@ -1,4 +1,4 @@
-"""Sweeps over seeds and options."""
+"""Tests of sweeps over seeds and options."""
 
 import json
 import shlex
@@ -49,7 +49,7 @@ def test_what_cannot_be_run_is_said_before_anything_starts(vary, arguments, mess
 
 
 def finished_run(folder, words, error):
-    """A folder as a run with these options leaves it."""
+    """Create the folder of a run with the given options."""
     _, typed = split(Cifar, parse(cifar.parser(), words))
     folder.mkdir()
     config = {"program": "trainers.cifar", "settings": as_dict(Cifar.resolve({}, typed)), "data": {}}
@@ -93,7 +93,7 @@ def test_each_job_has_cores_of_its_own(monkeypatch):
 
 @pytest.fixture
 def sweep(tmp_path):
-    """Starts a sweep of three runs, two at once, that take longer than any test; gives its process."""
+    """Start a sweep of three runs, two at once, that take longer than any test, and return its process."""
     words = ["--jobs", 2, "--seeds", 0, 1, 2, "--out", tmp_path, "--", "cifar", "--dataset", "shapes"]
     words += ["--blocks", 1, "--stem", 2, "--widths", 2, 4, "--batch-size", 8, "--train-images", 64]
     words += [

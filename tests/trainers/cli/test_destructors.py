@@ -1,4 +1,4 @@
-"""What TensorFlow's objects raise when they are destroyed is not printed; what others raise is."""
+"""Tests that exceptions in destructors of TensorFlow's objects are not printed, but others are."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: exit code 130 and one sentence."""
+"""Tests of Ctrl-C at any time: exit code 130 and one message."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""JSON that is damaged or hostile, and text that is safe to print."""
+"""Tests of reading damaged or malicious JSON, and of escaping text for the terminal."""
 
 import json
 import math
@@ -99,7 +99,7 @@ def test_bash_reads_a_printed_command_as_it_was_meant(word):
 
 
 def test_words_in_front_of_hexadecimal_digits():
-    """An escape sequence ends where it should."""
+    """Test the end of an escape sequence."""
     line = join_command(["printf", "%s", "\x07abc\u202e12"])
     assert subprocess.run(["bash", "-c", line], capture_output=True, check=True).stdout.decode() == "\x07abc\u202e12"
 

@@ -1,4 +1,4 @@
-"""Settings dataclasses: one definition for the command line, its help, JSON, and every check."""
+"""Tests of settings dataclasses: command line, help, JSON and checks."""
 
 import dataclasses
 import json
@@ -137,7 +137,7 @@ def test_json_and_back():
     assert list(json.loads(text)) == list(options(Settings)) == list(defaults(Settings))
     assert make(Settings, json.loads(text)) == original
     assert make(Settings, {**as_dict(original), "steps": 3}).recipe == Recipe(3, clip_norm=2.0)
-    # A whole number in JSON is a number, too.
+    # An integer in JSON is also accepted as a float.
     assert make(Settings, {**as_dict(original), "clip_norm": 1}).recipe.clip_norm == 1.0
 
 

@@ -1,4 +1,4 @@
-"""Several processes that train together, on loopback: equal results, and what happens when one is lost or stopped."""
+"""Tests of several processes that train together on loopback: equal results, lost and stopped processes."""
 
 import json
 import signal
@@ -47,7 +47,7 @@ def test_replicas_and_workers_end_where_one_device_ends(program, tmp_path, norm,
         got = tensors(other)
         assert set(got) == set(expected)
         for name, value in expected.items():
-            # Not the velocities: a gradient's last digits show in them ten times larger than in the weights.
+            # Velocities are not compared: rounding errors of gradients are ten times larger there than in the weights.
             if value.dtype == np.float32 and not name.startswith("optimizer/_variables"):
                 np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5, err_msg=f"{other.name}: {name}")
         ours, theirs = ([r for r in records(run) if r["kind"] == "test"][-1] for run in (one, other))
@@ -77,7 +77,7 @@ def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path, more_f
         step = saved_steps(cut / "checkpoints")[-1]
         cluster.start(*LONG, "--out", cut)
         wait_until(cluster.processes["worker 0"], cut, step + 30)
-        # The one that does not write is told to stop: the other one has to learn of it and save.
+        # The signal is sent to the worker that does not write; the other one must receive it and save.
         cluster.processes["worker 1"].send_signal(signal.SIGTERM)
         ended = cluster.finish()
         assert [code for code, _ in ended.values()] == [143, 143], ended
@@ -87,7 +87,7 @@ def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path, more_f
         assert stopped_at >= step + 30
 
     if more_faults:
-        # The launcher hands a signal on.
+        # The launcher forwards the signal.
         process = start(*launch, "--out", cut)
         wait_until(process, cut, stopped_at + 30)
         process.send_signal(signal.SIGTERM)
@@ -98,7 +98,7 @@ def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path, more_f
         for code, output in cluster.finish().values():
             assert code == 0, output
     assert_same_run(cut, whole)
-    # The training records differ: a stop leaves one more, at its step.
+    # The training records differ: a stop adds a record at its step.
     tests = [[(r["step"], r["loss"], r["error"]) for r in records(run) if r["kind"] == "test"] for run in (cut, whole)]
     assert tests[0] == tests[1]
 
@@ -143,7 +143,7 @@ def test_asynchronous_workers_may_be_lost_and_come_back_and_servers_may_not(tmp_
 
 def test_absent_tasks_are_named_and_other_settings_refused():
     with Cluster(2) as cluster:
-        # Before TensorFlow is imported: no waiting inside it.
+        # Before TensorFlow is imported, so that it does not wait.
         cluster.start(*TINY, "--cluster-timeout", 5, tasks=["worker 0"])
         ((code, output),) = cluster.finish(timeout=30).values()
         assert code == 1, output

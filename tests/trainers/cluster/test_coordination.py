@@ -1,4 +1,4 @@
-"""Tasks that meet, agree, stop and end together, in processes of their own that train nothing."""
+"""Tests of the coordination of tasks: start, agreement, stop and end, in separate processes without training."""
 
 import os
 import selectors
@@ -138,7 +138,7 @@ def test_a_hanging_chief_is_named(tmp_path):
         cluster.send("worker 0", signal.SIGCONT)
         for code, output in cluster.finish(60).values():
             assert code == 0, output
-            # Nobody else was silent: it was the chief that could not hear.
+            # Only the chief was unresponsive.
             assert "worker 1 (" not in output
 
 
@@ -217,7 +217,7 @@ def test_the_token_is_removed_after_failures_too(how, tmp_path):
 
 
 def test_advice_of_a_task_that_fails_is_given_once(tmp_path):
-    """In place of the others' own: a run that diverged would diverge again."""
+    """Test that the failing task's advice replaces that of the others: a diverged run would diverge again."""
     with Cluster(2) as cluster:
         cluster.start(MEMBER, tmp_path, 60, "raise:a reason.:Its own advice.", tasks=["worker 1"])
         cluster.start(MEMBER, tmp_path, 60, "gather:topic:1", tasks=["worker 0"])
@@ -282,7 +282,7 @@ def test_both_asynchronous_workers_come_back(tmp_path):
         cluster.output("chief 0", "no worker is left")
         served(tmp_path, cluster, 8, ["worker 1", "worker 0"])
         cluster.output("chief 0", "worker 0 (")
-        # One that is lost later is one worker of two again, and nobody waits for it.
+        # If a worker is lost later, the other one does not wait for it.
         cluster.kill("worker 1")
         assert "worker 1 (" in cluster.output("chief 0", "was lost; the others go on")
         time.sleep(9)
@@ -297,7 +297,7 @@ def test_the_chief_listens_on_its_own_address_alone(tmp_path):
         while socket.socket().connect_ex(("127.0.0.1", cluster.control_port)):
             assert cluster.processes["worker 0"].poll() is None
             time.sleep(0.05)
-        # All of 127.0.0.0/8 is this machine.
+        # All addresses in 127.0.0.0/8 belong to this machine.
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", cluster.control_port))
 

@@ -1,4 +1,4 @@
-"""TF_CONFIG and Slurm's variables: what they say, and what is wrong with them."""
+"""Tests of cluster descriptions from TF_CONFIG and Slurm's variables, and of their errors."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Whoever reaches the chief's control port cannot disturb the tasks that meet there."""
+"""Tests that strangers who connect to the chief's control port cannot disturb the tasks of a cluster."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ MEMBER = "tests.support.member"
 
 @contextlib.contextmanager
 def half_a_cluster(folder, *actions, workers=2):
-    """A cluster whose chief waits for worker 1; at the end that one comes, and all must go as if nothing had been."""
+    """Start a cluster whose chief waits for worker 1, which connects at the end. The cluster must start normally."""
     with Cluster(workers) as cluster:
         cluster.start(MEMBER, folder, 60, *actions, "gather:topic:1", tasks=["worker 0"])
         connection(cluster).close()
@@ -31,7 +31,7 @@ def half_a_cluster(folder, *actions, workers=2):
 
 
 def connection(cluster, timeout=30):
-    """A connection to the control port, once the chief listens."""
+    """Return a connection to the control port after the chief has started to listen."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -42,7 +42,7 @@ def connection(cluster, timeout=30):
 
 
 def is_closed(stranger):
-    """Whether the chief closes the connection; what it sends before does not matter."""
+    """Return True if the chief closes the connection, regardless of the data that it sends before."""
     with contextlib.suppress(ConnectionResetError):
         while stranger.recv(1 << 16):
             pass
@@ -56,7 +56,7 @@ def greeting(task, token, answer_to):
 
 
 def greeted(cluster, task, token):
-    """A connection that has said hello, and the answer."""
+    """Return a connection that has sent its greeting, and the answer."""
     stranger = connection(cluster)
     lines = stranger.makefile("rb")
     theirs = json.loads(lines.readline())["challenge"]
@@ -91,7 +91,7 @@ def test_whatever_strangers_send_is_answered_by_closing(hostile, data):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """One cluster for all strangers: it must meet when they are through."""
+    """Yield one cluster for all strangers, which must start after they have disconnected."""
     with half_a_cluster(tmp_path_factory.mktemp("hostile")) as cluster:
         yield cluster
 

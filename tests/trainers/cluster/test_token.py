@@ -1,4 +1,4 @@
-"""The file with the secret of a cluster: whoever else could have written or read it makes it unusable."""
+"""Tests of the file with the secret of a cluster, which is rejected if others could have written or read it."""
 
 import os
 import pathlib
@@ -50,7 +50,7 @@ def test_a_planted_file_is_refused_at_once(read, what, tmp_path):
 
 
 def test_the_file_is_as_long_as_the_variable_has_to_be(monkeypatch, tmp_path):
-    """A secret that the variable may hold, and no shorter one, may be in the file."""
+    """Test that the file accepts the same secrets as the variable, and no shorter ones."""
     for length in (15, 16):
         monkeypatch.setenv(token.VARIABLE, "x" * length)
         (tmp_path / token.FILE).write_text("x" * length)

@@ -1,4 +1,4 @@
-"""The fitted preprocessing that a run keeps for its exports."""
+"""Tests of the fitted preprocessing that a run stores for its exports."""
 
 import numpy as np
 import pytest

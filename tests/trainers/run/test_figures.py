@@ -1,4 +1,4 @@
-"""Figures of runs: whatever the runs and their titles are called, and means that do not blur what happens."""
+"""Tests of figures of runs: unusual names and titles, and running means that keep steep parts."""
 
 import pytest
 
