@@ -114,7 +114,7 @@ class Rate(keras.callbacks.Callback):
         self.spent += self.each
 
 
-def train(way, seed, data, options, told):
+def train(way, seed, data, options, report):
     """Train one network until the budget is spent and return its row of results.jsonl."""
     keras.utils.set_random_seed(seed)
     budget = options.steps * cost(WAYS["deep"][-1], data, options)
@@ -145,7 +145,7 @@ def train(way, seed, data, options, told):
             step += steps
             measured = model.evaluate(tests, verbose=0, return_dict=True)
             points.append([rate.spent, blocks, 1 - measured["accuracy"], measured["loss"]])
-            told(f"{way}, seed {seed}: {blocks} blocks per stage, step {step}, test error {points[-1][2]:.1%}")
+            report(f"{way}, seed {seed}: {blocks} blocks per stage, step {step}, test error {points[-1][2]:.1%}")
     seconds = round(time.monotonic() - began, 1)
     return {"way": way, "seed": seed, "steps": step, "points": points, "error": points[-1][2], "seconds": seconds}
 

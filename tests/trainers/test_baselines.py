@@ -1,4 +1,4 @@
-"""The networks that the paper compares with, trained by the same program: resumed, exported, refused."""
+"""Tests of the paper's baseline networks in `trainers.cifar`: resuming, export, error messages."""
 
 import json
 import shutil
@@ -34,13 +34,13 @@ def test_a_network_trains_exports_and_resumes(model, tmp_path, more_faults):
     rates = [record["learning_rate"] for record in records(whole) if record["kind"] == "train"]
     if model == "preresnet":
         np.testing.assert_allclose(rates, [0.01] * 2 + [0.1] * 4 + [0.01] * 2, rtol=1e-6)
-    # The exported network has its preprocessing inside.
+    # The exported network contains its preprocessing.
     data = shapes.load(300, 60)
     logits = keras.saving.load_model(whole / "model.keras").predict(data.test_images, verbose=0)
     error = np.mean(np.argmax(logits, axis=1) != data.test_labels)
     assert error == pytest.approx(json.loads((whole / "result.json").read_text())["last_error"])
 
-    # Densenet has what has to be restored: batch normalisation, and random numbers of dropout.
+    # DenseNet has additional state to restore: batch normalization, and random numbers of dropout.
     if model != "densenet" and not more_faults:
         return
     shutil.copytree(whole, resumed)
@@ -54,7 +54,7 @@ def test_a_network_trains_exports_and_resumes(model, tmp_path, more_faults):
 
 
 def resolved(*typed, preset="paper"):
-    """The settings of a new run by name."""
+    """Return the settings of a new run by name."""
     return as_dict(Cifar.resolve(PRESETS[preset], parse(parser(), [str(word) for word in typed])))
 
 
@@ -62,7 +62,7 @@ def test_each_model_brings_the_recipe_of_its_paper():
     resnet = resolved("--model", "resnet")
     assert (resnet["depth"], resnet["steps"], resnet["learning_rate"]) == (110, 64_000, 0.1)
     assert (resnet["warm_up_steps"], "blocks" in resnet, "norm" in resnet) == (400, False, False)
-    # He et al. (2015) warm up at depth 110 alone.
+    # He et al. (2015) use a warm-up only at depth 110.
     assert resolved("--model", "resnet", "--depth", 20)["warm_up_steps"] == 0
     assert resolved("--model", "resnet", "--depth", 20, "--warm-up-steps", 7)["warm_up_steps"] == 7
     densenet = resolved("--model", "densenet", "--steps", 10)

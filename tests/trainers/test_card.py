@@ -1,4 +1,4 @@
-"""Folders with weights and a model card."""
+"""Tests of folders with weights and a model card."""
 
 import json
 import re
@@ -25,7 +25,7 @@ TINY += "--checkpoint-every 6 --blocks 1 --stem 8 --widths 8 16 32 --learning-ra
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A finished run."""
+    """Return the folder of a finished run."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     assert cifar.main([*TINY.split(), "--out", str(folder)]) == 0
     return folder
@@ -33,7 +33,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def card(run):
-    """A folder made from it, its weights rounded to bfloat16."""
+    """Return a folder created from the run, with weights rounded to bfloat16."""
     out = run.parent / "cards" / "tiny"
     assert main([str(run), "--out", str(out), "--round", "bfloat16", "--repository", "me/tiny"]) == 0
     return out
@@ -100,7 +100,7 @@ def test_the_metadata_are_those_of_the_published_card():
 
 def test_rounding_makes_the_file_smaller_and_may_be_left_out(run, card, capsys):
     out = run.parent / "exact"
-    # Again: a folder of this program is replaced.
+    # On a second call, a folder of this program is replaced.
     for _ in range(2):
         assert main([str(run), "--out", str(out), "--no-measure"]) == 0
     said = capsys.readouterr().out
@@ -120,7 +120,7 @@ def test_rounding_makes_the_file_smaller_and_may_be_left_out(run, card, capsys):
 def test_weights_are_rounded_to_the_nearest_value():
     values = np.random.default_rng(0).normal(size=1000).astype(np.float32)
     bits = values.view(np.uint32).astype(np.uint64)
-    # To nearest, ties to even, on the bits themselves.
+    # Round to nearest, ties to even, computed on the bits.
     bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
     count = np.arange(3)
     found, same = round_weights([values, count], "bfloat16")
@@ -135,7 +135,7 @@ def test_weights_are_rounded_to_the_nearest_value():
 
 
 def test_a_truncated_newest_checkpoint_is_not_replaced_by_an_earlier_one_silently(run, tmp_path, capsys):
-    """The error and the number of steps of the card would be those of other weights."""
+    """Test that the error and the number of steps belong to the weights of the card."""
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     newest = copy / "checkpoints" / "step-00000006"

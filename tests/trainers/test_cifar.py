@@ -1,4 +1,4 @@
-"""The program from end to end in its own processes: killed, stopped, resumed, diverged, exported, on two replicas."""
+"""End-to-end tests of `trainers.cifar`: kills, signals, resuming, divergence, export, two replicas."""
 
 import json
 import os
@@ -37,9 +37,9 @@ def start(*arguments, **kwargs):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """An uninterrupted run, for comparison."""
+    """Return an uninterrupted run for comparison."""
     run = tmp_path_factory.mktemp("runs") / "whole"
-    # An interpreter of its own, whose start-up writes what it writes for users.
+    # A separate interpreter, whose start-up messages are those that users see.
     process = start(*TINY, "--out", run, cold=True)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
@@ -157,7 +157,7 @@ def test_signals_save_and_exit_damaged_checkpoints_are_passed_over_and_a_second_
         data.write_bytes(data.read_bytes()[:100])
     process = start(*TINY, "--out", run)
     wait_until(process, run, step + 5)
-    # A second process on the same folder is refused, and the first goes on.
+    # A second process on the same folder ends with an error, and the first continues.
     second = start("--resume", "--out", run)
     said, _ = second.communicate(timeout=60)
     assert second.returncode == 2, said
@@ -194,7 +194,7 @@ def test_evaluate_and_export_again(whole, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     (copy / "model.keras").unlink()
-    # Not of this run, which standardises each image by itself: never loaded.
+    # Not part of this run, which standardizes each image: never loaded.
     (copy / "preprocessing.keras").write_text("garbage")
     # As if the lowest error had been that of an earlier step.
     shutil.rmtree(copy / "checkpoints" / "best")
@@ -239,7 +239,7 @@ def test_killed_after_the_last_checkpoint_it_only_finishes(whole, tmp_path):
         (run / name).unlink()
     result = run_here("trainers.cifar", "--resume", "--format", "svg", "--out", run)
     assert result.returncode == 0, result.stderr
-    # What the legend says is there as a comment beside the outlines of its letters.
+    # The SVG file contains the text of the legend as a comment next to the outlines of its letters.
     assert "learning rate drop" in (run / "convergence.svg").read_text()
     assert (run / "result.json").read_text() == (whole[0] / "result.json").read_text()
     assert (run / "model.keras").exists()
@@ -273,7 +273,7 @@ np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
     np.testing.assert_array_equal(served["label"], from_keras.argmax(axis=1))
     assert [name.decode() for name in served["name"]] == [list(shapes.CLASSES)[label] for label in served["label"]]
     assert keras.saving.load_model(run / "model.keras").get_layer("classes").class_names == tuple(shapes.CLASSES)
-    # And with the trained network itself, standardised by TensorFlow's own function.
+    # Compare with the trained network, with standardization by TensorFlow's function.
     from trainers.training.checkpoints import restore_weights
 
     settings = json.loads((run / "config.json").read_text())["settings"]
@@ -303,7 +303,7 @@ def test_mirrored_on_one_device_warns(tmp_path, monkeypatch, capsys):
 
 def test_two_replicas_end_where_one_device_ends(tmp_path):
     runs, extra = [], ["--clip-norm", 0.5, "--head", "trained", "--bias"]
-    # The one device is that of this process.
+    # The single device is that of this process.
     for run, options in (
         (run_here, ["--strategy", "one"]),
         (run_forked, ["--strategy", "mirrored", "--logical-cpus", 2]),

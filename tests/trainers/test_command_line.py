@@ -1,4 +1,4 @@
-"""Bad input to the programs: one sentence, exit code 2, nothing lost; and the help."""
+"""Tests of the help texts, and of bad input to the programs: one error message, exit code 2, no lost files."""
 
 import dataclasses
 import importlib
@@ -220,12 +220,12 @@ def test_an_out_below_a_file_or_an_odd_place(program, tmp_path):
 
 
 def settings_from(*words):
-    """(the run's folder, the settings) of a command line that trains."""
+    """Return (folder, settings) of a training command."""
     return settings_to_train(Cifar, *split(Cifar, parse(parser(), [str(word) for word in words])))
 
 
 def saved_run(folder, program="trainers.cifar", without=(), **changes):
-    """A folder as a run of the built-in data leaves it, with some settings changed or missing."""
+    """Create the folder of a run on the built-in data, with some settings changed or missing."""
     settings = as_dict(with_defaults(Settings, {"dataset": "shapes"})) | changes
     kept = {name: value for name, value in settings.items() if name not in without}
     folder.mkdir(exist_ok=True)
@@ -241,7 +241,7 @@ def test_other_settings_on_a_run_are_refused_by_name(tmp_path, how):
         settings_from(*words, "--out", run, "--seed", 3)
     with pytest.raises(UsageError, match=r"widths was \[16, 32\], now \[16, 64\]"):
         settings_from(*words, "--out", run, "--widths", 16, 64)
-    # Settings that change no result may differ.
+    # Settings that do not affect results may differ.
     folder, settings = settings_from(*words, "--out", run, "--log-every", 7)
     assert folder == run
     assert (settings.run.log_every, settings.recipe.learning_rate, settings.network.widths) == (7, 0.1, (16, 32))
@@ -326,7 +326,7 @@ def test_overwriting_takes_other_settings_but_no_run_of_another_program(tmp_path
 
 
 def test_presets_fill_in_between_defaults_and_options(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where no run of the user's own lies in runs/quick
+    monkeypatch.chdir(tmp_path)  # a folder without an existing run in runs/quick
     folder, settings = settings_from("--preset", "quick", "--blocks", 2)
     assert (settings.data.dataset, settings.network.blocks, settings.recipe.weight_decay) == ("shapes", (2,), 1e-4)
     assert str(folder) == "runs/quick"
@@ -349,7 +349,7 @@ def test_the_networks_of_the_command_lines_are_the_papers():
 
 
 def program_files():
-    """The files of the programs."""
+    """Return the files of the programs."""
     folder = pathlib.Path(trainers.__file__).parent
     files = [*folder.glob("*.py"), *folder.glob("*/__main__.py")]
     return [path for path in files if "    run_program(main)" in path.read_text()]

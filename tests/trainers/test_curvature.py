@@ -1,4 +1,4 @@
-"""The Hessian measured during training, and Figure 2 from the runs' logs."""
+"""Tests of the measurement of the Hessian during training, and of Figure 2 from the logs of runs."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ def records(path):
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
-    """A run in bfloat16 with measurements, made once."""
+    """Return a run in bfloat16 with measurements."""
     out = tmp_path_factory.mktemp("runs") / "watched"
     options = ("--curvature-every", 2, "--curvature-examples", 21, "--out", out)
     result = run_forked("trainers.cifar", *SMALL, *options)
@@ -43,7 +43,7 @@ def test_measurements_do_not_change_the_training(watched, tmp_path):
     assert losses[0] == losses[1]
     measured = [record for record in records(watched) if record["kind"] == "curvature"]
     assert [record["step"] for record in measured] == [2, 4]
-    # Heavy-ball momentum of 0.9; the rate falls from 0.1 to 0.01 before the last update.
+    # Heavy-ball momentum of 0.9; the rate decreases from 0.1 to 0.01 before the last update.
     rates = {record["step"]: record["learning_rate"] for record in records(watched) if record["kind"] == "train"}
     assert [rates[2], rates[4]] == pytest.approx([0.1, 0.01])
     for record in measured:
@@ -55,14 +55,14 @@ def test_measurements_do_not_change_the_training(watched, tmp_path):
 
 
 def test_the_rate_is_no_part_of_a_checkpoint(watched):
-    """It is a function of the step; the checksums of recorded runs are those of its first value."""
+    """Test the initial value of the rate, which the checksums of recorded runs include."""
     (rate,) = [value for name, value in tensors(watched).items() if "_learning_rate" in name]
     assert rate == np.float32(0.1)
 
 
 def test_a_training_in_bfloat16_is_measured_in_float32(watched):
     last = [record for record in records(watched) if record["kind"] == "curvature"][-1]
-    # Exported in float32, with the standardisation inside.
+    # Exported in float32, including the standardization.
     model: Any = keras.saving.load_model(watched / "model.keras")
     data = shapes.load(train=60, test=20)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

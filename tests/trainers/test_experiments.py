@@ -1,4 +1,4 @@
-"""Parts shared by the programs that run experiments: cases, tables, figures, verdicts, TensorBoard runs."""
+"""Tests of the shared parts of experiments: cases, tables, figures, verdicts, TensorBoard runs."""
 
 import csv
 import dataclasses
@@ -40,7 +40,7 @@ PNG = Settings(RunSettings("runs/x"))
 
 
 def cases(problem, settings):
-    """The first two rows are a case, and the third one."""
+    """Return two cases: the first two rows, and the third one."""
     return [(problem[:2],), (problem[2:],)] if problem else []
 
 

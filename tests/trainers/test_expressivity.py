@@ -1,4 +1,4 @@
-"""The memorising program and the example, run as a user would."""
+"""Tests of `trainers.expressivity` and of the example that memorizes data."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_pa
     numbers = json.loads((out / "result.json").read_text())
     assert (numbers["loaded"]["correct"], numbers["blocks"]) == (300, 19)
     assert numbers["loaded"]["largest_error"] < 1e-6
-    # Random labels teach nothing.
+    # Random labels do not generalize.
     assert numbers["test"]["accuracy"] < 0.2
     model = keras.saving.load_model(out / "model.keras")
     assert model.count_params() == numbers["parameters"]
@@ -96,7 +96,7 @@ def test_the_figure_shows_curves_that_coincide_and_names_those_that_end_early():
         "hardt-ma, norm", "hardt-ma, ridge (built up to 10 rows)", "yun (impossible from 20 rows)", "lookup",
         "bit-extraction",
     ]  # fmt: skip
-    # All five have the same values here: none of those on top is as wide as one below.
+    # All five curves have the same values here, and each one on top is narrower than those below.
     lines = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
     widths = {name: line.get_linewidth() for name, line in zip(constructions.STYLES, lines, strict=True)}
     order = {name: line.get_zorder() for name, line in zip(constructions.STYLES, lines, strict=True)}

@@ -1,4 +1,4 @@
-"""`--preset fast` at a small size: it learns, resumes bit for bit, and what it lacks is refused."""
+"""Tests of `--preset fast` at a small size: learning, bitwise resuming, error messages."""
 
 import json
 import signal
@@ -16,11 +16,11 @@ from tests.support.programs import run_here
 SMALL = ["--preset", "fast", "--dataset", "shapes", "--train-images", 600, "--held-out", 100, "--blocks", 1]
 SMALL += ["--stem", 8, "--widths", 16, 16, "--batch-size", 50, "--steps", 60, "--warm-up-steps", 6]
 SMALL += ["--log-every", 5, "--evaluate-every", 30, "--checkpoint-every", 5, "--cutout", 4]
-# So few steps have to be longer ones.
+# A small number of steps requires a larger learning rate.
 SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
 
 
-# Options that are not in the preset.
+# Options outside the preset.
 MORE = ["--average-weights", 0.8, "--mixup", 0.3, "--adaptive-clipping", 0.05, "--standardize-kernels"]
 MORE += ["--whiten-stem"]
 
@@ -42,7 +42,7 @@ def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(tmp_path):
     assert done.returncode == 0, done.stderr
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
-    # The averages are what was evaluated, what is evaluated again and what is exported.
+    # The averages are evaluated during training, evaluated again, and exported.
     loss = json.loads((tmp_path / "whole" / "result.json").read_text())["last_loss"]
     assert f"test loss {loss:.4f}" in run_here("trainers.cifar", "--evaluate", tmp_path / "whole").stdout
     saved = [value for name, value in tensors(tmp_path / "whole").items() if "optimizer/_variables" not in name]
@@ -51,7 +51,7 @@ def test_it_learns_and_a_killed_run_goes_on_bit_for_bit(tmp_path):
         assert any(np.array_equal(weight, value) for value in saved)
     assert '"standardize": true' in model.to_json()
 
-    # The first layer was fitted to the images: what comes out of it has variance 1.
+    # The first layer was fitted to the images, so that its outputs have variance 1.
     network = model.get_layer("normalizer_free_resnet")
     images = standardize(tf.constant(shapes.load(600, 1).train_images[:500], tf.float32))
     features = keras.ops.conv(images, network.get_layer("stem").kernel)

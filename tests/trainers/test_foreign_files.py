@@ -1,4 +1,4 @@
-"""Programs keep what they have not written: exit code 2 and nothing touched, or the other files are kept."""
+"""Tests that programs keep files of other programs: they change nothing and exit with code 2, or keep these files."""
 
 import json
 import os
@@ -19,7 +19,7 @@ TINY += "--checkpoint-every 2 --blocks 1 --stem 4 --widths 4 8 --learning-rate 0
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run."""
+    """Return a finished run."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     assert cifar.main([*TINY.split(), "--out", str(folder)]) == 0
     return folder
@@ -27,18 +27,18 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(finished, tmp_path):
-    """A copy of a finished run."""
+    """Return a copy of a finished run."""
     return pathlib.Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def unfinish(run):
-    """As it was before its last steps."""
+    """Restore the state of a run before its last steps."""
     (run / "result.json").unlink()
     shutil.rmtree(run / "checkpoints" / "step-00000006")
 
 
 def refused(parent, expected, *command):
-    """Checks that a command ends with exit code 2 and a sentence, and touches nothing in a folder."""
+    """Check that a command exits with code 2 and an error message, and does not change a folder."""
     before = tree(parent)
     ended = run_here(*command)
     assert (ended.returncode, len(ended.stderr.strip().splitlines())) == (2, 1), ended.stderr
@@ -165,7 +165,7 @@ def test_a_run_is_not_resumed_where_something_stands_in_the_way_of_a_file(run, t
     else:
         (tmp_path / "elsewhere").write_bytes(content)
         path.symlink_to(tmp_path / "elsewhere")
-    # A link to something that is no result is refused for that reason.
+    # A link to something other than a result is rejected for this reason.
     expected = "result.json" if (name, kind) == ("result.json", "link") else ", not a file. Move it away"
     refused(tmp_path, expected, "trainers.cifar", "--resume", "--out", run)
 

@@ -1,4 +1,4 @@
-"""Checkpoints of other runs are refused, and a run ends when its folder is taken away."""
+"""Tests that checkpoints of other runs are rejected, and that a run ends when its folder is removed."""
 
 import json
 import pathlib
@@ -16,7 +16,7 @@ from trainers import cifar
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two runs of the same network; the second one has another seed and another rate."""
+    """Return two runs of the same network with different seeds and learning rates."""
     folder = tmp_path_factory.mktemp("runs")
     assert cifar.main([*TINY.split(), "--out", str(folder / "one")]) == 0
     assert cifar.main([*TINY.split(), "--seed", "1", "--learning-rate", "0.05", "--out", str(folder / "two")]) == 0
@@ -25,7 +25,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def mixed(runs, tmp_path):
-    """The first run, whose newest checkpoint is the second one's."""
+    """Return the first run with the newest checkpoint of the second one."""
     run = pathlib.Path(shutil.copytree(runs / "one", tmp_path / "run"))
     shutil.rmtree(run / "checkpoints" / "step-00000006")
     shutil.copytree(runs / "two" / "checkpoints" / "step-00000006", run / "checkpoints" / "step-00000006")
@@ -104,7 +104,7 @@ def test_a_run_ends_when_its_folder_is_taken_away(tmp_path, lose):
 
     thread = threading.Thread(target=take_away)
     thread.start()
-    # The last one of an option counts.
+    # The last occurrence of an option counts.
     long = "--steps 100000 --drop-steps 90000 --log-every 1 --evaluate-every 10"
     ended = run_here("trainers.cifar", *TINY.split(), *long.split(), "--out", run)
     thread.join()

@@ -1,4 +1,4 @@
-"""Training on a folder of images from end to end, in processes of its own."""
+"""End-to-end tests of training on a folder of images, in separate processes."""
 
 import json
 import signal
@@ -21,13 +21,13 @@ LONG = [*SMALL, "--steps", 100, "--evaluate-every", 50, "--checkpoint-every", 7,
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """60 classes, so that the top-5 error is measured."""
+    """Create a folder of 60 classes, so that the top-5 error is measured."""
     return make_tree(tmp_path_factory.mktemp("images"), classes=60, each=1)
 
 
 @pytest.fixture(scope="module")
 def whole(tree, tmp_path_factory):
-    """An uninterrupted run, for comparison."""
+    """Return an uninterrupted run for comparison."""
     run = tmp_path_factory.mktemp("runs") / "whole"
     done = run_here("trainers.imagenet", "--data-dir", tree, *LONG, "--out", run)
     assert done.returncode == 0, done.stderr
@@ -134,7 +134,7 @@ def test_the_paper_s_recipe_is_the_default():
     expected = {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 256, "steps": 700_000, "decay_factor": 0.94}
     assert {name: as_dict(ImageNet.resolve({}, {}))[name] for name in expected} == expected
     drops = decay_steps(700_000, 1_281_167, 256, 2)
-    # A decay at the first step that has seen 2, 4, ... epochs.
+    # A decay at the first step after 2, 4, ... epochs.
     assert (drops[0], drops[1], len(drops)) == (10_010, 20_019, 69)
     assert decay_steps(10, 100, 20, 1) == (5,)
     assert decay_steps(5, 100, 20, 1) == ()
@@ -142,7 +142,7 @@ def test_the_paper_s_recipe_is_the_default():
 
 
 def test_other_networks_and_data_in_memory(tree, tmp_path):
-    """A network that was once that of trainers.cifar alone, and a preprocessing that needs all images at once."""
+    """Test a network designed for CIFAR, with a preprocessing that needs all images at once."""
     tiny = ["--data-dir", tree, "--size", 16, "--batch-size", 4, "--steps", 2, "--held-out", 10, "--train-images", 40]
     dense = ["--model", "densenet", "--depth", 7, "--growth", 2, "--no-bottleneck"]
     streamed = run_here("trainers.imagenet", *tiny, *dense, "--out", tmp_path / "streamed")

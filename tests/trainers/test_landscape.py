@@ -1,4 +1,4 @@
-"""The landscape program, run as a user would on small cases, and its experiments' numbers."""
+"""Tests of `trainers.landscape` on small cases, and of the numbers of its experiments."""
 
 import csv
 import dataclasses
@@ -36,7 +36,7 @@ SMALL = ("--dim", 3, "--depths", 2, 8, "--steps", 24, "--seeds", 1, "--condition
 
 @pytest.fixture
 def small(monkeypatch):
-    """Make the experiments small whose sizes are no options."""
+    """Reduce the size of experiments that have no option for it."""
     monkeypatch.setattr(depth_laws, "DEPTHS", (6, 12))
     monkeypatch.setattr(depth_laws, "SEEDS", 2)
     monkeypatch.setattr(update_laws, "DEPTHS", (4, 8))
@@ -76,7 +76,7 @@ def test_a_given_target(tmp_path, suffix):
 
 
 def damaged_targets(folder):
-    """Files that hold no target, by name."""
+    """Create files without a valid target, by name."""
     np.savetxt(folder / "singular", np.ones((2, 2)))
     (folder / "words").write_text("no numbers here\n")
     (folder / "empty").touch()
@@ -226,7 +226,7 @@ def test_flow_conserves_and_descent_stays_closer_with_smaller_rates():
     for row in rows:
         assert row.limit == pytest.approx(2 / row.rate)
         assert row.time == pytest.approx(row.step * row.rate)
-    # The second part of the claim can fail: with the distances of the rates exchanged.
+    # The second part of the claim fails if the distances of the rates are exchanged.
     worse = [dataclasses.replace(row, factor=1 / row.factor) for row in rows]
     assert flow.verdict(worse).seen is False
 
@@ -243,7 +243,7 @@ def test_no_run_is_slower_than_a_theorem_promises():
             assert row.measured_steps <= row.promised_steps
     slower = [dataclasses.replace(row, measured=row.measured / 10) for row in rows]
     assert certified.verdict(slower).seen is False
-    # Runs so short that none ends.
+    # Runs too short to reach the goal.
     unfinished = [dataclasses.replace(row, measured_steps=None) for row in rows]
     promised = sum(row.promised is not None for row in rows)
     assert certified.verdict(unfinished).reason.startswith(f"{promised} of {promised} steps")
@@ -331,7 +331,7 @@ def test_branches_scale_with_depth_as_their_starts_allow():
         assert trained[start][0] == pytest.approx(-1, abs=0.25)
     assert trained["independent / sqrt(l)"][0] == pytest.approx(-0.5, abs=0.3)
     assert rough["smooth / l"][0] < rough["independent / l"][0] - 0.5 < rough["independent / sqrt(l)"][0] - 0.5
-    # The way of the branches, in a plain loop.
+    # The paths of the branches, in a plain loop.
     row = rows[0]
     R = random_target(3, 2.0, 1, row.seed)
     A = np.zeros((row.depth, 3, 3))
@@ -357,7 +357,7 @@ def test_tensorboard_shows_few_runs_of_distinct_names():
     scalars = [descent.EXPERIMENT.scalars(row) for row in rows]
     names = {re.sub(r"[^A-Za-z0-9.]+", "-", each.run) for each in scalars}
     assert len(names) == len({each.run for each in scalars}) == 6
-    # Targets of either sign are charts of their own.
+    # Targets of both signs have separate charts.
     assert {f"descent risk/{target}" for target in targets} <= {tag for each in scalars for tag in each.values}
 
 

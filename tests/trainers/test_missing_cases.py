@@ -1,4 +1,4 @@
-"""Figures of experiments name what they do not show, and show what would be hidden."""
+"""Tests that figures of experiments name missing cases, and that coinciding curves are visible."""
 
 import dataclasses
 

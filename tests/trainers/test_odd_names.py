@@ -1,4 +1,4 @@
-"""Names of class folders and of runs with any letters, from training to the model card."""
+"""Tests of unusual names of class folders and runs, from training to the model card."""
 
 import ast
 import json
@@ -21,7 +21,7 @@ from trainers.reporting.markdown import inline
 
 ODD = [b"caf\xe9", b"\xff|`x`", "caf\u00e9".encode(), b"new\nline", b"<script>alert(1)</script>", b"[a](http:b) *c*"]
 ODD += [b"\x1b]0;title\x07\x1b[2J", "\u202egnp.exe".encode(), b"it's", b'"quoted": yes', b"| --- |"]
-# As they are kept: what is not UTF-8 is escaped.
+# Stored names: bytes that are not UTF-8 are escaped.
 KEPT = sorted(name.decode(errors="surrogateescape") for name in ODD)
 KEPT = [name.encode(errors="surrogateescape").decode(errors="backslashreplace") for name in KEPT]
 SHORT = ["--size", 24, "--blocks", 1, 1, "--widths", 4, 8, "--stem", 4, "--batch-size", 4, "--initializer", "standard"]
@@ -43,7 +43,7 @@ def tree(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(tree, tmp_path_factory):
-    """A finished run whose own path is odd as well."""
+    """Return a finished run with an unusual path."""
     run = tmp_path_factory.mktemp("runs") / "it's a \u202e run"
     done = run_here("trainers.imagenet", "--data-dir", tree, *SHORT, "--out", run)
     assert done.returncode == 0, done.stderr
@@ -96,7 +96,7 @@ def test_the_card_has_the_names_and_nothing_more(run, tmp_path):
     assert words == ["hf", "upload", "USER/it-s-b-card", str(out), "."]
     text = (out / "README.md").read_text()
     assert_printable(text)
-    # Without code, nothing of the names is left that Markdown or HTML would act on.
+    # Outside of code, no part of the names has a meaning in Markdown or HTML.
     plain = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "CODE", text.partition("## Use")[0], flags=re.DOTALL)
     for part in ("<script>", "http:b", "\\x1b", "gnp.exe"):
         assert part not in plain.partition("---\n# ")[2]
@@ -112,7 +112,7 @@ def test_inline_text_is_one_piece_of_code_or_harmless(text):
         assert re.fullmatch(r"[\w ,.+-]+", shown)
         assert "www" not in shown
         return
-    # CommonMark: no run of backticks inside is as long as the marks, and one space on each side is dropped.
+    # CommonMark: no sequence of backticks inside is as long as the delimiters, and one space on each side is removed.
     assert found[1] not in re.findall("`+", found[2])
     assert "|" not in re.sub(r"\\\|", "", shown)
 

@@ -1,4 +1,4 @@
-"""Command lines of the programs of experiments, and opening of their runs."""
+"""Tests of the command lines of the programs of experiments, and of the opening of their runs."""
 
 import dataclasses
 import os
@@ -56,7 +56,7 @@ def test_a_finished_run_is_left_alone_or_overwritten(tmp_path, capsys):
     assert "is finished. SEEN. Use another --out" in capsys.readouterr().out
     with open_run(tmp_path, {"depth": 5}, overwrite=True) as run:
         assert run is not None
-        # Nothing is lost before the new run begins.
+        # Nothing is lost before the new run starts.
         assert run.result() is not None
         run.start({"depth": 5}, DATA)
     assert run.result() is None

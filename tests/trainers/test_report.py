@@ -1,4 +1,4 @@
-"""The comparison of runs."""
+"""Tests of the comparison of runs."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The report as one HTML file."""
+"""Tests of the HTML report."""
 
 import base64
 import html.parser
@@ -20,7 +20,7 @@ VOID = {"meta", "img"}
 
 
 class Elements(html.parser.HTMLParser):
-    """The elements of a page with their attributes, the text of each table's rows, and whether all are closed."""
+    """Parser of the elements of a page with their attributes, and of the text of table rows."""
 
     def __init__(self, text):
         super().__init__()
@@ -51,7 +51,7 @@ class Elements(html.parser.HTMLParser):
 
 @pytest.fixture
 def runs(tmp_path):
-    """Two trainings, one of them with a name that is markup, and a run of an experiment with an image."""
+    """Return two training runs, one with markup as its name, and a run of an experiment with an image."""
     first = make(
         tmp_path / "a", {"seed": 0, "widths": [8, 16]}, [0.5, 0.25, 0.3], {"best_error": 0.25, "parameters": 9}
     )
@@ -72,7 +72,7 @@ def test_one_file_with_everything(runs, tmp_path, capsys):
     assert "3 runs" in capsys.readouterr().out
     text = file.read_text()
     page = Elements(text)
-    # Nothing is loaded from elsewhere.
+    # The page is self-contained.
     assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.found}
     assert not re.search(r"url\((?!#)|@import|https?://", text)
     sources = [attributes["src"] for tag, attributes in page.found if tag == "img"]
@@ -135,7 +135,7 @@ def test_bad_input(runs, tmp_path):
 
 
 def curve(drawn):
-    """The points of the only curve of a chart, in pixels from the top left."""
+    """Return the points of the only curve of a chart, in pixels from the top left."""
     (path,) = re.findall(r'<title>run: [^<]*</title>\s*<path d="([^"]*)"', drawn)
     return [tuple(map(float, point)) for point in re.findall(r"[ML] ([-\d.]+) ([-\d.]+)", path)]
 
@@ -161,7 +161,7 @@ def test_charts_have_no_part_of_the_page_outside_and_follow_its_colors():
     assert "stroke-dasharray" in drawn
     assert "<title>run: 0.5 at 9</title>" in drawn
     assert not re.search(r"https?:|<metadata|<style[^>]*>[^<]*@import", drawn)
-    # Ids are those of clip paths and markers alone, which are equal where charts have them in common.
+    # The only ids are those of clip paths and markers, which are equal if charts share them.
     assert set(re.findall(r' id="([^"]*)"', drawn)) == set(re.findall(r"#([\w-]+)[)\"]", drawn))
     assert drawn == chart("loss", {"run": [(0, 1.0), (9, 0.5)]}, {"run": 12})
 

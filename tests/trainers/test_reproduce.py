@@ -1,4 +1,4 @@
-"""The ledger: its rows, the numbers read from runs, and the program that runs rows again."""
+"""Tests of the ledger: its rows, the numbers read from runs, and the program that runs rows again."""
 
 import dataclasses
 import hashlib
@@ -27,7 +27,7 @@ from trainers.reproduce.running import other_files, shown, words_of
 from trainers.shortcuts import conditions, norms, sweep, trajectory
 from trainers.shortcuts.experiments import EXPERIMENTS as SHORTCUTS
 
-# Stands for a program: takes a while, saves on SIGTERM, and resumes.
+# Stand-in for a program that takes a while, saves on SIGTERM, and resumes.
 PROGRAM = """
 import json, pathlib, signal, sys, time
 out = pathlib.Path(sys.argv[1]); code = int(sys.argv[2]) if len(sys.argv) > 2 else 0
@@ -66,7 +66,7 @@ pattern = 'step (\\d+) of'
 
 @pytest.fixture
 def ledger(tmp_path, monkeypatch):
-    """A ledger for the program, with rows of a stand-in for a program; returns the function that adds a row."""
+    """Create a ledger whose rows run a stand-in for a program, and return the function that adds a row."""
     folder = tmp_path / "ledger"
     (folder / "rows").mkdir(parents=True)
     (folder / "data.toml").touch()
@@ -110,7 +110,7 @@ def test_exit_codes_of_the_command(ledger, capfd):
     ledger("failed", "OUT 1")
     assert program.main(["failed"]) == 1
     assert "failed: the command ended with exit code 1, not 0. Its output is in" in capfd.readouterr().err
-    # What fails does not keep the others from their turn.
+    # The other rows run after a failure.
     ledger("refused", "OUT 2")
     assert program.main(["refused", "diverged"]) == 2
     said = capfd.readouterr()
@@ -125,7 +125,7 @@ def test_a_run_that_exists_is_checked_without_running_anything(ledger, tmp_path,
     with pytest.raises(UsageError, match="mine contains none of the numbers of row"):
         program.main(["row", "--check", str(run)])
     (run / "result.json").write_text('{"error": 0.2}')
-    # What was printed is kept beside the runs of this program alone.
+    # Only runs of this program have a log.
     assert program.main(["row", "--check", str(run)]) == 1
     said = capfd.readouterr().out
     assert "DIFFERS" in said
@@ -213,14 +213,14 @@ def test_every_row_names_what_exists(rows):
         assert not row.date or row.hardware, row.name
         for number in row.numbers:
             assert number.pattern is None or re.compile(number.pattern).groups == 1, (row.name, number.name)
-            # A pattern reads lines, whatever the columns.
+            # A pattern is independent of columns.
             if number.pattern is None and number.file is not None and number.file.endswith(".csv"):
                 columns = {field.name for field in dataclasses.fields(tables[number.file.removesuffix(".csv")])}
                 assert {number.key, *number.where} <= columns, (row.name, number.name)
 
 
 def verdicts():
-    """What `trainers.shortcuts` says of made-up results, by the row that reads its numbers from there."""
+    """Return verdicts of `trainers.shortcuts` on artificial results, by the row that reads its numbers from them."""
     growth = {"xavier": 2.4e10, "orthogonal": 63, "1-shortcut": 69, "2-shortcut": 1, "3-shortcut": 1.08}
     ends = [(kind, depth, ratio ** (depth == 24)) for kind, ratio in growth.items() for depth in (3, 24)]
     yield (
@@ -289,7 +289,7 @@ def test_patterns_find_their_numbers_in_the_verdicts(rows):
         for number in read:
             found = re.findall(str(number.pattern), json.dumps({"verdicts": lines}, indent=2))
             assert len(found) == 1, (name, number.name, found, lines)
-            # The share of the losses follows from the made-up path alone.
+            # The share of the losses follows from the artificial path.
             assert number.name.startswith("share") or float(found[0]) == pytest.approx(float(number.value), rel=5e-3), (
                 name,
                 number.name,
@@ -301,7 +301,7 @@ def test_what_is_read_from_a_run(tmp_path):
     lines = ['{"kind": "test", "step": 1, "seconds": 1, "loss": 4.0, "error": 0.5}\n' for _ in range(2)]
     lines[1] = lines[1].replace('"step": 1', '"step": 2').replace("4.0", "1.0")
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    # Lines of other programs' results have no steps; the last one was cut off.
+    # Results of other programs have no steps; the last line is truncated.
     (tmp_path / "results.jsonl").write_text('{"seed": 0, "loss": 2}\n{"seed": 1, "loss": 3}\n{"seed": 2, "lo')
     (tmp_path / "sweep.csv").write_text("depth,best,lg,empty,partly\n4,False,1.0,,1\n8,True,2.0,,\n8,False,5.0,,2\n")
 

@@ -1,4 +1,4 @@
-"""Runs of rows whose files are cut off or hold values of other types."""
+"""Tests of runs of rows whose files are truncated or contain values of other types."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""The shortcuts program, run as a user would on small cases, and its experiments' numbers."""
+"""Tests of `trainers.shortcuts` on small cases, and of the numbers of its experiments."""
 
 import csv
 import json
@@ -124,7 +124,7 @@ def test_data_are_white_and_one_hot():
     assert (PROBLEM.Y.sum(axis=0) == 1).all()
     assert np.linalg.matrix_rank(statistics.syx, tol=1e-8) == 9
     assert shortcuts_data.load("digits-like", 10).digest() == PROBLEM.digest()
-    # Against whitening by the SVD of the data.
+    # Compare with whitening by the SVD of the data.
     inputs, _ = shortcuts_data._digits_like()
     expected, _, _ = linear.whiten(inputs, 10)
     np.testing.assert_allclose(np.abs(PROBLEM.X), np.abs(expected), atol=1e-9)
@@ -167,7 +167,7 @@ def test_linear_descent_in_pieces_is_that_in_one():
 
 
 def test_conditions_at_the_zero_point_are_those_of_the_theorem():
-    """Two-shortcut networks at Xavier x 0.01 are close to zero: the 10th percentile of the singular values of G."""
+    """Test that 2-shortcut networks at Xavier x 0.01 have the condition number of the singular values of G at zero."""
     statistics = PROBLEM.statistics
     cases = [(kind, depth) for kind in LINEAR_NETWORKS for depth in (2, 4) if kind != "3-shortcut"]
     rows = [row for case in cases for row in conditions.measure(statistics, *case, 2, 0)]

@@ -1,4 +1,4 @@
-"""Sweeps over seeds and options."""
+"""Tests of sweeps over seeds and options."""
 
 import json
 import shlex

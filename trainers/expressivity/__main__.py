@@ -24,7 +24,7 @@ examples:
   python -m trainers.expressivity --dataset shapes --labels random --train-images 2000
   python -m trainers.expressivity --dataset cifar10 --labels random --width 32        all 50,000 images
   python -m trainers.expressivity --dataset cifar10 --construction bit-extraction     only 30,107 numbers
-  python -m trainers.expressivity --dataset cifar10 --compare runs/cifar10            compared with a trained network
+  python -m trainers.expressivity --dataset cifar10 --compare runs/cifar10            with a trained network
   python -m trainers.expressivity --dataset random --rows 10000 --dim 32 --classes 10 --width 8
 
 exit codes: 0 success; 1 failure while running; 2 bad input; 130 stopped by Ctrl-C

@@ -14,7 +14,7 @@ from trainers.run.folder import Run
 EXAMPLES = """
 experiments, each with a table (CSV), a figure and TensorBoard scalars in --out:
   factorization    norm of the best factorization against depth, with the theorem's bound and a lower bound
-  descent          gradient descent of residual networks and of the standard parameterization, from a small start
+  descent          gradient descent of residual and standard parameterizations from a small start
   certificate      (figure only) squared gradient along the path, and its guaranteed lower bound (2.3)
   augmentation     target with a negative determinant, unchanged and with one additional coordinate
   regularization   norm of the optimum found against weight decay

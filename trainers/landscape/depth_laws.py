@@ -66,9 +66,9 @@ def measure(name: str, dim: int, condition: float, depths: Sequence[int], seeds:
     Descent settles if it does not diverge, and if at the end the risk no longer increases. At a rate above 2 /
     sharpness the risk may stay bounded, but it oscillates forever.
 
-    Expected exponents for units of n layers with shortcuts: if all l / n units contribute equally to R, each unit is I
-    + O(n / l) and each of its layers has norm (n / l)^(1/n). The derivative of the map with respect to a layer then has
-    size (n / l)^((n-1)/n), the largest eigenvalue of the Hessian is the sum of l of its squares, l^((2-n)/n), and the
+    Expected exponents for units of n layers with shortcuts: if all l / n units contribute equally to R, each unit is
+    I + O(n / l) and each of its layers has norm (n / l)^(1/n). The derivative of the map with respect to a layer has
+    size (n / l)^((n-1)/n), and the largest eigenvalue of the Hessian is the sum of l of its squares, l^((2-n)/n). The
     largest stable rate is proportional to l^((n-2)/n): it decreases for n = 1 and is constant for n = 2. Plain networks
     with orthogonal layers or the identity behave as those with n = 1. For n = 3, a small start grows to infinity in
     finite time, with the largest unit first. A few units then make up all of R, the same number at every depth, and the

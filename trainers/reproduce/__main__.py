@@ -24,7 +24,7 @@ examples:
   python -m trainers.reproduce quick                             one row, into runs/reproduce/quick
   python -m trainers.reproduce li-figure-5 theorem-3-2 --data-dir DATA
   python -m trainers.reproduce --all --budget 10m --data-dir DATA     cheapest rows first
-  python -m trainers.reproduce quick --check runs/quick          compare an existing run, without running anything
+  python -m trainers.reproduce quick --check runs/quick          compare an existing run
 
 To resume a row that was stopped, run the same command again. Costs refer to the machine that the row names.
 

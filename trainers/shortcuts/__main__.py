@@ -25,7 +25,7 @@ Each command writes a table (CSV) and a figure to --out, and prints a verdict on
 COMMAND --help lists its options.
 
 examples:
-  python -m trainers.shortcuts conditions --data-dir DATA         MNIST's idx files or a prepared TensorFlow data set
+  python -m trainers.shortcuts conditions --data-dir DATA         MNIST as idx files or from TFDS
   python -m trainers.shortcuts trajectory --dataset digits-like   built-in data
   python -m trainers.shortcuts theorem1 --dataset digits-like --units 4 --shortcut-depth 2 --mid tanh
   python -m trainers.shortcuts norms --runs runs/cifar-small runs/cifar-deep

@@ -49,7 +49,7 @@ class SynchronousTrainer:
 
         Returns:
             float32 `[cross-entropy, weight penalty, error, gradient norm, learning rate]`, followed, with `stop`, by
-            its sum over all replicas, which tells all workers at the same step to stop.
+            its sum over all replicas, by which all workers stop at the same step.
         """
         learner = self.learner
         rate = learner.set_rate()

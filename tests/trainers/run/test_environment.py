@@ -1,4 +1,4 @@
-"""What the bits depend on is recorded, and a resume elsewhere is told."""
+"""Tests of the record of versions, threads and devices, and of the warning when a run resumes with others."""
 
 import importlib.metadata
 import json

@@ -1,4 +1,4 @@
-"""One process at a time for a run's folder."""
+"""Tests of the lock of a run's folder."""
 
 import os
 import pathlib
@@ -39,14 +39,14 @@ from idmatters_tf._locking import FolderLock
 lock = FolderLock(sys.argv[1])
 threading.Thread(target=lambda: (time.sleep(1.5), os._exit(0))).start()
 print(1, flush=True)
-# The system call `exit` ends the main thread alone.
+# The system call `exit` ends only the main thread.
 ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
 """
 
 
 @pytest.fixture
 def held(tmp_path):
-    """A folder whose lock another process holds, and that process."""
+    """Return a folder whose lock another process holds, and the process."""
     folder = tmp_path / "run"
     command = [sys.executable, "-c", HOLD, folder]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as requests."""
+"""Tests of deferred SIGTERM and Ctrl-C."""
 
 import signal
 import sys
@@ -11,7 +11,7 @@ from trainers.run.signals import SIGNALS, SignalHandler
 
 @pytest.fixture(autouse=True)
 def usual_effect():
-    """Stands for what a signal does by default, and is restored afterwards."""
+    """Replace the default effect of a signal, and restore it afterwards."""
 
     def act(number, _frame):
         raise SystemExit(128 + number)
@@ -39,7 +39,7 @@ def test_two_kinds_that_come_at_once_are_both_received(monkeypatch):
     with SignalHandler(lambda *call: calls.append(call)) as handler:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         for number in SIGNALS:
-            # To this thread: another one would not hold them back.
+            # To this thread, because another thread would not block them.
             signal.pthread_kill(threading.get_ident(), number)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         assert sorted(calls) == [(signal.SIGINT, 1), (signal.SIGTERM, 2)]

@@ -17,7 +17,7 @@ from trainers.training.checkpoints import Checkpoints, list_steps, restore_weigh
 
 
 class Subject:
-    """A small network with an optimizer, a step, and their checkpoints."""
+    """Small network with an optimizer, a step, and their checkpoints."""
 
     def __init__(self, folder, keep=3):
         self.model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(50)])
@@ -32,7 +32,7 @@ class Subject:
         self.checkpoints.wait()
 
     def advance(self):
-        """One update with made-up gradients."""
+        """Make an update with artificial gradients."""
         self.step.assign_add(1)
         gradients = [tf.fill(v.shape, tf.cast(self.step, tf.float32)) for v in self.model.trainable_variables]
         self.optimizer.apply(gradients, self.model.trainable_variables)
@@ -166,7 +166,7 @@ def test_what_is_no_file_is_damage_and_blocks_nothing(subject, tmp_path, monkeyp
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "link":
-        # It has no end.
+        # A file without an end.
         path.symlink_to("/dev/zero")
     elif kind == "folder":
         path.mkdir()
@@ -216,7 +216,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_one_of_an_earlier_version_is
     subject.save(1)
     subject.checkpoints.save_best(1)
     subject.checkpoints.wait()
-    # Settings that were added later are in no earlier checkpoint.
+    # Earlier checkpoints lack settings that were added later.
     other = identified(tmp_path, seed=0, rate=0.1, new=True)
     assert other.checkpoints.restore(print) == 1
     assert_same(other, subject)
@@ -290,7 +290,7 @@ def test_the_bytes_are_those_of_a_checkpoint_that_tensorflow_writes_to_the_disk(
 
 @pytest.fixture
 def blocked(monkeypatch):
-    """Lets the next write of a checkpoint go on, when it is set."""
+    """Return an event that releases the next write of a checkpoint."""
     copy, release = tf.io.gfile.copy, threading.Event()
 
     def copy_later(source, target):
@@ -306,7 +306,7 @@ def test_training_goes_on_during_a_write_and_the_values_are_those_of_its_step(su
     expected, subject.checkpoints.keep = subject.values(), 1
     with subject.checkpoints:
         subject.checkpoints.save(6, [{"kind": "train", "step": 6}])
-        # A write that is waited for would never end.
+        # Waiting for the write would never end.
         subject.advance()
         assert list_steps(tmp_path) == [3, 4, 5]
         blocked.set()
@@ -340,7 +340,7 @@ def test_the_next_checkpoint_waits_for_the_one_before(subject, tmp_path, blocked
 
 @contextlib.contextmanager
 def raising(error):
-    """Raise an error, if there is one, behind the block."""
+    """Raise an error, if there is one, after the block."""
     yield
     if error is not None:
         raise error

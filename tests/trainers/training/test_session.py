@@ -1,4 +1,4 @@
-"""Evaluations in a session: what a signal ends is done when the run is resumed, and the best weights are kept."""
+"""Tests of evaluations in a session: interruption by signals, repetition on resume, and the best weights."""
 
 import contextlib
 import signal
@@ -20,7 +20,7 @@ from trainers.training.synchronous import SynchronousTrainer
 
 
 class Trainer:
-    """Its evaluations end with errors that are given."""
+    """Stand-in for a trainer whose evaluations return `error`."""
 
     def __init__(self):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -55,7 +55,7 @@ def test_a_signal_ends_an_evaluation_which_is_then_due(session):
 def test_the_weights_with_the_lowest_error_are_kept(session):
     folder = session.checkpoints.folder / BEST
     kept = []
-    # The first is that of the weights at the start, which are no result.
+    # The first evaluation is that of the initial weights, which are not a result.
     for step, error in ((0, 0.1), (10, 0.5), (20, 0.25), (30, 0.25), (40, 0.375)):
         session.trainer.error = error
         session.evaluate(step)
@@ -99,7 +99,7 @@ def test_images_in_a_grid():
     assert grid.shape == (5, 15, 1)
     np.testing.assert_allclose(grid[:2, :3, 0], np.arange(6).reshape(2, 3) / 5)
     np.testing.assert_allclose(grid[3:, :3, 0], np.arange(6).reshape(2, 3) / 5)
-    # Lines between the images, and the places without any.
+    # White lines between the images, and empty places.
     assert (grid[2] == 1).all()
     assert (grid[:, 3] == 1).all()
     assert (grid[3:, 4:] == 1).all()

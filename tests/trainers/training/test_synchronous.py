@@ -1,4 +1,4 @@
-"""The update and the evaluation against plain computations of the same."""
+"""Tests of the update and the evaluation against plain computations."""
 
 import keras
 import numpy as np
@@ -85,7 +85,7 @@ def test_evaluation_is_the_mean_over_every_image_once():
 
 
 def check_gradients(ours, found, images, probabilities):
-    """Compares gradients with Keras' of the cross-entropy and the penalties; returns the logits."""
+    """Compare gradients with Keras' gradients of the cross-entropy and the penalties, and return the logits."""
     with tf.GradientTape() as tape:
         logits = ours.model(images, training=True)
         loss = tf.reduce_mean(keras.losses.categorical_crossentropy(probabilities, logits, from_logits=True))
@@ -216,7 +216,7 @@ def test_training_images_are_scaled_and_the_weights_are_those_of_the_network():
     assert [ours.train_size(step) for step in range(5)] == [16, 16, 20, None, None]
     images, labels = BATCHES.batch(0)
     gradients, _ = ours.gradients(images, labels, 16)
-    # Halving with antialiasing is a triangular filter of 4 x 4 pixels, which is cut off at the border.
+    # Halving with antialiasing is a triangular filter of 4 x 4 pixels, truncated at the border.
     columns = np.zeros((32, 16))
     for place in range(16):
         for offset, weight in zip(range(-1, 3), (1, 3, 3, 1), strict=True):

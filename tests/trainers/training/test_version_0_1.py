@@ -1,4 +1,4 @@
-"""Runs made with version 0.1.0: their settings, and their checkpoints."""
+"""Tests of the settings and checkpoints of version 0.1.0."""
 
 import json
 
@@ -30,7 +30,7 @@ SIZES = {"blocks": 2, "widths": [4, 8], "stem": 4}
 
 
 def loaded(values):
-    """The settings of a run of version 0.1.0, whose recipe has the names of today."""
+    """Return the settings of a run of version 0.1.0 with a recipe in current names."""
     settings = as_dict(Settings())
     recipe = {name: settings[name] for name in list(settings)[list(settings).index("steps") :]}
     return make(Settings, upgrade({**values, **recipe}))
@@ -63,7 +63,7 @@ def test_runs_of_trainers_imagenet():
 def test_settings_in_the_present_form_stay_as_they_are(task, model):
     values = as_dict(task.resolve({}, {"model": model}))
     assert upgrade(values) == values
-    # What is missing is not made up.
+    # Missing settings are not invented.
     del values["augment"]
     with pytest.raises(UsageError, match="the setting 'augment' is missing"):
         make(Settings, upgrade(values))
@@ -76,7 +76,7 @@ def test_foreign_values_are_left_to_the_checks(model):
 
 
 def as_recorded_by_0_1_0(values):
-    """The names of today in the form of version 0.1.0, for `--model identity`."""
+    """Convert current settings to the form of version 0.1.0, for `--model identity`."""
     kept = {name: value for name, value in values.items() if name not in ("stem_size", "stem_strides", "first_stride")}
     kept |= {"norm_momentum": None, "negative_slope": None, "blocks": values["blocks"][0]}
     return {**dict.fromkeys(("depth", "growth", "branch_gain", "whiten_stem")), **kept}
@@ -86,7 +86,7 @@ def test_a_run_of_0_1_0_is_evaluated_and_extended(tmp_path, capsys, monkeypatch)
     tiny = "--dataset shapes --train-images 60 --test-images 20 --blocks 1 --stem 4 --widths 4 --batch-size 8 --steps 2"
     new, old = tmp_path / "new", tmp_path / "old"
     assert cifar.main([*tiny.split(), "--drop-steps", "3", "--out", str(new)]) == 0
-    # Checkpoints record what identifies their run, and a checksum of it.
+    # Checkpoints record the identity of their run, and a checksum of it.
     monkeypatch.setattr(recorded, "identity", lambda *of_run: as_recorded_by_0_1_0(identity(*of_run)))
     assert cifar.main([*tiny.split(), "--drop-steps", "3", "--out", str(old)]) == 0
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Reasons and remedies for files that cannot be written."""
+"""Tests of the reasons and remedies for files that cannot be written."""
 
 import errno
 import resource
@@ -48,7 +48,7 @@ class _Task:
 
 @pytest.mark.parametrize("file", ["model.keras", "saved_model/saved_model.pb"])
 def test_a_full_disk_during_the_export_is_named(file, tmp_path, monkeypatch):
-    """Both while Keras writes model.keras and while TensorFlow writes the SavedModel."""
+    """Test errors while Keras writes model.keras and while TensorFlow writes the SavedModel."""
     inputs = keras.Input((8, 8, 3))
     network = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
     monkeypatch.setattr(export, "in_float32", lambda task, model: network)
