@@ -25,7 +25,7 @@ TINY += "--checkpoint-every 6 --blocks 1 --stem 8 --widths 8 16 32 --learning-ra
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A finished run."""
+    """Return the folder of a finished run."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     assert cifar.main([*TINY.split(), "--out", str(folder)]) == 0
     return folder
@@ -33,7 +33,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def card(run):
-    """A folder made from it, its weights rounded to bfloat16."""
+    """Return a card of the run with weights rounded to bfloat16."""
     out = run.parent / "cards" / "tiny"
     assert main([str(run), "--out", str(out), "--round", "bfloat16", "--repository", "me/tiny"]) == 0
     return out
@@ -135,7 +135,7 @@ def test_weights_are_rounded_to_the_nearest_value():
 
 
 def test_a_truncated_newest_checkpoint_is_not_replaced_by_an_earlier_one_silently(run, tmp_path, capsys):
-    """The error and the number of steps of the card would be those of other weights."""
+    """The error and the number of steps in the card must belong to its weights."""
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     newest = copy / "checkpoints" / "step-00000006"

@@ -1,4 +1,4 @@
-"""The comparison of runs."""
+"""Comparison of runs: tables, means over seeds, and bad input."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The report as one HTML file."""
+"""Report as one HTML file: content, curves and axes."""
 
 import base64
 import html.parser
@@ -20,7 +20,7 @@ VOID = {"meta", "img"}
 
 
 class Elements(html.parser.HTMLParser):
-    """The elements of a page with their attributes, the text of each table's rows, and whether all are closed."""
+    """Parser that collects elements with attributes and the text of table rows, and checks that all are closed."""
 
     def __init__(self, text):
         super().__init__()
@@ -51,7 +51,7 @@ class Elements(html.parser.HTMLParser):
 
 @pytest.fixture
 def runs(tmp_path):
-    """Two trainings, one of them with a name that is markup, and a run of an experiment with an image."""
+    """Create two training runs, one with markup in its name, and a run of an experiment with an image."""
     first = make(
         tmp_path / "a", {"seed": 0, "widths": [8, 16]}, [0.5, 0.25, 0.3], {"best_error": 0.25, "parameters": 9}
     )
@@ -135,7 +135,7 @@ def test_bad_input(runs, tmp_path):
 
 
 def curve(drawn):
-    """The points of the only curve of a chart, in pixels from the top left."""
+    """Return the points of the only curve of a chart, in pixels from the top left."""
     (path,) = re.findall(r'<title>run: [^<]*</title>\s*<path d="([^"]*)"', drawn)
     return [tuple(map(float, point)) for point in re.findall(r"[ML] ([-\d.]+) ([-\d.]+)", path)]
 
