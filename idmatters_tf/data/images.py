@@ -65,7 +65,7 @@ class ImageData:
                 raise DataError(f"{self.name}: {len(images)} {split} images, but labels of shape {labels.shape}")
             if labels.min() < 0 or labels.max() >= self.classes:
                 raise DataError(
-                    f"{self.name}: {split} labels must lie in 0..{self.classes - 1}. "
+                    f"{self.name}: {split} labels must be in 0..{self.classes - 1}. "
                     f"Received: {labels.min()}..{labels.max()}"
                 )
 

@@ -93,18 +93,18 @@ def _lighter(canvas, rng):
     return mean + (255 - mean) * _uniform(rng, 0.4, 1, mean.shape)
 
 
-def _paint(canvas, coverage, colour):
-    canvas += coverage[..., None] * (colour[:, None, None, :] - canvas)
+def _paint(canvas, coverage, color):
+    canvas += coverage[..., None] * (color[:, None, None, :] - canvas)
 
 
 def _grid(count, rng, reach, low, high, finer=1):
     """Return the coordinates of the (sub-)pixels in the frame of each shape: moved, rotated, scaled to radius 1."""
     pixels = (np.arange(SIZE * finer, dtype=np.float32) + 0.5) / finer
-    centre = _uniform(rng, SIZE / 2 - reach, SIZE / 2 + reach, (2, count))
+    center = _uniform(rng, SIZE / 2 - reach, SIZE / 2 + reach, (2, count))
     angle = _uniform(rng, 0, 2 * math.pi, count)
     radius = _uniform(rng, low, high, count)
-    across = (pixels[None, :] - centre[0][:, None])[:, None, :]
-    down = (pixels[None, :] - centre[1][:, None])[:, :, None]
+    across = (pixels[None, :] - center[0][:, None])[:, None, :]
+    down = (pixels[None, :] - center[1][:, None])[:, :, None]
     cos, sin = ((function(angle) / radius)[:, None, None] for function in (np.cos, np.sin))
     return cos * across + sin * down, cos * down - sin * across
 

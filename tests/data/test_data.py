@@ -1,4 +1,4 @@
-"""The data sets: shapes, and CIFAR from binary files, archives and TensorFlow Datasets."""
+"""Data sets: shapes, and CIFAR from binary files, archives and TensorFlow Datasets."""
 
 import io
 import socket
@@ -22,7 +22,7 @@ def records(count, label_bytes, classes):
 
 @pytest.fixture(scope="module")
 def ten(tmp_path_factory):
-    """A folder with random files of the official CIFAR-10 layout, and their contents."""
+    """Return a folder with random files in the official layout of CIFAR-10, and their contents."""
     folder = tmp_path_factory.mktemp("data") / "cifar-10-batches-bin"
     folder.mkdir()
     tables = {
@@ -69,7 +69,7 @@ def test_archive_is_read_in_place(ten, tmp_path):
 
 
 class Zeros(io.RawIOBase):
-    """A stream of as many zeros as are asked for."""
+    """Endless stream of zeros."""
 
     def read(self, size=-1):
         return bytes(size)
@@ -216,7 +216,7 @@ def test_a_server_that_does_not_answer_is_noticed(tmp_path, monkeypatch):
 
 
 def test_tensorflow_datasets(tmp_path):
-    """A data set prepared by TensorFlow Datasets' own builder, from small files of the official layout."""
+    """Use small files in the official layout, prepared by the builder of TensorFlow Datasets."""
     import tensorflow_datasets as tfds
 
     source = tmp_path / "cifar-10-batches-bin"
@@ -264,7 +264,7 @@ def test_shapes_follow_from_the_seed():
 
 
 def test_a_linear_classifier_stays_under_60_percent_on_shapes():
-    """Ridge regression on pixels: the best of several strengths, chosen on the test set in its own favour."""
+    """Fit ridge regression on pixels, with the best of several strengths on the test set."""
     data = shapes.load(4000, 1000)
     x, z = (images.reshape(len(images), -1) / np.float32(255) for images in (data.train_images, data.test_images))
     mean = x.mean(axis=0)

@@ -1,4 +1,4 @@
-"""Folders of images: what is listed, and one sentence for each thing that can be wrong."""
+"""Folders of images: listing and error messages."""
 
 import os
 
@@ -71,7 +71,7 @@ def test_class_folders_alone_and_a_part_held_out(tree):
     data = imagenet.load(tree / "train", val_fraction=0.5)
     assert data.train.labels == data.test.labels == [0] * 2 + [1] * 2 + [2] * 2
     assert sorted(data.train.names + data.test.names) == imagenet.load(tree).train.names
-    # What is held out stays so when images are added, in every class.
+    # Held-out images remain held out when images are added.
     (tree / "train" / "n00" / "0_0.JPEG").rename(tree / "train" / "n00" / "new.webp")
     assert imagenet.load(tree / "train", val_fraction=0.5).test.names[2:] == data.test.names[2:]
     with pytest.raises(DataError, match="leave the validation images in .* unused. Omit it"):

@@ -1,4 +1,4 @@
-"""The proportion of a batch against its distribution, and the neighbours against plain loops."""
+"""mixup: the proportion against its distribution, and the neighbors against plain loops."""
 
 import numpy as np
 import pytest

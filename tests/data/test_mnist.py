@@ -1,4 +1,4 @@
-"""MNIST from made idx files, plain and compressed, and as TensorFlow Datasets prepares it."""
+"""MNIST from generated idx files, plain and compressed, and prepared by TensorFlow Datasets."""
 
 import gzip
 import struct
@@ -80,7 +80,7 @@ def test_missing_data_names_the_place_and_the_ways_on(tmp_path, monkeypatch):
 
 
 def test_tensorflow_datasets(tmp_path, arrays, monkeypatch):
-    """A data set prepared by TensorFlow Datasets' own builder, from made files of the official layout."""
+    """Use generated files in the official layout, prepared by the builder of TensorFlow Datasets."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.image_classification import mnist as builder_of_mnist
 

@@ -1,4 +1,4 @@
-"""Images read from files and records: decoded as plain Python does it, in an order that follows from (seed, step)."""
+"""Images from files and records: decoding compared with Pillow, and an order that is a function of (seed, step)."""
 
 import io
 
@@ -29,7 +29,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def records(files, tmp_path_factory):
-    """The same images as a TFRecord data set of two files."""
+    """Return the same images as a TFRecord data set of two files."""
     folder = tmp_path_factory.mktemp("records")
     paths = [folder / f"train-{i}.tfrecord" for i in range(2)]
     for path, places in zip(paths, (range(6), range(6, 15)), strict=True):
@@ -52,7 +52,7 @@ def preprocessed(images):
 
 
 def in_memory(files, place, size=SIZE):
-    """The image as the paper's preprocessing has it, without the flip."""
+    """Return the image with the preprocessing of the paper, without the flip."""
     return tf.image.resize(tf.io.decode_jpeg(contents(files, place)), [size, size]).numpy()
 
 
@@ -132,7 +132,7 @@ def test_packed_images_are_resized_as_each_alone(data):
 
 
 def test_packed_images_are_resized_where_their_number_is_not_known_beforehand(files):
-    """So it is where parameter servers train."""
+    """Use a batch size that is unknown while tracing, as with parameter servers."""
     ((images, _),) = StreamTrainBatches(files, 6, seed=3, size=SIZE).dataset(0, 1)
     signature = [tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in images]
     for way in (_decoding.resize_one_by_one, _decoding.resize_at_once):
@@ -259,7 +259,7 @@ def test_bad_arguments(files):
 
 
 def test_imagenet_from_its_tar_files_through_tensorflow_datasets(tmp_path):
-    """The two archives as they are published, with few images in them."""
+    """Use the two archives in their published layout, with few images."""
     import tarfile
 
     import tensorflow_datasets as tfds
