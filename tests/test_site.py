@@ -76,6 +76,12 @@ def test_the_index_links_every_page():
             assert pages <= toctrees, pages - toctrees
 
 
+def test_no_line_of_a_page_is_a_comment():
+    """MyST drops a line that starts with a percent sign, also within a paragraph."""
+    for path in [ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        assert not re.search(r"^\s*%", path.read_text(), re.MULTILINE), path
+
+
 def test_command_lines_have_a_page_with_every_option(generator, pages):
     scripts = generator.commands.programs()
     assert scripts["idmatters-cifar"] == "trainers.cifar"
