@@ -125,7 +125,7 @@ def shortcut_network(
     return _chain(dim, units, unit, shortcut, kernel_initializer, weight_decay, seed, name)
 
 
-def weights_of(model: keras.Model) -> NDArray[np.float64]:
+def get_weights(model: keras.Model) -> NDArray[np.float64]:
     """Return the weights of a model in the form of `idmatters_tf.linear`.
 
     Args:
@@ -139,7 +139,7 @@ def weights_of(model: keras.Model) -> NDArray[np.float64]:
 
 
 def assign_weights(model: keras.Model, W: ArrayLike) -> None:
-    """Set the weights of a model, rounded to its dtype. The inverse of `weights_of`.
+    """Set the weights of a model, rounded to its dtype. The inverse of `get_weights`.
 
     Args:
         model: a network of this module.
@@ -191,6 +191,6 @@ def _chain(
     if zero_asymmetric:
         from idmatters_tf.linear import initial_weights
 
-        _, shortcut_depth, *_ = weights_of(model).shape
+        _, shortcut_depth, *_ = get_weights(model).shape
         assign_weights(model, initial_weights(ZERO_ASYMMETRIC, units, shortcut_depth, dim, shortcut=shortcut))
     return model

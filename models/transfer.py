@@ -83,14 +83,16 @@ def replace_head(
     # Class scores need more than bfloat16's 8 bits.
     wide = "float64" if pooled.dtype == "float64" else "float32"
     if head == "random":
-        layer: Any = RandomProjection(classes, seed=seed, dtype=wide, name=_unused("head", names))
+        layer: Any = RandomProjection(classes, seed=seed, dtype=wide, name=_make_unique_name("head", names))
     else:
         random: Any = keras.initializers.VarianceScaling(1, "fan_in", "uniform", mix_seed(seed, 1))
         initializer = "zeros" if head == "zero" else random
-        layer = keras.layers.Dense(classes, kernel_initializer=initializer, dtype=wide, name=_unused("head", names))
+        layer = keras.layers.Dense(
+            classes, kernel_initializer=initializer, dtype=wide, name=_make_unique_name("head", names)
+        )
     logits = layer(pooled)
     if class_names is not None:
-        logits = ClassNames(class_names, dtype=wide, name=_unused("classes", names))(logits)
+        logits = ClassNames(class_names, dtype=wide, name=_make_unique_name("classes", names))(logits)
     return keras.Model(trunk.input, logits, name=model.name)
 
 
@@ -156,7 +158,7 @@ def _keeps_logits(node: Any) -> bool:
     return isinstance(operation, keras.layers.Dropout) or not getattr(operation, "variables", ())
 
 
-def _unused(name: str, names: set[str]) -> str:
+def _make_unique_name(name: str, names: set[str]) -> str:
     """Return the name, with a number if another layer has it."""
     numbered = (f"{name}_{number}" for number in range(1, len(names) + 2))
     return next(each for each in (name, *numbered) if each not in names)

@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 from tests.support.images import make_tree
 from trainers.cli.settings import parse, with_defaults
 from trainers.reproduce.rows import load
-from trainers.reproduce.running import shown
+from trainers.reproduce.running import format_commands
 from trainers.training.program import split
 
 PAGES = [
@@ -105,7 +105,7 @@ def all_commands():
         for words in (*fenced_commands(page), *inline_commands(page)):
             found.setdefault(words, str(page.relative_to(ROOT)))
     for row in load().values():
-        for words in map(words_of, shown(row)):
+        for words in map(words_of, format_commands(row)):
             if words[0].startswith("trainers."):
                 found.setdefault(words, f"rows/{row.name}.toml")
     for program in PROGRAMS:

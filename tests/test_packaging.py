@@ -98,7 +98,7 @@ def test_all_extras_that_a_program_needs_are_named_at_once(missing, code, extras
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ModuleNotFoundError) as error:
         exec(code, {"sys": sys})
-    sentence, _ = startup.explained(error.value)
+    sentence, _ = startup.explain_error(error.value)
     assert sentence == f"{error.value.name} is not installed: pip install 'idmatters-tf[{extras}]'"
 
 

@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UsageError("the training program is missing. Pass it after --, for example: -- cifar --preset quick")
     check_program(command[0])
     jobs, control_port = local_cluster(settings.workers, settings.ps)
-    secret = {token.VARIABLE: os.environ.get(token.VARIABLE) or token.new()}
+    secret = {token.VARIABLE: os.environ.get(token.VARIABLE) or token.generate()}
     processes = Processes()
     with processes.forwarding_signals():
         for job, addresses in jobs.items():

@@ -12,7 +12,7 @@ from idmatters_tf._ownership import check_replaceable
 from idmatters_tf._replacing import write_atomically
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
-from trainers.cli.startup import run_program, tell
+from trainers.cli.startup import print_lines, run_program
 from trainers.reporting.markdown import as_words, cell
 from trainers.reporting.page import BEGINNING, differing_settings, page
 from trainers.run.folder import Run
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if any(record["kind"] in ("test", "diverged") for record in run.metrics()):
             runs[name] = run
         else:
-            tell(f"{path} has no test result yet: left out")
+            print_lines(f"{path} has no test result yet: left out")
     if not any(record["kind"] == "test" for run in runs.values() for record in run.metrics()):
         raise UsageError("none of the runs has a test result yet. Wait for the first evaluation (--evaluate-every).")
 
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_atomically(folder / "comparison.md", text)
     metrics = {name: run.metrics() for name, run in runs.items()}
     figure = comparison(metrics, folder / f"comparison.{settings.format}", settings.title, groups)
-    tell(*text.splitlines(), "", f"{figure}, {folder / 'comparison.md'}, {', '.join(map(str, tables))}")
+    print_lines(*text.splitlines(), "", f"{figure}, {folder / 'comparison.md'}, {', '.join(map(str, tables))}")
     return 0
 
 
@@ -126,7 +126,7 @@ def _write_html(settings: Settings, file: str) -> int:
         write_atomically(pathlib.Path(file), text)
     except OSError as error:
         raise UsageError(f"--html {file} cannot be written: {error.strerror}. Name another file.") from error
-    tell(f"{file}: {len(runs)} runs, {len(text.encode()) / 1e6:.1f} MB")
+    print_lines(f"{file}: {len(runs)} runs, {len(text.encode()) / 1e6:.1f} MB")
     return 0
 
 

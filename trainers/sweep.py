@@ -15,7 +15,7 @@ from typing import Any, Literal
 from idmatters_tf._environment import cores
 from trainers.cli.arguments import Parser, UsageError, suggest
 from trainers.cli.settings import Option, add_options, options, parse, setting, with_defaults
-from trainers.cli.startup import run_program, say
+from trainers.cli.startup import print_message, run_program
 from trainers.cli.text import program_command
 from trainers.launch import Processes, add_command, as_module, check_program, split_command
 from trainers.run.folder import Run
@@ -95,14 +95,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     jobs = min(settings.jobs, cores())
     if jobs < settings.jobs:
-        say(f"--jobs {settings.jobs}: reduced to {jobs}, the number of cores")
+        print_message(f"--jobs {settings.jobs}: reduced to {jobs}, the number of cores")
     codes, received = _train(command[0], runs, jobs)
     if 2 in codes.values():
         return 2
     if received is not None:
         same = program_command("trainers.sweep", *(sys.argv[1:] if argv is None else argv))
         finished = sum(code == 0 for code in codes.values())
-        say(f"stopped by {received.name} with {finished} of {len(runs)} runs finished. To resume: {same}")
+        print_message(f"stopped by {received.name} with {finished} of {len(runs)} runs finished. To resume: {same}")
         return 128 + received
     return _report(settings, runs, [name for name in runs if codes[name]])
 
@@ -204,7 +204,7 @@ def _train(program: str, runs: Mapping[str, Sequence[str]], jobs: int) -> tuple[
         while True:
             if waiting and free and handler.received is None and 2 not in codes.values():
                 name = waiting.pop(0)
-                say(f"run {len(runs) - len(waiting)} of {len(runs)}: {name}")
+                print_message(f"run {len(runs) - len(waiting)} of {len(runs)}: {name}")
                 in_progress[name] = free.pop(0)
                 processes.start(name, as_module([f"trainers.{program}", *runs[name]]), cores=in_progress[name])
                 continue
@@ -246,7 +246,9 @@ def _report(settings: Settings, runs: Mapping[str, Sequence[str]], failed: Seque
     broken = [name for name in failed if "diverged" not in kinds[name]]
     if failed:
         diverged = len(failed) - len(broken)
-        say(f"{diverged} of {len(runs)} runs diverged, {len(broken)} failed" + (f": {broken[0]}" if broken else ""))
+        print_message(
+            f"{diverged} of {len(runs)} runs diverged, {len(broken)} failed" + (f": {broken[0]}" if broken else "")
+        )
     return 1 if broken else 0
 
 

@@ -13,7 +13,7 @@ from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, parse
 from trainers.reporting.markdown import as_words, table
 from trainers.reproduce.rows import NOT_RECORDED, PAPERS, Row, data_sets, load
-from trainers.reproduce.running import shown, words_of
+from trainers.reproduce.running import expand_command, format_commands
 from trainers.training.program import split
 from trainers.training.recorded import free_on_resume
 
@@ -65,7 +65,9 @@ def _links(text: str) -> str:
 
 def _in_short(row: Row) -> str:
     """Return the commands or tests that reproduce a row, without their output folder."""
-    commands = [re.sub(r" --out OUT\S*", "", command) for command in shown(row, "OUT") if " -m pytest" not in command]
+    commands = [
+        re.sub(r" --out OUT\S*", "", command) for command in format_commands(row, "OUT") if " -m pytest" not in command
+    ]
     lines = [f"`{command}`" for command in commands] + [f"`{test}`" for test in row.tests]
     if not lines and row.rests_on:
         lines = [f"[{name}](row:{name})" for name in row.rests_on]
@@ -102,7 +104,7 @@ def _again(row: Row, rows: Mapping[str, Row]) -> list[str]:
     if row.commands or row.tests or row.rests_on:
         needs_data = [row, *(rows[name] for name in row.rests_on)]
         data = " --data-dir DATA" if any("DATA" in command for each in needs_data for command in each.commands) else ""
-        commands = shown(row, f"runs/reproduce/{row.name}")
+        commands = format_commands(row, f"runs/reproduce/{row.name}")
         parts += ["## Run it again\n", f"```\npython -m trainers.reproduce {row.name}{data}\n```\n"]
         if commands:
             parts += ["This executes:\n", "```\n" + "\n".join(commands) + "\n```\n"]
@@ -152,7 +154,7 @@ def _place(file: str, key: str | None, where: Mapping[str, object]) -> str:
 
 def _settings(row: Row) -> list[str]:
     """Return the table of the training settings that differ from the defaults."""
-    words = words_of(row.commands[0], "OUT", None) if row.commands else [""]
+    words = expand_command(row.commands[0], "OUT", None) if row.commands else [""]
     if words[0] not in _TASKS:
         return []
     module = importlib.import_module(words[0])

@@ -10,7 +10,7 @@ from idmatters_tf import callbacks, linear
 from idmatters_tf.callbacks import BlockNorms, CurvatureMonitor, IsometryMonitor, _encoding
 from idmatters_tf.isometry import branch_bounds, kernel_norms
 from idmatters_tf.layers import ResidualConv2D, ResidualDense, ScaledResidualConv2D, ShortcutUnit
-from idmatters_tf.models.linear import assign_weights, linear_residual, weights_of
+from idmatters_tf.models.linear import assign_weights, get_weights, linear_residual
 from idmatters_tf.models.resnet import resnet
 from tests.curvature.test_monitor import tags
 
@@ -39,7 +39,7 @@ def test_all_monitors_in_one_fit(tmp_path):
     norms, isometry, curvature = (monitor.measurements for monitor in monitors)
     # The first measurement at the beginning of training, then after every second epoch.
     assert list(norms) == list(isometry) == list(curvature) == [1, 2, 4]
-    A = weights_of(model)[:, 0]
+    A = get_weights(model)[:, 0]
     assert norms[4].tau == pytest.approx(linear.tensor_norm(A), rel=1e-5)
     # For linear residual layers ||J - I|| is ||A||.
     for name, block in isometry[4].blocks.items():
@@ -74,7 +74,7 @@ def test_measurements_by_steps(tmp_path, together, seen):
     # The newest measurement of each epoch of four steps.
     assert history["norms_tau"] == [monitor.measurements[number].tau for number in seen[1:]]
     twin.fit(x[: 5 * seen[1]], -x[: 5 * seen[1]], **given)
-    assert monitor.measurements[seen[1]].tau == pytest.approx(linear.tensor_norm(weights_of(twin)[:, 0]), rel=1e-5)
+    assert monitor.measurements[seen[1]].tau == pytest.approx(linear.tensor_norm(get_weights(twin)[:, 0]), rel=1e-5)
 
 
 def test_leaving_the_ball_is_detected():

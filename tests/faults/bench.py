@@ -115,7 +115,7 @@ class Cluster:
     def __init__(self, bench: Bench, workers: int):
         self.jobs, self.control_port = local_cluster(workers)
         self.tasks = [f"worker {index}" for index in range(workers)]
-        self.token, self.processes = token.new(), dict[str, Process]()
+        self.token, self.processes = token.generate(), dict[str, Process]()
         self._bench = bench
 
     def start(

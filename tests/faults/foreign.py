@@ -24,9 +24,9 @@ from trainers import cifar, imagenet, report
 from trainers.card.__main__ import Settings as Card
 from trainers.card.__main__ import describe, read
 from trainers.cli.arguments import UsageError
-from trainers.cli.settings import Option, as_dict, options_of
-from trainers.cli.startup import explained
-from trainers.expressivity.__main__ import _trained
+from trainers.cli.settings import Option, as_dict, list_options
+from trainers.cli.startup import explain_error
+from trainers.expressivity.__main__ import _read_run
 from trainers.reporting.curves import chart
 from trainers.reproduce.__main__ import _circumstances
 from trainers.reproduce.numbers import compare
@@ -35,7 +35,7 @@ from trainers.run.folder import Run
 from trainers.training.program import saved_settings
 from trainers.training.settings import Settings
 from trainers.training.task import Task
-from trainers.training.train import RESULT, in_words
+from trainers.training.train import RESULT, describe_result
 
 ROW = "foreign value in a file of a run, or a truncated file, read by every program"
 ESCAPES = "\x1b[2J\x1b]0;x\x07 a|b `c` <script> \u202e\n[d](e) \x85 ![f](g)"
@@ -117,7 +117,7 @@ def beyond(option: Option) -> list[str]:
 
 def cases(task: type[Task], found: dict[str, Any]) -> list[Case]:
     """Return every foreign value at every path in the files of a run, and every setting just outside of its bounds."""
-    known = options_of(Settings, found["config.json"]["settings"]).values()
+    known = list_options(Settings, found["config.json"]["settings"]).values()
     outside = [Case("config.json", ("settings", option.name), text) for option in known for text in beyond(option)]
     return outside + [
         Case(file, where, text)
@@ -160,7 +160,7 @@ def readers(task: type[Task], folder: pathlib.Path, out: pathlib.Path) -> dict[s
         run = Run(folder)
         saved_settings(task, run, {})
         if (result := run.result(RESULT)) is not None:
-            in_words(result)
+            describe_result(result)
 
     def resume():
         run = Run(folder)
@@ -190,7 +190,7 @@ def readers(task: type[Task], folder: pathlib.Path, out: pathlib.Path) -> dict[s
         "report --html": page,
         "card": lambda: describe(read(str(folder)), Card(str(folder)), {"the run's own": 0.5}, "USER/x", "00"),
         "reproduce --check": reproduce,
-        "memorize --compare": lambda: _trained(str(folder), dataset),
+        "memorize --compare": lambda: _read_run(str(folder), dataset),
     }
 
 
@@ -207,7 +207,7 @@ def attempt(folder: pathlib.Path, case: Case | None, read_by: Callable[[], objec
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             read_by()
     except UsageError as error:
-        sentence, code = explained(error)
+        sentence, code = explain_error(error)
         if sentence is None or code != 2 or len(sentence) > 1000:
             return f"{case}: {sentence!r}"
     except Exception as error:

@@ -15,7 +15,7 @@ from tests.faults.soak import Sample, growth, is_flat
 from tests.faults.tally import DETAIL, Journal, Tally, table
 from trainers.card.__main__ import TASKS
 from trainers.cli.arguments import UsageError
-from trainers.cli.settings import as_dict, make, options_of
+from trainers.cli.settings import as_dict, list_options, make
 from trainers.run import contents
 from trainers.run.folder import DataDescription
 from trainers.training.settings import Settings
@@ -105,7 +105,7 @@ def test_every_field_that_is_read_gets_foreign_values(task):
     config, records, result = (found[name] for name in ("config.json", "metrics.jsonl", "result.json"))
     assert set(config) >= set(contents._CONFIG)
     assert set(config["data"]) == {field.name for field in dataclasses.fields(DataDescription)}
-    assert set(config["settings"]) == set(options_of(Settings, config["settings"]))
+    assert set(config["settings"]) == set(list_options(Settings, config["settings"]))
     numbers = {name for record in records for name in record}.union(result)
     assert numbers >= {*contents._NUMBERS, *RESULT}
     places = {(case.file, case.where) for case in foreign.cases(task, found)}
@@ -115,7 +115,7 @@ def test_every_field_that_is_read_gets_foreign_values(task):
 @pytest.mark.parametrize("task", TASKS.values(), ids=list(TASKS))
 def test_a_setting_beyond_its_bounds_is_refused_by_name(task):
     usual = as_dict(task.resolve({}, {}))
-    for option in options_of(Settings, usual).values():
+    for option in list_options(Settings, usual).values():
         for text in foreign.beyond(option):
             with pytest.raises(UsageError, match=f"^x.json: {option.name}: expected"):
                 make(Settings, {**usual, option.name: json.loads(text)}, "x.json")

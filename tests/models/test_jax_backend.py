@@ -42,7 +42,7 @@ for variable in dense.trainable_variables:
     variable.assign(0.2 * rng.normal(size=variable.shape))
 shortcuts = linear.shortcut_network(10, 3, 2, mid="relu")
 linear.assign_weights(shortcuts, 0.3 * rng.normal(size=(3, 2, 10, 10)))
-assert linear.weights_of(linear.linear_residual(4, 3)).shape == (3, 1, 4, 4)
+assert linear.get_weights(linear.linear_residual(4, 3)).shape == (3, 1, 4, 4)
 spectral = ConvolutionOperator(model.get_layer("stage2_block1").conv1.kernel, (15, 16), 2).spectral_norm()
 pixels = np.array(layers.PerImageStandardization()(rng.integers(0, 256, (2, 5, 5, 3)).astype("uint8")))
 model.compile(Momentum(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf import linear
-from idmatters_tf.models.linear import assign_weights, linear_residual, plain, shortcut_network, weights_of
+from idmatters_tf.models.linear import assign_weights, get_weights, linear_residual, plain, shortcut_network
 from tests.support.checks import check_saving
 from tests.support.linear_cases import random_data
 
@@ -26,7 +26,7 @@ def case(request):
     keras.config.set_dtype_policy("float64")
     build, shortcut = MODELS[request.param]
     model = build()
-    W = np.random.default_rng(0).normal(size=weights_of(model).shape) / 2
+    W = np.random.default_rng(0).normal(size=get_weights(model).shape) / 2
     assign_weights(model, W)
     return model, W, shortcut
 
@@ -34,7 +34,7 @@ def case(request):
 @pytest.mark.parametrize("kind", ["residual", "plain", "1-shortcut", "units without shortcuts"])
 def test_zero_asymmetric_start(kind):
     build, shortcut = MODELS[kind]
-    W = weights_of(build(kernel_initializer="zero-asymmetric"))
+    W = get_weights(build(kernel_initializer="zero-asymmetric"))
     np.testing.assert_array_equal(W, linear.initial_weights("zero-asymmetric", *W.shape[:3], shortcut=shortcut))
     assert not linear.shortcut_compose(W, shortcut).any()
 
@@ -46,7 +46,7 @@ def test_zero_asymmetric_start_needs_units_of_one_layer():
 
 def test_weights_and_maps_are_the_same(case):
     model, W, shortcut = case
-    np.testing.assert_array_equal(weights_of(model), W)
+    np.testing.assert_array_equal(get_weights(model), W)
     X = np.random.default_rng(1).normal(size=(3, 7))
     outputs = keras.ops.convert_to_numpy(model(X.T)).T
     np.testing.assert_allclose(outputs, linear.shortcut_compose(W, shortcut) @ X, atol=1e-14)
@@ -96,7 +96,7 @@ def test_training_is_the_gradient_descent_of_numpy(case):
     model.compile(keras.optimizers.SGD(0.03), "mse")
     model.fit(X.T, Y.T, batch_size=8, epochs=5, shuffle=False, verbose=0)
     found = linear.gradient_descent(W[None], sxx, syx, 0.02, 5, shortcut)
-    np.testing.assert_allclose(weights_of(model), found.weights[0], atol=1e-6)
+    np.testing.assert_allclose(get_weights(model), found.weights[0], atol=1e-6)
 
 
 def test_weight_decay_is_that_of_numpy():
@@ -107,21 +107,21 @@ def test_weight_decay_is_that_of_numpy():
 
 def test_float32_weights_go_there_and_back_exactly():
     model = shortcut_network(4, 2, 2)
-    W = weights_of(model)
+    W = get_weights(model)
     assert W.dtype == np.float64
     assert len(np.unique(W)) == W.size
     assign_weights(model, W + 1)
-    np.testing.assert_array_equal(weights_of(model), (W + 1).astype(np.float32))
+    np.testing.assert_array_equal(get_weights(model), (W + 1).astype(np.float32))
     other = shortcut_network(4, 2, 2, seed=1)
-    assert not np.array_equal(weights_of(other), W)
-    np.testing.assert_array_equal(weights_of(shortcut_network(4, 2, 2)), W)
+    assert not np.array_equal(get_weights(other), W)
+    np.testing.assert_array_equal(get_weights(shortcut_network(4, 2, 2)), W)
 
 
 def test_starts_and_saving(tmp_path):
-    assert not weights_of(linear_residual(3, 2)).any()
+    assert not get_weights(linear_residual(3, 2)).any()
     inputs = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
     np.testing.assert_array_equal(linear_residual(3, 2).predict(inputs, verbose=0), inputs)
-    orthogonal = weights_of(plain(3, 2, keras.initializers.Orthogonal(seed=0)))
+    orthogonal = get_weights(plain(3, 2, keras.initializers.Orthogonal(seed=0)))
     np.testing.assert_allclose(orthogonal[:, 0] @ orthogonal[:, 0].swapaxes(1, 2), [np.eye(3)] * 2, atol=1e-6)
     assert not np.array_equal(orthogonal[0], orthogonal[1])
     check_saving(shortcut_network(3, 2, 2, mid="relu"), inputs, tmp_path / "model.keras")

@@ -18,7 +18,7 @@ from trainers.cluster.join import join
 def main(argv):
     folder, timeout, *actions, _, port = argv
     settings = {"setting": os.environ.get("SETTING", "same")}
-    with join(description.find(int(port)), settings, folder, float(timeout), startup.say, advice) as client:
+    with join(description.find(int(port)), settings, folder, float(timeout), startup.print_message, advice) as client:
         print("met", flush=True)
         for action in actions:
             name, *arguments = action.split(":")

@@ -152,7 +152,7 @@ class Cluster:
     def __init__(self, workers, ps=0):
         self.jobs, self.control_port = local_cluster(workers, ps)
         self.tasks = [f"{job} {i}" for job, addresses in self.jobs.items() for i in range(len(addresses))]
-        self.processes, self.token = {}, token.new()
+        self.processes, self.token = {}, token.generate()
 
     def __enter__(self):
         return self

@@ -23,7 +23,7 @@ from trainers.landscape.experiments import EXPERIMENTS as LANDSCAPE
 from trainers.reproduce import __main__ as program
 from trainers.reproduce.numbers import agrees, compare, read_value
 from trainers.reproduce.rows import DataSet, Number, Row, load, plain
-from trainers.reproduce.running import other_files, shown, words_of
+from trainers.reproduce.running import expand_command, format_commands, other_files
 from trainers.shortcuts import conditions, norms, sweep, trajectory
 from trainers.shortcuts.experiments import EXPERIMENTS as SHORTCUTS
 
@@ -390,15 +390,15 @@ def test_digits_stay_as_they_are_written(tmp_path):
 
 def test_commands_with_and_without_a_folder_of_data():
     command = "trainers.cifar --dataset cifar10 --data-dir DATA --blocks 1 --out OUT/a"
-    assert words_of(command, "runs/x", None) == shlex.split(
+    assert expand_command(command, "runs/x", None) == shlex.split(
         "trainers.cifar --dataset cifar10 --blocks 1 --out runs/x/a"
     )
-    assert words_of(command, "o", "/d d")[3:5] == ["--data-dir", "/d d"]
+    assert expand_command(command, "o", "/d d")[3:5] == ["--data-dir", "/d d"]
     inside = "trainers.imagenet --data-dir DATA/imagenette --size 64"
-    assert words_of(inside, "o", "/d")[1:3] == ["--data-dir", "/d/imagenette"]
-    assert words_of(inside, "o", None) == ["trainers.imagenet", "--size", "64"]
+    assert expand_command(inside, "o", "/d")[1:3] == ["--data-dir", "/d/imagenette"]
+    assert expand_command(inside, "o", None) == ["trainers.imagenet", "--size", "64"]
     row = Row("row", 1, "item", commands=(command, "benchmarks/growth.py"), tests=("tests/a.py",))
-    assert shown(row, "o", "D") == [
+    assert format_commands(row, "o", "D") == [
         "python -m trainers.cifar --dataset cifar10 --data-dir D --blocks 1 --out o/a",
         "python benchmarks/growth.py",
         "python -m pytest tests/a.py",

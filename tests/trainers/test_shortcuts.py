@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from idmatters_tf import linear
-from idmatters_tf.models.linear import assign_weights, shortcut_network, weights_of
+from idmatters_tf.models.linear import assign_weights, get_weights, shortcut_network
 from tests.support.programs import run_here, run_in_process
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import with_defaults
@@ -150,7 +150,7 @@ def test_relu_descent_of_many_is_that_of_each_keras_model(kind):
                 if at == epoch:
                     assert losses[run] == pytest.approx(float(loss), rel=1e-10)
                     assert gradient_norms[run] == pytest.approx(float(tf.linalg.global_norm(gradients)), rel=1e-10)
-                    np.testing.assert_allclose(weights[run], weights_of(model), atol=1e-12)
+                    np.testing.assert_allclose(weights[run], get_weights(model), atol=1e-12)
             for gradient, variable in zip(gradients, model.trainable_variables, strict=True):
                 variable.assign_sub(rate * gradient)
 

@@ -14,11 +14,11 @@ from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.reading import read_json
 from trainers.cli.settings import add_options, as_dict, parse, setting, with_defaults
-from trainers.cli.startup import import_tensorflow, run_program, say, tell
+from trainers.cli.startup import import_tensorflow, print_lines, print_message, run_program
 from trainers.cli.text import join_command, program_command
 from trainers.imagenet import ImageNet
 from trainers.run.folder import DataDescription, Run
-from trainers.run.lock import locked
+from trainers.run.lock import hold_lock
 from trainers.training.recorded import free_on_resume, identity, recorded_settings
 from trainers.training.task import Task
 
@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if settings.measure:
         finished.task.data  # noqa: B018 - report missing data before importing TensorFlow
 
-    with locked(out, say):
+    with hold_lock(out, print_message):
         remove_unfinished(out)
         return _make(settings, finished, out)
 
@@ -175,12 +175,12 @@ def _make(settings: Settings, finished: Finished, out: pathlib.Path) -> int:
     _write(out, settings, finished, network, errors, repository)
     size = (out / "model.weights.h5").stat().st_size / 1e6
     fits = "below" if size <= SMALL_MB else "more than"
-    tell(f"{out}: weights of {size:.1f} MB, {fits} {SMALL_MB} MB; nothing has been uploaded")
+    print_lines(f"{out}: weights of {size:.1f} MB, {fits} {SMALL_MB} MB; nothing has been uploaded")
     for which, error in errors.items():
         print(f"error of the weights, {which}: {100 * error:.2f} %")
-    tell(f"load it:    import idmatters_tf, keras; model = keras.saving.load_model({str(out)!r})")
+    print_lines(f"load it:    import idmatters_tf, keras; model = keras.saving.load_model({str(out)!r})")
     upload = join_command(["hf", "upload", repository, out, "."])
-    tell(f"publish it: {upload}     (pip install huggingface_hub; hf auth login)")
+    print_lines(f"publish it: {upload}     (pip install huggingface_hub; hf auth login)")
     print(f"then:       model = keras.saving.load_model('hf://{repository}')")
     return 0
 
@@ -194,7 +194,7 @@ def _network(finished: Finished, rounding: Any) -> "keras.Model":
     run, described = finished.run, finished.described
     network = build_network(finished.task, described.image_shape, described.classes, "float32")
     last = finished.result["steps"]
-    step = restore_weights(run.checkpoints_path, network, say, identity(type(finished.task), run))
+    step = restore_weights(run.checkpoints_path, network, print_message, identity(type(finished.task), run))
     if step is None:
         raise UsageError(f"{run.path} has no intact checkpoint. Train again with another --out.")
     if step != last:

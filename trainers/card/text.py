@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainers.reporting.markdown import as_words, fenced, inline, table
+from trainers.reporting.markdown import as_words, fence, inline, table
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
@@ -152,7 +152,7 @@ Top-1 error on {images}:
 
 {facts["steps"]:,} steps in {facts["minutes"]:.1f} minutes, seed {facts["seed"]}:
 
-{fenced(command)}
+{fence(command)}
 {changed}
 `training.json` contains all settings, the checksum of the data and the versions
 ({_versions(facts["versions"])}).

@@ -73,7 +73,7 @@ def group(settings: type[S], title: str, **defaults: Any) -> S:
     return typing.cast(S, dataclasses.field(default_factory=factory, metadata={"group": title}))
 
 
-def one_of(kinds: Mapping[str, type[S]], by: str, title: str) -> S:
+def choose(kinds: Mapping[str, type[S]], by: str, title: str) -> S:
     """Return a field that contains the settings of one of several kinds.
 
     Args:
@@ -125,7 +125,7 @@ class Option:
         default: default value; `dataclasses.MISSING` for required settings.
         help, metavar, choices, bounds, may_be_empty, positional, free_on_resume, free_per_task, common, unset: see
             `setting`.
-        by: name of the option that selects the kind, for options of `one_of`, including the selecting option itself.
+        by: name of the option that selects the kind, for options of `choose`, including the selecting option itself.
         kinds: values of the option `by` for which this option exists.
     """
 
@@ -212,7 +212,7 @@ def options(settings: type) -> Mapping[str, Option]:
     return types.MappingProxyType(_by_name(settings, _options(settings, None, {}, None)))
 
 
-def options_of(settings: type, chosen: Mapping[str, Any]) -> dict[str, Option]:
+def list_options(settings: type, chosen: Mapping[str, Any]) -> dict[str, Option]:
     """Return the options of the selected kinds by name, with their defaults for these kinds.
 
     Args:
@@ -246,7 +246,7 @@ def _options(
             factory = typing.cast(Any, field.default_factory)
             found += _options(factory.func, field.metadata["group"], factory.keywords, chosen)
         elif "kinds" in field.metadata:
-            found += _options_of_kinds(**field.metadata, chosen=chosen)
+            found += _merge_options(**field.metadata, chosen=chosen)
         else:
             described = dict(field.metadata["setting"])
             kind, many, optional, literals = _read_annotation(hints[field.name])
@@ -259,10 +259,10 @@ def _options(
     return found
 
 
-def _options_of_kinds(
+def _merge_options(
     kinds: Mapping[str, type], by: str, title: str, chosen: Mapping[str, Any] | None
 ) -> Collection[Option]:
-    """Return the options of a field made by `one_of`, with options of the same name merged."""
+    """Return the options of a field made by `choose`, with options of the same name merged."""
     usual = next(iter(kinds))
     if chosen is not None:
         kind = chosen.get(by, usual)

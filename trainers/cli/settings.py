@@ -27,7 +27,7 @@ Settings of several kinds are one dataclass per kind, with a common base that ha
 
     @dataclasses.dataclass(frozen=True)
     class Settings:
-        network: Network = one_of({"resnet": ResNet, "densenet": DenseNet}, by="model", title="network")
+        network: Network = choose({"resnet": ResNet, "densenet": DenseNet}, by="model", title="network")
 
 With `--model densenet`, `settings.network` is a `DenseNet`. The command line has the options of all kinds, each name
 once. An option that the selected kind lacks is an error.
@@ -45,18 +45,18 @@ from typing import Any
 
 from idmatters_tf._arguments import abbreviate
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.options import Option, group, one_of, options, options_of, setting
+from trainers.cli.options import Option, choose, group, list_options, options, setting
 
 __all__ = [
     "Option",
     "add_options",
     "as_dict",
+    "choose",
     "defaults",
     "group",
+    "list_options",
     "make",
-    "one_of",
     "options",
-    "options_of",
     "parse",
     "setting",
     "with_defaults",
@@ -75,7 +75,7 @@ def add_options(
     Args:
         parser: the parser.
         settings: the dataclass.
-        usual: function from values of the options that select kinds (see `one_of`) to the defaults shown in `--help`,
+        usual: function from values of the options that select kinds (see `choose`) to the defaults shown in `--help`,
             by name; by default, the defaults of the dataclass.
     """
     usual = functools.partial(defaults, settings) if usual is None else usual
@@ -158,9 +158,9 @@ def defaults(settings: type, chosen: Mapping[str, Any] = types.MappingProxyType(
 
     Args:
         settings: the dataclass.
-        chosen: values of the options that select kinds, see `one_of`.
+        chosen: values of the options that select kinds, see `choose`.
     """
-    listed = options_of(settings, chosen).values()
+    listed = list_options(settings, chosen).values()
     known = {option.name: option.default for option in listed if option.default is not dataclasses.MISSING}
     return known | {name: chosen[name] for name in known if name in chosen}
 
@@ -168,13 +168,13 @@ def defaults(settings: type, chosen: Mapping[str, Any] = types.MappingProxyType(
 def with_defaults(settings: type[S], *layers: Mapping[str, Any]) -> S:
     """Return settings from the defaults, overridden by each layer in turn, such as a preset and the command line.
 
-    In all layers but the last, options that do not apply to the selected kinds (see `one_of`) are ignored.
+    In all layers but the last, options that do not apply to the selected kinds (see `choose`) are ignored.
     """
     *below, typed = layers or ({},)
     chosen = {name: option.default for name, option in options(settings).items() if option.by == name}
     for layer in layers:
         chosen |= {name: layer[name] for name in chosen if name in layer}
-    known, mine = options(settings), options_of(settings, chosen)
+    known, mine = options(settings), list_options(settings, chosen)
     values = defaults(settings, chosen)
     for layer in below:
         values |= {name: value for name, value in layer.items() if _applies(known.get(name), mine.get(name), value)}
@@ -214,7 +214,7 @@ def make(settings: type[S], values: Mapping[str, Any], source: object = None) ->
         raise UsageError(f"{where}there is no setting {abbreviate(unknown[0])}.{hint}")
     choosing = {name: known[name] for name in values if known[name].by == name}
     checked = _check_values(choosing, values, where)
-    mine = options_of(settings, checked)
+    mine = list_options(settings, checked)
     for name in values:
         if name not in mine:
             option, flag = known[name], f"--{str(known[name].by).replace('_', '-')}"

@@ -51,7 +51,7 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
         _check_backend(backend)
         code = main(sys.argv[1:])
     except BaseException as error:
-        sentence, code = explained(error)
+        sentence, code = explain_error(error)
         # Libraries convert Ctrl-C into other exceptions.
         if interrupts.received and not isinstance(error, SystemExit):
             sentence, code = _INTERRUPTED, 130
@@ -112,7 +112,7 @@ class _Interrupts:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a message to standard error, from any thread, also during the import of TensorFlow.
 
     Control and unprintable characters are shown as escape sequences, since the text may contain file names or data
@@ -125,23 +125,23 @@ def say(text: str) -> None:
         os.write(_visible, f"{shown}\n".encode())
 
 
-def tell(*lines: str) -> None:
+def print_lines(*lines: str) -> None:
     """Print lines to standard output, with control characters, including line breaks, as escape sequences."""
     for line in lines:
         print(escape_controls(line), flush=True)
 
 
-def say_nothing(text: str) -> None:
+def discard_message(text: str) -> None:
     """Discard a message; a substitute for `say`."""
 
 
 def say_before_exit(text: str) -> None:
     """Print a message to standard error, and ignore a closed stream."""
     with contextlib.suppress(OSError, ValueError):
-        say(text)
+        print_message(text)
 
 
-def explained(error: Any) -> tuple[str | None, int]:
+def explain_error(error: Any) -> tuple[str | None, int]:
     """Return (message, exit code) for expected errors, and (None, 1) for errors of the program."""
     if isinstance(error, UsageError):
         return str(error), 2

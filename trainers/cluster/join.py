@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainers.cli.arguments import RunError, UsageError
-from trainers.cli.startup import explained
+from trainers.cli.startup import explain_error
 from trainers.cli.text import as_text
 from trainers.cluster import token
 from trainers.cluster.client import ClusterClient
@@ -95,7 +95,7 @@ def join(
             if sentence:
                 client.leave(sentence)
                 raise RunError(sentence, client.advice()) from error
-        client.leave(explained(error)[0] or f"{type(error).__name__} {error}".strip().partition("\n")[0])
+        client.leave(explain_error(error)[0] or f"{type(error).__name__} {error}".strip().partition("\n")[0])
         raise
     finally:
         if client.is_chief:

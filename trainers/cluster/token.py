@@ -19,7 +19,7 @@ FILE = ".cluster-token"
 _SHORTEST, _LONGEST = 16, 1024
 
 
-def new() -> str:
+def generate() -> str:
     """Return a new token for the environment of all tasks."""
     return secrets.token_hex(32)
 
@@ -124,7 +124,7 @@ def _make(path):
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "w", encoding="ascii") as stream:
-            stream.write(new())
+            stream.write(generate())
         # Unlike renaming, linking never replaces an existing file.
         with contextlib.suppress(FileExistsError):
             os.link(beside, path)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
-from trainers.cli.startup import import_tensorflow, say
+from trainers.cli.startup import import_tensorflow, print_message
 from trainers.datasets.memory import InMemory, InMemorySource
 from trainers.datasets.source import EXAMPLES_AT_ONCE, DataOptions, Source
 
@@ -207,7 +207,7 @@ def _without_broken(data: "StreamedImageData") -> "StreamedImageData":
         with Progress(len(images) // 100, "looking for broken images", unit="hundreds", delay=0) as progress:
             bad = find_broken(images, advance=progress.advance)
         for place in bad[:10]:
-            say(f"skipped: {images.describe(place)}")
+            print_message(f"skipped: {images.describe(place)}")
         return bad
 
     return data.without_broken(find)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
-from trainers.cli.startup import explained, import_tensorflow
+from trainers.cli.startup import explain_error, import_tensorflow
 from trainers.datasets.source import EXAMPLES_AT_ONCE, DataOptions, Source
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Cifar(InMemory):
         try:
             data = cifar.load(self.dataset, self.data_dir, self.download)
         except DataNotFound as error:
-            sentence, _ = explained(error)
+            sentence, _ = explain_error(error)
             raise UsageError(f"{sentence} Or train on the built-in images: --dataset shapes.") from error
         return data.first(self.train_images, self.test_images)
 

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, setting
-from trainers.cli.startup import say, tell
+from trainers.cli.startup import print_lines, print_message
 from trainers.run.folder import Run
-from trainers.run.lock import locked
+from trainers.run.lock import hold_lock
 
 # Options that do not change the results.
 _NOT_SAVED = ("out", "overwrite", "format", "debug")
@@ -60,7 +60,7 @@ def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: boo
     run = Run(folder, overwrites=overwrite)
     run.check_usable()
     run.check_outputs()
-    with locked(run.path, say):
+    with hold_lock(run.path, print_message):
         yield None if _is_finished(run, saved, overwrite) else run
 
 
@@ -78,6 +78,8 @@ def _is_finished(run: Run, saved: Mapping[str, Any], overwrite: bool) -> bool:
         result = run.result()
         if result is not None:
             verdicts: Sequence[str] = result.get("verdicts") or ()
-            tell(" ".join([f"{run.path} is finished.", *verdicts, "Use another --out for a new run, or --overwrite."]))
+            print_lines(
+                " ".join([f"{run.path} is finished.", *verdicts, "Use another --out for a new run, or --overwrite."])
+            )
             return True
     return False

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _memorize(run: Run, saved: dict[str, Any], settings: Settings) -> None:
-    trained = None if settings.run.compare is None else _trained(settings.run.compare, settings.data.dataset)
+    trained = None if settings.run.compare is None else _read_run(settings.run.compare, settings.data.dataset)
     sample = _load(settings)
     print(f"{len(sample.x):,} rows of {sample.x.shape[1]:,} numbers ({sample.origin})", file=sys.stderr)
     import_tensorflow()
@@ -100,7 +100,7 @@ def _load(settings: Settings) -> "Sample":
         raise UsageError(f"{error} (option --data-dir; built-in images: --dataset shapes)") from error
 
 
-def _trained(path: str, dataset: str) -> dict[str, Any]:
+def _read_run(path: str, dataset: str) -> dict[str, Any]:
     """Return the test accuracy and the size of a finished run of `trainers.cifar`."""
     run = Run(path)
     config, result = run.config(), run.result()

@@ -66,12 +66,12 @@ def measure(name: str, R: NDArray[np.float64], depth: int) -> list[Factorization
         theorem_applies=bounds.theorem_applies,
         polar_bound=bounds.polar,
         lower_bound=bounds.lower,
-        **{method: norm_of_factorization(R, depth, method) for method in METHODS},
+        **{method: compute_factorization_norm(R, depth, method) for method in METHODS},
     )
     return [row]
 
 
-def norm_of_factorization(R: NDArray[np.float64], depth: int, method: Method) -> float | None:
+def compute_factorization_norm(R: NDArray[np.float64], depth: int, method: Method) -> float | None:
     """Return |||A||| of `linear.factorize`, or None if the method does not apply.
 
     For example, the depth may be too small for the paper's construction, or R may have no principal logarithm.

@@ -12,7 +12,7 @@ from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column, by_columns
 from trainers.experiments.panels import line, panel_for_each
 from trainers.landscape.settings import Settings
-from trainers.landscape.targets import REACHED, Targets, first_reached, learning_rate, speed
+from trainers.landscape.targets import REACHED, Targets, find_first_reached, learning_rate, speed
 
 DIM, DEPTH, GAMMA = 4, 6, 0.1
 # Multiples of `learning_rate`; the best one is used for each method.
@@ -137,7 +137,7 @@ def measure(target: str, start: str, method: str, depth: int, steps: int) -> Ite
             method=method,
             depth=depth,
             rate=rate,
-            reached_at=first_reached(risks),
+            reached_at=find_first_reached(risks),
             step=step,
             risk=float(risk) if np.isfinite(risk) else None,
             projected=projected,

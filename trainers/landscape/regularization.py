@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment
 from trainers.experiments.panels import line, panel_for_each
-from trainers.landscape.factorization import norm_of_factorization
+from trainers.landscape.factorization import compute_factorization_norm
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
 
@@ -79,7 +79,7 @@ def measure(
             risk=2 * found.excess_risk[k, -1],
             tau_at_start=found.tau[k, 0],
             tau=found.tau[k, -1],
-            polar=norm_of_factorization(R, depth, "polar"),
+            polar=compute_factorization_norm(R, depth, "polar"),
             lower_bound=bounds.lower,
             theorem=bounds.theorem,
         )

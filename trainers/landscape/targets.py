@@ -134,7 +134,7 @@ def learning_rate(R: NDArray[np.float64], depth: int) -> float:
     return RATE / (depth * max(float(np.linalg.norm(R, 2)), 1.0) ** 2)
 
 
-def first_reached(risks: NDArray[np.float64]) -> int | None:
+def find_first_reached(risks: NDArray[np.float64]) -> int | None:
     """Return the position of the first risk of at most `REACHED`, or None."""
     found = np.flatnonzero(risks <= REACHED)
     return int(found[0]) if found.size else None
@@ -146,5 +146,5 @@ def speed(risks: NDArray[np.float64]) -> tuple[int, float]:
     Args:
         risks: (records,), not finite after a divergence.
     """
-    reached, last = first_reached(risks), float(risks[-1])
+    reached, last = find_first_reached(risks), float(risks[-1])
     return len(risks) if reached is None else reached, last if np.isfinite(last) else np.inf

@@ -13,7 +13,7 @@ from idmatters_tf import linear
 from trainers.experiments.experiment import Cases, Experiment, Scalars, Verdict, by_column
 from trainers.experiments.panels import line, panel_for_each
 from trainers.landscape.settings import Settings
-from trainers.landscape.targets import REACHED, Targets, first_reached, learning_rate, speed
+from trainers.landscape.targets import REACHED, Targets, find_first_reached, learning_rate, speed
 
 # Multiples of `learning_rate`; the best one is used for each start.
 FACTORS = (1.0, 2.0, 4.0, 6.0, 8.0)
@@ -75,7 +75,7 @@ def measure(
     networks = np.repeat(W[None], len(rates), axis=0)
     found = linear.gradient_descent(networks, np.eye(d), R, rates, steps, record_every=record_every)
     rate, risks = min(zip(rates, 2 * found.excess_risk, strict=True), key=lambda pair: speed(pair[1]))
-    reached = first_reached(risks)
+    reached = find_first_reached(risks)
     for step, risk in zip(found.steps, risks, strict=True):
         yield ZeroAsymmetricRow(
             target=name,

@@ -46,7 +46,7 @@ def chart(
 
     # Both comparisons are false for NaN.
     drawable = {
-        name: _thinned([(float(x), float(y)) for x, y in points if abs(x) <= _LARGEST and abs(y) <= _LARGEST])
+        name: _thin_points([(float(x), float(y)) for x, y in points if abs(x) <= _LARGEST and abs(y) <= _LARGEST])
         for name, points in curves.items()
     }
     drawable = {name: points for name, points in drawable.items() if points}
@@ -83,7 +83,7 @@ def _group(name: str, numbers: Mapping[str, int]) -> str:
     return f"run-{numbers[name]}"
 
 
-def _thinned(points: Sequence[Point]) -> list[Point]:
+def _thin_points(points: Sequence[Point]) -> list[Point]:
     """Return at most `MOST_POINTS` evenly spaced points, and the last point."""
     every = max(1, -(-len(points) // MOST_POINTS))
     return [*points[:-1:every], *points[-1:]]

@@ -26,7 +26,7 @@ def cell(value: Any) -> str:
     return re.sub(r"([\\`*\[\]<|&])", r"\\\1", escape_controls(str(value)))
 
 
-def fenced(text: str) -> str:
+def fence(text: str) -> str:
     """Return lines of code in a fenced block, with fences longer than any in the code."""
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

@@ -12,7 +12,7 @@ from idmatters_tf._replacing import write_atomically
 from trainers.cli.arguments import Parser, RunError, UsageError
 from trainers.cli.reading import read_json
 from trainers.cli.settings import add_options, parse, setting, with_defaults
-from trainers.cli.startup import explained, run_program, say, tell
+from trainers.cli.startup import explain_error, print_lines, print_message, run_program
 from trainers.reproduce.numbers import HEADER, Comparison, compare
 from trainers.reproduce.rows import Row, data_sets, load
 from trainers.reproduce.running import Stopped, get_log_path, other_files, run_again
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = with_defaults(Settings, parse(parser(), argv))
     rows, out = load(), pathlib.Path(settings.out)
     if settings.list:
-        print(table(("row", "item", "recorded", "cost", "here"), [_listed(row, out) for row in rows.values()]))
+        print(table(("row", "item", "recorded", "cost", "here"), [_format_row(row, out) for row in rows.values()]))
         return 0
     if settings.check is not None:
         row, folder = chosen(rows, settings.rows)[0], pathlib.Path(settings.check)
@@ -128,7 +128,7 @@ def reproduce(row: Row, rows: Mapping[str, Row], out: pathlib.Path, data_dir: st
         return max(code, _report(row, out / row.rests_on[0], out)) if row.numbers else code
     print(f"== {row.name}: {row.item}; {row.cost_in_words()}", flush=True)
     if row.data is not None and data_dir is not None:
-        tell(*other_files(data_sets()[row.data], pathlib.Path(data_dir)))
+        print_lines(*other_files(data_sets()[row.data], pathlib.Path(data_dir)))
     run_again(row, out / row.name, data_dir)
     return _report(row, out / row.name, out)
 
@@ -151,8 +151,8 @@ def _attempt(row: Row, rows: Mapping[str, Row], out: pathlib.Path, data_dir: str
     try:
         return reproduce(row, rows, out, data_dir)
     except (RunError, UsageError) as error:
-        sentence, code = explained(error)
-        say(f"error: {sentence}")
+        sentence, code = explain_error(error)
+        print_message(f"error: {sentence}")
         return code
 
 
@@ -162,7 +162,7 @@ def _report(row: Row, folder: pathlib.Path, out: pathlib.Path | None = None) -> 
     read = [each for each in comparisons if each.value is not None]
     if comparisons and not read:
         raise UsageError(f"{folder} contains none of the numbers of {row.name}. Use a run of its command.")
-    tell(*_circumstances(row, folder))
+    print_lines(*_circumstances(row, folder))
     if comparisons:
         print(table(HEADER, [each.cells() for each in comparisons]))
     good = all(each.within is not False for each in comparisons)
@@ -210,7 +210,7 @@ def _circumstances(row: Row, folder: pathlib.Path) -> list[str]:
     return lines
 
 
-def _listed(row: Row, out: pathlib.Path) -> tuple[str, ...]:
+def _format_row(row: Row, out: pathlib.Path) -> tuple[str, ...]:
     if not row.commands and not row.tests:
         state = "see other rows" if row.rests_on else "no commands"
     else:

@@ -77,13 +77,13 @@ class Number:
 
     def shown(self) -> str:
         """Return the recorded value with its unit."""
-        return NOT_RECORDED if self.value is None else f"{plain(self.value)} {self.unit}".strip()
+        return NOT_RECORDED if self.value is None else f"{format_number(self.value)} {self.unit}".strip()
 
     def allowed(self) -> str:
         """Return the tolerance as text."""
         if self.factor is not None:
-            return f"a factor of {plain(self.factor)}"
-        return "" if self.tolerance is None else f"{plain(self.tolerance)} {self.unit}".strip()
+            return f"a factor of {format_number(self.factor)}"
+        return "" if self.tolerance is None else f"{format_number(self.tolerance)} {self.unit}".strip()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,8 +149,8 @@ class Row:
 
     def cost_in_words(self) -> str:
         """Return the recorded cost as text."""
-        number = f"{plain(self.minutes)} minutes" if self.minutes is not None else ""
-        number = f"{plain(self.seconds)} s" if self.seconds is not None else number
+        number = f"{format_number(self.minutes)} minutes" if self.minutes is not None else ""
+        number = f"{format_number(self.seconds)} s" if self.seconds is not None else number
         return " ".join(part for part in (number, self.cost) if part) or NOT_RECORDED
 
 
@@ -165,7 +165,7 @@ class TomlNumber(decimal.Decimal):
         return number
 
 
-def plain(number: decimal.Decimal) -> str:
+def format_number(number: decimal.Decimal) -> str:
     """Format a number as in its file, with commas in integers: 6.2e-12, 0.20, 50,000."""
     return number.text if isinstance(number, TomlNumber) else f"{number:,f}"
 

@@ -31,7 +31,7 @@ def get_log_path(folder: pathlib.Path) -> pathlib.Path:
     return folder.with_name(f"{folder.name}.log")
 
 
-def words_of(command: str, folder: str | os.PathLike, data_dir: str | None) -> list[str]:
+def expand_command(command: str, folder: str | os.PathLike, data_dir: str | None) -> list[str]:
     """Split a row's command into words, with OUT and DATA replaced.
 
     Args:
@@ -53,7 +53,7 @@ def words_of(command: str, folder: str | os.PathLike, data_dir: str | None) -> l
     return [fill(word) for word in words]
 
 
-def shown(row: Row, folder: str = "OUT", data_dir: str | None = "DATA") -> list[str]:
+def format_commands(row: Row, folder: str = "OUT", data_dir: str | None = "DATA") -> list[str]:
     """Return the command lines of a row.
 
     Args:
@@ -63,7 +63,7 @@ def shown(row: Row, folder: str = "OUT", data_dir: str | None = "DATA") -> list[
     """
     lines = []
     for command in row.commands:
-        words = words_of(command, folder, data_dir)
+        words = expand_command(command, folder, data_dir)
         lines.append(shlex.join(["python", *(["-m"] if words[0].startswith("trainers.") else []), *words]))
     return lines + ([f"python -m pytest {' '.join(row.tests)}"] if row.tests else [])
 
@@ -81,7 +81,7 @@ def run_again(row: Row, folder: pathlib.Path, data_dir: str | None) -> None:
         RunError: a command ended with a different exit code than the recorded one.
         Stopped: a command was stopped by a signal.
     """
-    commands = [_process(words_of(command, folder, data_dir), row) for command in row.commands]
+    commands = [_process(expand_command(command, folder, data_dir), row) for command in row.commands]
     if row.tests and (row.commands and not _in_checkout(row.tests[0])):
         print(f"{row.name}: skipped its tests, which require a checkout")
     elif row.tests:

@@ -13,7 +13,7 @@ import numpy as np
 
 from idmatters_tf._checkpointing import checkpoint_path, find_newest_intact
 from trainers.cli.arguments import UsageError
-from trainers.cli.startup import import_tensorflow, say
+from trainers.cli.startup import import_tensorflow, print_message
 
 # TensorFlow's description of the objects, which also contains names unrelated to the weights.
 _GRAPH = "OBJECT_GRAPH"
@@ -21,7 +21,7 @@ _GRAPH = "OBJECT_GRAPH"
 _INDEX = "checkpoint.index"
 
 
-def weights_digest(folder: pathlib.Path, report: Callable[[str], object] = say) -> str | None:
+def weights_digest(folder: pathlib.Path, report: Callable[[str], object] = print_message) -> str | None:
     """Return the checksum as 64 hexadecimal digits, or None for a folder without an intact checkpoint.
 
     Args:

@@ -91,11 +91,11 @@ def comparison(
     lines, errors = {}, []
     for name, members in (groups or {name: [name] for name in runs}).items():
         # A diverged seed would end the mean early; the table also excludes it.
-        whole = [member for member in members if not _diverged([runs[member]])] or members
+        whole = [member for member in members if not _describe_diverged([runs[member]])] or members
         tests = [test for member in whole if (test := _errors(runs[member], "test"))]
         # Names of folders are not formulas, even with a dollar sign.
         name = escape_controls(name).replace("$", r"\$")
-        ended = _diverged([runs[member] for member in members])
+        ended = _describe_diverged([runs[member] for member in members])
         if not tests:
             axes.plot([], [], linestyle="", label=f"{name} (no test{ended})")
             continue
@@ -130,7 +130,7 @@ def comparison(
     return save_figure(figure, path)
 
 
-def _diverged(runs):
+def _describe_diverged(runs):
     """Describe the diverged runs of a curve; empty if there are none."""
     steps = [record["step"] for records in runs for record in records if record["kind"] == "diverged"]
     if len(runs) > 1:

@@ -27,7 +27,7 @@ from idmatters_tf._run_description import describe_differences, describe_environ
 from trainers.cli.arguments import UsageError
 from trainers.cli.reading import read_json
 from trainers.cli.settings import make, setting
-from trainers.cli.startup import say, say_nothing
+from trainers.cli.startup import discard_message, print_message
 from trainers.cli.text import as_text
 from trainers.run.contents import check_config, check_result
 from trainers.run.records import encode, read
@@ -233,7 +233,7 @@ class Run:
             settings: JSON values by name.
             data: description of the data set, with a `digest` and an `origin`.
             program: name of the program, such as "trainers.cifar".
-            numerics: result of `idmatters_tf._environment.numerics`.
+            numerics: result of `idmatters_tf._environment.describe_numerics`.
 
         Raises:
             UsageError: the folder cannot be created, or the run was trained on other data.
@@ -249,7 +249,7 @@ class Run:
             now = {"versions": _environment.collect_versions(), "numerics": numerics or {}}
             warning = describe_environment_change(config, now)
             if warning is not None and self.writes:
-                say(warning)
+                print_message(warning)
             return
         if not self.writes:
             return
@@ -310,7 +310,7 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the complete records of metrics.jsonl. The first call reports damaged lines."""
-        report = say_nothing if self._reported else say
+        report = discard_message if self._reported else print_message
         self._reported = True
         return read(self.path / "metrics.jsonl", report)
 
@@ -327,12 +327,18 @@ class Run:
             self._metrics.close()
             self._metrics = None
         path = self.path / "metrics.jsonl"
-        found = [record for record in read(path, say if saved is None else say_nothing) if 0 < step >= record["step"]]
+        found = [
+            record
+            for record in read(path, print_message if saved is None else discard_message)
+            if 0 < step >= record["step"]
+        ]
         if saved is not None and found != saved and self.writes:
-            say(f"{path} differs from the records in the checkpoint of step {step}: it is rewritten from them.")
+            print_message(
+                f"{path} differs from the records in the checkpoint of step {step}: it is rewritten from them."
+            )
         if saved is None and step and all(record["step"] != step for record in found):
             last = max((record["step"] for record in found), default=0)
-            say(
+            print_message(
                 f"{path} ends at step {last}: the records up to step {step} are lost, and the best error is computed "
                 f"from the remaining ones."
             )

@@ -9,7 +9,7 @@ from trainers.cli.arguments import RunError, UsageError
 
 
 @contextlib.contextmanager
-def locked(folder: str | os.PathLike, say: Callable[[str], object]) -> Iterator[None]:
+def hold_lock(folder: str | os.PathLike, say: Callable[[str], object]) -> Iterator[None]:
     """Hold the lock of a run's folder inside the block, and create the folder if it does not exist.
 
     A folder created here that remains empty is removed again.

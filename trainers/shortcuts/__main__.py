@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, with_defaults
-from trainers.cli.startup import import_tensorflow, run_program, say
+from trainers.cli.startup import import_tensorflow, print_message, run_program
 from trainers.experiments.opening import open_run, settings_to_save
 from trainers.run.folder import Run
-from trainers.run.lock import locked
+from trainers.run.lock import hold_lock
 from trainers.shortcuts.settings import COMMANDS, DataSettings, NormsSettings, Settings, Theorem1Settings, summary
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _training_norms(run: Run, settings: NormsSettings) -> int:
 
     run.check_usable()
     run.check_outputs(output_names([EXPERIMENT], settings.run.format))
-    with locked(run.path, say):
+    with hold_lock(run.path, print_message):
         found = run_experiment(EXPERIMENT, settings.norms.runs or (), settings, run.path, unit="runs")
     print(", ".join(map(str, found.paths)))
     for network, rows in by_column(found.rows, "network").items():

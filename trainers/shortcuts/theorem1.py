@@ -87,7 +87,7 @@ def closed_form(problem: Problem, architecture: Architecture) -> NDArray[np.floa
             return None
         sxx, syx, _ = problem.statistics
         return linear.zero_hessian_spectrum(units, 1, sxx, syx)
-    activated = _activated(architecture.pre, problem.X)
+    activated = _apply_activation(architecture.pre, problem.X)
     samples = problem.X.shape[1]
     sxx, syx = problem.X @ activated.T / samples, problem.Y @ activated.T / samples
     return linear.zero_hessian_spectrum(units, shortcut_depth, sxx, syx, factor)
@@ -157,10 +157,10 @@ def stationary_order(
     """
     import keras
 
-    from idmatters_tf.models.linear import assign_weights, weights_of
+    from idmatters_tf.models.linear import assign_weights, get_weights
 
     model = zero_network(len(problem.X), architecture)
-    shape = weights_of(model).shape
+    shape = get_weights(model).shape
     rng = np.random.default_rng(seed)
     step = 10 ** (-5 / architecture.shortcut_depth)
     exponents = []
@@ -250,7 +250,7 @@ def _verdict(shortcut_depth: int, order: int, summary: Summary, smallest: float,
     return [condition, index, f"strict saddle: {saddle} (smallest eigenvalue {summary.smallest:.4g})"]
 
 
-def _activated(name: str, X: NDArray[np.float64]) -> NDArray[np.float64]:
+def _apply_activation(name: str, X: NDArray[np.float64]) -> NDArray[np.float64]:
     import keras
 
     # Keras' functions compute in the dtype of their arguments.

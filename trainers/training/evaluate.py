@@ -4,10 +4,10 @@ import pathlib
 
 from idmatters_tf._checkpointing import list_steps
 from trainers.cli.arguments import UsageError
-from trainers.cli.startup import import_tensorflow, say, tell
+from trainers.cli.startup import import_tensorflow, print_lines, print_message
 from trainers.cli.text import program_command
 from trainers.run.folder import Run, check_exports
-from trainers.run.lock import locked
+from trainers.run.lock import hold_lock
 from trainers.training.task import Task
 
 
@@ -27,7 +27,7 @@ def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     trainer = SynchronousTrainer(learner)
     measured = trainer.evaluate(task.source.test_batches())
     top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
-    tell(
+    print_lines(
         f"{run.path}, step {step}: test error {100 * measured['error']:.2f} %{top5}, test loss "
         f"{measured['loss']:.4f} on {measured['count']:,} images"
     )
@@ -53,7 +53,7 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
     described = run.data()
     folder = pathlib.Path(out or run.path)
     check_exports(folder)
-    with locked(folder, say):
+    with hold_lock(folder, print_message):
         Run(folder).remove_unfinished()
         import_tensorflow()
         from trainers.training.build import build_network
@@ -61,7 +61,7 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
 
         model = build_network(task, described.image_shape, described.classes, "float32")
         step = _restore(task, run, model)
-        tell(f"{run.path}, step {step}:")
+        print_lines(f"{run.path}, step {step}:")
         export_run(task, run, model, step, folder)
     return 0
 
@@ -76,7 +76,7 @@ def _restore(task, run, model):
     from trainers.training.checkpoints import restore_weights
     from trainers.training.recorded import identity
 
-    step = restore_weights(run.checkpoints_path, model, say, identity(type(task), run))
+    step = restore_weights(run.checkpoints_path, model, print_message, identity(type(task), run))
     if step is None:
         raise UsageError(f"{run.path} has no intact checkpoint. Train it again with another --out.")
     return step

@@ -11,7 +11,7 @@ from idmatters_tf._checkpointing import list_steps
 from idmatters_tf._replacing import replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers.cli.arguments import RunError
-from trainers.cli.startup import say, tell
+from trainers.cli.startup import print_lines, print_message
 from trainers.cli.text import program_command
 from trainers.datasets import preprocessing as fitted
 from trainers.run.folder import Run, check_exports
@@ -107,11 +107,11 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
     best = list_steps(run.checkpoints_path / BEST)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        tell(*how_to_load(*export(network, folder, preprocessing, names)).splitlines())
+        print_lines(*how_to_load(*export(network, folder, preprocessing, names)).splitlines())
         if best and best != [step] and _restore_best(task, run, network):
             (folder / "best").mkdir(exist_ok=True)
             export(network, folder / "best", preprocessing, names)
-            tell(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
+            print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
     except Exception as error:
         failure = why_not_written(error, folder)
         if failure is None:
@@ -122,7 +122,7 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
 
 
 def _restore_best(task, run, network):
-    return restore_weights(run.checkpoints_path / BEST, network, say, identity(type(task), run)) is not None
+    return restore_weights(run.checkpoints_path / BEST, network, print_message, identity(type(task), run)) is not None
 
 
 def how_to_load(keras_path: pathlib.Path, saved_model_path: pathlib.Path) -> str:

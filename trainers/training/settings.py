@@ -8,7 +8,7 @@ import dataclasses
 from typing import Literal
 
 from trainers.cli.arguments import UsageError
-from trainers.cli.settings import group, one_of, setting
+from trainers.cli.settings import choose, group, setting
 from trainers.cli.text import program_command
 from trainers.cluster.description import ClusterDescription
 from trainers.datasets import DATA_SETS, DataOptions
@@ -363,8 +363,8 @@ class Command:
 class Settings:
     """All settings of a run: data set, network, recipe, measurements, devices and intervals."""
 
-    data: DataOptions = one_of(DATA_SETS, by="dataset", title="data")
-    network: Network = one_of(NETWORKS, by="model", title="network")
+    data: DataOptions = choose(DATA_SETS, by="dataset", title="data")
+    network: Network = choose(NETWORKS, by="model", title="network")
     recipe: Recipe = group(Recipe, "recipe")
     curvature: Curvature = group(Curvature, "curvature")
     devices: Devices = group(Devices, "devices and machines")

@@ -8,13 +8,13 @@ from typing import Any
 from idmatters_tf._checkpointing import list_steps
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict, options
-from trainers.cli.startup import import_tensorflow, say, say_nothing, tell
+from trainers.cli.startup import discard_message, import_tensorflow, print_lines, print_message
 from trainers.cli.text import as_text, program_command
 from trainers.cluster.client import ClusterClient
 from trainers.cluster.description import find
 from trainers.cluster.join import Cluster, join
 from trainers.run.folder import DataDescription, Run
-from trainers.run.lock import locked
+from trainers.run.lock import hold_lock
 from trainers.training.settings import resolve_strategy
 from trainers.training.task import Task
 
@@ -35,9 +35,9 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     """
     result = None if overwrite else Run(folder).result(RESULT)
     if result is not None and result["steps"] >= task.settings.recipe.steps:
-        tell(
-            f"{folder} is finished. {in_words(result)} Use another --out for a new run, --overwrite, or --resume with "
-            f"more --steps."
+        print_lines(
+            f"{folder} is finished. {describe_result(result)} Use another --out for a new run, --overwrite, or "
+            f"--resume with more --steps."
         )
         return 0
     source = task.settings.recipe.init_from
@@ -53,26 +53,28 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     writes = description is None or description.is_chief
     Run(folder, writes, overwrite).check_outputs()
     with (
-        locked(folder, say) if writes else contextlib.nullcontext(),
-        join(description, shared_settings(task.settings), folder, devices.cluster_timeout, say, advice) as cluster,
+        hold_lock(folder, print_message) if writes else contextlib.nullcontext(),
+        join(
+            description, shared_settings(task.settings), folder, devices.cluster_timeout, print_message, advice
+        ) as cluster,
     ):
         if isinstance(cluster, ClusterClient) and cluster.serves:
             import_tensorflow()
             from trainers.training.asynchronous import serve
 
-            return serve(cluster, say)
+            return serve(cluster, print_message)
         return _train(task, Run(folder, cluster.is_chief, overwrite), cluster, strategy_name)
 
 
 def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     settings = task.settings
     # In a cluster, only the chief prints messages.
-    say_once = say if run.writes else say_nothing
+    say_once = print_message if run.writes else discard_message
 
     # Devices. Several workers or logical CPUs must be set up before TensorFlow computes anything. Otherwise the data
     # are loaded first, before TensorFlow is imported, so that missing files are reported at once.
     if cluster.alone and settings.devices.logical_cpus == 1:
-        _loaded(task)
+        _load_data(task)
     import_tensorflow()
     from trainers.cluster.strategy import make
 
@@ -81,7 +83,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         say_once("warning: --strategy mirrored has only one device here; --logical-cpus 2 tries two replicas on CPUs")
 
     # Data.
-    data = _loaded(task)
+    data = _load_data(task)
     say_once(f"{data.name}: {task.source.summary()} ({data.origin})")
     cluster.agree("the data", data.digest())
 
@@ -126,7 +128,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     # Only the chief needs access to the run's folder.
     run_identity = identity(type(task), run) if run.writes else None
     session = Session(run, trainer, task.source.test_batches(), events, steps, settings.run, cluster, run_identity)
-    first = session.resume(say)
+    first = session.resume(print_message)
     if run.writes and run.config()["settings"]["steps"] < settings.recipe.steps:
         run.extend(as_dict(settings))
 
@@ -164,8 +166,8 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
     with learner.averaged():
         export_run(task, run, learner.model, steps)
     run.finish(result)
-    print(in_words(result))
-    tell(f"convergence plot:      {run.path / f'convergence.{settings.run.format}'}")
+    print(describe_result(result))
+    print_lines(f"convergence plot:      {run.path / f'convergence.{settings.run.format}'}")
     return 0
 
 
@@ -205,7 +207,7 @@ def initialize(model: Any, source: Run) -> int:
     from trainers.training.checkpoints import restore_weights
 
     try:
-        step = restore_weights(source.checkpoints_path, model, say)
+        step = restore_weights(source.checkpoints_path, model, print_message)
     except UsageError as error:
         raise UsageError(f"--init-from {source.path}: the network of this run is not the one to be trained.") from error
     if step is None:
@@ -220,7 +222,7 @@ def _check_source(source, folder):
         raise UsageError(f"--init-from {source.path} is --out itself. Name another --out.")
 
 
-def _loaded(task):
+def _load_data(task):
     """Return the data after checking that there are enough images for a batch."""
     data, batch_size = task.data, task.settings.recipe.batch_size
     # A larger batch would repeat images, and TensorFlow's kernels crash with 2^31 numbers per batch.
@@ -258,7 +260,7 @@ def summarize(records: list[dict[str, Any]], steps: int, parameters: int) -> dic
     return {**result, "last_top5_error": last["top5_error"]} if "top5_error" in last else result
 
 
-def in_words(result: dict[str, Any]) -> str:
+def describe_result(result: dict[str, Any]) -> str:
     """Return a result as a sentence."""
     top5 = f", top-5 {100 * result['last_top5_error']:.2f} %" if "last_top5_error" in result else ""
     return (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.cli.settings import options, options_of
+from trainers.cli.settings import list_options, options
 from trainers.training.settings import Settings
 
 # Options that version 0.1.0 lacked, with the values that its networks and data sets used.
@@ -26,7 +26,7 @@ def upgrade(values: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {"model": values.get("model"), "dataset": added.get("dataset", values.get("dataset"))}
     if not all(isinstance(value, str) for value in chosen.values()):
         return dict(values)
-    known, mine = options(Settings), options_of(Settings, chosen)
+    known, mine = options(Settings), list_options(Settings, chosen)
     foreign = [name for name, value in values.items() if value is None and name in known and name not in mine]
     if not is_imagenet and not foreign:
         return dict(values)

@@ -10,7 +10,7 @@ import pytest
 
 from idmatters_tf._arguments import abbreviate
 from trainers.cli.reading import MOST_LEVELS, decode_json, read_json
-from trainers.cli.startup import tell
+from trainers.cli.startup import print_lines
 from trainers.cli.text import as_text, escape_controls, join_command, program_command
 from trainers.launch import child_environment
 
@@ -123,7 +123,7 @@ def test_commands_repeat_the_form_of_the_start(started_as, expected, monkeypatch
 
 
 def test_control_characters_are_escaped(capsys):
-    tell(*ODD)
+    print_lines(*ODD)
     assert [line.isprintable() for line in capsys.readouterr().out.split("\n")] == [True] * (len(ODD) + 1)
     assert escape_controls("a\x1b\u202e\nb", keep="\n") == "a\\x1b\\u202e\nb"
     assert as_text("caf\udce9") == "caf\\xe9"

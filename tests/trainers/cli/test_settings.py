@@ -10,12 +10,12 @@ from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import (
     add_options,
     as_dict,
+    choose,
     defaults,
     group,
+    list_options,
     make,
-    one_of,
     options,
-    options_of,
     parse,
     setting,
     with_defaults,
@@ -181,7 +181,7 @@ def test_a_default_of_none_may_have_a_text_beside_other_defaults():
 
     @dataclasses.dataclass(frozen=True)
     class Either:
-        chosen: Plain = one_of({"plain": Plain, "bounded": Bounded}, by="kind", title="kind")
+        chosen: Plain = choose({"plain": Plain, "bounded": Bounded}, by="kind", title="kind")
 
     parser = Parser(prog="program")
     add_options(parser, Either)
@@ -298,7 +298,7 @@ class Ring(Disc):
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    shape: Shape = one_of({"square": Square, "disc": Disc, "ring": Ring, "hoop": Ring}, by="kind", title="shape")
+    shape: Shape = choose({"square": Square, "disc": Disc, "ring": Ring, "hoop": Ring}, by="kind", title="shape")
     recipe: Recipe = group(Recipe, "recipe")
 
 
@@ -316,7 +316,7 @@ def test_each_kind_has_its_own_options_and_defaults():
     ring = drawing("--kind", "ring", "--steps", "7")
     assert make(Drawing, as_dict(ring)) == ring
     assert options(Drawing)["radius"].kinds == ("disc", "ring", "hoop")
-    assert "side" not in options_of(Drawing, {"kind": "ring"})
+    assert "side" not in list_options(Drawing, {"kind": "ring"})
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_kinds_must_agree_on_the_type_of_an_option():
 
     @dataclasses.dataclass(frozen=True)
     class Wrong:
-        shape: Shape = one_of({"disc": Disc, "line": Line}, by="kind", title="shape")
+        shape: Shape = choose({"disc": Disc, "line": Line}, by="kind", title="shape")
 
     with pytest.raises(TypeError, match="radius has another type in line than in disc"):
         options(Wrong)

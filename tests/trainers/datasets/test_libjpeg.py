@@ -9,13 +9,13 @@ from tests.conftest import ROOT
 PROGRAM = """
 import os, sys
 from trainers.datasets.libjpeg import hide_libjpeg_messages
-from trainers.cli.startup import say
+from trainers.cli.startup import print_message
 
 os.write(2, b"Corrupt JPEG data: before\\n")
 hide_libjpeg_messages()
 hide_libjpeg_messages()
 os.write(2, b"Corrupt JPEG data: premature end of data segment\\nfrom C\\n")
-say("from Python")
+print_message("from Python")
 print("Corrupt JPEG data: from Python", file=sys.stderr)
 os.write(2, b"Premature end of JPEG file\\nlast words\\n")
 os.abort()

@@ -20,13 +20,13 @@ from tests.conftest import ROOT
 from tests.support.occupants import tree
 from trainers.cli.arguments import RunError, UsageError
 from trainers.run.folder import Run
-from trainers.run.lock import locked
+from trainers.run.lock import hold_lock
 
 HOLD = """
 import sys
-from trainers.run.lock import locked
+from trainers.run.lock import hold_lock
 
-with locked(sys.argv[1], print):
+with hold_lock(sys.argv[1], print):
     print(1, flush=True)
     input()
 """
@@ -59,7 +59,7 @@ def held(tmp_path):
 def test_a_second_process_is_told_who_holds_the_folder(held):
     folder, process = held
     expected = f"--out {folder} is in use by process {process.pid} on {socket.gethostname()}. Wait until"
-    with pytest.raises(UsageError, match=expected), locked(folder, print):
+    with pytest.raises(UsageError, match=expected), hold_lock(folder, print):
         pass
     assert (folder / FILE).exists()
 
@@ -69,7 +69,7 @@ def test_a_killed_process_holds_nothing(held):
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=30)
     assert (folder / FILE).exists()
-    with locked(folder, print):
+    with hold_lock(folder, print):
         assert str(os.getpid()) in (folder / FILE).read_text()
 
 
@@ -89,15 +89,15 @@ def test_the_end_of_a_process_whose_threads_still_run_is_waited_for(tmp_path):
 def test_it_can_be_held_again_and_leaves_nothing(tmp_path):
     (tmp_path / "kept").mkdir()
     for _ in range(2):
-        with locked(tmp_path / "kept" / "new" / "run", print):
+        with hold_lock(tmp_path / "kept" / "new" / "run", print):
             pass
-        with locked(tmp_path / "kept", print):
+        with hold_lock(tmp_path / "kept", print):
             pass
     assert [*tmp_path.rglob("*")] == [tmp_path / "kept"]
 
 
 def test_a_folder_that_has_been_filled_stays(tmp_path):
-    with locked(tmp_path / "run", print):
+    with hold_lock(tmp_path / "run", print):
         (tmp_path / "run" / "config.json").touch()
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"]
 
@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(UsageError, match=r"cannot be written: Not a directory\."),
-        locked(tmp_path / "file" / "x", print),
+        hold_lock(tmp_path / "file" / "x", print),
     ):
         pass
 
@@ -206,7 +206,7 @@ def test_a_lost_folder_is_noticed_by_each_way_to_write(tmp_path, lose):
 
 def test_a_lost_folder_ends_a_run_with_exit_code_1(tmp_path):
     def lose_and_write():
-        with locked(tmp_path / "run", print):
+        with hold_lock(tmp_path / "run", print):
             (tmp_path / "run" / FILE).unlink()
             (tmp_path / "run").rmdir()
             write_atomically(tmp_path / "run" / "result.json", "")
