@@ -59,7 +59,7 @@ docs: $(VENV)/installed  ## build the site in build/site, with warnings as error
 gallery: $(VENV)/installed  ## run the examples and record their output for the site (EXAMPLES=draw_shapes: one of them)
 	$(BIN)/python docs/gallery/record.py $(EXAMPLES)
 
-user: docs  ## test as a new user would: fresh environments, the wheel, README.md, TensorBoard and the site in Chromium
+user: docs  ## test as a new user would: fresh environments, the wheel, README, pages, examples, the site in Chromium
 	$(BIN)/python .ci/new_user.py --screenshots build/seen
 
 bench: $(VENV)/installed  ## run the benchmarks, each against an alternative (half an hour; PyTorch if it is installed)

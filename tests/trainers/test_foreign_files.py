@@ -85,7 +85,7 @@ def test_a_page_shows_no_image_from_outside(run, tmp_path, name):
     (run / name).symlink_to(tmp_path / "private" / ("secret.png" if name.endswith("png") else ""))
     page = tmp_path / "page.html"
     if name == "secret.png":
-        refused(tmp_path, "is a link to a file outside of the run", "trainers.report", run, "--html", page)
+        refused(tmp_path, "links to a file outside of the run", "trainers.report", run, "--html", page)
     else:
         # Folders that are links are not entered.
         assert run_here("trainers.report", run, "--html", page).returncode == 0
