@@ -22,7 +22,7 @@ from trainers.cli.arguments import UsageError
 from trainers.landscape.experiments import EXPERIMENTS as LANDSCAPE
 from trainers.reproduce import __main__ as program
 from trainers.reproduce.numbers import agrees, compare, read_value
-from trainers.reproduce.rows import DataSet, Number, Row, load, plain
+from trainers.reproduce.rows import DataSet, Number, Row, format_number, load
 from trainers.reproduce.running import expand_command, format_commands, other_files
 from trainers.shortcuts import conditions, norms, sweep, trajectory
 from trainers.shortcuts.experiments import EXPERIMENTS as SHORTCUTS
@@ -385,7 +385,7 @@ def test_digits_stay_as_they_are_written(tmp_path):
     for name, value in (("error", "6.2e-12"), ("share", "0.20"), ("rows right", "50000")):
         text += f'[[numbers]]\nname = "{name}"\nvalue = {value}\ntolerance = 0\nfile = "a.json"\nkey = "b"\n'
     (tmp_path / "rows" / "x.toml").write_text(text)
-    assert [plain(number.value) for number in load(tmp_path)["x"].numbers] == ["6.2e-12", "0.20", "50,000"]
+    assert [format_number(number.value) for number in load(tmp_path)["x"].numbers] == ["6.2e-12", "0.20", "50,000"]
 
 
 def test_commands_with_and_without_a_folder_of_data():
