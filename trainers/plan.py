@@ -20,10 +20,10 @@ _RATE: dict[str, Any] = {"at_least": 1e-6, "at_most": 1e9}
 EXAMPLES = """
 examples:
   python -m trainers.plan                                                    the paper's 6 machines of 8 K40, 1 Gbit/s
-  python -m trainers.plan --machines 1 --devices 8 --tflops 312 --utilisation 0.3 --precision bfloat16 --cores 96
+  python -m trainers.plan --machines 1 --devices 8 --tflops 312 --utilization 0.3 --precision bfloat16 --cores 96
 
 The results are computed, not measured. --tflops is the peak rate of the device in the precision of training,
---utilisation the fraction of it that convolutions reach. benchmarks/imagenet_input.py measures --decode-rate.
+--utilization the fraction of it that convolutions reach. benchmarks/imagenet_input.py measures --decode-rate.
 
 exit codes: 0 done; 2 bad input; 130 stopped by Ctrl-C
 """
@@ -40,7 +40,7 @@ class Machines:
     )
     servers: int = setting(1, help="number of parameter servers", metavar="N", at_least=1, at_most=1_000_000)
     tflops: float = setting(4.29, help="peak rate of a device, in 10^12 operations per second", metavar="X", **_RATE)
-    utilisation: float = setting(
+    utilization: float = setting(
         0.4, help="fraction of the peak rate that is reached", metavar="X", at_least=_RATE["at_least"], at_most=1
     )
     network_gbit: float = setting(1.0, help="network connection of each machine, in Gbit/s", metavar="X", **_RATE)
@@ -132,7 +132,7 @@ def plan(cost: Cost, settings: Settings) -> Plan:
     """
     given, training = settings.machines, settings.training
     per_device = training.batch_size / given.devices
-    rate = given.tflops * 1e12 * given.utilisation
+    rate = given.tflops * 1e12 * given.utilization
     compute = PASSES * 2 * cost.multiply_adds * per_device / rate
     gradients = 4 * cost.parameters
     network, inside = given.network_gbit * 1e9 / 8, given.device_gbit * 1e9 / 8

@@ -40,7 +40,7 @@ def share(alpha: float, seed: int, step: Int) -> tf.Tensor:
     return tf.cast(tf.sigmoid(tf.abs(logarithms[0] - logarithms[1])), tf.float32)
 
 
-def neighbours(values: tf.Tensor) -> tf.Tensor:
+def swap_neighbors(values: tf.Tensor) -> tf.Tensor:
     """Return the entries with neighbors swapped: the first with the second, the third with the fourth and so on.
 
     Args:
@@ -57,4 +57,4 @@ def mix(images: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
         images: float32, `(batch, rows, cols, channels)` with an even batch.
         share: float32 scalar.
     """
-    return share * images + (1 - share) * neighbours(images)
+    return share * images + (1 - share) * swap_neighbors(images)

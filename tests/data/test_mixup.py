@@ -28,4 +28,4 @@ def test_neighbours_change_places():
     images = np.random.default_rng(0).normal(size=(6, 2, 3, 1)).astype(np.float32)
     expected = [0.75 * image + 0.25 * images[i + (-1) ** i] for i, image in enumerate(images)]
     np.testing.assert_allclose(mixup.mix(tf.constant(images), tf.constant(0.75)), expected, rtol=1e-6)
-    np.testing.assert_array_equal(mixup.neighbours(tf.constant([5, 1, 8, 2])), [1, 5, 2, 8])
+    np.testing.assert_array_equal(mixup.swap_neighbors(tf.constant([5, 1, 8, 2])), [1, 5, 2, 8])

@@ -53,7 +53,7 @@ def planned(cost, **changes):
 
 def test_a_plan_computed_by_hand():
     cost = Cost(parameters=1_000_000, multiply_adds=10**9, kept_values=2_000_000)
-    machine = {"devices": 4, "batch_size": 64, "tflops": 1.0, "utilisation": 0.5, "cores": 2, "decode_rate": 100.0}
+    machine = {"devices": 4, "batch_size": 64, "tflops": 1.0, "utilization": 0.5, "cores": 2, "decode_rate": 100.0}
     network = {"network_gbit": 8.0, "device_gbit": 80.0, "steps": 1000, "size": 100}
     ours = planned(cost, machines=3, strategy="multi-worker", **machine, **network)
     assert ours.compute == pytest.approx(6e9 * 16 / 0.5e12)
@@ -83,7 +83,7 @@ DECODING_BOUND = {"tflops": 1e6, "network_gbit": 1e6, "device_gbit": 1e6}
     ("option", "better", "situation"),
     [
         ("tflops", 9.0, COMPUTE_BOUND),
-        ("utilisation", 0.6, COMPUTE_BOUND),
+        ("utilization", 0.6, COMPUTE_BOUND),
         ("devices", 16, COMPUTE_BOUND),
         ("network_gbit", 9.0, NETWORK_BOUND),
         ("servers", 3, NETWORK_BOUND),

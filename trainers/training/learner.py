@@ -127,7 +127,7 @@ class Learner:
             logits = self._train_model(images, training=True)
             cross_entropies = _cross_entropy(labels, logits)
             if share is not None:
-                others = _cross_entropy(mixup.neighbours(labels), logits)
+                others = _cross_entropy(mixup.swap_neighbors(labels), logits)
                 cross_entropies = share * cross_entropies + (1 - share) * others
             cross_entropy = tf.reduce_sum(cross_entropies) / batch_size
             penalty = tf.add_n(self.model.losses or [tf.zeros(())]) / replica.num_replicas_in_sync
