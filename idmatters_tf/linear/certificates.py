@@ -118,7 +118,7 @@ def certificates(
         shortcut: False for a plain network.
 
     Returns:
-        Dict of `Certificate`s by theorem.
+        Dict of `Certificate` objects by theorem.
 
     Raises:
         ValueError: for shortcuts over two layers or more, and if the end-to-end map exceeds float64.
