@@ -92,7 +92,7 @@ SHARED = arrays()
     [
         ([], {"data": generator(), "steps_per_epoch": 2}, "position of a generator. Use `FunctionBatches"),
         ([], {"data": X, "y": Y, "shuffle": "batch"}, "a boolean `shuffle` in `fit`. Received: .*'batch'"),
-        ([], {"data": scipy.sparse.csr_matrix(X), "y": Y}, "takes dense arrays in `fit`. Received: csr_matrix"),
+        ([], {"data": scipy.sparse.csr_matrix(X), "y": Y}, "needs dense arrays in `fit`. Received: csr_matrix"),
         (
             [],
             {"data": Changing(num_batches=None), "shuffle": False},

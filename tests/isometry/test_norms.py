@@ -164,5 +164,5 @@ def test_sums_have_the_names_of_the_distances():
 def test_sums_of_images_of_unknown_size():
     inputs = keras.Input((None, None, 2))
     x = keras.layers.Add()([inputs, keras.layers.Conv2D(2, 3, padding="same", name="conv")(inputs)])
-    with pytest.raises(ValueError, match="norms of 'conv' as a linear map depend on the size"):
+    with pytest.raises(ValueError, match="norms of 'conv' depend on the size"):
         kernel_norms(keras.Model(inputs, x))

@@ -77,7 +77,8 @@ def test_steps_satisfy_their_guarantees_which_compose(seed, depth, d, share):
         if np.isnan(after):
             assert not any(found[name].applies for name in STEPS)
             break
-        if before <= 1e-20 * start:
+        # Rounding of the map changes the risk by about eps * sqrt(before * start).
+        if before <= 1e-13 * start:
             break
         for name in STEPS:
             certificate = found[name]

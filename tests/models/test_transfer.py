@@ -12,7 +12,15 @@ import pytest
 from idmatters_tf.models import features, replace_head
 from idmatters_tf.models.all_cnn import all_cnn_c
 from tests.conftest import ROOT
-from tests.support.transfer_cases import application, array, check_features, check_replaced, last_layer, models
+from tests.support.transfer_cases import (
+    application,
+    array,
+    base_and_head,
+    check_features,
+    check_replaced,
+    last_layer,
+    models,
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +65,8 @@ def test_published_weights():
     np.testing.assert_allclose(array(model(pixels)), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_frozen_nested_models_stay_frozen(cases):
-    new = replace_head(cases["base and head"][0], 2)
+def test_frozen_nested_models_stay_frozen():
+    new = replace_head(base_and_head(), 2)
     assert len(new.trainable_variables) == 2
 
 

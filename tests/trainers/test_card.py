@@ -163,7 +163,7 @@ def test_the_checksum_is_that_of_the_newest_intact_checkpoint(run, tmp_path, cap
     assert "step-00000009 is damaged" in capsys.readouterr().err
     with saving(copy / "checkpoints", 9) as beside:
         (beside / "checkpoint.index").write_bytes(b"not TensorFlow's")
-    with pytest.raises(UsageError, match="step-00000009 is not a checkpoint of TensorFlow"):
+    with pytest.raises(UsageError, match="step-00000009 is not a TensorFlow checkpoint"):
         weights_digest(copy)
     shutil.rmtree(copy / "checkpoints")
     assert weights_digest(copy) is None

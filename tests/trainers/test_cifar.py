@@ -293,7 +293,7 @@ def test_mirrored_on_one_device_warns(tmp_path, monkeypatch, capsys):
         if next(loads, "end") == "end":
             raise UsageError("stop here")
 
-    monkeypatch.setattr(train, "_loaded", load)
+    monkeypatch.setattr(train, "_load_data", load)
     for strategy, warnings in (("mirrored", 1), ("auto", 0)):
         loads = iter([None])
         with pytest.raises(UsageError, match="stop here"):

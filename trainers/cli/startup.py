@@ -24,7 +24,7 @@ _INTERRUPTED = "stopped by Ctrl-C; saved files are intact"
 _SWALLOWED_AFTER = 10.0
 # Optional packages; the extras "tensorflow" and "train" install all of them but shtab.
 OPTIONAL = ("huggingface_hub", "matplotlib", "shtab", "tensorboard", "tensorflow", "tensorflow_datasets")
-_WITHOUT_TENSORFLOW = ("plan", "report")
+_WITHOUT_TENSORFLOW = ("plan", "report", "reproduce")
 _INFORMATION = {"-h", "--help", "--help-all", "--print-completion", "--version"}
 # File descriptor of the terminal while `import_tensorflow` redirects standard error.
 _visible = 2
