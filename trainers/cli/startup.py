@@ -24,8 +24,9 @@ _INTERRUPTED = "stopped by Ctrl-C; saved files are intact"
 _SWALLOWED_AFTER = 10.0
 # Optional packages; the extras "tensorflow" and "train" install all of them but shtab.
 OPTIONAL = ("huggingface_hub", "matplotlib", "shtab", "tensorboard", "tensorflow", "tensorflow_datasets")
-_WITHOUT_TENSORFLOW = ("plan", "report", "reproduce")
-_INFORMATION = {"-h", "--help", "--help-all", "--print-completion", "--version"}
+_WITHOUT_TENSORFLOW = ("plan", "report")
+# Options that do not train.
+_INFORMATION = {"-h", "--dry-run", "--help", "--help-all", "--list", "--print-completion", "--version"}
 # File descriptor of the terminal while `import_tensorflow` redirects standard error.
 _visible = 2
 # True after Ctrl-C, even if a library has suppressed the exception.
