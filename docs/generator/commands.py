@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from generator import DOCS
-from trainers.cli.arguments import Parser
+from trainers.cli.arguments import Parser, list_choices
 from trainers.reporting.markdown import cell, table
 
 _INTRODUCTION = """# Command lines
@@ -128,10 +128,8 @@ def _described(action: argparse.Action) -> tuple[str, str]:
 
 
 def _choices(action: argparse.Action) -> str:
-    metavar = action.metavar if isinstance(action.metavar, str) else ""
-    if not metavar.startswith("{"):
-        return ""
-    return f"One of {', '.join(f'`{choice}`' for choice in metavar.strip('{}').split(','))}."
+    choices = list_choices(action)
+    return f"One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
 
 
 def _prose(text: str) -> str:

@@ -5,7 +5,7 @@ Theorems of both papers concern the norms of residual layers: |||A||| is the lar
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -84,23 +84,24 @@ def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[
             ]
         elif isinstance(layer, (LinearResidual, ResidualDense, ShortcutUnit)):
             norms[name] = [_matrix_norms(kernel) for kernel in _dense_kernels(layer)]
-    sums = _residual_sums(model)
+    blocks = residual_blocks(model)
+    sums = _residual_sums(blocks)
     if sums:
         found = norms | {
             name: [_call_norms(call, tolerance) for call in _weighted_calls(block)] for name, block in sums.items()
         }
         # In the order of execution, which `model.layers` does not have.
-        order = [block.name for block in residual_blocks(model)]
+        order = [block.name for block in blocks]
         norms = {name: found[name] for name in [*order, *found] if name in found}
     return norms
 
 
-def _residual_sums(model: keras.Model) -> dict[str, Block]:
-    """Return the sums x + f(x) of a model by name; f has kernels of `Dense` and plain `Conv2D` layers only."""
-    blocks = {block.name: block for block in residual_blocks(model) if block.layer is None}
+def _residual_sums(blocks: Iterable[Block]) -> dict[str, Block]:
+    """Return the sums x + f(x) among blocks by name; f has kernels of `Dense` and plain `Conv2D` layers only."""
     return {
-        name: block
-        for name, block in blocks.items()
+        block.name: block
+        for block in blocks
+        if block.layer is None
         if (calls := _weighted_calls(block)) and all(_is_plain(call.operation) for call in calls)
     }
 
@@ -197,7 +198,7 @@ def branch_bounds(model: keras.Model, norms: Mapping[str, Sequence[KernelNorms]]
         kernels, for blocks without a skip, and for sums x + f(x) unless f is a chain of `Dense`, `Conv2D`,
         `Activation`, `ReLU` and `Dropout` layers.
     """
-    layers, sums = dict(_layers(model)), _residual_sums(model)
+    layers, sums = dict(_layers(model)), _residual_sums(residual_blocks(model))
     return {
         name: _sum_bound(sums[name], kernels) if name in sums else _bound(layers[name], kernels)
         for name, kernels in norms.items()

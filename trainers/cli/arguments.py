@@ -104,6 +104,12 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {escape_controls(message)} (see --help)\n")
 
 
+def list_choices(action: argparse.Action) -> list[str]:
+    """Return the values of an option whose metavar lists them as "{a,b}", or an empty list."""
+    metavar = action.metavar if isinstance(action.metavar, str) else ""
+    return metavar.strip("{}").split(",") if metavar.startswith("{") else []
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean NAME?" for the known name closest to `name`, or "" if none is similar."""
     near = difflib.get_close_matches(name, list(known), 1)
@@ -124,8 +130,8 @@ class _PrintCompletion(argparse.Action):
         # A shell completes the first word of a command, which `python -m` does not identify.
         parser.prog = parser.prog.replace(_MODULES, _SCRIPTS)
         for action in parser._actions:  # noqa: SLF001 - argparse has no public list
-            if isinstance(action.metavar, str) and action.metavar.startswith("{"):
-                action.choices = action.metavar.strip("{}").split(",")
+            if choices := list_choices(action):
+                action.choices = choices
             elif action.metavar in _COMPLETED:
                 action.complete = getattr(shtab, _COMPLETED[action.metavar])
         print(shtab.complete(parser, shell=values))
