@@ -5,14 +5,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # More processes than the cores of a small machine, because many tests wait for other processes.
 TEST_PROCESSES ?= 4
-# Tests with longer variants under --more-faults.
-LONGER := $(shell grep -rl more_faults tests --include='test_*.py')
 
 # Compile modules when they are first imported, not all 11,000 during the installation.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help train test faults lowest lint format docs gallery user bench wheel clean
+.PHONY: help train test slow faults lowest lint format docs gallery user bench wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -26,12 +24,14 @@ $(VENV)/installed: setup.cfg pyproject.toml
 train: $(VENV)/installed  ## set up, then train on the built-in data (two minutes, offline after set-up)
 	$(BIN)/python -m trainers.cifar --preset quick
 
-test: $(VENV)/installed  ## set up, then run all tests in four processes (TESTS=tests/linear: a part of them)
+test: $(VENV)/installed  ## set up, then run the tests in four processes (TESTS=tests/linear: a part of them)
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder $(TESTS)
+
+slow: $(VENV)/installed  ## run all tests, with the slow tests and long variants that `make test` leaves out (an hour)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder --slow $(TESTS)
 
 faults: $(VENV)/installed  ## inject 100 SIGKILLs and many other faults; resumes where it stopped (FAULTS=50 SEED=0 KINDS="kills soak")
 	$(BIN)/python -m tests.faults --faults $(or $(FAULTS),50) --seed $(or $(SEED),0) $(if $(KINDS),--kinds $(KINDS))
-	$(if $(KINDS),,$(BIN)/python -m pytest $(LONGER) --more-faults)
 
 lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=tests/linear: a part of them)
 	$(PYTHON) -m venv $(VENV)-lowest

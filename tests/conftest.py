@@ -52,8 +52,7 @@ hypothesis.settings.load_profile("steady")
 
 
 def pytest_addoption(parser):
-    group = parser.getgroup("faults")
-    group.addoption("--more-faults", action="store_true", help="run the long variants of tests as well")
+    parser.addoption("--slow", action="store_true", help="also run slow tests and the long variants of tests")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -72,7 +71,11 @@ def pytest_collection_finish():
     gc.set_threshold(10_000, 20, 50)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--slow"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
     items.sort(key=lambda item: next((i for i, path in enumerate(FIRST) if item.nodeid.startswith(path)), len(FIRST)))
 
 
@@ -110,9 +113,9 @@ def op_determinism():
 
 
 @pytest.fixture(scope="session")
-def more_faults(request) -> bool:
-    """Whether the long variants of tests with many processes are wanted as well."""
-    return request.config.getoption("--more-faults")
+def slow(request) -> bool:
+    """Return True if the long variants of tests are requested."""
+    return request.config.getoption("--slow")
 
 
 @pytest.fixture

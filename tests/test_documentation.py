@@ -26,6 +26,8 @@ PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "examples")]
 START, OWN_IMAGES = ROOT / "docs/tutorials/start.md", ROOT / "docs/tutorials/own_images.md"
 # Pages whose training commands are run on little data. Their Python blocks use the results.
 TRAINING_PAGES = [START, OWN_IMAGES, ROOT / "docs/howto/imagenet.md", ROOT / "docs/reference/networks.md"]
+# Pages whose blocks run in slow tests only.
+SLOW = ("fine_tuning", "own_images", "imagenet", "networks", "block_distances")
 # Pages whose blocks run one by one.
 ALONE = ("README.md", "resume.md")
 PROGRAMS = ("cifar", "imagenet", "launch", "plan", "report", "sweep", "landscape.__main__", "shortcuts.__main__")
@@ -65,6 +67,11 @@ for kind, *step in json.load(sys.stdin):
 def blocks(page):
     """Return (language, text) of each fenced block of a page. The language is empty if none is given."""
     return re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def parameters(pages):
+    """Return the pages as parameters of a test, those of slow tests with their mark."""
+    return [pytest.param(page, marks=[pytest.mark.slow] * (page.stem in SLOW), id=page.stem) for page in pages]
 
 
 def python_blocks(page):
@@ -260,42 +267,39 @@ def test_readme_runs(tmp_path):
     run([["script", script] for script in scripts], tmp_path)
 
 
-def steps_of(page, more_faults):
+def steps_of(page, slow):
     """Return the Python blocks and the training commands of a page in their order, on little data.
 
-    Without `more_faults` the commands are those that later blocks need. `test_commands_are_accepted` parses every
-    command, and trainings of each kind have tests of their own.
+    Without `slow` no command of the pages runs: `test_commands_are_accepted` parses every command, and trainings of
+    each kind have tests of their own.
     """
     steps = []
-    runnable = ("trainers.cifar", "trainers.imagenet", "trainers.report") if more_faults else ()
+    runnable = ("trainers.cifar", "trainers.imagenet", "trainers.report") if slow else ()
     text = page.read_text()
     in_the_ci_block = text.split("<!-- ci: run -->")[1].split("```")[1] if page == START else ""
     for language, block in blocks(page):
         if language == "python":
-            block = block if more_faults else block.replace("shapes.load(4000, 1000)", "shapes.load(800, 200)")
+            block = block if slow else block.replace("shapes.load(4000, 1000)", "shapes.load(800, 200)")
             steps.append(["python", block])
             continue
         for command in re.findall(r"^python -m trainers\..*", block, re.MULTILINE):
             words = words_of(command)
-            needed = page == OWN_IMAGES and "--preset" in words
-            if needed or (words[0] in runnable and words not in LARGE and command not in in_the_ci_block):
+            if words[0] in runnable and words not in LARGE and command not in in_the_ci_block:
                 steps.append(["program", *in_small(words)])
     return steps
 
 
-@pytest.mark.parametrize("page", TRAINING_PAGES, ids=lambda page: page.stem)
-def test_pages_with_training_run(page, tmp_path, more_faults):
-    steps = steps_of(page, more_faults)
+@pytest.mark.parametrize("page", parameters(TRAINING_PAGES))
+def test_pages_with_training_run(page, tmp_path, slow):
+    steps = steps_of(page, slow)
     if page == START:
         # `make train`, and the network of the last block learns visibly.
         quick = shlex.split("--preset quick --steps 8 --train-images 300 --test-images 50 --evaluate-every 8")
         learned = "history.history['loss'][-1] < 0.98 * history.history['loss'][0]"
-        learned = "history.history['val_accuracy'][-1] > 0.5" if more_faults else learned
+        learned = "history.history['val_accuracy'][-1] > 0.5" if slow else learned
         steps = [["program", "trainers.cifar", quick], *steps, ["python", f"assert {learned}, history.history"]]
     elif page != OWN_IMAGES:
         make_tree(tmp_path / "photos")
-    if not steps:
-        pytest.skip("runs with --more-faults")
     run(steps, tmp_path)
 
 
@@ -314,8 +318,7 @@ def test_both_programs_have_the_same_options():
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if python_blocks(page) and page not in TRAINING_PAGES and page.name not in ALONE],
-    ids=lambda page: page.stem,
+    parameters(page for page in PAGES if python_blocks(page) and page not in TRAINING_PAGES and page.name not in ALONE),
 )
 def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
     if page.stem == "jax":
@@ -335,7 +338,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
         exec(compile(block, page.name, "exec"), namespace)
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
 def test_scripts_of_the_page_on_resume(backend, tmp_path):
     """Each script, ended in its second epoch and started again, gives the numbers of an uninterrupted run."""
     if backend == "jax":

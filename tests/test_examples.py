@@ -51,12 +51,14 @@ def test_certificate_along_descent():
         assert certified <= squared_gradient
 
 
+@pytest.mark.slow
 def test_curvature_of_your_model(tmp_path):
     said = run_script(EXAMPLES / "curvature_of_your_model.py", "--out", tmp_path, "--epochs", 1, "--images", 60)
     assert "exactly: Summary(max_abs=" in said
     assert (tmp_path / "density.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_deepen_a_trained_model(tmp_path):
     said = run_script(EXAMPLES / "deepen_a_trained_model.py", "--out", tmp_path, "--epochs", 1, "--images", 100)
     trained, deepened, *_ = said.splitlines()
@@ -65,6 +67,7 @@ def test_deepen_a_trained_model(tmp_path):
     assert (tmp_path / "deeper.keras").exists()
 
 
+@pytest.mark.slow
 def test_edge_of_stability(tmp_path):
     options = ["--out", tmp_path, "--images", 20, "--every", 2, "--networks", "identity"]
     first = run_script(EXAMPLES / "edge_of_stability.py", *options, "--steps", 2)
@@ -80,6 +83,7 @@ def test_edge_of_stability(tmp_path):
     assert [line.split(",")[0] for line in table] == ["step", "0", "2", "4"]
 
 
+@pytest.mark.slow
 def test_first_steps_notebook(tmp_path, monkeypatch):
     """Run the cells one after the other, without Jupyter."""
     monkeypatch.chdir(tmp_path)
@@ -92,6 +96,7 @@ def test_first_steps_notebook(tmp_path, monkeypatch):
     assert namespace["history"].history["val_accuracy"][-1] > 0.2
 
 
+@pytest.mark.slow
 def test_watch_training(tmp_path):
     said = run_script(EXAMPLES / "watch_training.py", "--out", tmp_path, "--epochs", 1, "--images", 128)
     assert said.splitlines()[2].startswith("    1 ")
@@ -128,6 +133,7 @@ def test_encoding_of_columns(tmp_path):
             example["read_csv"](path, None)
 
 
+@pytest.mark.slow
 def test_resume_your_fit(tmp_path):
     options = ["--out", str(tmp_path), "--epochs", "4", "--images", "640"]
     command = [sys.executable, "examples/resume_your_fit.py", *options]
@@ -183,6 +189,7 @@ def test_cifar_with_fit_on_tensorflow(tmp_path):
     assert re.search(r"test error \d+\.\d\d % after 4 steps", said)
 
 
+@pytest.mark.slow
 def test_cifar_with_fit_resumes_bit_for_bit_on_jax(tmp_path):
     """Train the fast preset with a moving average of the weights, without TensorFlow."""
     pytest.importorskip("jax")

@@ -51,14 +51,6 @@ def classifier(scaled=False, **options):
     return model, optimizer.variables
 
 
-def small():
-    """Return a network that is traced quickly."""
-    model = keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dropout(0.3)])
-    model.add(keras.layers.Dense(2, "softmax"))
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy")
-    return model, model.optimizer.variables
-
-
 def adversarial(**options):
     model = Called()
     model.compile(keras.optimizers.Adam(0.02, use_ema=True), keras.optimizers.Adam(0.01), **options)
@@ -78,19 +70,6 @@ def plain_arrays():
 
 def few_arrays():
     return {"x": X[:24], "y": Y[:24], "batch_size": 6}
-
-
-def pipeline():
-    import tensorflow as tf
-
-    return {"x": tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(9, seed=1).batch(6).prefetch(2)}
-
-
-def grain_iterator():
-    import grain
-
-    data = grain.MapDataset.range(len(X)).seed(1).shuffle().map(lambda index: (X[index], Y[index])).batch(6)
-    return {"x": data.to_iter_dataset(), "steps_per_epoch": STEPS}
 
 
 def train(folder, make=classifier, scope=two_devices.scope, kill=None, epochs=2, data=arrays, **options):
@@ -150,15 +129,6 @@ def test_stopped_and_started_again(tmp_path):
 
 
 @inside
-def test_data_with_an_iterator(tmp_path):
-    # `make faults` tests the other kinds.
-    data = pipeline if keras.backend.backend() == "tensorflow" else grain_iterator
-    whole = train(tmp_path / "whole", small, data=data)
-    # The checkpoint is that before the last batch of an epoch, which is smaller.
-    assert_same(stopped(tmp_path / "stopped", (1, 6), make=small, data=data), whole)
-
-
-@inside
 @tensorflow
 def test_arrays_of_a_dataset_are_unchanged(tmp_path):
     """TensorFlow computes in place with aligned arrays of a generator, without copying them."""
@@ -205,6 +175,7 @@ def test_parts_of_replicas():
     assert parts(_split_among_replicas([(tf.range(2),)], strategy)) == [[[0], [1]]]
 
 
+@pytest.mark.slow
 @inside
 @tensorflow
 def test_two_optimizers_and_a_generator(tmp_path):
@@ -212,6 +183,7 @@ def test_two_optimizers_and_a_generator(tmp_path):
     assert_same(stopped(tmp_path / "stopped", (1, 4), make=adversarial, data=plain_arrays), whole)
 
 
+@pytest.mark.slow
 @inside
 @tensorflow
 def test_eagerly(tmp_path):
@@ -230,9 +202,9 @@ def test_a_model_split_over_devices(tmp_path):
 
 @pytest.mark.skipif(two_devices.ARE_MADE, reason="this is the process with two devices")
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_on_two_devices(backend):
+def test_on_two_devices(backend, slow):
     pytest.importorskip(backend)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", pathlib.Path(__file__)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", pathlib.Path(__file__), *["--slow"] * slow]
     env = {**os.environ, "KERAS_BACKEND": backend, two_devices.VARIABLE: "2"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout

@@ -290,10 +290,12 @@ def assert_same(one, other):
     assert history.epoch == other_history.epoch
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_stopped_and_started_again(name, tmp_path, more_faults):
-    if name == "two optimizers, compiled" and not more_faults:
-        pytest.skip("with --more-faults only: XLA takes long, and the graph is the same without it")
+# Cases with eager steps or XLA.
+SLOW = ("two optimizers, compiled", "two optimizers, eagerly", *(name for name in CASES if name.startswith("bfloat16")))
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES])
+def test_stopped_and_started_again(name, tmp_path):
     case = CASES[name]
     whole = run(case, tmp_path / "whole")
     for moment in case.moments:
@@ -378,6 +380,7 @@ def test_the_progress_bar_of_a_resumed_epoch(tmp_path):
     assert resumed[0][1] == pytest.approx(2)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_two_optimizers_survive_sigkill(tmp_path):
     """`tests.faults` kills a classifier with one optimizer."""
@@ -389,12 +392,11 @@ def test_two_optimizers_survive_sigkill(tmp_path):
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="runs there already")
-def test_on_jax(more_faults):
+def test_on_jax(slow):
     pytest.importorskip("jax")
     others = [ROOT / "tests" / "callbacks" / f"test_{name}.py" for name in ("background_saving", "sources")]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, *others]
-    if not more_faults:
-        command += ["-k", "several or eagerly or (continues and graph) or of_the_data"]
+    command += ["--slow"] if slow else ["-k", "several or (continues and graph)"]
     env = {**os.environ, "KERAS_BACKEND": "jax"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout

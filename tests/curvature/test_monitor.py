@@ -176,6 +176,7 @@ print("the same on two replicas")
 """
 
 
+@pytest.mark.slow
 def test_two_replicas_give_the_same():
     command = [sys.executable, "-c", REPLICAS]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=480, check=False)

@@ -93,11 +93,19 @@ def test_fisher_is_the_second_moment_of_the_examples_gradients():
         np.testing.assert_allclose(operator @ np.ones(len(expected)), expected.sum(axis=1), atol=1e-12)
 
 
-@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight", None])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_batches_of_other_sizes_give_the_same(reduction, weighted, more_faults):
-    if weighted != (reduction in ("sum", "mean_with_sample_weight")) and not more_faults:
-        pytest.skip("with --more-faults only: each reduction is tried once, with weights or without")
+# Each reduction with weights or without them, and in slow tests with the other one of the two.
+REDUCTIONS = {"sum_over_batch_size": False, "sum": True, "mean_with_sample_weight": True, None: False}
+
+
+@pytest.mark.parametrize(
+    ("reduction", "weighted"),
+    [
+        pytest.param(reduction, weighted, marks=[pytest.mark.slow] * (weighted != fast))
+        for reduction, fast in REDUCTIONS.items()
+        for weighted in (False, True)
+    ],
+)
+def test_batches_of_other_sizes_give_the_same(reduction, weighted):
     model, _, (x, y) = cases.case("cross-entropy")
     loss = keras.losses.CategoricalCrossentropy(from_logits=True, reduction=reduction)
     whole = keras.losses.CategoricalCrossentropy(from_logits=True, reduction=reduction or "sum_over_batch_size")

@@ -136,10 +136,9 @@ def test_a_trained_embedding():
         assert np.linalg.eigvalsh(matrix)[0] > -1e-12 < np.abs(matrix).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["SimpleRNN", "LSTM"])
-def test_recurrent_layers_that_are_not_unrolled(cell, capfd, more_faults):
-    if cell == "SimpleRNN" and not more_faults:
-        pytest.skip("with --more-faults only: LSTM has all that SimpleRNN has")
+def test_recurrent_layers_that_are_not_unrolled(cell, capfd):
     x, y = np.random.default_rng(0).normal(size=(4, 2, 2)), np.random.default_rng(1).normal(size=(4, 2))
     results = []
     for unroll in (False, True):

@@ -153,6 +153,7 @@ def test_the_papers_quantities_against_brute_force():
     assert found.paper_width == np.ceil(10 * np.log(60) / found.rho**2)
 
 
+@pytest.mark.slow
 def test_paper_width_fails_in_ten_of_ten_draws():
     for seed in range(10):
         x = on_the_sphere(1000, 3072, seed)

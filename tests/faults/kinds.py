@@ -41,9 +41,9 @@ KINDS = {
     "workers": Kind(workers.kills, 0.4, 0),
     "hangs": Kind(workers.hangs, 0.12, 0),
     "launcher": Kind(workers.launcher, 0.1, 0),
-    # 20 kills for each source and number of devices. `make test`: 2 for each source on one device, and 4 on two.
-    "fit-tensorflow": Kind(fits.on_tensorflow, 2 * fits.CASES / 5, fits.CASES + 4),
-    "fit-jax": Kind(fits.on_jax, 2 * fits.CASES / 5, fits.CASES + 4),
+    # Kills for each source and number of devices: 20 with FAULTS=50, and 2 in `make test`.
+    "fit-tensorflow": Kind(fits.on_tensorflow, 2 * fits.CASES / 5, 2 * fits.CASES),
+    "fit-jax": Kind(fits.on_jax, 2 * fits.CASES / 5, 2 * fits.CASES),
     "soak": Kind(soak.soak, 60, 0),
 }
 

@@ -71,7 +71,7 @@ def test_blocks_against_dense_jacobians(network):
     assert summary["end_to_end_largest"] == pytest.approx(np.mean(measured.end_to_end[:, 0]))
 
 
-@pytest.mark.parametrize(("side", "strides"), [(12, 1), (24, 2)])
+@pytest.mark.parametrize(("side", "strides"), [(12, 1), pytest.param(24, 2, marks=pytest.mark.slow)])
 def test_large_blocks_by_lanczos(side, strides):
     # At least 12 x 12 x 2 = 288 entries on both sides, too many for a dense decomposition.
     inputs = keras.Input((side, side, 2))

@@ -10,18 +10,16 @@ import pytest
 from tests.conftest import ROOT
 from tests.support import mask_cases
 
-# Cases that run on JAX. With --more-faults all of them do.
-SOME = ["masked SimpleRNN by name", "attention with two attached masks"]
-
 
 @pytest.mark.parametrize("name", mask_cases.CASES)
 def test_blocks_have_the_masks_of_the_model(name):
     mask_cases.compare(name)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
-def test_on_jax(more_faults):
-    names = list(mask_cases.CASES) if more_faults else SOME
+def test_on_jax():
+    names = list(mask_cases.CASES)
     env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "tests.support.mask_cases", *names]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)

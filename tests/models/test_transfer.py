@@ -45,6 +45,7 @@ def test_features_and_new_heads(cases, name, tmp_path):
     check_replaced(cases[name][0], tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 def test_the_same_on_jax(tmp_path):
     env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}

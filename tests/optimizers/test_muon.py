@@ -175,7 +175,7 @@ def test_arguments_are_checked():
     assert Muon.from_config(Muon(norm="free", weight_decay=0.1).get_config()).norm == "free"
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
 def test_fit_follows_the_formula_in_every_mode(backend):
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")

@@ -57,6 +57,7 @@ print(keras.backend.backend())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 def test_surgery_on_jax(tmp_path):
     command = [sys.executable, "-c", CODE, str(tmp_path / "deeper.keras")]

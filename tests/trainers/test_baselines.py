@@ -26,7 +26,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("model", NETWORKS)
-def test_a_network_trains_exports_and_resumes(model, tmp_path, more_faults):
+def test_a_network_trains_exports_and_resumes(model, tmp_path, slow):
     command = ["trainers.cifar", "--model", model, *NETWORKS[model], *SHORT]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     done = run_here(*command, "--out", whole)
@@ -41,7 +41,7 @@ def test_a_network_trains_exports_and_resumes(model, tmp_path, more_faults):
     assert error == pytest.approx(json.loads((whole / "result.json").read_text())["last_error"])
 
     # DenseNet has additional state to restore: batch normalization, and random numbers of dropout.
-    if model != "densenet" and not more_faults:
+    if model != "densenet" and not slow:
         return
     shutil.copytree(whole, resumed)
     (resumed / "result.json").unlink()

@@ -60,6 +60,7 @@ def test_killed_in_the_middle_of_an_epoch_and_resumed_it_ends_bit_identical(whol
     assert_same_run(run, whole)
 
 
+@pytest.mark.slow
 def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_out(program, tree, tmp_path):
     short = [*SMALL, "--steps", 20, "--evaluate-every", 20, "--data-dir", tree]
     extra = tree / "train" / "n07" / "broken.JPEG"
@@ -87,6 +88,7 @@ def test_workers_end_where_one_device_ends_and_broken_files_are_named_or_left_ou
             np.testing.assert_allclose(got[name], value, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_fast_preset_on_held_out_training_images(tmp_path, capsys):
     tree, run = make_tree(tmp_path / "images", classes=3, each=4), tmp_path / "run"
     arguments = ["--preset", "fast", "--data-dir", tree, "--val", "train", "--val-fraction", 0.25, "--size", 16]
@@ -141,6 +143,7 @@ def test_the_paper_s_recipe_is_the_default():
     assert as_dict(ImageNet.resolve(PRESETS["resnet34"], {}))["norm"] == "batch"
 
 
+@pytest.mark.slow
 def test_other_networks_and_data_in_memory(tree, tmp_path):
     """Test a network designed for CIFAR, with a preprocessing that needs all images at once."""
     tiny = ["--data-dir", tree, "--size", 16, "--batch-size", 4, "--steps", 2, "--held-out", 10, "--train-images", 40]

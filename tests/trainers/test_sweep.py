@@ -116,6 +116,7 @@ def sweep(tmp_path):
     process.communicate(timeout=60)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
 def test_runs_in_progress_are_stopped_together(sweep, tmp_path):
     deadline = time.monotonic() + 120

@@ -26,10 +26,9 @@ def trained_by_workers(out, count, *arguments):
     return out
 
 
-@pytest.mark.parametrize("norm", ["batch", "none"])
-def test_replicas_and_workers_end_where_one_device_ends(program, tmp_path, norm, more_faults):
-    if norm == "none" and not more_faults:
-        pytest.skip("with --more-faults only: batch normalisation exchanges all that is exchanged without it, and more")
+# Batch normalization exchanges all that is exchanged without it, and more.
+@pytest.mark.parametrize("norm", ["batch", pytest.param("none", marks=pytest.mark.slow)])
+def test_replicas_and_workers_end_where_one_device_ends(program, tmp_path, norm, slow):
     options = ["--norm", norm, "--clip-norm", 1.0]
 
     def trained(run, name, *arguments):
@@ -39,7 +38,7 @@ def test_replicas_and_workers_end_where_one_device_ends(program, tmp_path, norm,
 
     one = trained(run_here, "one", "--strategy", "one")
     others = [trained_by_workers(tmp_path / "2 workers", 2, *options)]
-    if more_faults:
+    if slow:
         others.append(trained_by_workers(tmp_path / "4 workers", 4, *options))
         others += [trained(program, f"{count} replicas", "--logical-cpus", count) for count in (2, 4)]
     expected = tensors(one)
@@ -55,7 +54,7 @@ def test_replicas_and_workers_end_where_one_device_ends(program, tmp_path, norm,
         assert json.loads((other / "result.json").read_text())["steps"] == 20
 
 
-def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path, more_faults):
+def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path, slow):
     launch = ["trainers.launch", "--workers", 2, "--", "cifar", *LONG[1:]]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     with Cluster(2) as cluster:
@@ -86,7 +85,7 @@ def test_a_killed_worker_a_stopped_one_and_a_resume_bit_for_bit(tmp_path, more_f
         stopped_at = list_steps(cut / "checkpoints")[-1]
         assert stopped_at >= step + 30
 
-    if more_faults:
+    if slow:
         # The launcher forwards the signal.
         process = start(*launch, "--out", cut)
         wait_until(process, cut, stopped_at + 30)
