@@ -23,7 +23,7 @@ CASES = 2 * len(installed_sources())
 
 def _fits(backend: str, bench: Bench, chance: random.Random, most: int) -> Tally:
     tally, folder = Tally(), bench.place("fit")
-    # A small number of faults is divided into two for each of the first cases, on one device, with a smaller network.
+    # Two kills of each case, and more with a larger network. A smaller number of faults tests the first cases only.
     kills = max(2, min(KILLS_A_CASE, most // CASES))
     # Prepared processes have imported TensorFlow.
     process = bench.start(
@@ -37,7 +37,7 @@ def _fits(backend: str, bench: Bench, chance: random.Random, most: int) -> Tally
         "--cases",
         max(1, min(CASES, most // kills)),
         "--network",
-        "classifier" if most >= 2 * CASES else "quick",
+        "classifier" if most > 2 * CASES else "quick",
         cold=backend != "tensorflow",
         env={
             "KERAS_BACKEND": backend,
