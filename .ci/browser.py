@@ -5,6 +5,8 @@ import os
 import shutil
 
 WIDE, NARROW = (1400, 1000), (390, 844)
+# Maximum height of a screenshot in pixels: Chromium sometimes fails on taller ones.
+TALLEST = 10_000
 # Sources of the images that have not been loaded.
 MISSING = "[...document.images].filter(each => !each.naturalWidth).map(each => each.getAttribute('src'))"
 
@@ -83,12 +85,15 @@ def check_site(browser, site, keep):
         name = path.relative_to(site)
         for size in (WIDE, NARROW):
             with visit(browser, path.as_uri(), size, faults) as page:
-                width = page.evaluate("document.documentElement.scrollWidth")
+                width, height = page.evaluate(
+                    "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+                )
                 if width > size[0]:
                     faults.append(f"{name} overflows: {width} pixels wide on a screen of {size[0]}")
                 faults += [f"{name}: the image {source} is missing" for source in page.evaluate(MISSING)]
                 shot = "-".join(name.with_suffix("").parts)
-                page.screenshot(path=keep / f"site-{shot}-{size[0]}.png", full_page=True)
+                clip = {"x": 0, "y": 0, "width": width, "height": min(height, TALLEST)}
+                page.screenshot(path=keep / f"site-{shot}-{size[0]}.png", full_page=True, clip=clip)
     if faults:
         raise SystemExit("\n".join(faults))
     return len(pages)

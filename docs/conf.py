@@ -44,6 +44,8 @@ autodoc_member_order = "bysource"
 # Methods of layers that Keras calls.
 KERAS_METHODS = "build, call, compute_output_shape, compute_output_spec, from_config, get_config"
 autodoc_default_options = {"members": True, "exclude-members": KERAS_METHODS}
+# Quotes and ellipses, but no dashes: `--steps` is an option.
+smartquotes_action = "qe"
 default_role = "code"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False

@@ -141,11 +141,10 @@ def _circumstances(recorded):
 
 
 def _description(name):
-    """Return the docstring of a script with its commands as code blocks."""
+    """Return the docstring of a script with its indented lines as code blocks."""
     text = ""
     for line in (ast.get_docstring(ast.parse(source(name).read_text(encoding="utf-8"))) or "").splitlines():
-        command = re.match(r"(\w+=\w+ )?python examples/", line.strip())
-        text += f"```text\n{line.strip()}\n```\n" if command else f"{line}\n"
+        text += f"```text\n{line[4:]}\n```\n" if line.startswith("    ") else f"{line}\n"
     return text.replace("```\n```text\n", "").rstrip()
 
 
