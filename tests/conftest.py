@@ -47,8 +47,12 @@ FIRST = (
 )
 
 # Timings vary on shared machines, so no deadline; the same examples each time, so that a failure can be repeated.
-hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=40)
-hypothesis.settings.load_profile("steady")
+hypothesis.settings.register_profile("fast", deadline=None, derandomize=True, max_examples=20)
+hypothesis.settings.register_profile("slow", deadline=None, derandomize=True, max_examples=40)
+
+
+def pytest_configure(config):
+    hypothesis.settings.load_profile("slow" if config.getoption("--slow") else "fast")
 
 
 def pytest_addoption(parser):

@@ -338,7 +338,8 @@ def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
         exec(compile(block, page.name, "exec"), namespace)
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_scripts_of_the_page_on_resume(backend, tmp_path):
     """Each script, ended in its second epoch and started again, gives the numbers of an uninterrupted run."""
     if backend == "jax":

@@ -192,6 +192,7 @@ def test_eagerly(tmp_path):
     assert_same(stopped(tmp_path / "stopped", (0, 3), **options), whole)
 
 
+@pytest.mark.slow
 @inside
 @jax
 def test_a_model_split_over_devices(tmp_path):

@@ -50,7 +50,7 @@ def wrong(results):
 
 
 def test_compiled_losses_equal_evaluate(slow):
-    results = loss_cases.results(3, 1 if slow else 31)
+    results = loss_cases.results(3, 1 if slow else 61)
     assert not wrong(results)
     assert sum(found == "agrees" for found in results.values()) > 0.3 * len(results)
 

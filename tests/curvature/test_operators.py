@@ -150,7 +150,11 @@ def image_case():
 
 @pytest.mark.parametrize(
     ("make", "operator"),
-    [(sequence_case, HessianOperator), (sequence_case, FisherOperator), (image_case, HessianOperator)],
+    [
+        (sequence_case, HessianOperator),
+        pytest.param(sequence_case, FisherOperator, marks=pytest.mark.slow),
+        (image_case, HessianOperator),
+    ],
 )
 def test_batches_sequence_case_and_images_of_other_sizes(make, operator):
     keras.config.set_dtype_policy("float64")
@@ -233,7 +237,10 @@ def test_float32():
     np.testing.assert_allclose(operator.to_dense(), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("operator", [HessianOperator, GaussNewtonOperator, FisherOperator])
+@pytest.mark.parametrize(
+    "operator",
+    [HessianOperator, *(pytest.param(each, marks=pytest.mark.slow) for each in (GaussNewtonOperator, FisherOperator))],
+)
 def test_mixed_precision_equals_float32_up_to_rounding(operator):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(20, 8, 8, 3)).astype("float32"), np.arange(20) % 4

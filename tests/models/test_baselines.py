@@ -20,7 +20,9 @@ def images(n=2, size=16):
 
 
 @pytest.mark.parametrize("network", [resnet, preresnet])
-@pytest.mark.parametrize(("depth", "published"), [(20, 269_722), (56, 853_018), (110, 1_727_962)])
+@pytest.mark.parametrize(
+    ("depth", "published"), [(20, 269_722), (56, 853_018), pytest.param(110, 1_727_962, marks=pytest.mark.slow)]
+)
 def test_sizes_of_residual_networks(network, depth, published):
     model = network(depth=depth)
     assert trainable_parameters(model) == published
@@ -49,7 +51,7 @@ def test_the_deepest_published_residual_network_has_its_size():
         ({}, 27.2e6),
         ({"depth": 40, "growth": 12}, 1.0e6),
         ({"depth": 100, "growth": 12, "bottleneck": True}, 0.8e6),
-        ({"depth": 250, "growth": 24, "bottleneck": True}, 15.3e6),
+        pytest.param({"depth": 250, "growth": 24, "bottleneck": True}, 15.3e6, marks=pytest.mark.slow),
     ],
 )
 def test_sizes_of_dense_networks(arguments, published):

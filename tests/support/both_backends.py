@@ -55,16 +55,19 @@ def models():
     }
 
 
-def matrices(weights=None):
+def matrices(names=None, weights=None):
     """Return dense matrices, gradients and losses by model and kind, and the weights by model.
 
     Args:
+        names: names of the models. If None, all.
         weights: list of arrays by model. If None, the weights of the models are used.
     """
     from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 
     found, used = {}, {}
-    for name, (model, loss, data, options) in models().items():
+    every = models()
+    for name in names or every:
+        model, loss, data, options = every[name]
         if weights is not None:
             model.set_weights(weights[name])
         used[name] = model.get_weights()
@@ -77,7 +80,7 @@ def matrices(weights=None):
         if name == "weights":
             found[f"{name}/fisher"] = FisherOperator(model, loss, data, **options).to_dense()
     # With all checks, and with later changes of the model.
-    model, loss, data, _ = models()["weights"]
+    model, loss, data, _ = every["weights"]
     operator = HessianOperator(model, loss, data)
     before = operator.loss()
     found["difference"] = np.array(operator.difference.difference)
@@ -91,4 +94,4 @@ if __name__ == "__main__":
         given: dict[str, list[np.ndarray]] = {}
         for entry in saved.files:
             given.setdefault(entry.rpartition("/")[0], []).append(saved[entry])
-    np.savez(sys.argv[2], backend=keras.backend.backend(), **matrices(given)[0])
+    np.savez(sys.argv[2], backend=keras.backend.backend(), **matrices(given, given)[0])

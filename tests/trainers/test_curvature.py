@@ -60,6 +60,7 @@ def test_the_rate_is_no_part_of_a_checkpoint(watched):
     assert rate == np.float32(0.1)
 
 
+@pytest.mark.slow
 def test_a_training_in_bfloat16_is_measured_in_float32(watched):
     last = [record for record in records(watched) if record["kind"] == "curvature"][-1]
     # Exported in float32, including the standardization.

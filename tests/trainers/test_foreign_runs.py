@@ -71,6 +71,7 @@ def test_the_best_weights_of_another_run_are_not_exported(runs, mixed, tmp_path)
     assert "checkpoints/best/step-0000000" in ended.stderr
 
 
+@pytest.mark.slow
 def test_an_extended_run_accepts_its_own_checkpoints(runs, tmp_path):
     run = pathlib.Path(shutil.copytree(runs / "one", tmp_path / "run"))
     for steps in (8, 10):

@@ -361,6 +361,7 @@ def test_tensorboard_shows_few_runs_of_distinct_names():
     assert {f"descent risk/{target}" for target in targets} <= {tag for each in scalars for tag in each.values}
 
 
+@pytest.mark.slow
 def test_the_smallest_problems_have_results(small, monkeypatch, tmp_path):
     # The rows of these do not depend on the targets.
     others = tuple(each for each in EXPERIMENTS if each.name not in ("promises", "update_laws"))
