@@ -13,6 +13,8 @@ from idmatters_tf.callbacks import _devices
 
 # Objects of these packages are not searched, except for Keras' layers, optimizers and maps of optimizers.
 _OTHERS = ("jax", "keras", "numpy", "tensorflow")
+# Whether values of a class may own optimizers or generators. A model is searched several times for each checkpoint.
+_MAY_OWN: dict[tuple[type, type], bool] = {}
 _NO_OWNERS = (str, bytes, np.ndarray, types.ModuleType, types.FunctionType, types.MethodType, type, keras.Variable)
 
 
@@ -59,6 +61,14 @@ def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _may_own(value: Any) -> bool:
+    # The classes of a value and of the object that a proxy wraps.
+    classes = type(value), value.__class__
+    if classes not in _MAY_OWN:
+        _MAY_OWN[classes] = _decide(value)
+    return _MAY_OWN[classes]
+
+
+def _decide(value: Any) -> bool:
     if isinstance(value, (keras.layers.Layer, keras.optimizers.Optimizer, keras.optimizers.OptimizerMap)):
         return True
     if isinstance(value, (Mapping, list, tuple)) or is_random_generator(value):

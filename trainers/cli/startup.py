@@ -22,6 +22,8 @@ LAUNCHER_VARIABLE = "IDMATTERS_LAUNCHER"
 _INTERRUPTED = "stopped by Ctrl-C; saved files are intact"
 # Number of seconds after which an interrupted process is ended if a library has suppressed the exception.
 _SWALLOWED_AFTER = 10.0
+# Number of seconds after which an exception is raised again that Python has ignored in a destructor or a callback.
+_RAISED_AGAIN_AFTER = 0.1
 # Optional packages; the extras "tensorflow" and "train" install all of them but shtab.
 OPTIONAL = ("huggingface_hub", "matplotlib", "shtab", "tensorboard", "tensorflow", "tensorflow_datasets")
 _WITHOUT_TENSORFLOW = ("plan", "report")
@@ -86,14 +88,27 @@ def _program() -> str:
 
 
 class _Interrupts:
-    """Handler of Ctrl-C: raises KeyboardInterrupt, and ends the process if a library suppresses it."""
+    """Handler of Ctrl-C: raises KeyboardInterrupt, and ends the process if a library suppresses it.
+
+    Python ignores exceptions in destructors and in callbacks of the garbage collection. There it is raised again.
+    """
 
     def __init__(self) -> None:
         self.received = False
+        self._hook = sys.unraisablehook
         # In the background of a script, SIGINT is ignored from the start and stays ignored.
         self._wanted = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
         if self._wanted:
             signal.signal(signal.SIGINT, self._receive)
+            sys.unraisablehook = self._raise_again
+
+    def _raise_again(self, unraisable):
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            self._hook(unraisable)
+            return
+        timer = threading.Timer(_RAISED_AGAIN_AFTER, os.kill, (os.getpid(), signal.SIGINT))
+        timer.daemon = True
+        timer.start()
 
     def _receive(self, _number, _frame):
         global _interrupted

@@ -36,6 +36,15 @@ def swallowed(argv):
     except BaseException:
         time.sleep(20)
 
+def ignored(argv):
+    # Python ignores an exception in a destructor.
+    startup._SWALLOWED_AFTER = 60
+    class Owner:
+        def __del__(self):
+            interrupt()
+    Owner()
+    time.sleep(20)
+
 def importing(argv):
     # A package in place of TensorFlow, whose import is interrupted, logs something, and fails.
     startup.import_tensorflow()
@@ -53,7 +62,7 @@ except BaseException as error:
 """
 
 
-@pytest.mark.parametrize("what", ["plain", "converted", "swallowed"])
+@pytest.mark.parametrize("what", ["plain", "converted", "swallowed", "ignored"])
 def test_libraries_that_convert_or_suppress_the_exception(what):
     done = subprocess.run([sys.executable, "-c", PROGRAM, what], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (130, SENTENCE)
