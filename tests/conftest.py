@@ -13,12 +13,15 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 # Small programs on JAX: compiling costs more than running.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-# What a shell starts in the background ignores Ctrl-C, and so would all programs that the tests start and interrupt.
+# A program that a shell starts in the background ignores Ctrl-C, and so do the programs that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import hypothesis
 import pytest
+
+# A flush to the disk can take seconds on a busy machine. It matters after a power cut only, which no test simulates.
+os.fsync = lambda fd: None
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Tests that start several processes at once; two of them side by side would be too many for small machines.
@@ -26,7 +29,7 @@ SEVERAL_PROCESSES = (
     "tests/trainers/cluster/test_clusters.py",
     "tests/trainers/test_imagenet.py::test_workers",
 )
-# What takes longest comes first, so that no process is left alone with it.
+# The longest tests come first, so that no process is left alone with one.
 FIRST = (
     *SEVERAL_PROCESSES,
     "tests/callbacks/test_exact_resume.py",
@@ -61,7 +64,7 @@ def pytest_addoption(parser):
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_jax_programs():
-    """A folder in which later processes on JAX find what earlier ones have compiled."""
+    """Share compiled functions between the processes on JAX."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_COMPILATION_CACHE_DIR", folder)
         patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -69,7 +72,7 @@ def compiled_jax_programs():
 
 
 def pytest_collection_finish():
-    """Leave out what has been imported, most of all objects, from each garbage collection of the tests."""
+    """Exclude the imported modules, most of all objects, from later garbage collections."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
@@ -85,7 +88,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """A file is run by one process, since its tests share fixtures; all tests of several processes by one.
+    """Run each file in one process, since its tests share fixtures, and all tests of several processes in one.
 
     By the tests' names: the marker that pytest-xdist 3.8 groups by does nothing with pytest 9.
     """
@@ -124,7 +127,7 @@ def slow(request) -> bool:
 
 @pytest.fixture
 def program():
-    """Runs `python -m NAME ARGUMENTS...` to its end; returns the completed process with its output as text."""
+    """Return a function that runs `python -m NAME ARGUMENTS...` and returns the completed process."""
 
     def run(*arguments, timeout=240, env=None, **kwargs):
         return subprocess.run(

@@ -16,7 +16,7 @@ from tests.support.occupants import NO_FILES, NO_FOLDERS, tree, write_folder
 
 @pytest.fixture(autouse=True)
 def default_policy():
-    """In place of the one for all tests: nothing is computed in this process, so Keras need not be imported."""
+    """Override the fixture of all tests. Nothing is computed in this process, so Keras need not be imported."""
 
 
 def contents(folder):
@@ -149,7 +149,7 @@ print("through")
 
 
 def killed(folder, last, what, then="write"):
-    """Whether a process was killed before its operation number `last + 1`; else it came to its end."""
+    """Return True if a process was killed before its operation number `last + 1`, and False if it ended."""
     command = [sys.executable, "-c", KILL, str(folder), str(last), what, then]
     ended = subprocess.run(command, cwd=ROOT, timeout=60, check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) in ((-signal.SIGKILL, ""), (0, "through\n")), ended.stderr
