@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from idmatters_tf.autodiff._interface import LinearMap, Tensors
+from idmatters_tf.autodiff._backend import LinearMap, Tensors
 
 FEWEST_VECTORS = 1
 
@@ -50,7 +50,7 @@ def vectorizing() -> contextlib.AbstractContextManager[None]:
 
 
 class Compiler:
-    """See `_interface.Compiler`. All variables are arguments of the compiled functions and not constants."""
+    """See `_backend.Compiler`. All variables are arguments of the compiled functions and not constants."""
 
     replicas = 1
 

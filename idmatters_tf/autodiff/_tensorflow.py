@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from idmatters_tf._tensorflow_internals.second_derivatives import differentiable_twice, is_recording
-from idmatters_tf.autodiff._interface import CannotVectorize, LinearMap, Tensors
+from idmatters_tf.autodiff._backend import CannotVectorize, LinearMap, Tensors
 from idmatters_tf.autodiff._tensorflow_graphs import Compiler, quiet, raise_missing_gradient
 
 __all__ = [

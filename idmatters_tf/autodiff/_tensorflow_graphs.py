@@ -1,4 +1,4 @@
-"""Compiled functions on TensorFlow, with as few traces as the shapes of batches allow, on one or more devices.
+"""Compiled functions on TensorFlow, on one or more devices.
 
 Several devices are the replicas of the `tf.distribute.MirroredStrategy` in whose scope a compiler is created.
 """
@@ -15,68 +15,13 @@ import tensorflow as tf
 
 from idmatters_tf._tensorflow_internals.second_derivatives import differentiable_twice
 
-# Shapes of the tensors of a batch; None is any size.
-Shapes = tuple[tuple[int | None, ...], ...]
-
-
-class TracedFunction:
-    """Function traced for the first two shapes of batches, and then once for all shapes that differ in the same axes.
-
-    Batches differ in the number of examples, and batches of sequences also in length. Calling a `tf.function` directly
-    would warn of retracing after a few operators, because traces are counted by source location.
-    """
-
-    def __init__(self, function: Callable[..., Any]):
-        self.function: Any = tf.function(function, autograph=False)
-        self._graphs: dict[Any, dict[Shapes, Any]] = {}
-        # False after a layer has failed on unknown sizes, as Keras' UpSampling2D does.
-        self._generalizes = True
-
-    def __call__(self, batch: Any, *arguments: Any) -> Any:
-        tensors = [tensor for tensor in tf.nest.flatten(batch) if tensor is not None]
-        kinds = tuple((tensor.dtype, len(tensor.shape)) for tensor in tensors)
-        graphs = self._graphs.setdefault((kinds, *(tuple(argument.shape) for argument in arguments)), {})
-        shapes: Shapes = tuple(tuple(tensor.shape) for tensor in tensors)
-        key = next((known for known in graphs if _fits(known, shapes)), None)
-        if key is None and len(graphs) >= 2 and self._generalizes:
-            key = _generalize([*graphs, shapes])
-            try:
-                graphs[key] = self._trace(batch, key, arguments)
-            except Exception:
-                key, self._generalizes = None, False
-        if key is None:
-            key = shapes
-            graphs[key] = self._trace(batch, key, arguments)
-        return graphs[key](batch, *arguments)
-
-    def _trace(self, batch: Any, shapes: Shapes, arguments: Sequence[Any]) -> Any:
-        sizes = iter(shapes)
-        specification = tf.nest.map_structure(
-            lambda tensor: None if tensor is None else tf.TensorSpec(next(sizes), tensor.dtype), batch
-        )
-        with differentiable_twice(), quiet():
-            return self.function.get_concrete_function(specification, *arguments)
-
-
-def _fits(known: Shapes, shapes: Shapes) -> bool:
-    """Return True if a graph for the known shapes accepts the given shapes."""
-    return all(
-        size is None or size == other
-        for sizes, others in zip(known, shapes, strict=True)
-        for size, other in zip(sizes, others, strict=True)
-    )
-
-
-def _generalize(found: Sequence[Shapes]) -> Shapes:
-    """Return the sizes that all shapes have in common, and None for the others."""
-    return tuple(
-        tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
-        for shapes in zip(*found, strict=True)
-    )
-
 
 class Compiler:
-    """See `_interface.Compiler`. The variables are read inside the graphs."""
+    """See `_backend.Compiler`. The variables are read inside the graphs.
+
+    A function is traced for the first shape of batches, and then once for all shapes that differ in the same axes:
+    batches differ in the number of examples, and batches of sequences also in length.
+    """
 
     def __init__(self, variables: Sequence[keras.Variable]):
         self._strategy: Any = tf.distribute.get_strategy()
@@ -90,20 +35,34 @@ class Compiler:
                 f"tf.distribute.MirroredStrategy or no strategy."
             )
         self._variables = list(variables)
-        self._traces: dict[str, TracedFunction] = {}
+        # By method and the shapes of the shared arguments, which are not generalized.
+        self._functions: dict[Any, Any] = {}
+        # False after a layer has failed on unknown sizes, as Keras' UpSampling2D does.
+        self._generalizes = True
         # TensorFlow's graphs contain reference cycles, about a megabyte per operator, which are collected here.
-        weakref.finalize(self, _release, self._traces).atexit = False
+        weakref.finalize(self, _release, self._functions).atexit = False
 
     def __call__(self, method: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *arguments: Any) -> Any:
-        traced = self._traces.get(method.__name__)
-        if traced is None:
-            traced = self._traces[method.__name__] = TracedFunction(self._function(method))
-        with raise_missing_gradient():
-            if self.replicas == 1:
-                return traced(*parts[0], *arguments)
-            spread = [self._spread(values) for values in zip(*parts, strict=True)]
-            with differentiable_twice(), quiet():
-                return traced.function(*spread, *arguments)
+        values = parts[0] if self.replicas == 1 else [self._spread(each) for each in zip(*parts, strict=True)]
+        key = (method.__name__, *(tuple(argument.shape) for argument in arguments))
+        with raise_missing_gradient(), differentiable_twice(), quiet():
+            function = self._traced(key, method)
+            generalized = self._generalizes and function.experimental_get_tracing_count()
+            try:
+                return function(*values, *arguments)
+            except Exception:
+                if not generalized:
+                    raise
+                self._generalizes = False
+                self._functions.clear()
+                return self._traced(key, method)(*values, *arguments)
+
+    def _traced(self, key: tuple[Any, ...], method: Callable[..., Any]) -> Any:
+        if key not in self._functions:
+            self._functions[key] = tf.function(
+                self._function(method), autograph=False, reduce_retracing=self._generalizes
+            )
+        return self._functions[key]
 
     def _function(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function to trace."""
@@ -127,9 +86,9 @@ class Compiler:
         )
 
 
-def _release(traces: dict[str, TracedFunction]) -> None:
+def _release(functions: dict[Any, Any]) -> None:
     """Free the graphs of an unused compiler."""
-    traces.clear()
+    functions.clear()
     gc.collect()
 
 
@@ -161,14 +120,17 @@ def _missing_gradient(error: Exception) -> str | None:
 
 @contextlib.contextmanager
 def quiet(level: int | None = None) -> Iterator[None]:
-    """Suppress the messages of `vectorized_map` about gradients of kernels that it computes in a loop.
+    """Suppress the messages of `vectorized_map` about kernels that it computes in a loop, and of retracing.
+
+    TensorFlow counts traces by source location and would warn of retracing after a few operators.
 
     Args:
         level: logging level up to which all other messages are also suppressed.
     """
 
     def wanted(record: logging.LogRecord) -> bool:
-        return "uses a while_loop" not in str(record.msg) and (level is None or record.levelno > level)
+        expected = any(text in str(record.msg) for text in ("uses a while_loop", "triggered tf.function retracing"))
+        return not expected and (level is None or record.levelno > level)
 
     logger = logging.getLogger("tensorflow")
     logger.addFilter(wanted)

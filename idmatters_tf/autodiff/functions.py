@@ -9,9 +9,8 @@ from keras import ops
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.autodiff._backend import current_backend
+from idmatters_tf.autodiff._backend import CannotVectorize, LinearMap, current_backend
 from idmatters_tf.autodiff._flat import FlatFunction
-from idmatters_tf.autodiff._interface import CannotVectorize, LinearMap
 
 DEFAULT_CHUNK = 64
 

@@ -10,7 +10,7 @@ docs/explanation/curvature.md compares them.
 from idmatters_tf.curvature.operators import FisherOperator, GaussNewtonOperator, HessianOperator
 
 # The whole matrix.
-from idmatters_tf.curvature.dense import dense_hessian
+from idmatters_tf.curvature.operators import dense_hessian
 
 # Eigenvalues: summary, extreme eigenvalues, spectral density.
 from idmatters_tf.curvature.spectrum import Summary, summarize

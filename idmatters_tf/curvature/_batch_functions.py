@@ -7,34 +7,29 @@ import keras
 
 from idmatters_tf._keras_internals import get_mask, set_mask
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.autodiff._interface import Backend, LinearMap
+from idmatters_tf.autodiff._backend import Backend, LinearMap
 from idmatters_tf.curvature._objective import Objective
 
 
 class BatchFunctions:
     """Functions to be compiled, whose sums over the batches are the values for all data.
 
-    All methods take the values of the objective's variables and of all others, a batch, and the scales: one factor for
-    the sum of each loss term and a last one for the penalties (for `fisher`, for the sum of g g^T). `vectors` is one
-    vector (P,), with a list of tensors like the variables as the product, or k vectors (k, P).
+    All methods take the values of the objective's arguments, a batch, and the scales: one factor for the sum of each
+    loss term and a last one for the penalties (for `fisher`, for the sum of g g^T). `vectors` is one vector (P,), with
+    a list of tensors like the variables as the product, or k vectors (k, P).
     """
 
     def __init__(self, objective: Objective, backend: Backend):
         self._objective, self._backend = objective, backend
 
-    def value(self, values: Sequence[Tensor], batch: Any, scales: Tensor) -> Tensor:
-        """Return the contribution of the batch to the loss."""
-        theta, others = self._separate(values)
-        return self._objective.value(theta, batch, scales, others=others)
-
     def loss_and_gradient(
         self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Tensor, offset: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return `value` and its gradient, (P,). `Products.loss_and_gradient` describes the arguments."""
+        """Return `Objective.value` and its gradient, (P,). `Products.loss_and_gradient` describes the arguments."""
         theta, others = self._separate(values)
         theta = [value + part for value, part in zip(theta, self._objective.split(offset), strict=True)]
         value, gradient = self._backend.gradient(
-            lambda theta: self._objective.value(theta, batch, scales, draw, others), theta
+            lambda theta: self._objective.value([*theta, *others], batch, scales, draw), theta
         )
         return value, self._objective.flatten(gradient)
 
@@ -42,7 +37,7 @@ class BatchFunctions:
         """Return products of the Hessian with vectors."""
         theta, others = self._separate(values)
         product = self._backend.hessian_product(
-            lambda theta: self._objective.value(theta, batch, scales, others=others), theta
+            lambda theta: self._objective.value([*theta, *others], batch, scales), theta
         )
         return self._mapped(product, vectors)
 
@@ -52,7 +47,7 @@ class BatchFunctions:
         found: dict[str, Any] = {}
 
         def outputs_at(theta: list[Tensor]) -> tuple[list[Tensor], Any]:
-            found["structure"], penalties = self._objective.forward(theta, batch, others=others)
+            found["structure"], penalties = self._objective.forward([*theta, *others], batch)
             found["penalized"] = penalties is not None
             outputs = keras.tree.flatten(found["structure"])
             return outputs, [get_mask(output) for output in outputs]
@@ -67,7 +62,7 @@ class BatchFunctions:
             )
 
         def penalty_at(theta: list[Tensor]) -> Tensor:
-            return self._objective.forward(theta, batch, others=others)[1] * scales[-1]
+            return self._objective.forward([*theta, *others], batch)[1] * scales[-1]
 
         outputs, masks, jvp, vjp = self._backend.linearize(outputs_at, theta)
         curved = self._backend.hessian_product(loss_at, outputs)
@@ -86,7 +81,7 @@ class BatchFunctions:
         theta, others = self._separate(values)
 
         def losses_at(theta: list[Tensor]) -> tuple[list[Tensor], Tensor | None]:
-            outputs, _ = self._objective.forward(theta, batch, others=others)
+            outputs, _ = self._objective.forward([*theta, *others], batch)
             losses, weights = self._objective.example_losses(batch, outputs, scales[:-1])
             return [losses], weights
 
@@ -102,6 +97,6 @@ class BatchFunctions:
         return self._backend.batched(lambda vector: flat(linear_map(split(vector))))(vectors)
 
     def _separate(self, values: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the values of the objective's variables, and those of all others."""
+        """Return the values of the flat vector's variables, and those of all others."""
         count = len(self._objective.variables)
         return list(values[:count]), list(values[count:])

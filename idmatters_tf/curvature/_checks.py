@@ -9,7 +9,6 @@ import numpy as np
 
 from idmatters_tf._keras_internals import random_layers
 from idmatters_tf.curvature._batches import Batches
-from idmatters_tf.curvature._losses import split_batch
 from idmatters_tf.curvature._objective import parameters
 from idmatters_tf.curvature._products import Array, Products
 
@@ -79,7 +78,7 @@ def check_value(products: Products, batch: Any, outputs: Any) -> None:
     # In the scope of a distribution strategy, Keras divides by the number of replicas.
     if loss.keras_value is None or products.replicas > 1:
         return
-    value, size, eps = loss.value_in_dtype_of_keras(split_batch(batch), outputs)
+    value, size, eps = loss.value_in_dtype_of_keras(batch, outputs)
     if np.isfinite(loss.keras_value) and not abs(value - loss.keras_value) <= TOLERANCE * eps * size:
         raise ValueError(
             f"The loss {loss!r} on the first batch is {value:.9g} here and {loss.keras_value:.9g} in Keras. Pass a "

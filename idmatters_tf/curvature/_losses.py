@@ -194,7 +194,7 @@ class DataLoss:
                 )
         self._is_function = callable(loss) and not isinstance(loss, keras.losses.Loss)
         self.takes_model = self.is_compute_loss or (self._is_function and _first_parameter(self._loss) == "model")
-        self.terms: tuple[Term, ...] = (Term(loss, is_scalar=True),) if self.takes_model else ()
+        self.terms: tuple[Term, ...] = (Term(_second, is_scalar=True),) if self.takes_model else ()
         self.keras_value: float | None = None
         self._compiled: _keras_internals.CompiledLosses | None = None
         self._model_name = model.name
@@ -202,15 +202,16 @@ class DataLoss:
     def __repr__(self) -> str:
         if self.is_compute_loss:
             return f"compute_loss of {self._model_name!r}"
-        named = [_loss_name(term.loss) for term in self.terms]
+        named = [_loss_name(self._loss if self.takes_model else term.loss) for term in self.terms]
         return named[0] if len(named) == 1 else f"[{', '.join(named)}]"
 
-    def build(self, model: keras.Model, batch: Batch, outputs: Any) -> None:
+    def build(self, model: keras.Model, batch: Any, outputs: Any) -> None:
         """Determine the terms of a loss of the outputs from a batch and the model's outputs for it.
 
         Raises:
             ValueError: if Keras cannot compute the loss, or labels, sample weights or values do not fit.
         """
+        batch = split_batch(batch)
         y, weights = cast((batch.y, batch.weights), loss_dtype(outputs), floats_only=True)
         if self._is_function:
             aligned = batch.y is not None and not keras.tree.is_nested(outputs) and not keras.tree.is_nested(y)
@@ -241,12 +242,15 @@ class DataLoss:
             for term, part in zip(self.terms, parts, strict=True)
         )
 
-    def parts(self, batch: Batch, outputs: Any) -> list[tuple[Any, Any, Any]]:
-        """Return (labels, output, sample weights) of each term."""
+    def parts(self, batch: Any, outputs: Any) -> list[tuple[Any, Any, Any]]:
+        """Return (labels, output, sample weights) of each term; the value in place of the output if `takes_model`."""
+        if self.takes_model:
+            return [(None, outputs, None)]
+        batch = split_batch(batch)
         y, weights = cast((batch.y, batch.weights), loss_dtype(outputs), floats_only=True)
         return [(y, outputs, weights)] if self._compiled is None else self._compiled.split(y, outputs, weights)
 
-    def value_in_dtype_of_keras(self, batch: Batch, outputs: Any) -> tuple[float, float, float]:
+    def value_in_dtype_of_keras(self, batch: Any, outputs: Any) -> tuple[float, float, float]:
         """Return (value, size, eps) of the loss of a single batch, for a comparison with `keras_value`.
 
         Each loss is computed in its own dtype, as in Keras. `size` is the sum of the magnitudes of the terms, and `eps`
@@ -394,6 +398,10 @@ def _rank(tensor: Tensor) -> int:
 
 def _is_float(tensor: Tensor) -> bool:
     return keras.backend.is_float_dtype(keras.backend.standardize_dtype(tensor.dtype))
+
+
+def _second(_: Any, value: Tensor) -> Tensor:
+    return value
 
 
 def _first_parameter(function: Callable[..., Any]) -> str | None:

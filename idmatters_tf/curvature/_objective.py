@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf._keras_internals import seed_states, substitute_values
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.curvature._batches import Batches, length
+from idmatters_tf.curvature._batches import Batches
 from idmatters_tf.curvature._losses import DataLoss, no_example_losses, split_batch
 
 
@@ -27,8 +27,8 @@ class Objective:
     Args: see `idmatters_tf.curvature.HessianOperator`.
 
     Attributes:
-        variables: arguments of the function.
-        others: all other variables of the model.
+        variables: variables of the flat vector.
+        arguments: all variables of the model, those of the flat vector first.
         slices: slice of the flat vector for each layer.
         dtype: dtype of the flat vector, "float32" or "float64".
         size: length of the flat vector.
@@ -56,7 +56,8 @@ class Objective:
         self.regularization, self.training = bool(regularization), bool(training)
         self.variables = _resolve_variables(model, variables)
         chosen = {id(variable) for variable in self.variables}
-        self.others = [variable for variable in model.variables if id(variable) not in chosen]
+        others = [variable for variable in model.variables if id(variable) not in chosen]
+        self.arguments = [*self.variables, *others]
         self.sizes = [int(np.prod(variable.shape, dtype=np.int64)) for variable in self.variables]
         self.size = sum(self.sizes)
         # Dtype of the values, because JAX stores float64 variables as float32 unless jax_enable_x64 is set.
@@ -80,28 +81,22 @@ class Objective:
         """Concatenate tensors with the shapes of the variables to a vector (P,), the inverse of `split`."""
         return ops.concatenate([ops.reshape(ops.cast(tensor, self.dtype), (-1,)) for tensor in tensors])
 
-    def forward(
-        self, theta: Sequence[Tensor], batch: Any, draw: Any = 0, others: Sequence[Tensor] | None = None
-    ) -> tuple[Any, Tensor | None]:
-        """Compute the model's outputs for a batch with theta as its variables.
+    def forward(self, values: Sequence[Tensor], batch: Any, draw: Any = 0) -> tuple[Any, Tensor | None]:
+        """Compute the model's outputs for a batch with other values of its variables.
 
         Args:
-            theta: tensors, one for each variable.
+            values: one tensor for each of `arguments`.
             batch: a batch of the data.
             draw: offset of the seeds of the model's random generators.
-            others: values of all other variables; their current values if None.
 
         Returns:
             (outputs, penalties): the outputs, or the value of a loss(model, batch); and the sum of `model.losses`, or
             None without penalties.
         """
-        if others is None:
-            others = [variable.value for variable in self.others]
-        mapping: list[Any] = list(zip(self.variables, theta, strict=True))
-        for variable, value in zip(self.others, others, strict=True):
-            if id(variable) in self._seeds:
-                value = value + ops.cast(ops.stack([0, draw]), variable.dtype)
-            mapping.append((variable, value))
+        mapping: list[Any] = [
+            (variable, value + ops.cast(ops.stack([0, draw]), variable.dtype) if id(variable) in self._seeds else value)
+            for variable, value in zip(self.arguments, values, strict=True)
+        ]
         with substitute_values(mapping):
             if self.loss.takes_model:
                 outputs = self.loss.evaluate(self.model, batch, self.training)
@@ -116,9 +111,7 @@ class Objective:
     def counts(self, batch: Any, outputs: Any) -> Tensor:
         """Return `Elements.counts` of each term for a batch, (terms, 3)."""
         count = self._count(batch)
-        if self.loss.takes_model:
-            return ops.stack([ops.stack([count, count, count])])
-        parts = zip(self.loss.terms, self.loss.parts(split_batch(batch), outputs), strict=True)
+        parts = zip(self.loss.terms, self.loss.parts(batch, outputs), strict=True)
         return ops.stack([term.elements(*part).counts(count, self.dtype) for term, part in parts])
 
     def data_loss(self, batch: Any, outputs: Any, factors: Tensor) -> Tensor:
@@ -130,9 +123,7 @@ class Objective:
             factors: factors of the sums of the terms, from `DataLoss.factors`.
         """
         count = self._count(batch)
-        if self.loss.takes_model:
-            return ops.cast(outputs, self.dtype) * count * factors[0]
-        total, parts = None, self.loss.parts(split_batch(batch), outputs)
+        total, parts = None, self.loss.parts(batch, outputs)
         for place, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
             elements = term.elements(*part)
             values: Tensor = ops.sum(elements.scaled(self.dtype)) * factors[place]
@@ -146,7 +137,7 @@ class Objective:
         Raises:
             ValueError: if the loss does not return a value for each example.
         """
-        total, weights, parts = None, None, self.loss.parts(split_batch(batch), outputs)
+        total, weights, parts = None, None, self.loss.parts(batch, outputs)
         for place, (term, part) in enumerate(zip(self.loss.terms, parts, strict=True)):
             elements = term.elements(*part)
             if not len(elements.values.shape):
@@ -164,30 +155,22 @@ class Objective:
             total = values if total is None else total + values
         return total, weights
 
-    def value(
-        self,
-        theta: Sequence[Tensor],
-        batch: Any,
-        scales: Tensor,
-        draw: Any = 0,
-        others: Sequence[Tensor] | None = None,
-    ) -> Tensor:
+    def value(self, values: Sequence[Tensor], batch: Any, scales: Tensor, draw: Any = 0) -> Tensor:
         """Return the contribution of a batch to the loss.
 
         Args:
-            theta: see `forward`.
+            values: see `forward`.
             batch: see `forward`.
             scales: factors of the sums of the terms, and of the penalties last.
             draw: see `forward`.
-            others: see `forward`.
         """
-        outputs, penalties = self.forward(theta, batch, draw, others)
+        outputs, penalties = self.forward(values, batch, draw)
         value = self.data_loss(batch, outputs, scales[:-1])
         return value if penalties is None else value + penalties * scales[-1]
 
     def warn_of_outputs(self, batch: Any, outputs: Any) -> None:
         """Warn if a loss of probabilities receives outputs that are not probabilities."""
-        for term, (_, of_term, _) in zip(self.loss.terms, self.loss.parts(split_batch(batch), outputs), strict=True):
+        for term, (_, of_term, _) in zip(self.loss.terms, self.loss.parts(batch, outputs), strict=True):
             if term.expects is None or keras.tree.is_nested(of_term):
                 continue
             output = np.asarray(ops.convert_to_numpy(of_term))
@@ -207,11 +190,6 @@ class Objective:
     def _count(self, batch: Any) -> Tensor:
         shape: Tensor = ops.shape(keras.tree.flatten(batch)[0])
         return ops.cast(shape[0], self.dtype)
-
-
-def penalty_share(batch: Any, examples: int) -> float:
-    """Return the factor of the penalties for a batch, its fraction of the examples."""
-    return length(batch) / examples
 
 
 def _get_dtype(variable: keras.Variable) -> str:

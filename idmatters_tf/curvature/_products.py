@@ -10,11 +10,10 @@ from keras import ops
 from numpy.typing import NDArray
 
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.autodiff._backend import current_backend
-from idmatters_tf.autodiff._interface import CannotVectorize
+from idmatters_tf.autodiff._backend import CannotVectorize, current_backend
 from idmatters_tf.curvature._batch_functions import BatchFunctions
 from idmatters_tf.curvature._batches import length
-from idmatters_tf.curvature._objective import Objective, penalty_share
+from idmatters_tf.curvature._objective import Objective
 
 Kind = Literal["hessian", "gauss_newton", "fisher"]
 Array = NDArray[np.floating[Any]]
@@ -32,7 +31,7 @@ class Products:
         self.objective = objective
         self._backend = current_backend()
         self._functions = BatchFunctions(objective, self._backend)
-        self._compiler = self._backend.Compiler([*objective.variables, *objective.others])
+        self._compiler = self._backend.Compiler(objective.arguments)
         self.replicas = self._compiler.replicas
         self._scales: tuple[NDArray[np.float64], int] | None = None
         # The last batch and its tensors, to convert the arrays of a single batch only once.
@@ -43,15 +42,12 @@ class Products:
     def scales(self) -> tuple[NDArray[np.float64], int]:
         """Return (factors of the loss terms, number of examples). The first call passes through the data."""
         loss, terms = self.objective.loss, self.objective.loss.terms
-        if self.replicas > 1 and any(term.couples_examples for term in terms):
+        if self.replicas > 1 and (
+            loss.is_compute_loss or any(term.couples_examples or term.is_opaque for term in terms)
+        ):
             raise ValueError(
-                f"The loss {loss!r} couples the examples of a batch and cannot be split over {self.replicas} replicas. "
-                f"Create the operator outside the strategy's scope."
-            )
-        if self.replicas > 1 and (loss.is_compute_loss or any(term.is_opaque for term in terms)):
-            raise ValueError(
-                f"The loss {loss!r} has its own reduction and cannot be split over {self.replicas} replicas. Create "
-                f"the operator outside the strategy's scope."
+                f"The loss {loss!r} couples the examples of a batch or has its own reduction and cannot be split over "
+                f"{self.replicas} replicas. Create the operator outside the strategy's scope."
             )
         # The outputs may have changed with the variables.
         if self._scales is None or any(term.counts_by_outputs for term in terms):
@@ -73,7 +69,7 @@ class Products:
 
     def loss(self) -> float:
         """Return the loss on all data."""
-        return float(self._sum(self._functions.value))
+        return float(self._sum(self.objective.value))
 
     def loss_and_gradient(self, draw: int = 0, offset: Array | None = None, batch: Any = None) -> tuple[float, Array]:
         """Return the loss and its gradient, (P,).
@@ -112,7 +108,7 @@ class Products:
     # Passes through the data.
 
     def _forward(self, batch: Any) -> Any:
-        return self.objective.forward([variable.value for variable in self.objective.variables], batch)[0]
+        return self.objective.forward([variable.value for variable in self.objective.arguments], batch)[0]
 
     def _counts(self, batch: Any) -> NDArray[np.float64]:
         batch = self._backend.tensors(batch)
@@ -130,7 +126,7 @@ class Products:
                 scales = (
                     fisher_scales(self.objective, factors, examples, share)
                     if method == self._functions.fisher
-                    else [*(factors * share), share * penalty_share(part, examples)]
+                    else [*(factors * share), share * length(part) / examples]
                 )
                 parts.append((part, self._backend.tensors(np.array(scales, self.objective.dtype))))
             result = self._compiler(method, parts, *arguments)

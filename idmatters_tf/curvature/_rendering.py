@@ -1,7 +1,6 @@
 """Rendering of figures to arrays of pixels, for TensorBoard and notebooks."""
 
-import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,32 +10,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def new_figure(width: float, height: float) -> "tuple[Figure, Axes]":
-    """Return a figure with the given size in inches, and its axes.
+def new_figure(width: float, height: float, dpi: int) -> "tuple[Figure, Axes]":
+    """Return a figure with the given size in inches and pixels per inch, and its axes.
 
     pyplot is not imported, so that a notebook keeps its Matplotlib backend.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots()
 
 
-def render(figure: "Figure", dpi: int) -> NDArray[np.uint8]:
-    """Return a figure as an RGBA image.
-
-    Args:
-        figure: the figure.
-        dpi: pixels per inch.
-
-    Returns:
-        Array of uint8, (rows, columns, 4).
-    """
-    import matplotlib.image
-
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    buffer.seek(0)
-    return (matplotlib.image.imread(buffer) * 255).round().astype(np.uint8)
+def render(figure: "Figure") -> NDArray[np.uint8]:
+    """Return a figure as an RGBA image of uint8, (rows, columns, 4)."""
+    canvas: Any = figure.canvas
+    canvas.draw()
+    return np.array(canvas.buffer_rgba())

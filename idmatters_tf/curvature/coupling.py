@@ -77,7 +77,7 @@ def draw_coupling(coupling: Coupling, title: str = "") -> NDArray[np.uint8]:
     """
     from matplotlib.colors import LogNorm
 
-    figure, axes = new_figure(6.4, 5.2)
+    figure, axes = new_figure(6.4, 5.2, 100)
     largest = float(coupling.norms.max()) or 1.0
     smallest = min(max(float(coupling.norms.min()), 1e-6 * largest), 0.1 * largest)
     shown: Any = axes.imshow(np.maximum(coupling.norms, smallest), norm=LogNorm(smallest, largest), cmap="viridis")
@@ -87,4 +87,4 @@ def draw_coupling(coupling: Coupling, title: str = "") -> NDArray[np.uint8]:
         axes.set_xticks(range(count), coupling.layers, rotation=90, fontsize=6)
         axes.set_yticks(range(count), coupling.layers, fontsize=6)
     axes.set_title(f"{title}\n{100 * coupling.off_diagonal_share:.0f} % between layers".strip(), fontsize=9)
-    return render(figure, 100)
+    return render(figure)

@@ -1,7 +1,6 @@
 """Stochastic estimators of the trace and the diagonal of an operator, with standard errors."""
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._progress import Progress
+from idmatters_tf.curvature._columns import columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +72,7 @@ def trace(operator: Any, products: int = 60, seed: int = 0, progress: bool = Fal
     if positive_integer("products", products) < 6:
         raise ValueError(f"Argument `products` must be at least 6. Received: products={products}")
     if products >= size:
-        total = 0.0
-        with Progress(size, "trace", progress, unit="products") as bar:
-            for columns, block in _unit_products(operator):
-                total += float(np.einsum("kk->", block[columns].astype(np.float64)))
-                bar.advance(block.shape[1])
+        total = float(_exact_diagonal(operator, "trace", progress).sum(dtype=np.float64))
         return Estimate(total, 0.0, size)
     share = products // 3
     rng = np.random.default_rng(seed)
@@ -115,11 +111,7 @@ def diagonal(operator: Any, probes: int = 100, seed: int = 0, progress: bool = F
     if positive_integer("probes", probes) < 2:
         raise ValueError(f"Argument `probes` must be at least 2. Received: probes={probes}")
     if probes >= size:
-        exact = np.empty(size, operator.dtype)
-        with Progress(size, "diagonal", progress, unit="products") as bar:
-            for columns, block in _unit_products(operator):
-                exact[columns] = np.diagonal(block[columns])
-                bar.advance(block.shape[1])
+        exact = _exact_diagonal(operator, "diagonal", progress)
         return Estimate(exact, np.zeros_like(exact), size)
     rng = np.random.default_rng(seed)
     mean, squares = np.zeros(size), np.zeros(size)
@@ -139,11 +131,6 @@ def diagonal(operator: Any, probes: int = 100, seed: int = 0, progress: bool = F
     return Estimate(mean, np.sqrt(squares / (probes - 1) / probes), probes)
 
 
-def _unit_products(operator: Any) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Yield the columns of an operator in chunks, (slice, (P, up to chunk))."""
-    size, chunk = operator.shape[0], getattr(operator, "chunk", 64)
-    for start in range(0, size, chunk):
-        columns = slice(start, min(start + chunk, size))
-        units = np.zeros((size, columns.stop - start), operator.dtype)
-        units[np.arange(start, columns.stop), np.arange(columns.stop - start)] = 1
-        yield columns, np.asarray(operator @ units)
+def _exact_diagonal(operator: Any, title: str, progress: bool) -> NDArray[Any]:
+    blocks = columns(operator, slice(0, operator.shape[0]), title, progress)
+    return np.concatenate([np.diagonal(block[place]) for place, block in blocks])

@@ -117,7 +117,7 @@ def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]
     Returns:
         RGBA image of uint8, (rows, columns, 4).
     """
-    figure, axes = new_figure(6.4, 4.0)
+    figure, axes = new_figure(6.4, 4.0, 80)
     floor = density.density.max() * 1e-7
     axes.semilogy(density.grid, np.maximum(density.density, floor), color="tab:blue")
     if np.isfinite(density.standard_error).all():
@@ -129,4 +129,4 @@ def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]
     axes.set_ylabel("density")
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
-    return render(figure, 80)
+    return render(figure)

@@ -4,7 +4,7 @@ Products with vectors are exact and cost a few gradients each; the matrix is not
 variables, each flattened by rows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import keras
@@ -13,7 +13,6 @@ import scipy.sparse.linalg
 from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._progress import Progress
 from idmatters_tf.curvature._batches import check_batch
 from idmatters_tf.curvature._checks import (
     DifferenceCheck,
@@ -23,12 +22,10 @@ from idmatters_tf.curvature._checks import (
     compare_with_differences,
     warn_of_difference,
 )
-from idmatters_tf.curvature._losses import split_batch
+from idmatters_tf.curvature._columns import columns
 from idmatters_tf.curvature._memory import check_fits
 from idmatters_tf.curvature._objective import Objective
 from idmatters_tf.curvature._products import Array, Kind, Products
-
-DEFAULT_CHUNK = 64
 
 
 class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
@@ -54,7 +51,7 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
         training: bool = False,
         class_weight: Mapping[int, float] | None = None,
         batch_size: int = 256,
-        chunk: int = DEFAULT_CHUNK,
+        chunk: int = 64,
         check: bool = True,
         progress: bool = False,
     ):
@@ -71,14 +68,13 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
             check_batch(model, batch)
         outputs = self._products.outputs(batch)
         if not objective.loss.takes_model:
-            objective.loss.build(model, split_batch(batch), outputs)
+            objective.loss.build(model, batch, outputs)
         if not check:
             check_finite(self.loss())
             return
         gradient = check_reproducible(self._products)
         check_value(self._products, batch, outputs)
-        if not objective.loss.takes_model:
-            objective.warn_of_outputs(batch, outputs)
+        objective.warn_of_outputs(batch, outputs)
         self._check_products(gradient)
 
     def __repr__(self) -> str:
@@ -105,8 +101,8 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
         """Compute the gradient of the loss on all data, (P,)."""
         return self._products.loss_and_gradient()[1]
 
-    def to_dense(self, chunk: int | None = None) -> Array:
-        """Compute the dense symmetric matrix, (P, P), by products with unit vectors, `chunk` at once.
+    def to_dense(self) -> Array:
+        """Compute the dense symmetric matrix, (P, P), by products with unit vectors.
 
         Raises:
             ValueError: if the matrix would exceed half of the machine's memory.
@@ -114,8 +110,8 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
         size = self.shape[0]
         check_fits(size, size, self.dtype, f"the dense matrix of {size:,} parameters")
         dense = np.empty(self.shape, self.dtype)
-        for columns, products in self._columns(slice(0, size), chunk, f"columns of {size:,}"):
-            dense[:, columns] = products
+        for place, products in columns(self, slice(0, size), f"columns of {size:,}", self.progress):
+            dense[:, place] = products
         # Symmetrized in place by blocks, without a second matrix of this size.
         for start in range(0, size, 1024):
             rows = slice(start, start + 1024)
@@ -123,48 +119,21 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
             dense[rows, start:], dense[start:, rows] = mean, mean.T
         return dense
 
-    def blocks(self, off_diagonal: bool = False, chunk: int | None = None) -> dict[Any, Array]:
-        """Compute the dense blocks of the matrix by layer.
-
-        Args:
-            off_diagonal: True adds the blocks between different layers.
-            chunk: number of unit vectors multiplied at once.
-
-        Returns:
-            Dict of the diagonal blocks (p, p) by layer name, or with `off_diagonal` of the blocks (p_row, p_column) by
-            pair of names (row, column).
+    def blocks(self) -> dict[str, Array]:
+        """Compute the dense diagonal blocks of the matrix by layer, {layer name: (p, p)}.
 
         Raises:
             ValueError: if the blocks would exceed half of the machine's memory.
         """
-        layers, size = self._objective.slices, self.shape[0]
-        widths = [layer.stop - layer.start for layer in layers.values()]
-        entries = size if off_diagonal else max(sum(width**2 for width in widths) / size, 1)
-        check_fits(size, entries, self.dtype, f"the blocks of {size:,} parameters")
-        found = {}
-        for name, layer in layers.items():
-            rows = layers if off_diagonal else {name: layer}
-            strips: dict[str, list[Array]] = {row: [] for row in rows}
-            for _, products in self._columns(layer, chunk, f"columns of {name}"):
-                for row, place in rows.items():
-                    strips[row].append(products[place])
-            for row, parts in strips.items():
-                found[(row, name) if off_diagonal else name] = np.concatenate(parts, axis=1)
-        return found
-
-    def _columns(self, columns: slice, chunk: int | None, title: str) -> Iterator[tuple[slice, Array]]:
-        """Yield the columns of the matrix in chunks, (slice, (P, up to chunk))."""
-        chunk = self.chunk if chunk is None else positive_integer("chunk", chunk)
-        with Progress(columns.stop - columns.start, title, self.progress, unit="columns") as bar:
-            for start in range(columns.start, columns.stop, chunk):
-                stop = min(start + chunk, columns.stop)
-                # The last chunk has the size of the others, to avoid another trace.
-                first = max(min(start, columns.stop - chunk), columns.start)
-                units = np.zeros((stop - first, self.shape[0]), self.dtype)
-                units[np.arange(stop - first), np.arange(first, stop)] = 1
-                products = self._products.product(self.kind, units)[start - first :]
-                bar.advance(stop - start)
-                yield slice(start, stop), products.T
+        size = self.shape[0]
+        entries = sum((layer.stop - layer.start) ** 2 for layer in self.layers.values())
+        check_fits(size, entries / size, self.dtype, f"the blocks of {size:,} parameters")
+        return {
+            name: np.concatenate(
+                [products[layer] for _, products in columns(self, layer, f"columns of {name}", self.progress)], axis=1
+            )
+            for name, layer in self.layers.items()
+        }
 
     def _matvec(self, vector: ArrayLike) -> Array:
         return self._products.product(self.kind, np.asarray(vector, self.dtype).reshape(1, -1))[0]
@@ -282,6 +251,34 @@ class FisherOperator(CurvatureOperator):
         if "regularization" in options:
             raise ValueError("Argument `regularization` is not supported: penalties do not belong to examples.")
         super().__init__(model, loss, data, variables, regularization=False, **options)
+
+
+def dense_hessian(
+    model: keras.Model | CurvatureOperator, loss: Any = None, data: Any = None, variables: Any = None, **options: Any
+) -> Array:
+    """Compute the dense Hessian of a model's loss on a data set.
+
+    The matrix is computed by products with unit vectors, `chunk` at once. The memory beside the matrix is that of
+    `chunk` Hessian-vector products on one batch.
+
+    Args:
+        model: a `keras.Model`, or an operator without further arguments.
+        loss: see `HessianOperator`.
+        data: see `HessianOperator`.
+        variables: see `HessianOperator`.
+        **options: see `HessianOperator`.
+
+    Returns:
+        Symmetric matrix (P, P) in the order of the variables, each flattened by rows.
+
+    Raises:
+        ValueError: as `HessianOperator`, and if the matrix would exceed half of the machine's memory.
+    """
+    if isinstance(model, CurvatureOperator):
+        if options or not (loss is data is variables is None):
+            raise ValueError("Arguments `loss`, `data` and options are not allowed with an operator. Pass it alone.")
+        return model.to_dense()
+    return HessianOperator(model, loss, data, variables, **options).to_dense()
 
 
 def _check_kind_of_loss(objective: Objective, needs_outputs: str | None) -> None:

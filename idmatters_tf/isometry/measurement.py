@@ -181,10 +181,10 @@ def draw_distances(curves: Mapping[str, Mapping[str, Floats]], title: str = "") 
     """
     from idmatters_tf.curvature._rendering import new_figure, render
 
-    figure, axes = new_figure(6.4, 4.0)
+    figure, axes = new_figure(6.4, 4.0, 80)
     plot_distances(axes, curves)
     axes.set_title(title, fontsize=10)
-    return render(figure, 80)
+    return render(figure)
 
 
 def plot_distances(axes: Any, curves: Mapping[str, Mapping[str, Floats]], floor: float = 1e-6) -> None:

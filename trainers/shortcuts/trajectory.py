@@ -115,14 +115,14 @@ def _hessian_function(training: Training, kind: str, depth: int) -> HessianFunct
     architecture = Architecture(units, network.shortcut_depth, mid="relu", shortcut=network.shortcut)
     model = zero_network(len(problem.X), architecture)
     data = (problem.X.T, problem.Y.T)
+    # This chunk is faster for these small networks than the operator's default, 0.5 s against 0.8 s.
     operator = HessianOperator(  # pyright: ignore[reportCallIssue] - SciPy's stubs of LinearOperator.__new__
-        model, half_squares, data, batch_size=len(data[0]), check=False, progress=False
+        model, half_squares, data, batch_size=len(data[0]), chunk=128, check=False
     )
 
     def hessian(W: NDArray[np.float64]) -> NDArray[np.float64]:
         assign_weights(model, W)
-        # Faster for these small networks than the operator's default, 0.5 s against 0.8 s.
-        return np.asarray(operator.to_dense(chunk=128), np.float64)
+        return np.asarray(operator.to_dense(), np.float64)
 
     return hessian
 
