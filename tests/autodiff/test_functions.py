@@ -1,9 +1,4 @@
-"""Derivatives of `idmatters_tf.autodiff` on both backends, and special cases of TensorFlow."""
-
-import importlib.util
-import os
-import subprocess
-import sys
+"""Derivatives of `idmatters_tf.autodiff` on TensorFlow; `tests/curvature/test_jax.py` has those on JAX."""
 
 import keras
 import numpy as np
@@ -12,24 +7,12 @@ import tensorflow as tf
 from keras import layers, ops
 
 from idmatters_tf.autodiff import gradient, hessian, hvp, jacobian, jvp
-from tests.conftest import ROOT
 from tests.support import autodiff_cases as cases
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.__name__)
 def test_on_tensorflow(case):
     cases.run(case)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
-def test_on_jax(slow):
-    # Recurrent layers take half of the time.
-    names = [case.__name__ for case in cases.CASES if slow or "recurrent" not in case.__name__]
-    env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
-    command = [sys.executable, "-m", "tests.support.autodiff_cases", *names]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == names
 
 
 def test_other_backends_raise(monkeypatch):

@@ -40,43 +40,37 @@ def test_tensorflow_loses_the_mean_in_the_second_derivative_of_the_variance():
     assert np.abs(hessian() - exact).max() > 0.2
     with differentiable_twice():
         np.testing.assert_allclose(hessian(), exact, atol=1e-12)
-    values = [tf.nn.moments(x, [0], keepdims=keep) for keep in (True, False)]
+    half = tf.cast(x, tf.float16)
+    values = [tf.nn.moments(each, [0], keepdims=keep) for each in (x, half) for keep in (True, False)]
     with differentiable_twice():
-        again = [tf.nn.moments(x, [0], keepdims=keep) for keep in (True, False)]
+        again = [tf.nn.moments(each, [0], keepdims=keep) for each in (x, half) for keep in (True, False)]
     for before, after in zip(values, again, strict=True):
         for one, other in zip(before, after, strict=True):
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("layer", "training"),
-    [
-        (lambda: keras.layers.LayerNormalization(), False),
-        (lambda: keras.layers.GroupNormalization(2), False),
-        (lambda: keras.layers.BatchNormalization(), True),
-    ],
-    ids=["layer", "group", "batch"],
-)
-def test_normalization(layer, training):
-    model = sequential(keras.layers.Dense(4, activation="tanh"), layer())
+def test_normalization():
+    """Compare with differences: all weights for BatchNormalization, one direction for the others."""
     x, y = np.random.default_rng(0).normal(size=(2, 7, 4))
     y = y[:, :2]
+    for layer in (keras.layers.LayerNormalization(), keras.layers.GroupNormalization(2)):
+        model = sequential(keras.layers.Dense(4, activation="tanh"), layer)
+        assert HessianOperator(model, "mse", (x, y)).difference.difference < 1e-6
+    model = sequential(keras.layers.Dense(3, activation="tanh"), keras.layers.BatchNormalization())
 
     def gradient():
         with tf.GradientTape() as tape:
-            value = tf.reduce_mean((model(x, training=training) - y) ** 2)
+            value = tf.reduce_mean((model(x, training=True) - y) ** 2)
         state = [variable.value for variable in model.trainable_variables]
         return cases.flat(tape.gradient(value, state, unconnected_gradients="zero"))
 
     # In training mode the moving averages are updated; the loss does not depend on them.
     expected = cases.differences(model, gradient)
-    operator = HessianOperator(model, "mse", (x, y), training=training, batch_size=7)
+    operator = HessianOperator(model, "mse", (x, y), training=True, check=False)
     np.testing.assert_allclose(operator.to_dense(), expected, atol=1e-7 * np.abs(expected).max())
-    assert operator.difference.difference < 1e-6
 
 
-@pytest.mark.parametrize("kind", [HessianOperator, GaussNewtonOperator])
-def test_bilinear_resizing(kind):
+def test_bilinear_resizing():
     """Compare with the same map as a matrix, because TensorFlow's gradient has a derivative of zero."""
     resizing = keras.layers.Resizing(3, 5)
     matrix = np.reshape(resizing(np.eye(16).reshape(16, 4, 4, 1)), (16, 15))
@@ -88,12 +82,14 @@ def test_bilinear_resizing(kind):
     as_matrix.set_weights([matrix])
     same.layers[-1].set_weights(model.layers[-1].get_weights())
     x, y = np.random.default_rng(0).normal(size=(5, 4, 4, 2)), np.random.default_rng(1).normal(size=(5, 2))
-    operators = [kind(network, "mse", (x, y), check=False) for network in (model, same)]
-    vectors = np.random.default_rng(2).normal(size=(operators[0].shape[0], 2))
-    # TensorFlow resizes in float32.
-    for product in (lambda operator: operator @ vectors[:, 0], lambda operator: operator @ vectors):
-        np.testing.assert_allclose(*map(product, operators), rtol=0, atol=1e-5)
-    assert np.abs(operators[0] @ vectors[:, 0]).max() > 0.1
+    # Two products at once of the Hessian, and a single one of the Gauss-Newton matrix.
+    for kind, count in ((HessianOperator, 2), (GaussNewtonOperator, 1)):
+        operators = [kind(network, "mse", (x, y), check=False) for network in (model, same)]
+        vectors = np.random.default_rng(2).normal(size=(operators[0].shape[0], count))
+        products = [operator @ vectors for operator in operators]
+        # TensorFlow resizes in float32.
+        np.testing.assert_allclose(*products, rtol=0, atol=1e-5)
+        assert np.abs(products[0]).max() > 0.1
 
 
 def twice_bicubic():
@@ -117,33 +113,22 @@ def test_missing_second_derivatives_raise(make):
 
 def test_a_trained_embedding():
     model = sequential(keras.layers.Embedding(5, 3), keras.layers.GlobalAveragePooling1D(), shape=(4,), dtype="int32")
-    tokens = np.random.default_rng(0).integers(0, 5, (7, 4))
-    y = np.random.default_rng(1).normal(size=(7, 2))
-
-    def gradient():
-        with tf.GradientTape() as tape:
-            value = tf.reduce_mean((model(tokens) - y) ** 2)
-        parts = tape.gradient(value, [variable.value for variable in model.trainable_variables])
-        return cases.flat([tf.convert_to_tensor(part) for part in parts])
-
-    expected = cases.differences(model, gradient)
-    operator = HessianOperator(model, "mse", (tokens, y), batch_size=3)
-    np.testing.assert_allclose(operator.to_dense(), expected, atol=1e-8)
-    vectors = np.random.default_rng(2).normal(size=(len(expected), 3))
-    np.testing.assert_allclose(operator @ vectors, expected @ vectors, atol=1e-7)
+    data = np.random.default_rng(0).integers(0, 5, (6, 4)), np.random.default_rng(1).normal(size=(6, 2))
+    operator = HessianOperator(model, "mse", data)
+    assert operator.difference.difference < 1e-6
+    vectors = np.random.default_rng(2).normal(size=(operator.shape[0], 3))
+    np.testing.assert_allclose((operator @ vectors)[:, 1], operator @ vectors[:, 1], atol=1e-12)
     for kind in (GaussNewtonOperator, FisherOperator):
-        matrix = kind(model, "mse", (tokens, y), check=False).to_dense()
-        assert np.linalg.eigvalsh(matrix)[0] > -1e-12 < np.abs(matrix).max()
+        assert vectors[:, 0] @ (kind(model, "mse", data, check=False) @ vectors[:, 0]) > 0.01
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", ["SimpleRNN", "LSTM"])
-def test_recurrent_layers_that_are_not_unrolled(cell, capfd):
+def test_recurrent_layers_that_are_not_unrolled(capfd):
     x, y = np.random.default_rng(0).normal(size=(4, 2, 2)), np.random.default_rng(1).normal(size=(4, 2))
     results = []
     for unroll in (False, True):
         keras.utils.set_random_seed(0)
-        model = sequential(getattr(keras.layers, cell)(2, unroll=unroll), shape=(2, 2))
+        model = sequential(keras.layers.LSTM(2, unroll=unroll), shape=(2, 2))
         operator = HessianOperator(model, "mse", (x, y), check=False, chunk=3)
         vectors = np.random.default_rng(2).normal(size=(operator.shape[0], 3))
         # Always three vectors at once, which share one trace.
@@ -161,7 +146,7 @@ def test_operators_leave_no_graphs_behind():
         return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
 
     def use():
-        operator = HessianOperator(model, loss, data)
+        operator = HessianOperator(model, loss, data, check=False)
         operator @ np.ones((operator.shape[0], 2))
 
     use()
@@ -169,7 +154,7 @@ def test_operators_leave_no_graphs_behind():
     before = graphs()
     gc.disable()
     try:
-        for _ in range(3):
+        for _ in range(2):
             use()
         assert graphs() <= before
     finally:
@@ -194,3 +179,17 @@ def test_check_finds_stopped_gradients():
     assert check.difference > 0.01
     assert check.status == "differs"
     assert HessianOperator(wrong, "mse", data, check=False).difference is None
+
+
+def test_a_kink_at_the_weights_is_inconclusive():
+    keras.config.set_dtype_policy("float32")
+    # With zero kernels and biases, all pre-activations are exactly at the kink.
+    model = sequential(keras.layers.Dense(3, activation="relu"), dtype="float32")
+    model.layers[0].kernel.assign(np.zeros((4, 3)))
+    data = np.random.default_rng(0).normal(size=(7, 4)), np.random.default_rng(1).normal(size=(7, 2))
+    with pytest.warns(UserWarning, match="check of the Hessian is inconclusive: .*one-sided differences are"):
+        check = HessianOperator(model, "mse", data).difference
+    assert check.status == "inconclusive"
+    assert check.kinks > 0.1
+    smooth = sequential(keras.layers.Dense(3, activation="tanh"), dtype="float32")
+    assert HessianOperator(smooth, "mse", data).difference.kinks < 1e-3

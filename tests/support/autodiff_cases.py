@@ -1,9 +1,4 @@
-"""Derivatives compared with closed forms and central differences, in pure Keras, for every backend.
-
-`python -m tests.support.autodiff_cases NAME ...` runs cases and prints their names.
-"""
-
-import sys
+"""Derivatives compared with closed forms and central differences, in pure Keras, for every backend."""
 
 import keras
 import numpy as np
@@ -167,9 +162,8 @@ def nothing_changes():
     variables = model.trainable_variables
     first = gradient(loss, variables)
     vectors = [np.ones(v.shape) for v in variables]
-    for _ in range(2):
-        hvp(loss, variables, vectors)
-        jacobian(lambda x: model(x, training=True), x[:2])
+    hvp(loss, variables, vectors)
+    jvp(lambda x: model(x, training=True), x, np.ones_like(x))
     assert all(map(np.array_equal, before, state()))
     assert [id(loss) for loss in model.losses] == [id(loss) for loss in losses]
     # The random numbers are the same each time.
@@ -237,10 +231,3 @@ def run(case):
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(0)
     case()
-
-
-if __name__ == "__main__":
-    for each in CASES:
-        if each.__name__ in sys.argv[1:]:
-            run(each)
-            print(each.__name__)

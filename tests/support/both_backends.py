@@ -1,6 +1,7 @@
 """Curvature operators of a few models in pure Keras, for comparisons between backends.
 
-`python -m tests.support.both_backends WEIGHTS OUT` reads the weights and writes the matrices.
+`python -m tests.support.both_backends WEIGHTS OUT CASE ...` reads the weights, writes the matrices, and runs cases of
+`tests.support.autodiff_cases`.
 """
 
 import sys
@@ -24,7 +25,7 @@ def _of_model(model, batch):
 
 
 def models():
-    """Return (model, loss, data, options) in float64, by name."""
+    """Return (model, loss, data) in float64, by name."""
     keras.config.set_dtype_policy("float64")
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(ROWS, 4)), rng.normal(size=(ROWS, 2))
@@ -41,17 +42,11 @@ def models():
     tokens = rng.integers(0, 5, (ROWS, 3))
     embedding = stack(keras.layers.Embedding(5, 2), keras.layers.Flatten(), shape=(3,), dtype="int32")
     return {
-        "penalty": (stack(dense), _squares, (x, y), {}),
-        "weights": (
-            stack(keras.layers.Dense(3, activation=ops.square)),
-            _squares,
-            (x, y, np.linspace(0.5, 2, ROWS)),
-            {},
-        ),
-        "layer normalisation": (normalised, _squares, (x, y), {}),
-        "embedding": (embedding, _squares, (tokens, y), {}),
-        "masks": (masked, _squares, (sequences, rng.normal(size=(ROWS, 3, 2))), {}),
-        "of the model": (stack(keras.layers.Dense(3, activation=ops.square)), _of_model, (x, np.eye(2)[labels]), {}),
+        "weights": (stack(dense), _squares, (x, y, np.linspace(0.5, 2, ROWS))),
+        "layer normalisation": (normalised, _squares, (x, y)),
+        "embedding": (embedding, _squares, (tokens, y)),
+        "masks": (masked, _squares, (sequences, rng.normal(size=(ROWS, 3, 2)))),
+        "of the model": (stack(keras.layers.Dense(3, activation=ops.square)), _of_model, (x, np.eye(2)[labels])),
     }
 
 
@@ -67,25 +62,22 @@ def matrices(names=None, weights=None):
     found, used = {}, {}
     every = models()
     for name in names or every:
-        model, loss, data, options = every[name]
+        model, loss, data = every[name]
         if weights is not None:
             model.set_weights(weights[name])
         used[name] = model.get_weights()
         # One shape of batches and one of vectors, since compilation takes most of the time.
-        options = {"batch_size": ROWS // 2, "chunk": model.count_params(), "check": False, **options}
-        hessian = HessianOperator(model, loss, data, **options)
+        options = {"batch_size": ROWS // 2, "chunk": model.count_params()}
+        hessian = HessianOperator(model, loss, data, check=name == "weights", **options)
         found[f"{name}/hessian"], found[f"{name}/gradient"] = hessian.to_dense(), hessian.gradient()
-        if name in ("penalty", "weights", "masks"):
-            found[f"{name}/gauss_newton"] = GaussNewtonOperator(model, loss, data, **options).to_dense()
+        if name in ("weights", "masks"):
+            found[f"{name}/gauss_newton"] = GaussNewtonOperator(model, loss, data, check=False, **options).to_dense()
         if name == "weights":
-            found[f"{name}/fisher"] = FisherOperator(model, loss, data, **options).to_dense()
-    # With all checks, and with later changes of the model.
-    model, loss, data, _ = every["weights"]
-    operator = HessianOperator(model, loss, data)
-    before = operator.loss()
-    found["difference"] = np.array(operator.difference.difference)
-    model.set_weights([2 * weight for weight in model.get_weights()])
-    found["followed"] = np.array(abs(operator.loss() - before) > 1e-3)
+            found[f"{name}/fisher"] = FisherOperator(model, loss, data, check=False, **options).to_dense()
+            found["difference"] = np.array(hessian.difference.difference)
+            # Later changes of the model are followed.
+            model.set_weights([2 * weight for weight in model.get_weights()])
+            found[f"{name}/later gradient"] = hessian.gradient()
     return found, used
 
 
@@ -95,3 +87,9 @@ if __name__ == "__main__":
         for entry in saved.files:
             given.setdefault(entry.rpartition("/")[0], []).append(saved[entry])
     np.savez(sys.argv[2], backend=keras.backend.backend(), **matrices(given, given)[0])
+    from tests.support import autodiff_cases
+
+    for case in autodiff_cases.CASES:
+        if case.__name__ in sys.argv[3:]:
+            autodiff_cases.run(case)
+            print(case.__name__)
