@@ -62,7 +62,7 @@ class Batches:
         for batch in self._batches:
             flat = keras.tree.flatten(batch)
             _check_dense(flat)
-            if not np.shape(flat[0]):
+            if np.ndim(flat[0]) == 0:
                 raise ValueError(SINGLE_EXAMPLES)
             yield batch if self._class_weight is None else self._weighted(split_batch(batch))
 
@@ -88,7 +88,7 @@ def length(batch: Any) -> int:
 def check_batch(model: keras.Model, batch: Any) -> None:
     """Raise ValueError if a batch (x, y, sample_weight) of a model is a single example."""
     parts = split_batch(batch)
-    if any(part is not None and not np.shape(part) for part in keras.tree.flatten((parts.y, parts.weights))):
+    if any(part is not None and np.ndim(part) == 0 for part in keras.tree.flatten((parts.y, parts.weights))):
         raise ValueError(SINGLE_EXAMPLES)
     # Only functional models declare the shapes of their inputs.
     inputs = getattr(model, "inputs", None) or []
