@@ -175,7 +175,7 @@ class _Point:
         residual = around.end_to_end @ root - targets
         if not all(np.isfinite(maps).all() for maps in (*around, residual)):
             raise overflow("certificates")
-        gradient = around.after.swapaxes(-1, -2) @ (residual @ root.T) @ around.before.swapaxes(-1, -2)
+        gradient = around.pull_back(residual @ root.T)
         finite = bool(np.isfinite(gradient).all())
         deviations = np.linalg.svd(root, compute_uv=False) if root.size else np.zeros(1)
         return cls(

@@ -45,8 +45,6 @@ class Trajectories:
         layer_norms: spectral norms of the layers W[r, l], (networks..., records, units, n).
         tau: largest spectral norm of (map of a unit - I), (networks..., records). For n = 1 with shortcuts it is
             Hardt & Ma's |||A|||, and for plain networks that of A_i = W_i - I.
-        inside: True if tau < 1, (networks..., records) bool. For n = 1, this is the ball in which gradient dominance
-            (2.3) guarantees progress.
         diverged_at: first step with a loss that is not finite or above 1e6 times the initial one, (networks...) int; -1
             without divergence.
         weights: final weights, (networks..., units, n, d, d); NaN for diverged networks.
@@ -57,9 +55,16 @@ class Trajectories:
     gradient_norm: Floats
     layer_norms: Floats
     tau: Floats
-    inside: Booleans
     diverged_at: Integers
     weights: Floats
+
+    @property
+    def inside(self) -> Booleans:
+        """Records inside the ball tau < 1, (networks..., records) bool.
+
+        For n = 1, gradient dominance (2.3) guarantees progress in it.
+        """
+        return self.tau < 1
 
     def reshaped(self, *networks: int) -> "Trajectories":
         """Return a copy with other leading axes, e.g. (seeds, rates) for seeds * rates networks."""
@@ -111,7 +116,15 @@ def gradient_descent(
     root, targets = regression(real_array("sxx", sxx, (d, d)), real_array("syx", syx, (d, d)))
 
     recorded = np.append(np.arange(0, steps, record_every), steps)
-    histories = _Histories(recorded, W.shape)
+    found = Trajectories(
+        recorded,
+        excess_risk=np.full((networks, len(recorded)), np.nan),
+        gradient_norm=np.full((networks, len(recorded)), np.nan),
+        layer_norms=np.full((networks, len(recorded), *W.shape[1:3]), np.nan),
+        tau=np.full((networks, len(recorded)), np.nan),
+        diverged_at=np.full(networks, -1),
+        weights=np.full(W.shape, np.nan),
+    )
     # Layers are the first axes, so that each layer is one block of memory for all networks.
     layers = W.transpose(1, 2, 0, 3, 4).copy()
     active = np.arange(networks)
@@ -122,7 +135,7 @@ def gradient_descent(
         excess = descent.forward(layers)
         fine = np.isfinite(excess) & (excess <= limits[active])
         if not fine.all():
-            histories.diverged_at[active[~fine]] = step
+            found.diverged_at[active[~fine]] = step
             active, excess, layers = active[fine], excess[fine], layers[:, :, fine]
             if not active.size:
                 break
@@ -130,14 +143,18 @@ def gradient_descent(
             descent.forward(layers)
         records = step % record_every == 0 or step == steps
         if records:
-            histories.record(step, active, layers, excess, shortcut)
+            record = active, np.searchsorted(recorded, step)
+            norms = layer_norms(layers)
+            found.excess_risk[record] = excess
+            found.layer_norms[record] = norms.transpose(2, 0, 1)
+            found.tau[record] = _unit_norms(layers, norms, shortcut).max(axis=0)
         # The last gradient is only recorded.
         factors = (rates[active], decays[active]) if step < steps else (np.zeros(active.size), np.zeros(active.size))
         squared_norms = descent.backward(layers, *factors, measure=records)
         if records:
-            histories.record_gradient(step, active, squared_norms)
-    histories.weights[active] = layers.transpose(2, 0, 1, 3, 4)
-    return histories.trajectories()
+            found.gradient_norm[active, np.searchsorted(recorded, step)] = np.sqrt(squared_norms)
+    found.weights[active] = layers.transpose(2, 0, 1, 3, 4)
+    return found
 
 
 Name = TypeVar("Name", bound=Hashable)
@@ -280,45 +297,20 @@ class _Descent:
         return squared_norms
 
 
-class _Histories:
-    """Records of the networks during descent."""
+def _unit_norms(layers: Floats, norms: Floats, shortcut: bool) -> Floats:
+    """Compute the spectral norms of (map of a unit - I), (units, networks).
 
-    def __init__(self, recorded: Integers, shape: tuple[int, ...]):
-        networks, units, n = shape[:3]
-        self.steps = recorded
-        self.excess_risk, self.gradient_norm, self.tau = (np.full((networks, len(recorded)), np.nan) for _ in range(3))
-        self.layer_norms = np.full((networks, len(recorded), units, n), np.nan)
-        self.diverged_at = np.full(networks, -1)
-        self.weights = np.full(shape, np.nan)
-
-    def record_gradient(self, step: int, active: Integers, squared_norms: Floats) -> None:
-        self.gradient_norm[active, np.searchsorted(self.steps, step)] = np.sqrt(squared_norms)
-
-    def record(self, step: int, active: Integers, layers: Floats, excess: Floats, shortcut: bool) -> None:
-        record = np.searchsorted(self.steps, step)
-        self.excess_risk[active, record] = excess
-        norms = layer_norms(layers)
-        self.layer_norms[active, record] = norms.transpose(2, 0, 1)
-        if shortcut and layers.shape[1] == 1:
-            branches = norms[:, 0]
-        else:
-            branch = layers[:, 0]
-            for layer in range(1, layers.shape[1]):
-                branch = layers[:, layer] @ branch
-            branches = layer_norms(branch if shortcut else branch - np.eye(layers.shape[-1]))
-        self.tau[active, record] = branches.max(axis=0)
-
-    def trajectories(self) -> Trajectories:
-        return Trajectories(
-            self.steps,
-            self.excess_risk,
-            self.gradient_norm,
-            self.layer_norms,
-            self.tau,
-            self.tau < 1,
-            self.diverged_at,
-            self.weights,
-        )
+    Args:
+        layers: (units, n, networks, d, d).
+        norms: spectral norms of the layers, (units, n, networks).
+        shortcut: True if each unit adds its input.
+    """
+    if shortcut and layers.shape[1] == 1:
+        return norms[:, 0]
+    branch = layers[:, 0]
+    for layer in range(1, layers.shape[1]):
+        branch = layers[:, layer] @ branch
+    return layer_norms(branch if shortcut else branch - np.eye(layers.shape[-1]))
 
 
 def _broadcast_to_networks(name: str, values: ArrayLike, networks: int) -> Floats:

@@ -105,9 +105,9 @@ def gradient_flow(
                 f"max_evaluations={most}, used up at time {math.ldexp(time, exponent):.3g}. Use an earlier time, "
                 f"larger tolerances or more evaluations."
             )
-        Q, P, end_to_end = layer_jacobians(flat.reshape(shape), shortcut)
-        residual = (end_to_end @ root - targets) @ root.T
-        flow = np.ldexp(-(P.swapaxes(-1, -2) @ residual @ Q.swapaxes(-1, -2)).ravel(), exponent)
+        jacobians = layer_jacobians(flat.reshape(shape), shortcut)
+        gradient = jacobians.pull_back((jacobians.end_to_end @ root - targets) @ root.T)
+        flow = np.ldexp(-gradient.ravel(), exponent)
         # A trial step that overflows is repeated with a smaller one. The start must not overflow.
         if evaluations == 1 and not np.isfinite(flow).all():
             raise overflow("gradient_flow")

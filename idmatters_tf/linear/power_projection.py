@@ -125,8 +125,8 @@ def projected_descent(
     # Overflow indicates divergence and causes no warning.
     with np.errstate(over="ignore", invalid="ignore"):
         for step in range(count + 1):
-            before, after, product = layer_jacobians(W[:, None], shortcut=False)
-            residual = product @ root - targets
+            jacobians = layer_jacobians(W[:, None], shortcut=False)
+            residual = jacobians.end_to_end @ root - targets
             excess[step] = np.linalg.norm(residual) ** 2 / 2
             limit = DIVERGED * max(float(excess[0]), np.finfo(np.float64).tiny)
             if not (np.isfinite(excess[step]) and excess[step] <= limit):
@@ -134,7 +134,7 @@ def projected_descent(
                 break
             if step == count:
                 break
-            W -= rate * (after.swapaxes(-1, -2) @ (residual @ root.T) @ before.swapaxes(-1, -2))
+            W -= rate * jacobians.pull_back(residual @ root.T)
             product = layer_jacobians(W[:, None], shortcut=False).end_to_end
             if balance and np.isfinite(product).all():
                 projected = product if gamma is None else project_to_positive(product, gamma)

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from idmatters_tf.linear._arguments import Floats, covariance_matrix, non_negative, real_array, within_float64
 from idmatters_tf.linear.network import compose, layer_norms
+from idmatters_tf.linear.shortcuts import layer_jacobians
 from idmatters_tf.linear.statistics import coordinate_scales, scaled_root
 
 # Relative tolerance for rounding at equality in (2.3).
@@ -72,15 +73,7 @@ def risk_gradient(A: ArrayLike, R: ArrayLike, covariance: ArrayLike | None = Non
 
 
 def _gradient(A: Floats, ES: Floats) -> Floats:
-    before = [np.eye(A.shape[-1])]
-    for layer in A[:-1]:
-        before.append(before[-1] + layer @ before[-1])
-    backward = 2 * ES
-    gradient = np.empty_like(A)
-    for i in reversed(range(len(A))):
-        gradient[i] = backward @ before[i].T
-        backward = backward + A[i].T @ backward
-    return gradient
+    return layer_jacobians(A[:, None], shortcut=True).pull_back(2 * ES)
 
 
 def _excess(E: Floats, ES: Floats) -> float:

@@ -77,9 +77,7 @@ def shortcut_gradient(
     """
     W, sxx, syx = problem(W, sxx, syx)
     jacobians = layer_jacobians(W, shortcut)
-    P, Q, end_to_end = jacobians.after, jacobians.before, jacobians.end_to_end
-    gradient = P.swapaxes(-1, -2) @ (end_to_end @ sxx - syx) @ Q.swapaxes(-1, -2)
-    return gradient.reshape(W.shape)
+    return jacobians.pull_back(jacobians.end_to_end @ sxx - syx).reshape(W.shape)
 
 
 class LayerJacobians(NamedTuple):
@@ -91,6 +89,10 @@ class LayerJacobians(NamedTuple):
     before: Floats
     after: Floats
     end_to_end: Floats
+
+    def pull_back(self, gradient: Floats) -> Floats:
+        """Return P_i^T G Q_i^T, the gradients of the layers for the gradient G of the map, (layers, d, d)."""
+        return self.after.swapaxes(-1, -2) @ gradient @ self.before.swapaxes(-1, -2)
 
 
 def layer_jacobians(W: Floats, shortcut: bool) -> LayerJacobians:

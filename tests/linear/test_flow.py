@@ -46,7 +46,7 @@ def test_flow_of_two_scalar_layers_is_the_logistic_curve():
     np.testing.assert_allclose(flow.weights[:, 0, 0, 0, 0] ** 2, u, rtol=1e-8)
 
 
-@pytest.mark.parametrize(("shortcut", "n"), [(True, 1), (True, 2), (False, 2)])
+@pytest.mark.parametrize(("shortcut", "n"), [(True, 1), (False, 2)])
 def test_descent_with_a_small_rate_follows_the_flow_to_first_order(shortcut, n):
     rng = np.random.default_rng(3)
     W, R = rng.normal(size=(2, n, 2, 2)) / 2, rng.normal(size=(2, 2))
@@ -92,9 +92,3 @@ def test_balance_by_plain_loops():
     np.testing.assert_allclose(linear.balance_defects(W[:, :1]), expected)
     assert linear.balancedness(W[:, :1]) == pytest.approx(max(np.linalg.norm(one) for one in expected))
     assert linear.balancedness(W[:1, :1], shortcut=False) == 0
-
-
-def test_bad_times():
-    for times in ([-1.0], [1.0, 0.5]):
-        with pytest.raises(ValueError, match="`times` must be ascending"):
-            linear.gradient_flow(np.zeros((1, 1, 1, 1)), [[1.0]], [[1.0]], times)

@@ -70,17 +70,6 @@ def test_operator_against_the_dense_matrix(seed):
     assert operator.shape == H.shape
 
 
-@given(SEEDS)
-def test_risk_of_residual_networks_is_twice_the_loss(seed):
-    rng = np.random.default_rng(seed)
-    d, depth = rng.integers(1, 4), rng.integers(1, 6)
-    A, R, S = rng.normal(size=(depth, d, d)) / 2, rng.normal(size=(d, d)), random_covariance(rng, d)
-    risk = linear.population_risk(A, R, S, 0.0)
-    assert 2 * linear.excess_risk(A[:, None], S, R @ S) == pytest.approx(risk, rel=1e-9, abs=1e-12)
-    gradient = 2 * linear.shortcut_gradient(A[:, None], S, R @ S)[:, 0]
-    np.testing.assert_allclose(gradient, linear.risk_gradient(A, R, S), rtol=1e-9, atol=1e-9 * (1 + risk))
-
-
 @given(SEEDS, st.integers(1, 4), st.integers(1, 4), st.booleans())
 def test_spectrum_at_zero_against_the_dense_matrix(seed, units, n, commuting):
     rng = np.random.default_rng(seed)
@@ -103,14 +92,6 @@ def test_spectrum_of_two_shortcuts_does_not_depend_on_the_depth():
     np.testing.assert_allclose(linear.zero_hessian_spectrum(1, 2, sxx, syx, slope=-0.5), spectrum[::7] / 2)
 
 
-def test_largest_eigenvalue_of_one_shortcuts_grows_with_the_number_of_units():
-    rng = np.random.default_rng(0)
-    syx = rng.normal(size=(3, 3))
-    largest = [linear.zero_hessian_spectrum(units, 1, np.eye(3), syx)[-1] for units in (8, 16, 32)]
-    assert largest[1] / largest[0] == pytest.approx(2, abs=0.1)
-    assert largest[2] / largest[1] == pytest.approx(2, abs=0.1)
-
-
 @pytest.mark.parametrize("optimal", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_order_of_the_stationary_point_is_the_order_of_growth(n, optimal):
@@ -129,8 +110,7 @@ def test_order_of_the_stationary_point_is_the_order_of_growth(n, optimal):
     assert growth == pytest.approx(order + 1, abs=0.05)
 
 
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("shortcut", [True, False])
+@pytest.mark.parametrize(("rank", "shortcut"), [(1, True), (3, False)])
 def test_zero_eigenvalues_at_a_global_minimum(rank, shortcut):
     rng = np.random.default_rng(rank)
     units, n, d = 2, 2, 3
@@ -141,35 +121,3 @@ def test_zero_eigenvalues_at_a_global_minimum(rank, shortcut):
     zero = np.abs(eigenvalues) < 1e-10 * eigenvalues[-1]
     assert zero.sum() == units * n * d**2 - d * rank
     assert (eigenvalues[~zero] > 0).all()
-
-
-def test_one_layer_and_one_dimension():
-    sxx, syx = np.array([[4.0]]), np.array([[2.0]])
-    np.testing.assert_array_equal(linear.shortcut_hessian(np.zeros((1, 1, 1, 1)), sxx, syx), [[4.0]])
-    H = linear.shortcut_hessian(np.zeros((2, 1, 1, 1)), sxx, syx)
-    # L = (4 f^2 - 4 f) / 2 with f = (1 + a)(1 + b): the mixed derivative at 0 is 8 f - 2 = 6.
-    np.testing.assert_array_equal(H, [[4.0, 6.0], [6.0, 4.0]])
-
-
-@pytest.mark.parametrize("function", [linear.shortcut_hessian, linear.ShortcutHessian, linear.shortcut_gradient])
-@pytest.mark.parametrize(
-    ("W", "sxx", "syx", "message"),
-    [
-        (np.zeros((2, 2)), np.eye(2), np.eye(2), r"`W` must have shape \(units, n, d, d\)"),
-        (np.zeros((1, 1, 2, 3)), np.eye(2), np.eye(2), "pad with zeros"),
-        (np.zeros((1, 1, 2, 2)), np.eye(3), np.eye(2), r"`sxx` must have shape \(2, 2\)"),
-        (np.zeros((1, 1, 2, 2)), -np.eye(2), np.eye(2), "`sxx` must be positive semidefinite"),
-        (np.zeros((1, 1, 2, 2)), np.eye(2), np.full((2, 2), np.nan), "`syx` must be finite"),
-        (np.zeros((1, 1, 2, 2)) * 1j, np.eye(2), np.eye(2), "`W` must be real"),
-    ],
-)
-def test_bad_arguments(function, W, sxx, syx, message):
-    with pytest.raises(ValueError, match=message):
-        function(W, sxx, syx)
-
-
-def test_bad_arguments_at_zero():
-    with pytest.raises(ValueError, match="`units` must be a positive integer"):
-        linear.zero_hessian_spectrum(0, 2, np.eye(2), np.eye(2))
-    with pytest.raises(ValueError, match="`slope` is for n = 2"):
-        linear.zero_hessian_spectrum(1, 1, np.eye(2), np.eye(2), slope=0.5)

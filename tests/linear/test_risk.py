@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmatters_tf import linear
@@ -49,22 +49,16 @@ def test_gradient_against_central_differences(seed):
 
 
 @given(SEEDS)
-@settings(max_examples=1500)
-def test_gradient_dominance_holds(seed):
+@settings(max_examples=200)
+def test_gradient_dominance_holds_and_its_bounds_are_the_formulas(seed):
     A, R, S = problem(seed)
     certificate = linear.gradient_dominance(A, R, S)
     assert certificate.holds
     assert certificate.inside == (certificate.tau < 1)
-    assert certificate.per_layer_bound >= certificate.lower_bound * (1 - 1e-12)
+    assert certificate.gradient_norm_squared == pytest.approx(np.sum(linear.risk_gradient(A, R, S) ** 2))
     if not certificate.inside:
-        assert certificate.lower_bound == 0
-
-
-@given(SEEDS)
-def test_the_bound_is_the_formula(seed):
-    A, R, S = problem(seed)
-    certificate = linear.gradient_dominance(A, R, S)
-    assume(certificate.inside)
+        assert certificate.lower_bound == certificate.per_layer_bound == 0
+        return
     norms = [np.linalg.norm(layer, 2) for layer in A]
     eigenvalues = np.linalg.eigvalsh(S)
     smallest = eigenvalues[eigenvalues > 1e-12 * eigenvalues[-1]][0]
@@ -73,11 +67,9 @@ def test_the_bound_is_the_formula(seed):
     sharp = sum(4 * np.prod([(1 - other) ** 2 for j, other in enumerate(norms) if j != i]) for i in range(len(A)))
     assert certificate.lower_bound == pytest.approx(bound, rel=1e-8, abs=1e-12)
     assert certificate.per_layer_bound == pytest.approx(sharp * smallest * excess, rel=1e-8, abs=1e-12)
-    assert certificate.gradient_norm_squared == pytest.approx(np.sum(linear.risk_gradient(A, R, S) ** 2))
 
 
-@pytest.mark.parametrize("depth", [1, 2, 5, 40])
-@pytest.mark.parametrize("tau", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize(("depth", "tau"), [(1, 0.3), (2, 0.0), (5, 0.9), (40, 0.3)])
 def test_equality_case(depth, tau):
     rng = np.random.default_rng(depth)
     d = 3
@@ -90,13 +82,10 @@ def test_equality_case(depth, tau):
     assert certificate.holds
 
 
-def test_counterexample_to_the_squared_eigenvalue_of_v2():
+def test_counterexamples_to_the_squared_eigenvalue_of_v2_and_the_exponent_of_v1():
     certificate = linear.gradient_dominance([[[0.0]]], [[0.0]], [[4.0]])
     assert certificate.gradient_norm_squared == 64
     assert 4 * 4.0**2 * certificate.excess_risk > 64 == certificate.lower_bound
-
-
-def test_counterexample_to_the_exponent_of_v1():
     certificate = linear.gradient_dominance(np.full((3, 1, 1), -0.5), [[2.0]])
     assert certificate.gradient_norm_squared == pytest.approx(2.6367, abs=1e-4)
     assert 4 * 3 * 0.5**2 * certificate.excess_risk == pytest.approx(10.547, abs=1e-3)
@@ -134,6 +123,8 @@ GRADED = [
     (np.array([[1.0, 1.0], [1.0, 1 + 2 * TINY]]), np.array([[0.0, 0.0], [-1e8, 1e8]])),
     (np.array([[1.0, 1 - TINY / 2], [1 - TINY / 2, 1.0]]), np.array([[1e8, -1e8], [3.0, -3.0]])),
     (np.array([[4.0, 2e-10, 0.0], [2e-10, 1e-20, 0.0], [0.0, 0.0, 0.0]]), np.array([[1.0, -2e10, 5.0]] * 3)),
+    # Rounding makes the variance along the error negative.
+    (np.array([[1.0, 1.0], [1.0, 1 - TINY / 2]]), np.array([[1.0, -1.0]] * 2)),
     (np.zeros((2, 2)), np.ones((2, 2))),
 ]
 
@@ -143,6 +134,7 @@ def test_directions_of_small_variance_count(S, E):
     # With A = -I the map is 0, and the error is -R exactly.
     A = -np.eye(len(S))[None]
     risk, gradient = exact_risk(E, S)
+    risk = max(risk, 0.0)
     assert linear.population_risk(A, -E, S, 0.0) == pytest.approx(risk, rel=1e-12)
     np.testing.assert_allclose(linear.risk_gradient(A, -E, S)[0], gradient, rtol=1e-12)
     assert linear.gradient_dominance(A, -E, S).excess_risk == pytest.approx(risk, rel=1e-12)
@@ -154,22 +146,6 @@ def test_a_small_variance_in_the_moments_counts():
     found = linear.gradient_descent(np.zeros((1, 1, 1, 2, 2)), S, R @ S, 1.0, 1)
     assert found.excess_risk[0, 0] == pytest.approx(8, rel=1e-12)
     assert linear.gradient_dominance(np.zeros((1, 2, 2)), R, S).lower_bound == pytest.approx(4 * 4e-16 * 16, rel=1e-9)
-
-
-@given(SEEDS, st.integers(1, 4), st.floats(0, 17))
-def test_risk_in_rational_arithmetic(seed, d, digits):
-    """Check covariances that are singular up to rounding, and errors along their smallest directions."""
-    rng = np.random.default_rng(seed)
-    vectors = np.linalg.qr(rng.normal(size=(d, d)))[0]
-    S = vectors * 10.0 ** -np.linspace(0, digits, d) @ vectors.T
-    S = (S + S.T) / 2
-    E = rng.normal(size=(d, 1)) * vectors[:, -1] * 10.0 ** (digits / 2)
-    risk, gradient = exact_risk(E, S)
-    A = -np.eye(d)[None]
-    # Rounding can make the covariance negative in its smallest direction.
-    assert linear.population_risk(A, -E, S, 0.0) == pytest.approx(max(risk, 0.0), rel=1e-6, abs=1e-20)
-    size = np.abs(gradient).max()
-    np.testing.assert_allclose(linear.risk_gradient(A, -E, S)[0], gradient, rtol=1e-9, atol=1e-12 * size)
 
 
 @given(SEEDS, st.integers(1, 4), st.floats(0, 250))
@@ -196,28 +172,3 @@ def test_variances_at_rounding_level_are_dropped():
     root, targets = regression(*linear.sufficient_statistics(X, Y)[:2])
     assert root.shape == (5, 3)
     np.testing.assert_allclose(np.linalg.norm(targets), np.linalg.norm(Y) / 3**0.5, rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([[1.0, 0.0]], [[1.0]]), r"`A` must have shape \(depth, 1, 1\). Received: shape \(1, 2\)"),
-        (([[[0.0]]], [[1.0, 2.0]]), r"`R` must have shape \(d, d\).*pad with zeros"),
-        (([[[0.0]]], [[np.nan]]), "`R` must be finite. Received: 1 of 1"),
-        (([[[1j]]], [[1.0]]), "`A` must be real. Received: dtype complex128"),
-        (([[["a"]]], [[1.0]]), "`A` must hold real numbers"),
-        ((np.zeros((0, 1, 1)), [[1.0]]), "`A` must have shape"),
-        ((np.zeros((1, 2, 2)), np.eye(2), [[1.0, 2.0], [0.0, 1.0]]), "`covariance` must be symmetric.*Pass X @ X.T"),
-        ((np.zeros((1, 2, 2)), np.eye(2), [[1.0, 2.0], [2.0, 1.0]]), "eigenvalue -1"),
-        ((np.zeros((1, 1, 1)), [[1.0]], None, -1.0), "`noise_variance` must be a finite number of 0 or more"),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        linear.population_risk(*arguments)
-
-
-@pytest.mark.parametrize("norms", [0.5, np.float64(0.5), np.array(0.5)])
-def test_dominance_factors_require_a_norm_per_layer(norms):
-    with pytest.raises(ValueError, match=r"`norms` must have shape \(..., depth\)"):
-        linear.dominance_factors(norms)

@@ -1,6 +1,5 @@
 """Tests of the shared parts of experiments: cases, tables, figures, verdicts, TensorBoard runs."""
 
-import csv
 import dataclasses
 
 import pytest
@@ -10,8 +9,7 @@ from matplotlib.figure import Figure
 from trainers.experiments.experiment import Experiment, Scalars, Verdict, by_columns
 from trainers.experiments.opening import RunSettings
 from trainers.experiments.panels import add_legend, line, panel_for_each, panels
-from trainers.experiments.progress import stage_bars
-from trainers.experiments.results import run_experiment, write_results, write_scalars
+from trainers.experiments.results import run_experiment, write_scalars
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,29 +66,25 @@ def test_there_is_a_verdict_for_each_value_of_a_column():
     whole = dataclasses.replace(EXPERIMENT, verdict_by=None)
     assert list(map(str, whole.verdicts(ROWS))) == ["SEEN: 3 rows."]
     assert dataclasses.replace(EXPERIMENT, verdict=None).verdicts(ROWS) == []
+    assert str(Verdict(None, "because")) == "OPEN: because."
 
 
 def test_results_are_written_unless_there_are_no_cases(tmp_path):
     found = run_experiment(EXPERIMENT, ROWS, PNG, tmp_path)
     assert (found.rows, found.verdicts) == (ROWS, ["SEEN: 2 rows.", "NOT SEEN: 1 rows."])
-    assert sorted(tmp_path.iterdir()) == sorted(found.paths)
+    assert [path.name for path in found.paths] == ["measured.csv", "first.png", "second.png"]
+    # The fields of the rows are the columns, and cells for None are empty.
+    assert found.paths[0].read_text() == "name,size,value\na,1,0.5\na,2,\nb,1,1e-09\n"
+    assert found.paths[1].read_bytes().startswith(b"\x89PNG")
     nothing = run_experiment(EXPERIMENT, [], PNG, tmp_path / "empty")
     assert (nothing.rows, nothing.paths, nothing.verdicts) == ([], [], [])
     assert not (tmp_path / "empty").exists()
 
 
-def test_a_table_has_the_fields_of_its_rows_as_columns_and_empty_cells_for_none(tmp_path):
-    paths = write_results(EXPERIMENT, ROWS, PNG, tmp_path)
-    assert [path.name for path in paths] == ["measured.csv", "first.png", "second.png"]
-    assert paths[0].read_text() == "name,size,value\na,1,0.5\na,2,\nb,1,1e-09\n"
-    with open(paths[0], newline="") as stream:
-        assert list(csv.DictReader(stream))[1]["value"] == ""
-    assert paths[1].read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize(("format", "beginning"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
 def test_figures_in_other_formats(tmp_path, format, beginning):
-    path = write_results(EXPERIMENT, ROWS, Settings(RunSettings("runs/x", format=format)), tmp_path)[1]
+    single = dataclasses.replace(EXPERIMENT, figures={"first": draw})
+    path = run_experiment(single, ROWS, Settings(RunSettings("runs/x", format=format)), tmp_path).paths[1]
     if format == "svg":
         assert "3 rows as svg" in path.read_text()
     assert path.suffix == f".{format}"
@@ -108,20 +102,6 @@ def test_each_run_is_a_folder_of_its_own(tmp_path):
     (file,) = (tmp_path / "descent-depth-4").iterdir()
     tags = [value.tag for event in tf.compat.v1.train.summary_iterator(str(file)) for value in event.summary.value]
     assert tags == ["risk/κ = 2, det < 0", "risk/κ = 2, det > 0"] * 2
-
-
-def test_bars_show_each_stage(capsys):
-    with stage_bars() as bars:
-        for progress in (("sweep", 0, 2), ("sweep", 1, 2), ("sweep", 2, 2), ("norms", 1, 1)):
-            bars(*progress)
-
-
-def test_verdicts_in_words():
-    assert [str(Verdict(seen, "because")) for seen in (True, False, None)] == [
-        "SEEN: because.",
-        "NOT SEEN: because.",
-        "OPEN: because.",
-    ]
 
 
 def test_panels_stand_two_in_a_row_and_a_single_point_is_a_dot():

@@ -4,12 +4,12 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic
+from typing import Any
 
 import matplotlib
 
 from idmatters_tf._locking import check_held
-from trainers.experiments.experiment import AnyExperiment, Experiment, Problem, Row, Scalars, Settings
+from trainers.experiments.experiment import AnyExperiment, Scalars
 from trainers.experiments.progress import stage_bars
 from trainers.run.figures import save_figure
 from trainers.run.tables import write_csv
@@ -20,22 +20,22 @@ _STYLE |= {"xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8}
 
 
 @dataclasses.dataclass(frozen=True)
-class Results(Generic[Row]):
+class Results:
     """Results of one experiment.
 
     Attributes:
         rows: rows of the table, empty if the experiment has no cases.
-        paths: the table and the figures.
+        paths: the table, then the figures.
         verdicts: one line each.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[Any]
     paths: Sequence[pathlib.Path]
     verdicts: Sequence[str]
 
 
 def output_names(experiments: Iterable[AnyExperiment], format: str) -> list[str]:
-    """Return the names of the files that `write_results` writes for experiments."""
+    """Return the names of the files that `run_experiment` writes for experiments."""
     return [
         name
         for experiment in experiments
@@ -44,12 +44,8 @@ def output_names(experiments: Iterable[AnyExperiment], format: str) -> list[str]
 
 
 def run_experiment(
-    experiment: Experiment[Problem, Settings, Row],
-    problem: Problem,
-    settings: Any,
-    folder: pathlib.Path,
-    unit: str = "networks",
-) -> Results[Row]:
+    experiment: AnyExperiment, problem: Any, settings: Any, folder: pathlib.Path, unit: str = "networks"
+) -> Results:
     """Run an experiment with a progress bar and write its table and figures.
 
     Args:
@@ -61,21 +57,8 @@ def run_experiment(
     """
     with stage_bars(unit=unit) as progress:
         rows = experiment.run(problem, settings, progress)
-    paths = write_results(experiment, rows, settings, folder) if rows else []
-    return Results(rows, paths, [str(verdict) for verdict in experiment.verdicts(rows)] if rows else [])
-
-
-def write_results(
-    experiment: AnyExperiment, rows: Sequence[Any], settings: Any, folder: pathlib.Path
-) -> list[pathlib.Path]:
-    """Write the table and the figures of an experiment. Return their paths, the table first.
-
-    Args:
-        experiment: description of the experiment.
-        rows: one row or more.
-        settings: see `run_experiment`.
-        folder: folder of the results.
-    """
+    if not rows:
+        return Results([], [], [])
     paths = [folder / f"{experiment.name}.csv"]
     write_csv(paths[0], [dataclasses.asdict(row) for row in rows])
     for name, draw in experiment.figures.items():
@@ -84,7 +67,7 @@ def write_results(
             if experiment.title:
                 figure.suptitle(experiment.title(rows, settings))
             paths.append(save_figure(figure, folder / f"{name}.{settings.run.format}"))
-    return paths
+    return Results(rows, paths, list(map(str, experiment.verdicts(rows))))
 
 
 def write_scalars(scalars: Iterable[Scalars], folder: pathlib.Path) -> None:
