@@ -40,8 +40,7 @@ class ChunkIndicator(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs: Any) -> Any:
-        reached = _relu(1 - STEEP * _relu(self.boundaries - inputs))
-        return _relu(reached - _next(reached))
+        return _last_reached(self.boundaries, inputs)
 
     def get_config(self) -> dict[str, Any]:
         return {"chunks": self.chunks, **super().get_config()}
@@ -76,7 +75,7 @@ class BitReader(keras.layers.Layer):
             for fields, bits in zip(read, self.bits, strict=True):
                 field: Any = ops.zeros_like(y)
                 for _ in range(bits):
-                    bit = _relu(1 - _relu(half - y))
+                    bit = ops.relu(1 - ops.relu(half - y))
                     y, field = 2 * y - full * bit, 2 * field + bit
                 fields.append(field)
         slots = inputs.shape[-1] * self.per_word
@@ -109,9 +108,8 @@ class SlotLabel(keras.layers.Layer):
 
     def call(self, inputs: Any) -> Any:
         offset, thresholds, labels = inputs
-        passed = _relu(1 - STEEP * _relu(thresholds - offset))
-        here = _relu(passed - _next(passed))
-        return ops.sum(_relu(labels - self.classes * (1 - here)), axis=-1, keepdims=True)
+        here = _last_reached(thresholds, offset)
+        return ops.sum(ops.relu(labels - self.classes * (1 - here)), axis=-1, keepdims=True)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape[0]
@@ -191,10 +189,8 @@ def _with_one_hot(inputs: Any, name: Any, classes: int, weights: dict[str, Any])
     return model
 
 
-def _relu(values: Any) -> Any:
-    return ops.relu(values)
-
-
-def _next(values: Any) -> Any:
-    """Shift the columns to the left, with 0 in the last one."""
-    return ops.concatenate([values[:, 1:], ops.zeros_like(values[:, :1])], axis=1)
+def _last_reached(starts: Any, value: Any) -> Any:
+    """Return the one-hot vector of the last start that a value reaches, (batch, starts)."""
+    reached = ops.relu(1 - STEEP * ops.relu(starts - value))
+    following = ops.concatenate([reached[:, 1:], ops.zeros_like(reached[:, :1])], axis=1)
+    return ops.relu(reached - following)
