@@ -17,9 +17,8 @@ from trainers.shortcuts import conditions, norms, sweep, training_norms, traject
 from trainers.shortcuts import data as shortcuts_data
 from trainers.shortcuts.__main__ import main
 from trainers.shortcuts.networks import LINEAR_NETWORKS, RELU_NETWORKS, linear_descent, relu_descent
-from trainers.shortcuts.settings import ConditionsSettings
+from trainers.shortcuts.settings import ConditionsSettings, UnitSettings
 from trainers.shortcuts.theorem1 import (
-    Architecture,
     Undefined,
     by_differentiation,
     closed_form,
@@ -236,28 +235,28 @@ def test_the_best_rate_leaves_out_diverged_runs():
 
 @pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
 def test_theorem_1_by_closed_form_differentiation_and_growth(shortcut_depth):
-    problem, architecture = PROBLEM.first(50), Architecture(2, shortcut_depth)
-    closed = closed_form(problem, architecture)
-    np.testing.assert_allclose(by_differentiation(problem, architecture), closed, atol=1e-12)
-    assert stationary_order(problem, architecture)[0] == shortcut_depth - 1
+    problem, network = PROBLEM.first(50), UnitSettings(2, shortcut_depth)
+    closed = closed_form(problem, network)
+    np.testing.assert_allclose(by_differentiation(problem, network), closed, atol=1e-12)
+    assert stationary_order(problem, network)[0] == shortcut_depth - 1
 
 
 def test_theorem_1_with_activations():
-    problem, architecture = PROBLEM.first(50), Architecture(1, 2, "relu", "gelu", "silu")
-    closed = closed_form(problem, architecture)
+    problem, network = PROBLEM.first(50), UnitSettings(1, 2, "relu", "gelu", "silu")
+    closed = closed_form(problem, network)
     assert np.abs(closed).max() > 0.01
-    np.testing.assert_allclose(by_differentiation(problem, architecture), closed, atol=1e-12)
+    np.testing.assert_allclose(by_differentiation(problem, network), closed, atol=1e-12)
 
 
 def test_relu_at_zero_is_refused_not_reported_as_zeros():
-    problem, relu = PROBLEM.first(50), Architecture(1, 2, mid="relu")
+    problem, relu = PROBLEM.first(50), UnitSettings(1, 2, mid="relu")
     assert np.abs(by_differentiation(problem, relu)).max() == 0
     with pytest.raises(Undefined, match="ReLU in the mid position"):
         closed_form(problem, relu)
     lines, numbers = report(problem, relu)
     assert "undefined: ReLU in the mid position" in lines[-1]
     assert "max_abs" not in numbers
-    lines, numbers = report(problem, Architecture(1, 2, mid="relu", relu_slope=0.5))
-    exact = closed_form(problem, Architecture(1, 2))
+    lines, numbers = report(problem, UnitSettings(1, 2, mid="relu", relu_slope=0.5))
+    exact = closed_form(problem, UnitSettings(1, 2))
     assert numbers["max_abs"] == pytest.approx(np.abs(exact).max() / 2)
     assert any("skipped" in line for line in lines)
