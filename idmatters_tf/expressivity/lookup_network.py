@@ -75,7 +75,7 @@ class BitReader(keras.layers.Layer):
             for fields, bits in zip(read, self.bits, strict=True):
                 field: Any = ops.zeros_like(y)
                 for _ in range(bits):
-                    bit = ops.relu(1 - ops.relu(half - y))
+                    bit = _relu(1 - _relu(half - y))
                     y, field = 2 * y - full * bit, 2 * field + bit
                 fields.append(field)
         slots = inputs.shape[-1] * self.per_word
@@ -109,7 +109,7 @@ class SlotLabel(keras.layers.Layer):
     def call(self, inputs: Any) -> Any:
         offset, thresholds, labels = inputs
         here = _last_reached(thresholds, offset)
-        return ops.sum(ops.relu(labels - self.classes * (1 - here)), axis=-1, keepdims=True)
+        return ops.sum(_relu(labels - self.classes * (1 - here)), axis=-1, keepdims=True)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape[0]
@@ -191,6 +191,10 @@ def _with_one_hot(inputs: Any, name: Any, classes: int, weights: dict[str, Any])
 
 def _last_reached(starts: Any, value: Any) -> Any:
     """Return the one-hot vector of the last start that a value reaches, (batch, starts)."""
-    reached = ops.relu(1 - STEEP * ops.relu(starts - value))
+    reached = _relu(1 - STEEP * _relu(starts - value))
     following = ops.concatenate([reached[:, 1:], ops.zeros_like(reached[:, :1])], axis=1)
-    return ops.relu(reached - following)
+    return _relu(reached - following)
+
+
+def _relu(values: Any) -> Any:
+    return ops.relu(values)

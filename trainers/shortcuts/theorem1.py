@@ -88,7 +88,7 @@ def zero_network(dim: int, network: UnitSettings, shortcut: bool = True) -> "ker
 
     from idmatters_tf.models.linear import shortcut_network
 
-    activations = {"pre": network.pre, "mid": network.mid, "post": network.post}
+    activations: dict[str, Any] = {"pre": network.pre, "mid": network.mid, "post": network.post}
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float64")
     try:
