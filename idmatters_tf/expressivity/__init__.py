@@ -16,16 +16,12 @@ from idmatters_tf.expressivity.models import ExactModel
 
 # Smaller constructions.
 from idmatters_tf.expressivity.lookup_memorizer import LookupReport
-from idmatters_tf.expressivity.lookup import Lookup, construct_lookup, evaluate_exactly, lower_bound
-from idmatters_tf.expressivity.three_layers import (
-    ThreeLayers,
-    construct_three_layers,
-    evaluate_three_layers_exactly,
-)
+from idmatters_tf.expressivity.lookup import Lookup, construct_lookup, lower_bound
+from idmatters_tf.expressivity.three_layers import ThreeLayers, construct_three_layers
 from idmatters_tf.expressivity.lookup_network import BitReader, ChunkIndicator, SlotLabel
 
-# Verification in rational arithmetic.
-from idmatters_tf.expressivity.rational import verify_exactly
+# Verification and evaluation in rational arithmetic.
+from idmatters_tf.expressivity.rational import evaluate_exactly, evaluate_three_layers_exactly, verify_exactly
 
 # Certified radii.
 from idmatters_tf.expressivity.radius import certified_radii, compute_radii

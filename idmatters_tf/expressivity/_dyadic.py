@@ -87,6 +87,10 @@ class Dyadic:
         """Transposed array."""
         return Dyadic(self.integers.T, self.exponent)
 
+    def sum(self) -> "Dyadic":
+        """Add all values, (1,)."""
+        return Dyadic(np.array([sum(self.integers.flat)], object), self.exponent)
+
     def relu(self) -> "Dyadic":
         """Replace negative values by zero."""
         return Dyadic(np.asarray(np.maximum(self.integers, 0), object), self.exponent)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from idmatters_tf.expressivity._dyadic import Dyadic
 from idmatters_tf.expressivity.construction import Weights
 from idmatters_tf.expressivity.lookup import STEEP
-from idmatters_tf.expressivity.lookup_network import BitReader, ChunkIndicator, SlotLabel
 from idmatters_tf.layers import ResidualDenseStack
 
 ONE = Dyadic.exactly([1])
@@ -50,7 +49,7 @@ def residual_weights(model: keras.Model) -> Weights:
     """
     kinds = {"projection": "linear", "blocks": None, "last_hidden": "relu", "last": "linear"}
     for name, activation in kinds.items():
-        layer = _layer(model, name, keras.layers.Dense if activation else ResidualDenseStack)
+        layer = find_layer(model, name, keras.layers.Dense if activation else ResidualDenseStack)
         if activation and layer.activation is not keras.activations.get(activation):
             raise _other_activation(layer)
     projection, *bias = read_weights(model, "projection")
@@ -81,7 +80,7 @@ def dense(model: keras.Model, name: str) -> Callable[[Dyadic], Dyadic]:
     Raises:
         ValueError: if the layer has another type, or an activation that memorizers do not use.
     """
-    layer = _layer(model, name, keras.layers.Dense)
+    layer = find_layer(model, name, keras.layers.Dense)
     kernel, *bias = (Dyadic.exactly(array) for array in read_weights(model, name))
     activation = _activation(layer)
 
@@ -92,54 +91,64 @@ def dense(model: keras.Model, name: str) -> Callable[[Dyadic], Dyadic]:
     return outputs
 
 
-def chunk_indicator(model: keras.Model, name: str) -> Callable[[Dyadic], Dyadic]:
-    """Return the exact function of a `ChunkIndicator`, (1,) -> (chunks,)."""
-    _layer(model, name, ChunkIndicator)
-    (boundaries,) = (Dyadic.exactly(array) for array in read_weights(model, name))
+def look_up(
+    t: Dyadic,
+    boundaries: Dyadic,
+    table: Callable[[Dyadic], tuple[Dyadic, Dyadic]],
+    per_word: int,
+    bits: tuple[int, int],
+    classes: int,
+) -> tuple[Dyadic, Dyadic]:
+    """Evaluate the layers of `lookup_network` at a position on the line.
 
-    def outputs(values: Dyadic) -> Dyadic:
-        reached = _reached(boundaries, values)
-        return (reached - _next(reached)).relu()
+    Args:
+        t: (1,), position.
+        boundaries: (chunks,).
+        table: function from a one-hot vector (chunks,) to the start of the chunk (1,) and its numbers.
+        per_word: number of slots in one packed number, 0 if they are not packed.
+        bits: bits of a slot's threshold and label.
+        classes: r.
 
-    return outputs
-
-
-def bit_reader(model: keras.Model, name: str) -> Callable[[Dyadic], tuple[Dyadic, Dyadic]]:
-    """Return the exact function of a `BitReader`, (words,) -> two arrays (words * per_word,)."""
-    layer = _layer(model, name, BitReader)
-    total = layer.per_word * sum(layer.bits)
-    half, full = Dyadic.exactly([2 ** (total - 1)]), Dyadic.exactly([2**total])
-    two = Dyadic.exactly([2])
-
-    def outputs(y: Dyadic) -> tuple[Dyadic, Dyadic]:
-        read: tuple[list[Dyadic], list[Dyadic]] = ([], [])
-        for _ in range(layer.per_word):
-            for fields, bits in zip(read, layer.bits, strict=True):
-                field = y - y
-                for _ in range(bits):
-                    bit = (ONE - (half - y).relu()).relu()
-                    y, field = two * y - full * bit, two * field + bit
-                fields.append(field)
-        first, second = (_interleave(fields) for fields in read)
-        return first, second
-
-    return outputs
+    Returns:
+        (offset in the chunk, label), (1,) each.
+    """
+    start, numbers = table(_last_reached(boundaries, t))
+    half = len(numbers.integers) // 2
+    thresholds, labels = _read_bits(numbers, per_word, bits) if per_word else (numbers[:half], numbers[half:])
+    offset = t - start
+    named = (labels - Dyadic.exactly([classes]) * (ONE - _last_reached(thresholds, offset))).relu()
+    return offset, named.sum()
 
 
-def slot_label(model: keras.Model, name: str) -> Callable[[Dyadic, Dyadic, Dyadic], Dyadic]:
-    """Return the exact function of a `SlotLabel`: offset (1,), thresholds and labels (slots,) -> (1,)."""
-    classes = Dyadic.exactly([_layer(model, name, SlotLabel).classes])
-
-    def outputs(offset: Dyadic, thresholds: Dyadic, labels: Dyadic) -> Dyadic:
-        passed = _reached(thresholds, offset)
-        here = (passed - _next(passed)).relu()
-        named = (labels - classes * (ONE - here)).relu()
-        return Dyadic(np.array([sum(named.integers)], object), named.exponent)
-
-    return outputs
+def _last_reached(starts: Dyadic, value: Dyadic) -> Dyadic:
+    """Return the one-hot vector of the last start that a value reaches, (starts,)."""
+    reached = (ONE - Dyadic.exactly([STEEP]) * (starts - value).relu()).relu()
+    following = Dyadic(np.append(reached.integers[1:], 0), reached.exponent)
+    return (reached - following).relu()
 
 
-def _layer(model: keras.Model, name: str, kind: type) -> Any:
+def _read_bits(y: Dyadic, per_word: int, bits: tuple[int, int]) -> tuple[Dyadic, Dyadic]:
+    """Read the thresholds and labels of packed numbers (words,), two arrays (words * per_word,)."""
+    total = per_word * sum(bits)
+    half, full, two = (Dyadic.exactly([2**power]) for power in (total - 1, total, 1))
+    read: tuple[list[Dyadic], list[Dyadic]] = ([], [])
+    for _ in range(per_word):
+        for fields, count in zip(read, bits, strict=True):
+            field = y - y
+            for _ in range(count):
+                bit = (ONE - (half - y).relu()).relu()
+                y, field = two * y - full * bit, two * field + bit
+            fields.append(field)
+    first, second = (_interleave(fields) for fields in read)
+    return first, second
+
+
+def find_layer(model: keras.Model, name: str, kind: type) -> Any:
+    """Return a layer of a model.
+
+    Raises:
+        ValueError: if it has another type.
+    """
     layer = model.get_layer(name)
     if not isinstance(layer, kind):
         raise ValueError(
@@ -153,11 +162,16 @@ def _activation(layer: Any) -> Callable[[Dyadic], Dyadic]:
     activations: dict[Any, Callable[[Dyadic], Dyadic]] = {
         keras.activations.linear: lambda values: values,
         keras.activations.relu: Dyadic.relu,
-        keras.activations.hard_tanh: lambda values: (values + ONE).relu() - (values - ONE).relu() - ONE,
+        keras.activations.hard_tanh: hard_tanh,
     }
     if layer.activation not in activations:
         raise _other_activation(layer)
     return activations[layer.activation]
+
+
+def hard_tanh(values: Dyadic) -> Dyadic:
+    """Clip values to [-1, 1]."""
+    return (values + ONE).relu() - (values - ONE).relu() - ONE
 
 
 def _other_activation(layer: Any) -> ValueError:
@@ -165,16 +179,6 @@ def _other_activation(layer: Any) -> ValueError:
         f"Argument `model` must be built by `memorize`. Received: activation "
         f"{keras.activations.serialize(layer.activation)!r} in layer {layer.name!r}."
     )
-
-
-def _reached(starts: Dyadic, value: Dyadic) -> Dyadic:
-    """Compute relu(1 - 8 relu(starts - value)): 1 from each start on, 0 an eighth below it."""
-    return (ONE - Dyadic.exactly([STEEP]) * (starts - value).relu()).relu()
-
-
-def _next(values: Dyadic) -> Dyadic:
-    """Shift the numbers to the left, with 0 as the last one."""
-    return Dyadic(np.append(values.integers[1:], 0), values.exponent)
 
 
 def _interleave(fields: list[Dyadic]) -> Dyadic:

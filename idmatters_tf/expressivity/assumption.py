@@ -11,9 +11,7 @@ from numpy.typing import ArrayLike
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf.expressivity._samples import check_sample, chunks, distinct_rows
 from idmatters_tf.expressivity._surrogates import directions
-from idmatters_tf.expressivity.construction import highest_products, project
-
-PANEL = 256
+from idmatters_tf.expressivity.construction import highest_products, panels, products_with_others, project
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,22 +121,9 @@ def check_assumption(
         excess=6 * deviation - squared,
         threshold=1 - 2 * deviation,
         smallest_own=float(own.min()),
-        largest_other=_largest_product(Z, surrogates),
+        largest_other=float(products_with_others(Z, surrogates).max()),
         surrogate_product=float(between.max()),
     )
-
-
-def _panels(Z):
-    for first in range(0, len(Z), PANEL):
-        yield slice(first, min(first + PANEL, len(Z)))
-
-
-def _largest_product(Z, surrogates):
-    largest = -np.inf
-    for panel in _panels(Z):
-        products = highest_products(Z[panel], Z, np.arange(panel.start, panel.stop))
-        largest = max(largest, products.max(), (Z[panel] @ surrogates.T).max())
-    return float(largest)
 
 
 def _smallest_squared_distance(Z, surrogates):
@@ -147,7 +132,7 @@ def _smallest_squared_distance(Z, surrogates):
     squares = np.concatenate([np.einsum("nk,nk->n", A, A) for A in (Z, surrogates)])
     everything = np.column_stack([np.concatenate([Z, surrogates]), -squares / 2])
     smallest = np.inf
-    for panel in _panels(Z):
+    for panel in panels(len(Z)):
         units = np.column_stack([Z[panel], np.ones(panel.stop - panel.start)])
         highest = highest_products(units, everything, np.arange(panel.start, panel.stop))
         smallest = min(smallest, float((squares[panel] - 2 * highest).min()))

@@ -10,7 +10,7 @@ unit has its own threshold between the two.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -161,13 +161,29 @@ def highest_products(units: NDArray[Any], Z: NDArray[Any], own: Integers) -> NDA
     return highest
 
 
+def panels(count: int) -> Iterator[slice]:
+    """Yield slices of PANEL points."""
+    for first in range(0, count, PANEL):
+        yield slice(first, min(first + PANEL, count))
+
+
+def products_with_others(Z: Floats, surrogates: Floats, progress: Callable[[int, int], object] | None = None) -> Floats:
+    """Return the largest product of each point with a later point or a surrogate label, (n,)."""
+    highest = np.empty(len(Z))
+    for panel in panels(len(Z)):
+        later = highest_products(Z[panel], Z, np.arange(panel.start, panel.stop))
+        np.maximum(later, (Z[panel] @ surrogates.T).max(axis=1), out=highest[panel])
+        if progress is not None:
+            progress(panel.stop, len(Z))
+    return highest
+
+
 def _unit_by_unit(Z, norms, surrogates, order, progress):
     """Return directions (n, k), the largest product that must not fire each unit (n,), and relative margins (n,)."""
     n = len(Z)
     points = _Points(Z, norms, surrogates)
     units, highest = Z.copy(), np.empty(n)
-    for first in range(0, n, PANEL):
-        panel = slice(first, min(first + PANEL, n))
+    for panel in panels(n):
         highest[panel] = points.highest(Z[panel], panel)
         if order == "ridge":
             _improve(units, highest, panel, points)
@@ -248,22 +264,14 @@ def stack_units(
 
 def _common_threshold(Z, surrogates, progress):
     """Return the paper's units, with one threshold midway between the smallest <z, z> and all other products."""
-    n = len(Z)
-    own = np.einsum("nk,nk->n", Z, Z)
-    highest = np.empty(n)
-    for first in range(0, n, PANEL):
-        panel = slice(first, min(first + PANEL, n))
-        highest[panel] = highest_products(Z[panel], Z, np.arange(panel.start, panel.stop))
-        np.maximum(highest[panel], (Z[panel] @ surrogates.T).max(axis=1), out=highest[panel])
-        if progress is not None:
-            progress(panel.stop, n)
+    own, highest = np.einsum("nk,nk->n", Z, Z), products_with_others(Z, surrogates, progress)
     if own.min() <= highest.max():
         raise ValueError(
             f"order='paper' is impossible here: the largest product with another point or surrogate label, "
             f"{highest.max():.3g}, must be below the smallest ||z||^2, {own.min():.3g}. Use order='norm', or a larger "
             f"width than {Z.shape[1]}."
         )
-    thresholds = np.full(n, (own.min() + highest.max()) / 2)
+    thresholds = np.full(len(Z), (own.min() + highest.max()) / 2)
     return Z, thresholds, (own.min() - highest.max()) / own
 
 

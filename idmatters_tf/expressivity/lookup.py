@@ -13,13 +13,11 @@ finds the chunk of a point, selects its row and counts the thresholds below the 
 """
 
 import dataclasses
-import itertools
 import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from idmatters_tf.expressivity._samples import chunks
 
@@ -98,24 +96,22 @@ class Lookup:
     def parameters(self) -> int:
         """Number of stored numbers."""
         numbers = self.thresholds.shape[1] * 2 if not self.per_word else self.thresholds.shape[1] // self.per_word
-        return build_table(len(self.kernel), len(self.boundaries), numbers, self.classes)
+        return len(self.kernel) + 1 + len(self.boundaries) * (numbers + 2) + count_label_weights(self.classes)
 
     @property
     def unshared(self) -> int:
         """Number of weights and biases of the ReLU network, with every copy of a shared one counted."""
-        per_word = self.per_word or 1
-        numbers = self.thresholds.shape[1] // per_word
-        return unshare_weights(
-            len(self.kernel), len(self.boundaries), numbers, per_word, self.word_bits, self.classes, bool(self.per_word)
-        )
+        per_word, packed = self.per_word or 1, bool(self.per_word)
+        rows, numbers = len(self.boundaries), self.thresholds.shape[1] // per_word
+        return count_unshared(len(self.kernel), rows, numbers, per_word, self.word_bits, self.classes, packed)
 
 
-def build_table(dim: int, rows: int, numbers: int, classes: int) -> int:
-    """Count the numbers of projection, boundaries, table, and the two layers that make labels one-hot."""
-    return dim + 1 + rows * (numbers + 2) + 4 * classes + classes * (2 * classes + 1)
+def count_label_weights(classes: int) -> int:
+    """Count the weights of the last two layers, which map a label to its one-hot vector."""
+    return 4 * classes + classes * (2 * classes + 1)
 
 
-def unshare_weights(dim: int, rows: int, numbers: int, per_word: int, bits: int, classes: int, packed: bool) -> int:
+def count_unshared(dim: int, rows: int, numbers: int, per_word: int, bits: int, classes: int, packed: bool) -> int:
     """Count the weights of the network without sharing.
 
     A chunk has six: relu(B - t), relu(1 - 8 .), relu(. - next). A bit has seven: relu(half - y), relu(1 - .),
@@ -125,8 +121,7 @@ def unshare_weights(dim: int, rows: int, numbers: int, per_word: int, bits: int,
     slots = numbers * per_word
     table = rows * (numbers + 1 if packed else 2 * numbers + 1)
     bit_weights = 7 * numbers * bits if packed else 0
-    last = 4 * classes + classes * (2 * classes + 1)
-    return dim + 1 + 6 * rows + table + bit_weights + 10 * slots + last
+    return dim + 1 + 6 * rows + table + bit_weights + 10 * slots + count_label_weights(classes)
 
 
 def radii_below(margin: NDArray[np.float64], kernel: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -322,7 +317,7 @@ def _layout(
         for words in WORDS:
             starts = _greedy(before, behind, words * per_word, bits)
             used = per_word * (bits + label_bits)
-            total = unshare_weights(dim, len(starts), words, per_word, used, classes, True)
+            total = count_unshared(dim, len(starts), words, per_word, used, classes, True)
             if total < cost:
                 best, cost = (starts, words * per_word, bits, per_word), total
     assert best is not None
@@ -338,56 +333,3 @@ def _greedy(before: NDArray[np.float64], behind: NDArray[np.float64], slots: int
         within = int(np.searchsorted(before, boundary + reach, side="right"))
         first = min(first + slots, max(within, first + 1))
     return np.array(starts)
-
-
-def evaluate_exactly(lookup: Lookup, row: ArrayLike) -> tuple[int, Fraction]:
-    """Evaluate the network in rational arithmetic, without rounding.
-
-    Args:
-        lookup: numbers of the network.
-        row: (d,).
-
-    Returns:
-        (label, offset in its chunk).
-
-    Raises:
-        ValueError: if the row is on an edge between two labels.
-    """
-
-    def relu(value: Fraction) -> Fraction:
-        return max(value, Fraction(0))
-
-    t = Fraction(lookup.bias)
-    for weight, value in zip(lookup.kernel, np.asarray(row), strict=True):
-        t += Fraction(float(weight)) * Fraction(float(value))
-    steep = Fraction(STEEP)
-    reached = [relu(1 - steep * relu(Fraction(float(start)) - t)) for start in lookup.boundaries] + [Fraction(0)]
-    chosen = [relu(one - other) for one, other in itertools.pairwise(reached)]
-    selected = [
-        sum((hot * Fraction(number) for hot, number in zip(chosen, column, strict=True) if hot), Fraction(0))
-        for column in lookup.table().T
-    ]
-    offset, numbers = t - selected[0], selected[1:]
-    thresholds: list[Fraction]
-    labels: list[Fraction]
-    if lookup.per_word:
-        thresholds, labels = [], []
-        half, full = Fraction(2 ** (lookup.word_bits - 1)), Fraction(2**lookup.word_bits)
-        for y in numbers:
-            for _ in range(lookup.per_word):
-                for fields, bits in ((thresholds, lookup.threshold_bits), (labels, lookup.label_bits)):
-                    field = Fraction(0)
-                    for _ in range(bits):
-                        bit = relu(1 - relu(half - y))
-                        y, field = 2 * y - full * bit, 2 * field + bit
-                    fields.append(field)
-    else:
-        thresholds, labels = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
-    passed = [relu(1 - steep * relu(threshold - offset)) for threshold in thresholds] + [Fraction(0)]
-    here = [relu(one - other) for one, other in itertools.pairwise(passed)]
-    name = sum((relu(label - lookup.classes * (1 - one)) for label, one in zip(labels, here, strict=True)), Fraction(0))
-    if name.denominator != 1:
-        raise ValueError(
-            f"Argument `row` must not be on an edge between two labels. The network returns {float(name):.3g}."
-        )
-    return int(name), offset

@@ -40,8 +40,7 @@ class ChunkIndicator(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs: Any) -> Any:
-        reached = _relu(1 - STEEP * _relu(self.boundaries - inputs))
-        return _relu(reached - _next(reached))
+        return _last_reached(self.boundaries, inputs)
 
     def get_config(self) -> dict[str, Any]:
         return {"chunks": self.chunks, **super().get_config()}
@@ -109,8 +108,7 @@ class SlotLabel(keras.layers.Layer):
 
     def call(self, inputs: Any) -> Any:
         offset, thresholds, labels = inputs
-        passed = _relu(1 - STEEP * _relu(thresholds - offset))
-        here = _relu(passed - _next(passed))
+        here = _last_reached(thresholds, offset)
         return ops.sum(_relu(labels - self.classes * (1 - here)), axis=-1, keepdims=True)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
@@ -191,10 +189,12 @@ def _with_one_hot(inputs: Any, name: Any, classes: int, weights: dict[str, Any])
     return model
 
 
+def _last_reached(starts: Any, value: Any) -> Any:
+    """Return the one-hot vector of the last start that a value reaches, (batch, starts)."""
+    reached = _relu(1 - STEEP * _relu(starts - value))
+    following = ops.concatenate([reached[:, 1:], ops.zeros_like(reached[:, :1])], axis=1)
+    return _relu(reached - following)
+
+
 def _relu(values: Any) -> Any:
     return ops.relu(values)
-
-
-def _next(values: Any) -> Any:
-    """Shift the columns to the left, with 0 in the last one."""
-    return ops.concatenate([values[:, 1:], ops.zeros_like(values[:, :1])], axis=1)

@@ -1,4 +1,4 @@
-"""Verification of memorizers in rational arithmetic, from the weights of the Keras model."""
+"""Verification and evaluation of memorizers in rational arithmetic."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -10,14 +10,18 @@ from numpy.typing import ArrayLike
 from idmatters_tf.expressivity._dyadic import Dyadic
 from idmatters_tf.expressivity._exact_blocks import ExactBlocks
 from idmatters_tf.expressivity._exact_layers import (
-    bit_reader,
-    chunk_indicator,
     dense,
     find_construction,
+    find_layer,
+    hard_tanh,
+    look_up,
+    read_weights,
     residual_weights,
-    slot_label,
 )
 from idmatters_tf.expressivity._samples import check_sample
+from idmatters_tf.expressivity.lookup import Lookup
+from idmatters_tf.expressivity.lookup_network import BitReader, ChunkIndicator, SlotLabel
+from idmatters_tf.expressivity.three_layers import ThreeLayers
 from idmatters_tf.expressivity.verification import Verification
 
 Outputs = Callable[[Dyadic], Dyadic]
@@ -71,12 +75,63 @@ def verify_exactly(
     return Verification(len(x), correct, _float(largest), tuple(wrong[:10]))
 
 
+def evaluate_exactly(lookup: Lookup, row: ArrayLike) -> tuple[int, Fraction]:
+    """Evaluate a network of construction "lookup" or "bit-extraction" without rounding.
+
+    Args:
+        lookup: numbers of the network.
+        row: (d,).
+
+    Returns:
+        (label, offset in its chunk).
+
+    Raises:
+        ValueError: if the row is on an edge between two labels.
+    """
+    boundaries, numbers = Dyadic.exactly(lookup.boundaries), Dyadic.exactly(lookup.table()[:, 1:])
+    offset, label = look_up(
+        _project(lookup, row),
+        boundaries,
+        lambda chunk: (chunk @ boundaries[:, None], chunk @ numbers),
+        lookup.per_word,
+        (lookup.threshold_bits, lookup.label_bits),
+        lookup.classes,
+    )
+    (name,) = label.fractions()
+    if name.denominator != 1:
+        raise ValueError(
+            f"Argument `row` must not be on an edge between two labels. The network returns {float(name):.3g}."
+        )
+    return int(name), offset.fractions()[0]
+
+
+def evaluate_three_layers_exactly(network: ThreeLayers, row: ArrayLike) -> Fraction:
+    """Evaluate a network of construction "yun" in rational arithmetic: the label, up to the rounding of the weights.
+
+    Args:
+        network: numbers of the network.
+        row: (d,).
+    """
+    slopes, offsets, weights, biases = map(
+        Dyadic.exactly, (network.slopes, network.offsets, network.weights, network.biases)
+    )
+    second = hard_tanh(hard_tanh(_project(network, row) * slopes + offsets) @ weights + biases)
+    return Fraction(network.classes, 2) * second.sum().fractions()[0] - Fraction(1, 2)
+
+
+def _project(network: Lookup | ThreeLayers, row: ArrayLike) -> Dyadic:
+    """Return the position of a row on the line, (1,)."""
+    return Dyadic.exactly(row) @ Dyadic.exactly(network.kernel[:, None]) + Dyadic.exactly([network.bias])
+
+
 def _outputs(model: keras.Model) -> Outputs:
     construction = find_construction(model)
     if construction == "hardt-ma":
         return _residual(model)
-    layers = ["projection", "first", "second", "label"] if construction == "yun" else []
-    number = _chain(model, layers) if layers else _looked_up(model, packed=construction == "bit-extraction")
+    if construction == "yun":
+        number = _chain(model, ["projection", "first", "second", "label"])
+    else:
+        number = _looked_up(model, packed=construction == "bit-extraction")
     one_hot = _chain(model, ["last_hidden", "last"])
     return lambda point: one_hot(number(point))
 
@@ -94,20 +149,21 @@ def _chain(model: keras.Model, names: list[str]) -> Outputs:
 
 def _looked_up(model: keras.Model, packed: bool) -> Outputs:
     """Return the exact function from a point to its label, as in `lookup_network`."""
-    line, chunk, table = dense(model, "projection"), chunk_indicator(model, "chunk"), dense(model, "table")
-    read, label = bit_reader(model, "bits") if packed else _halves, slot_label(model, "label")
+    line, table, classes = (
+        dense(model, "projection"),
+        dense(model, "table"),
+        find_layer(model, "label", SlotLabel).classes,
+    )
+    find_layer(model, "chunk", ChunkIndicator)
+    (boundaries,) = map(Dyadic.exactly, read_weights(model, "chunk"))
+    reader = find_layer(model, "bits", BitReader) if packed else None
+    per_word, bits = (reader.per_word, reader.bits) if reader else (0, (0, 0))
 
-    def outputs(point: Dyadic) -> Dyadic:
-        t = line(point)
-        row = table(chunk(t))
-        return label(t - row[:1], *read(row[1:]))
+    def rows(chunk: Dyadic) -> tuple[Dyadic, Dyadic]:
+        row = table(chunk)
+        return row[:1], row[1:]
 
-    return outputs
-
-
-def _halves(values: Dyadic) -> tuple[Dyadic, Dyadic]:
-    half = len(values.integers) // 2
-    return values[:half], values[half:]
+    return lambda point: look_up(line(point), boundaries, rows, per_word, bits, classes)[1]
 
 
 def _residual(model: keras.Model) -> Outputs:

@@ -14,13 +14,12 @@ their signs add up to 1 at each point. The sum of all units is y + 1.
 
 import dataclasses
 import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from idmatters_tf.expressivity.lookup import EPS, GAP, line, radii_below
+from idmatters_tf.expressivity.lookup import EPS, GAP, count_label_weights, line, radii_below
 
 Floats = NDArray[np.float64]
 
@@ -70,11 +69,6 @@ class ThreeLayers:
         """Number of weights and biases of the theorem's three layers and of the one-hot layers."""
         m, q = self.weights.shape
         return len(self.kernel) * m + m + m * q + q + q + 1 + count_label_weights(self.classes)
-
-
-def count_label_weights(classes: int) -> int:
-    """Count the weights of the last two layers, which map a label to its one-hot vector."""
-    return 4 * classes + classes * (2 * classes + 1)
 
 
 def construct_three_layers(x: NDArray[Any], labels: NDArray[Any], classes: int, seed: int) -> ThreeLayers:
@@ -147,29 +141,3 @@ def _bound_rounding(weights: Floats, biases: Floats, slopes: Floats, offsets: Fl
     # Only the unit of the point's own group is not saturated: its rounding error times its weight.
     first = EPS * (np.abs(slopes) * np.abs(t).max() + np.abs(offsets))[::2]
     return size * (len(slopes) + 2) * EPS + 2 * float((np.abs(weights[::2]).max(axis=1) * first).max())
-
-
-def evaluate_three_layers_exactly(network: ThreeLayers, row: ArrayLike) -> Fraction:
-    """Evaluate the network in rational arithmetic: the label, up to the rounding of the weights.
-
-    Args:
-        network: numbers of the network.
-        row: (d,).
-    """
-
-    def clip(value: Fraction) -> Fraction:
-        return min(max(value, Fraction(-1)), Fraction(1))
-
-    t = Fraction(network.bias)
-    for weight, value in zip(network.kernel, np.asarray(row), strict=True):
-        t += Fraction(float(weight)) * Fraction(float(value))
-    hidden = [
-        clip(Fraction(float(a)) * t + Fraction(float(b))) for a, b in zip(network.slopes, network.offsets, strict=True)
-    ]
-    total = Fraction(0)
-    for column, bias in zip(network.weights.T, network.biases, strict=True):
-        before = Fraction(float(bias))
-        for weight, value in zip(column, hidden, strict=True):
-            before += Fraction(float(weight)) * value
-        total += clip(before)
-    return Fraction(network.classes, 2) * total - Fraction(1, 2)

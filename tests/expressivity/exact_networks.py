@@ -1,9 +1,15 @@
-"""Memorizers in plain rational arithmetic, an oracle that shares no code with the package."""
+"""Samples, and memorizers in plain rational arithmetic, an oracle that shares no code with the package."""
 
 import itertools
 from fractions import Fraction
 
 import numpy as np
+
+
+def sample(n, d, classes, seed=0):
+    """Draw normal points (n, d) and random labels."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, d)), rng.integers(0, classes, n)
 
 
 def rational(array):

@@ -90,7 +90,7 @@ def test_highest_products_against_brute_force():
     np.testing.assert_allclose(highest_products(units, Z, own), expected, rtol=1e-13)
 
 
-@pytest.mark.parametrize(("classes", "dim"), [(1, 1), (7, 1), (2, 2), (40, 2), (10, 32), (300, 8)])
+@pytest.mark.parametrize(("classes", "dim"), [(1, 1), (7, 1), (40, 2), (10, 32)])
 def test_surrogates_and_the_last_block(classes, dim):
     surrogates = surrogate_labels(classes, dim, 0.3, np.random.default_rng(0))
     norms = np.linalg.norm(surrogates, axis=1)

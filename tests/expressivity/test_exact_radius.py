@@ -11,25 +11,18 @@ from hypothesis import strategies as st
 
 from idmatters_tf.expressivity import certified_radii, compute_radii, construct, memorize
 from idmatters_tf.expressivity._exact_layers import residual_weights
-from tests.expressivity.exact_networks import squared_radius
-
-LARGEST = float(np.finfo(np.float64).max)
+from tests.expressivity.exact_networks import sample, squared_radius
 
 
 def below_by_one_float(radius, squared):
-    """Return the largest float that is at most the root of `squared`."""
+    """Return True if the radius is the largest float that is at most the root of `squared`."""
     if squared is None:
         return radius == math.inf
     above = math.nextafter(radius, math.inf)
     return Fraction(radius) ** 2 <= squared and (above == math.inf or Fraction(above) ** 2 > squared)
 
 
-def sample(n, d, classes, seed=0):
-    rng = np.random.default_rng(seed)
-    return rng.standard_normal((n, d)), rng.integers(0, classes, n)
-
-
-@pytest.mark.parametrize("exponent", [-300, -200, -160, 0, 160, 200, 300])
+@pytest.mark.parametrize("exponent", [-300, 0, 300])
 def test_points_of_any_size(exponent):
     x, labels = sample(12, 3, 3)
     x = x * 10.0**exponent
@@ -45,14 +38,20 @@ def test_points_of_any_size(exponent):
             np.testing.assert_array_equal(certified_radii(same, x * 2.0**power), radii * 2.0**power)
 
 
-@pytest.mark.parametrize("construction", ["hardt-ma", "yun", "lookup", "bit-extraction"])
-def test_overflow_of_weights_for_small_points_raises(construction):
-    x, labels = sample(12, 3, 3)
-    with pytest.raises(ValueError, match="`x` is too small"):
-        memorize(x * 1e-315, labels, 3, construction=construction)
+def test_inside_the_ball_the_keras_model_is_affine_and_keeps_its_answer():
+    x, labels = sample(47, 3, 6)
+    model = memorize(x, labels, 6, width=5, check=())
+    radii, outputs, rng = certified_radii(model, x), np.array(model(x)), np.random.default_rng(1)
+    assert (radii > 0).all()
+    for _ in range(5):
+        step = rng.standard_normal(x.shape)
+        step *= 0.999 * radii[:, None] / np.linalg.norm(step, axis=1, keepdims=True)
+        ahead, back = np.array(model(x + step)), np.array(model(x - step))
+        assert (ahead.argmax(axis=1) == labels).all()
+        np.testing.assert_allclose(ahead + back, 2 * outputs, atol=1e-7)
 
 
-# Seed; rows, inputs, classes, width; order; offset; distance of pairs of rows; True for float32.
+# Seed; rows, inputs, classes, width; order; offset; distance of pairs of rows; dtype; exponent.
 CASES = st.tuples(
     st.integers(0, 2**32 - 1),
     st.integers(1, 9),
@@ -98,7 +97,7 @@ def test_generated_samples_rows_and_dtypes(case):
         assert below_by_one_float(radius, squared_radius(weights, row))
 
 
-@pytest.mark.parametrize("damage", ["zero", "huge", "tiny", "mixed", "random", "equal"])
+@pytest.mark.parametrize("damage", ["zero", "mixed", "random", "equal"])
 def test_arbitrary_weights(damage):
     x, labels = sample(9, 2, 3)
     weights, rng = construct(x, labels, 3, 3, "norm", 0), np.random.default_rng(4)
@@ -106,19 +105,17 @@ def test_arbitrary_weights(damage):
         values = getattr(weights, name)
         changed = {
             "zero": 0 * values,
-            "huge": values * 2.0**600,
-            "tiny": values * 2.0**-600,
-            "mixed": values * 2.0 ** rng.integers(-400, 400, values.shape),
+            "mixed": values * 2.0 ** rng.integers(-600, 600, values.shape),
             "random": rng.standard_normal(values.shape),
             "equal": np.ones_like(values),
         }[damage]
         broken = dataclasses.replace(weights, **{name: changed})
-        for row, radius in zip(x, compute_radii(broken, x), strict=True):
+        for row, radius in zip(x[:5], compute_radii(broken, x[:5]), strict=True):
             assert below_by_one_float(radius, squared_radius(broken, row)), name
 
 
 def test_search_on_larger_samples():
-    """The search finds the nearest unit, compared with all distances in float64."""
+    """Test that the search finds the nearest unit, compared with all distances in float64."""
     x, labels = sample(300, 6, 5, seed=3)
     weights = construct(x, labels, 5, 8, "norm", 0)
     radii = compute_radii(weights, x[:40])
@@ -141,10 +138,8 @@ def test_search_on_larger_samples():
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        ([[1.0, np.nan]], "`x` must be finite"),
         ([[1.0, np.inf]], "`x` must be finite"),
         ([[1.0]], "`x` must have rows of length 2"),
-        ([1.0, 2.0], r"`x` must have shape \(n, d\)"),
         ([["a", "b"]], "`x` must contain real numbers"),
     ],
 )
@@ -154,10 +149,12 @@ def test_invalid_points_raise(x, message):
         compute_radii(weights, x)
 
 
-def test_nonfinite_weights_raise():
+def test_other_models_raise():
     x, labels = sample(5, 2, 2)
     model = memorize(x, labels, 2, width=2, check=())
     U, s, V = model.get_layer("blocks").get_weights()
     model.get_layer("blocks").set_weights([U * np.nan, s, V])
     with pytest.raises(ValueError, match="NaN or infinite weights in layer 'blocks'"):
         certified_radii(model, x)
+    with pytest.raises(ValueError, match="must be of construction='hardt-ma'"):
+        certified_radii(memorize(x, labels, construction="yun", check=()), x)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from idmatters_tf.expressivity import construct_lookup, construct_three_layers, lower_bound, memorize
+from idmatters_tf.expressivity import construct_lookup, construct_three_layers, memorize
 from idmatters_tf.expressivity._dyadic import Dyadic, root_below
 from idmatters_tf.expressivity.lookup_network import lookup_network, three_layers_network
 from tests.expressivity import exact_networks
@@ -75,8 +75,7 @@ def test_inside_the_radius_the_answer_stays(seed, n, d, classes, construction, o
 
 @pytest.mark.parametrize("construction", CONSTRUCTIONS)
 def test_radii_are_tight_on_well_conditioned_points(construction):
-    rng = np.random.default_rng(1)
-    x, labels = rng.standard_normal((40, 3)), rng.integers(0, 4, 40)
+    x, labels = exact_networks.sample(40, 3, 4, seed=1)
     found, model = constructed(construction, x, labels, 4)
     norm = np.linalg.norm(found.kernel)
     lost = 0
@@ -91,34 +90,18 @@ def test_radii_are_tight_on_well_conditioned_points(construction):
 
 
 @pytest.mark.parametrize("construction", CONSTRUCTIONS)
-@pytest.mark.parametrize("power", [-990, -700, 700, 990])
-def test_radii_grow_with_the_points(construction, power):
-    rng = np.random.default_rng(2)
-    x, labels = rng.standard_normal((30, 3)), rng.integers(0, 4, 30)
-    plain, same = (memorize(points, labels, 4, construction=construction).report for points in (x, x * 2.0**power))
-    for name in ("smallest_radius", "median_radius"):
-        expected = math.ldexp(getattr(plain, name), power)
-        assert expected * (1 - 1e-15) <= getattr(same, name) <= expected
+def test_radii_grow_with_the_points(construction):
+    x, labels = exact_networks.sample(30, 3, 4, seed=2)
 
+    def report(power):
+        return memorize(x * 2.0**power, labels, 4, construction=construction, check=()).report
 
-def test_lower_bound_counts_labellings_and_patterns():
-    for classes in (1, 2, 3, 10, 1000):
-        for rows in (1, 7, 50, 333):
-            for bits in (4, 53, 64):
-                numbers = lower_bound(rows, classes, bits)
-                # There are enough patterns for all labellings, but not with one number less.
-                assert 2 ** (bits * numbers) >= classes**rows
-                assert numbers == 0 or 2 ** (bits * (numbers - 1)) < classes**rows
-
-
-def test_the_bound_for_cifar_counts_all_patterns_of_a_float64():
-    patterns = 2 ** (8 * np.float64().nbytes)
-    assert patterns**2596 >= 10**50_000 > patterns**2595
-    # The bound is the same without NaN and infinity, whose exponents are all ones.
-    assert (patterns - 2**53) ** 2596 >= 10**50_000 > (patterns - 2**53) ** 2595
-    # Mantissas with both signs and several exponents are distinct numbers, more than 53 bits represent.
-    assert len({sign * 2.0**e * (1 + m / 4) for sign in (-1, 1) for e in range(-3, 5) for m in range(4)}) == 2**6
-    assert lower_bound(50_000, 10) == 2596
+    plain = report(0)
+    for power in (-990, 990):
+        same = report(power)
+        for name in ("smallest_radius", "median_radius"):
+            expected = math.ldexp(getattr(plain, name), power)
+            assert expected * (1 - 1e-15) <= getattr(same, name) <= expected
 
 
 def test_dyadic_products_in_slices_are_exact():
@@ -129,3 +112,14 @@ def test_dyadic_products_in_slices_are_exact():
     product = (Dyadic.exactly(left) @ Dyadic.exactly(right)).fractions()
     for place, (row, column) in enumerate((row, column) for row in left for column in right.T):
         assert product[place] == sum(Fraction(a) * Fraction(b) for a, b in zip(row, column, strict=True))
+    assert Dyadic.exactly([3, 2]).fractions() == [3, 2]
+    assert Dyadic(np.array([3], object), 2).fractions() == [12]
+    largest = np.finfo(np.float64).max
+    assert [root_below(Fraction(value)) for value in (0, 4, 10**700)] == [0, 2, largest]
+
+
+@pytest.mark.parametrize("construction", ["hardt-ma", *CONSTRUCTIONS])
+def test_overflow_of_weights_for_small_points_raises(construction):
+    x, labels = exact_networks.sample(12, 3, 3)
+    with pytest.raises(ValueError, match="`x` is too small"):
+        memorize(x * 1e-315, labels, 3, construction=construction)

@@ -118,13 +118,10 @@ def _measure(run: Run, settings: Settings, sample: "Sample") -> dict[str, Any]:
     """Build, save, check and test the memorizer, and run the experiments. Return the numbers of the memorizer."""
     from trainers.experiments.progress import stage_bars
     from trainers.experiments.results import run_experiment
-    from trainers.expressivity.memorizing import generalization, memorize_and_verify
+    from trainers.expressivity.memorizing import memorize_and_verify
 
-    path = run.path / "model.keras"
     with stage_bars(unit="rows") as progress:
-        result = memorize_and_verify(sample, settings.network, path, progress)
-    if sample.test_x is not None:
-        result["test"] = generalization(path, sample)
+        result = memorize_and_verify(sample, settings.network, run.path / "model.keras", progress)
     for experiment in _select_experiments(settings):
         run_experiment(experiment, sample, settings, run.path)
     return result

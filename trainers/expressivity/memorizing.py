@@ -84,7 +84,7 @@ def memorize_and_verify(
         )
     report = dataclasses.asdict(model.report)
     verified = report.pop("verified")
-    return {
+    numbers = {
         "construction": network.construction,
         **report,
         "loaded": {**dataclasses.asdict(checked), "accuracy": checked.accuracy},
@@ -93,31 +93,23 @@ def memorize_and_verify(
         "seconds": {"build": report["build_seconds"], "save and load": verifying - saving, "verify": end - verifying},
         "total_seconds": end - start,
     }
+    if sample.test_x is not None and sample.test_labels is not None:
+        accuracy = verify(loaded, sample.test_x, sample.test_labels).accuracy
+        numbers["test"] = {
+            "rows": len(sample.test_x),
+            "accuracy": accuracy,
+            **_baselines(sample, sample.test_x[:NEIGHBOR_TESTS].astype(np.float32), sample.test_labels),
+        }
+    return numbers
 
 
-def generalization(path: pathlib.Path, sample: Sample) -> dict[str, Any]:
-    """Compute the test accuracy of the memorizer, of the nearest training row's label, and of the most frequent class.
-
-    Args:
-        path: path of the .keras file.
-        sample: sample with test images.
-    """
-    import keras
-
-    from idmatters_tf.expressivity import verify
-
-    if sample.test_x is None or sample.test_labels is None:
-        raise ValueError("Argument `sample` must have test images.")
-    model = cast(keras.Model, keras.saving.load_model(path))
-    accuracy = verify(model, sample.test_x, sample.test_labels).accuracy
-    tests = sample.test_x[:NEIGHBOR_TESTS].astype(np.float32)
+def _baselines(sample: Sample, tests: NDArray[np.float32], test_labels: NDArray[np.integer]) -> dict[str, Any]:
+    """Compute the test accuracy of the nearest training row's label, and of the most frequent class."""
     neighbors = sample.labels[_nearest_rows(sample.x, tests)]
     return {
-        "rows": len(sample.test_x),
-        "accuracy": accuracy,
-        "nearest_neighbour": float((neighbors == sample.test_labels[: len(tests)]).mean()),
+        "nearest_neighbour": float((neighbors == test_labels[: len(tests)]).mean()),
         "nearest_neighbour_rows": len(tests),
-        "most_frequent_class": float(np.bincount(sample.test_labels).max() / len(sample.test_labels)),
+        "most_frequent_class": float(np.bincount(test_labels).max() / len(test_labels)),
     }
 
 

@@ -1,6 +1,5 @@
 """Reproduce the experiments and Theorem 1 of "Demystifying ResNet" (Li et al.) on whitened MNIST."""
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -112,11 +111,9 @@ def _experiment(run: Run, command: str, problem: "Problem", settings: Settings) 
 
 
 def _theorem1(run: Run, saved: dict[str, Any], settings: Theorem1Settings, problem: "Problem") -> int:
-    from trainers.shortcuts.theorem1 import Architecture, report
+    from trainers.shortcuts.theorem1 import report
 
-    network = dataclasses.asdict(settings.network)
-    samples = network.pop("samples")
-    lines, numbers = report(problem.first(samples), Architecture(**network), settings.run.seed)
+    lines, numbers = report(problem.first(settings.network.samples), settings.network, settings.run.seed)
     if "expected_order" in numbers and "max_abs" not in numbers:
         lines.append("--relu-slope 0.5 chooses this slope.")
     run.start(saved, {"origin": problem.origin, "digest": problem.digest()})

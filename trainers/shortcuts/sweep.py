@@ -97,19 +97,6 @@ def verdict(rows: Sequence[SweepRow]) -> Verdict:
     )
 
 
-def is_at_edge(rows: Sequence[SweepRow], best: SweepRow) -> bool:
-    """Return True if a best rate is the lowest or highest one tested, so that a rate outside might be better.
-
-    Args:
-        rows: rows of all rates.
-        best: row of the best rate.
-    """
-    rates = [
-        row.rate for row in rows if (row.activation, row.kind, row.depth) == (best.activation, best.kind, best.depth)
-    ]
-    return best.rate in (min(rates), max(rates))
-
-
 def draw(rows: Sequence[SweepRow]) -> Figure:
     """Draw for each activation the loss and the rate, both against depth."""
     activations = by_column(rows, "activation")
@@ -123,9 +110,11 @@ def draw(rows: Sequence[SweepRow]) -> Figure:
             depths = shift_depths([row.depth for row in best], kind)
             for each, values in ((losses, [row.loss for row in best]), (rates, [row.rate for row in best])):
                 each.loglog(depths, values, color=COLORS[kind], marker="o", markersize=4)
-            edges = [(depth, row.rate) for depth, row in zip(depths, best, strict=True) if is_at_edge(by_kind, row)]
-            for depth, rate in edges:
-                rates.plot(depth, rate, color=COLORS[kind], marker="o", markersize=10, markerfacecolor="none")
+            # A rate outside the tested ones might be better.
+            edges = {min(row.rate for row in by_kind), max(row.rate for row in by_kind)}
+            for depth, row in zip(depths, best, strict=True):
+                if row.rate in edges:
+                    rates.plot(depth, row.rate, color=COLORS[kind], marker="o", markersize=10, markerfacecolor="none")
         if diverged:
             note(losses, f"diverged at every rate: {', '.join(diverged)}")
         losses.set_ylabel("loss - optimum at the best rate" if activation == "linear" else "loss at the best rate")

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from idmatters_tf import linear
 from idmatters_tf.curvature.spectrum import Summary, summarize
 from trainers.shortcuts.data import Problem
+from trainers.shortcuts.settings import UnitSettings
 
 if TYPE_CHECKING:
     import keras
@@ -23,108 +24,76 @@ class Undefined(Exception):
     """Error for an undefined Hessian, because ReLU has no derivative at zero."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Architecture:
-    """Network of shortcut units.
+def _slope(network: UnitSettings) -> float:
+    """Return mid'(0) * post'(0).
 
-    Attributes:
-        units: R.
-        shortcut_depth: number of layers per unit, n in the paper.
-        pre, mid, post: activations before, between and after the layers of a unit: "linear", "tanh", "silu", "gelu" or
-            "relu".
-        relu_slope: value for the undefined derivative of ReLU at zero, or None.
-        shortcut: True if each unit adds its input.
+    Raises:
+        Undefined: a ReLU has no `relu_slope`.
     """
-
-    units: int
-    shortcut_depth: int
-    pre: str = "linear"
-    mid: str = "linear"
-    post: str = "linear"
-    relu_slope: float | None = None
-    shortcut: bool = True
-
-    def parameters(self, dim: int) -> int:
-        """Return the number of weights in dimension `dim`."""
-        return self.units * self.shortcut_depth * dim**2
-
-    @property
-    def has_kink(self) -> bool:
-        """True if the Hessian at zero depends on the derivative of ReLU at zero."""
-        return "relu" in (self.post, self.mid if self.shortcut_depth > 1 else "linear")
-
-    def slope(self) -> float:
-        """Return mid'(0) * post'(0).
-
-        Raises:
-            Undefined: a ReLU has no `relu_slope`.
-        """
-        product = 1.0
-        for place, name in (("mid", self.mid), ("post", self.post)):
-            if place == "mid" and self.shortcut_depth == 1:
-                continue
-            value = self.relu_slope if name == "relu" else SLOPES[name]
-            if value is None:
-                raise Undefined(
-                    f"the Hessian at zero is undefined: ReLU in the {place} position has no derivative at its inputs, "
-                    f"which are 0. Automatic differentiation uses the derivative 0, and its result is meaningless; the "
-                    f"paper's 'local polynomial approximation' is the choice of a slope such as 0.5"
-                )
-            product *= value
-        return product
+    product = 1.0
+    for place, name in _positions(network).items():
+        value = network.relu_slope if name == "relu" else SLOPES[name]
+        if value is None:
+            raise Undefined(
+                f"the Hessian at zero is undefined: ReLU in the {place} position has no derivative at its inputs, "
+                f"which are 0. Automatic differentiation uses the derivative 0, and its result is meaningless; the "
+                f"paper's 'local polynomial approximation' is the choice of a slope such as 0.5"
+            )
+        product *= value
+    return product
 
 
-def closed_form(problem: Problem, architecture: Architecture) -> NDArray[np.float64] | None:
+def _positions(network: UnitSettings) -> dict[str, str]:
+    """Return the activations whose derivatives at zero occur in the Hessian, by position."""
+    return {"post": network.post} if network.shortcut_depth == 1 else {"mid": network.mid, "post": network.post}
+
+
+def closed_form(problem: Problem, network: UnitSettings) -> NDArray[np.float64] | None:
     """Return the eigenvalues at zero in ascending order, or None for units of one layer with activations.
 
     Raises:
         Undefined: a ReLU has no `relu_slope`.
     """
-    units, shortcut_depth = architecture.units, architecture.shortcut_depth
-    factor = architecture.slope()
+    units, shortcut_depth = network.units, network.shortcut_depth
+    factor = _slope(network)
     if shortcut_depth == 1:
-        if (architecture.pre, architecture.post) != ("linear", "linear"):
+        if (network.pre, network.post) != ("linear", "linear"):
             return None
         sxx, syx, _ = problem.statistics
         return linear.zero_hessian_spectrum(units, 1, sxx, syx)
-    activated = _apply_activation(architecture.pre, problem.X)
+    activated = _apply_activation(network.pre, problem.X)
     samples = problem.X.shape[1]
     sxx, syx = problem.X @ activated.T / samples, problem.Y @ activated.T / samples
     return linear.zero_hessian_spectrum(units, shortcut_depth, sxx, syx, factor)
 
 
-def by_differentiation(problem: Problem, architecture: Architecture) -> NDArray[np.float64]:
+def by_differentiation(problem: Problem, network: UnitSettings) -> NDArray[np.float64]:
     """Return the eigenvalues of the Keras model's Hessian at zero, ascending, (units * shortcut_depth * d^2,)."""
     from idmatters_tf.curvature import dense_hessian
 
-    model = zero_network(len(problem.X), architecture)
+    model = zero_network(len(problem.X), network)
     hessian = dense_hessian(model, half_squares, (problem.X.T, problem.Y.T), batch_size=1000)
     return np.asarray(np.linalg.eigvalsh(hessian), np.float64)
 
 
-def zero_network(dim: int, architecture: Architecture) -> "keras.Model":
+def zero_network(dim: int, network: UnitSettings, shortcut: bool = True) -> "keras.Model":
     """Return the Keras model in float64 with all weights zero.
 
     Args:
         dim: d.
-        architecture: architecture of the network.
+        network: units and their activations.
+        shortcut: True if each unit adds its input.
     """
     import keras
 
     from idmatters_tf.models.linear import shortcut_network
 
+    activations: dict[str, Any] = {"pre": network.pre, "mid": network.mid, "post": network.post}
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float64")
     try:
         return shortcut_network(
-            dim,
-            architecture.units,
-            architecture.shortcut_depth,
-            pre=architecture.pre,
-            mid=architecture.mid,
-            post=architecture.post,
-            shortcut=architecture.shortcut,
-            kernel_initializer="zeros",
+            dim, network.units, network.shortcut_depth, **activations, shortcut=shortcut, kernel_initializer="zeros"
         )
     finally:
         keras.config.set_dtype_policy(previous)
@@ -138,7 +107,7 @@ def half_squares(y: Any, outputs: Any) -> Any:
 
 
 def stationary_order(
-    problem: Problem, architecture: Architecture, seed: int = 0, directions: int = 3
+    problem: Problem, network: UnitSettings, seed: int = 0, directions: int = 3
 ) -> tuple[int, list[float]]:
     """Compute the order of stationarity: the order of growth of the loss along lines through zero, minus one.
 
@@ -148,7 +117,7 @@ def stationary_order(
 
     Args:
         problem: data.
-        architecture: architecture of the network.
+        network: units and their activations.
         seed: seed of the random lines.
         directions: number of lines.
 
@@ -159,10 +128,10 @@ def stationary_order(
 
     from idmatters_tf.models.linear import assign_weights, get_weights
 
-    model = zero_network(len(problem.X), architecture)
+    model = zero_network(len(problem.X), network)
     shape = get_weights(model).shape
     rng = np.random.default_rng(seed)
-    step = 10 ** (-5 / architecture.shortcut_depth)
+    step = 10 ** (-5 / network.shortcut_depth)
     exponents = []
     for _ in range(directions):
         direction = rng.normal(size=shape) / np.sqrt(shape[-1])
@@ -176,49 +145,48 @@ def stationary_order(
     return round(float(np.median(exponents))) - 1, exponents
 
 
-def report(problem: Problem, architecture: Architecture, seed: int = 0) -> tuple[list[str], dict[str, Any]]:
+def report(problem: Problem, network: UnitSettings, seed: int = 0) -> tuple[list[str], dict[str, Any]]:
     """Analyze the zero point.
 
     Args:
         problem: data.
-        architecture: architecture of the network.
+        network: units and their activations.
         seed: seed of the random lines along which the order of stationarity is measured.
 
     Returns:
         (lines, numbers): results as text, and numbers by name.
     """
-    dim, shortcut_depth = len(problem.X), architecture.shortcut_depth
-    parameters = architecture.parameters(dim)
-    order, exponents = stationary_order(problem, architecture, seed)
-    lines = [
-        f"{architecture.units} units of {shortcut_depth} layers of {dim} x {dim}, {parameters:,} weights, all zero"
-    ]
-    activations = f"activations: pre {architecture.pre}, mid {architecture.mid}, post {architecture.post}"
+    dim, shortcut_depth = len(problem.X), network.shortcut_depth
+    parameters = network.units * shortcut_depth * dim**2
+    order, exponents = stationary_order(problem, network, seed)
+    lines = [f"{network.units} units of {shortcut_depth} layers of {dim} x {dim}, {parameters:,} weights, all zero"]
+    activations = f"activations: pre {network.pre}, mid {network.mid}, post {network.post}"
     lines.append(f"{activations}; {problem.X.shape[1]:,} examples, {problem.origin}")
     # Theorem 1 assumes activations that vanish at zero, as all of `SLOPES` and ReLU do.
     expected = shortcut_depth - 1
-    if architecture.pre == architecture.mid == architecture.post == "linear":
+    if network.pre == network.mid == network.post == "linear":
         sxx, syx, _ = problem.statistics
         expected = linear.zero_stationary_order(shortcut_depth, sxx, syx)
     growth = f"the loss grows like t^{np.median(exponents):.3f}"
     lines.append(f"order of stationarity, measured: {order} ({growth}); by Theorem 1: {expected}")
     numbers = {"order": order, "expected_order": expected, "exponents": exponents, "parameters": parameters}
+    has_kink = "relu" in _positions(network).values()
     try:
-        spectrum = closed_form(problem, architecture)
+        spectrum = closed_form(problem, network)
     except Undefined as error:
         return [*lines, f"{error}."], numbers
     if spectrum is None:
         lines.append("closed form: none for units of one layer with activations")
     else:
-        slope = f" with the slope {architecture.relu_slope:g} for ReLU" if architecture.has_kink else ""
+        slope = f" with the slope {network.relu_slope:g} for ReLU" if has_kink else ""
         lines.append(f"closed form{slope}: {_in_words(spectrum)}")
     differentiated = None
-    if architecture.has_kink:
+    if has_kink:
         lines.append("by tape: skipped, because automatic differentiation uses the slope 0 for ReLU at zero")
     elif parameters > MOST_PARAMETERS:
         lines.append(f"by tape: skipped for more than {MOST_PARAMETERS:,} weights")
     else:
-        differentiated = by_differentiation(problem, architecture)
+        differentiated = by_differentiation(problem, network)
         lines.append(f"by tape:     {_in_words(differentiated)}")
         if spectrum is not None:
             numbers["difference"] = float(np.abs(differentiated - spectrum).max())

@@ -13,7 +13,7 @@ from trainers.experiments.experiment import Cases, Experiment, Verdict, by_colum
 from trainers.experiments.panels import add_legend, make_legend_entry, panels
 from trainers.shortcuts.data import Problem
 from trainers.shortcuts.panels import COLORS
-from trainers.shortcuts.settings import TrajectorySettings
+from trainers.shortcuts.settings import TrajectorySettings, UnitSettings
 from trainers.shortcuts.spectra import eigenvalue_pool, summarize_hessian
 from trainers.shortcuts.training import Training, best_rate, trainings
 
@@ -109,11 +109,10 @@ def _hessian_function(training: Training, kind: str, depth: int) -> HessianFunct
 
     from idmatters_tf.curvature import HessianOperator
     from idmatters_tf.models.linear import assign_weights
-    from trainers.shortcuts.theorem1 import Architecture, half_squares, zero_network
+    from trainers.shortcuts.theorem1 import half_squares, zero_network
 
-    units = depth // network.shortcut_depth
-    architecture = Architecture(units, network.shortcut_depth, mid="relu", shortcut=network.shortcut)
-    model = zero_network(len(problem.X), architecture)
+    units = UnitSettings(depth // network.shortcut_depth, network.shortcut_depth, mid="relu")
+    model = zero_network(len(problem.X), units, network.shortcut)
     data = (problem.X.T, problem.Y.T)
     # This chunk is faster for these small networks than the operator's default, 0.5 s against 0.8 s.
     operator = HessianOperator(  # pyright: ignore[reportCallIssue] - SciPy's stubs of LinearOperator.__new__
