@@ -76,23 +76,24 @@ class InMemoryImages:
             self._images = tf.constant(images)
 
     def batch(self, indices: tf.Tensor, draws: tf.Tensor | None) -> tf.Tensor:
-        """Return a batch of cropped and flipped images.
+        """Return a batch for a network: uint8 images are standardized one by one, float32 images are not.
 
         Args:
             indices: int64, `(batch,)`, indices of the images.
-            draws: non-negative int32, `(batch, 3)` or more columns: row, column, flip. None for unchanged images.
+            draws: non-negative int32, `(batch, 3)`: row, column, flip. With cutout, two more columns contain the row
+                and column of the center of the square. None for images without augmentation.
 
         Returns:
-            float32, `(batch, rows, cols, channels)`, in the range of the given images.
+            float32, `(batch, rows, cols, channels)`.
         """
         if self.augmentation is None or draws is None:
-            return tf.cast(tf.gather(self._images, indices), tf.float32)
+            return self._standardized(tf.gather(self._images, indices))
         padding = self.augmentation.padding
         flipped = tf.cast(draws[:, 2] % 2, tf.int64)  # pyright: ignore[reportOperatorIssue]
         moved = draws[:, :2] % (2 * padding + 1)  # pyright: ignore[reportOperatorIssue]
         images = tf.gather(self._images, indices + flipped * self.count)
         # Glimpses at integer offsets are crops, and fast if they are inside the image.
-        return tf.raw_ops.ExtractGlimpseV2(
+        images = tf.raw_ops.ExtractGlimpseV2(
             input=tf.cast(images, tf.float32),
             size=self._size,
             offsets=tf.cast(moved, tf.float32),
@@ -101,21 +102,15 @@ class InMemoryImages:
             uniform_noise=False,
             noise="zero",
         )
-
-    def standardized(self, indices: tf.Tensor, draws: tf.Tensor | None) -> tf.Tensor:
-        """Return a batch for a network: uint8 images are standardized one by one, float32 images are not.
-
-        Args:
-            indices: see `batch`.
-            draws: see `batch`. With cutout, two more columns contain the row and column of the center of the square.
-        """
-        images = self.batch(indices, draws)
-        if self._raw:
-            images = standardize(images)
-        if self.augmentation is not None and self.augmentation.cutout and draws is not None:
+        images = self._standardized(images)
+        if self.augmentation.cutout:
             centers = draws[:, 3:5] % tf.constant(self._size, tf.int32)  # pyright: ignore[reportOperatorIssue]
             images = cut_out(images, centers, self.augmentation.cutout)
         return images
+
+    def _standardized(self, images):
+        images = tf.cast(images, tf.float32)
+        return standardize(images) if self._raw else images
 
 
 def cut_out(images: tf.Tensor, centers: tf.Tensor, side: int) -> tf.Tensor:

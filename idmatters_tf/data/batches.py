@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from idmatters_tf._arguments import positive_integer
 from idmatters_tf.data.augment import CropAndFlip, InMemoryImages, Pixels
 from idmatters_tf.data.protocols import ALONE, Int, Share
 
@@ -56,6 +57,16 @@ def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
+def replica_batch(batch_size: int, share: Share) -> int:
+    """Return the number of examples of a replica. Raises ValueError if the replicas do not divide the batch size."""
+    if batch_size % share.replicas:
+        raise ValueError(
+            f"The global batch size must be a multiple of {share.replicas}, the number of replicas. "
+            f"Received: {batch_size}"
+        )
+    return batch_size // share.replicas
+
+
 class TrainBatches:
     """Training batches of images in memory.
 
@@ -76,8 +87,7 @@ class TrainBatches:
         seed: int = 0,
         augmentation: CropAndFlip | None = None,
     ):
-        if batch_size < 1:
-            raise ValueError(f"Argument `batch_size` must be positive. Received: batch_size={batch_size}")
+        positive_integer("batch_size", batch_size)
         if not 0 <= seed < 2**32:
             raise ValueError(f"Argument `seed` must be in 0..2^32-1. Received: seed={seed}")
         self.batch_size = batch_size
@@ -116,7 +126,7 @@ class TrainBatches:
             draws = tf.concat([draws[:, :2], flips[:, None]], 1)
         if augmentation is not None and augmentation.cutout:
             draws = tf.concat([draws, self._draws(step, 2, _CUTOUT)[start:stop]], 1)
-        return self._images.standardized(indices, draws), tf.gather(self._labels, indices)
+        return self._images.batch(indices, draws), tf.gather(self._labels, indices)
 
     def _draws(self, step, columns, purpose):
         """Return random numbers for the global batch. Shares take slices, independent of the number of replicas."""
@@ -132,12 +142,7 @@ class TrainBatches:
             share: replicas that the data set feeds.
             stride: difference between successive steps. Asynchronous workers take turns.
         """
-        if self.batch_size % share.replicas:
-            raise ValueError(
-                f"The global batch size must be a multiple of {share.replicas}, the number of replicas. "
-                f"Received: {self.batch_size}"
-            )
-        size = self.batch_size // share.replicas
+        size = replica_batch(self.batch_size, share)
 
         @tf.autograph.experimental.do_not_convert
         def element(number):
@@ -180,7 +185,7 @@ class EvaluationBatches:
             first: first global batch.
             steps: number of global batches (default: all).
         """
-        size = self.batch_size // share.replicas
+        size = replica_batch(self.batch_size, share)
         n = self._images.count
 
         @tf.autograph.experimental.do_not_convert
@@ -188,7 +193,7 @@ class EvaluationBatches:
             start = (first + number // share.count) * self.batch_size + (share.first + number % share.count) * size
             positions = tf.ensure_shape(start + tf.range(size, dtype=tf.int64), [size])
             indices = tf.minimum(positions, n - 1)
-            images = self._images.standardized(indices, None)
+            images = self._images.batch(indices, None)
             return images, tf.gather(self._labels, indices), tf.cast(positions < n, tf.float32)
 
         steps = self.steps if steps is None else steps

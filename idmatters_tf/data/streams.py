@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
+from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._environment import cores
 from idmatters_tf.data import _decoding
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._records import Records
-from idmatters_tf.data.batches import shuffle_positions, without_autotuning
+from idmatters_tf.data.batches import replica_batch, shuffle_positions, without_autotuning
 from idmatters_tf.data.imagenet import StreamedImageData
 from idmatters_tf.data.images import DataError, ImageData
 from idmatters_tf.data.protocols import ALONE, Int, Share
@@ -47,11 +48,8 @@ class StreamTrainBatches:
         size: int = 224,
         smallest_area: float = _decoding.SMALLEST_AREA,
     ):
-        if batch_size < 1:
-            raise ValueError(f"Argument `batch_size` must be positive. Received: batch_size={batch_size}")
-        if augmentation not in _decoding.AUGMENTATIONS:
-            allowed = ", ".join(map(repr, _decoding.AUGMENTATIONS))
-            raise ValueError(f"Argument `augmentation` must be one of {allowed}. Received: {augmentation!r}")
+        positive_integer("batch_size", batch_size)
+        check_choice("augmentation", augmentation, _decoding.AUGMENTATIONS)
         if not 0 < smallest_area <= 1:
             raise ValueError(f"Argument `smallest_area` must be in (0, 1]. Received: smallest_area={smallest_area}")
         self.count, self.batch_size, self.seed = len(images), batch_size, seed
@@ -76,7 +74,7 @@ class StreamTrainBatches:
 
     def dataset(self, first_step: Int, steps: int, share: Share = ALONE, stride: int = 1) -> tf.data.Dataset:
         """Return the batches of `steps` steps, with one element for each replica in turn."""
-        size = _replica_batch(self.batch_size, share)
+        size = replica_batch(self.batch_size, share)
 
         def step_and_start(number):
             step = first_step + number // share.count * stride
@@ -126,7 +124,7 @@ class StreamEvaluationBatches:
 
     def dataset(self, share: Share = ALONE, first: Int = 0, steps: int | None = None) -> tf.data.Dataset:
         """Return (images, labels, weights), with one element for each replica in turn."""
-        size = _replica_batch(self.batch_size, share)
+        size = replica_batch(self.batch_size, share)
         steps = self.steps if steps is None else steps
 
         def choose(number):
@@ -252,12 +250,3 @@ def find_broken(
         if number % 100 == 99:
             advance()
     return [place for place in places if place not in good]
-
-
-def _replica_batch(batch_size, share):
-    if batch_size % share.replicas:
-        raise ValueError(
-            f"The global batch size must be a multiple of {share.replicas}, the number of replicas. "
-            f"Received: {batch_size}"
-        )
-    return batch_size // share.replicas

@@ -21,7 +21,9 @@ def batches(batch_size=16, seed=0, augmentation=AUGMENTATIONS["paper"]):
 def test_crops_and_flips_equal_plain_slicing(padding, wanted):
     indices = np.array([index for index, _ in wanted])
     draws = np.array([[7 * number, 3 * number + 1, number] for _, number in wanted], np.int32)
-    got = InMemoryImages(IMAGES, CropAndFlip(padding)).batch(tf.constant(indices, tf.int64), tf.constant(draws))
+    # Images in float32 are not standardized.
+    images = IMAGES.astype(np.float32)
+    got = InMemoryImages(images, CropAndFlip(padding)).batch(tf.constant(indices, tf.int64), tf.constant(draws))
     for image, index, (row, col, flip) in zip(got.numpy(), indices, draws, strict=True):
         source = IMAGES[index][:, ::-1] if flip % 2 else IMAGES[index]
         padded = np.pad(source, [(padding, padding), (padding, padding), (0, 0)])
@@ -59,7 +61,10 @@ def test_a_batch_spans_two_epochs_and_holds_the_labels_of_its_images():
 
 def test_any_step_alone_equals_the_same_step_in_a_stream():
     ours = batches()
-    stream = [(x.numpy(), y.numpy()) for x, y in ours.dataset(0, 7)]
+    dataset = ours.dataset(0, 7)
+    # The thread that tunes delays the end of an iterator.
+    assert dataset.options().autotune.enabled is False
+    stream = [(x.numpy(), y.numpy()) for x, y in dataset]
     for step in (0, 3, 6):
         for alone, streamed in zip(ours.batch(step), stream[step], strict=True):
             np.testing.assert_array_equal(alone, streamed)
@@ -92,7 +97,7 @@ def test_alternating_flips_show_each_image_both_ways_in_two_epochs():
     assert 10 < flipped[0].sum() < 40
 
 
-@pytest.mark.parametrize("side", [1, 2, 3, 5])
+@pytest.mark.parametrize("side", [2, 5])
 def test_cutout_zeroes_a_square_and_nothing_else(side):
     plain = TrainBatches(IMAGES, LABELS, 50, 3, CropAndFlip(1))
     cut = TrainBatches(IMAGES, LABELS, 50, 3, CropAndFlip(1, cutout=side))
@@ -114,41 +119,34 @@ def test_cutout_zeroes_a_square_and_nothing_else(side):
 
 
 def test_reflected_padding_equals_numpys():
-    images = InMemoryImages(IMAGES, CropAndFlip(3, "reflect"))
+    images = InMemoryImages(IMAGES.astype(np.float32), CropAndFlip(3, "reflect"))
     crop = images.batch(tf.constant([7], tf.int64), tf.constant([[1, 5, 0]]))
     padded = np.pad(IMAGES[7], [(3, 3), (3, 3), (0, 0)], mode="reflect")
     np.testing.assert_array_equal(crop[0], padded[1:7, 5:13])
 
 
-@pytest.mark.parametrize(("replicas", "pipelines"), [(1, 1), (2, 1), (4, 1), (4, 2), (4, 4)])
-def test_the_shares_make_up_the_global_batch(replicas, pipelines):
+def test_the_shares_make_up_the_global_batch():
     ours = batches()
-    count = replicas // pipelines
-    streams = [iter(ours.dataset(2, 2, Share(replicas, first * count, count))) for first in range(pipelines)]
+    streams = [iter(ours.dataset(2, 2, Share(4, first, 2))) for first in (0, 2)]
     for step in (2, 3):
-        parts = [next(stream)[0].numpy() for stream in streams for _ in range(count)]
-        assert all(len(part) == 16 // replicas for part in parts)
+        parts = [next(stream)[0].numpy() for stream in streams for _ in range(2)]
+        assert all(len(part) == 4 for part in parts)
         # Up to rounding: sums over a smaller batch may be taken in another order.
         np.testing.assert_allclose(np.concatenate(parts), ours.batch(step)[0], atol=2e-6)
 
 
-@given(st.integers(1, 60), st.sampled_from([(1, 1), (2, 1), (4, 2)]))
-def test_evaluation_counts_every_image_once(quarter, split):
-    replicas, pipelines = split
-    evaluation = EvaluationBatches(IMAGES, LABELS, 4 * quarter)
-    count = replicas // pipelines
+@pytest.mark.parametrize(("batch_size", "pipelines"), [(12, 2), (64, 1)])
+def test_evaluation_counts_every_image_once(batch_size, pipelines):
+    evaluation = EvaluationBatches(IMAGES, LABELS, batch_size)
+    count = 4 // pipelines
     counted = np.zeros(50)
     for first in range(pipelines):
-        dataset = evaluation.dataset(Share(replicas, first * count, count))
+        dataset = evaluation.dataset(Share(4, first * count, count))
         assert len(dataset) == evaluation.steps * count
+        assert dataset.options().autotune.enabled is False
         for _, labels, weights in dataset:
             np.add.at(counted, labels.numpy(), weights.numpy())
     np.testing.assert_array_equal(counted, 1)
-
-
-def test_no_thread_that_tunes_holds_up_the_end_of_an_iterator():
-    for each in (batches().dataset(0, 2), EvaluationBatches(IMAGES, LABELS, 16).dataset()):
-        assert each.options().autotune.enabled is False
 
 
 def test_bad_arguments():

@@ -8,7 +8,7 @@ from scipy import stats
 from idmatters_tf.data import mixup
 
 
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
+@pytest.mark.parametrize("alpha", [0.2, 3.0])
 def test_proportions_are_folded_beta_numbers_and_functions_of_seed_and_step(alpha):
     many = tf.function(lambda seed: tf.map_fn(lambda step: mixup.share(alpha, seed, step), steps, tf.float32))
     steps = tf.range(2000, dtype=tf.int64)

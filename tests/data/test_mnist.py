@@ -1,4 +1,4 @@
-"""MNIST from generated idx files, plain and compressed, and prepared by TensorFlow Datasets."""
+"""MNIST from generated idx files, plain and compressed."""
 
 import gzip
 import struct
@@ -32,8 +32,7 @@ def write(folder, arrays, compressed=False, dotted=False):
         )
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("dotted", [False, True])
+@pytest.mark.parametrize(("compressed", "dotted"), [(False, False), (True, True)])
 def test_idx_files(tmp_path, arrays, compressed, dotted):
     folder = tmp_path / "mnist"
     write(folder, arrays, compressed, dotted)
@@ -50,15 +49,14 @@ def test_damaged_files_are_refused(tmp_path, arrays):
     write(tmp_path, arrays)
     path = tmp_path / mnist.FILES["train_images"]
     whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
-    with pytest.raises(DataError, match=r"must hold entries of shape \(28, 28\), 9,424 bytes.*Received.*9,423 bytes"):
-        mnist.load(tmp_path)
-    path.write_bytes(idx(np.zeros((4, 32, 32), np.uint8)))
-    with pytest.raises(DataError, match=r"entries of shape \(32, 32\)"):
-        mnist.load(tmp_path)
-    path.write_bytes(b"<html>")
-    with pytest.raises(DataError, match=r"unsigned bytes with 3 dimensions. Received: .*3c 68 74 6d"):
-        mnist.load(tmp_path)
+    for content, message in (
+        (whole[:-1], r"must hold entries of shape \(28, 28\), 9,424 bytes.*Received.*9,423 bytes"),
+        (idx(np.zeros((4, 32, 32), np.uint8)), r"entries of shape \(32, 32\)"),
+        (b"<html>", r"unsigned bytes with 3 dimensions. Received: .*3c 68 74 6d"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            mnist.load(tmp_path)
     path.unlink()
     path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(whole)[:-20])
     with pytest.raises(DataError, match="cannot be decompressed"):
@@ -79,32 +77,12 @@ def test_missing_data_names_the_place_and_the_ways_on(tmp_path, monkeypatch):
         mnist.load(tmp_path, download=True)
 
 
-def test_tensorflow_datasets(tmp_path, arrays, monkeypatch):
-    """Use generated files in the official layout, prepared by the builder of TensorFlow Datasets."""
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.image_classification import mnist as builder_of_mnist
-
-    write(tmp_path / "idx", arrays)
-    monkeypatch.setattr(builder_of_mnist, "_TRAIN_EXAMPLES", SIZES["train"])
-    monkeypatch.setattr(builder_of_mnist, "_TEST_EXAMPLES", SIZES["test"])
-
-    class LocalFiles:
-        @staticmethod
-        def download_and_extract(urls):
-            names = {key: url.split("/")[-1].removesuffix(".gz") for key, url in urls.items()}
-            return {key: str(tmp_path / "idx" / name) for key, name in names.items()}
-
-    prepared = tmp_path / "prepared"
-    builder = tfds.builder("mnist", data_dir=prepared)
-    generators = type(builder)._split_generators
-    builder._split_generators = lambda _manager: generators(builder, LocalFiles)
-    builder.download_and_prepare()
-
-    assert mnist.locate(prepared) == mnist.Location("tfds", prepared)
-    data = mnist.load(prepared)
-    assert data.train_images.shape == (12, 28, 28, 1)
-    expected = {
-        image.tobytes(): label for image, label in zip(arrays["test_images"], arrays["test_labels"], strict=True)
-    }
-    got = {image.tobytes(): label for image, label in zip(data.test_images, data.test_labels, strict=True)}
-    assert got == expected
+def test_data_of_tensorflow_datasets_are_found_and_downloaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(mnist._sources, "load_tfds", lambda *arguments, **options: (*arguments, *options.values()))
+    monkeypatch.setattr(mnist._sources, "server_answers", lambda _address: True)
+    assert mnist.load(tmp_path, download=True) == ("mnist", tmp_path, True)
+    (tmp_path / "mnist" / "3.0.1").mkdir(parents=True)
+    (tmp_path / "mnist" / "3.0.1" / "dataset_info.json").touch()
+    for folder in (tmp_path, tmp_path / "mnist"):
+        assert mnist.locate(folder) == mnist.Location("tfds", tmp_path)
+        assert mnist.load(folder, download=True) == ("mnist", tmp_path, False)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from idmatters_tf import _environment
 from idmatters_tf._replacing import write_atomically
-from trainers.cli.arguments import Parser, RunError, UsageError
+from trainers.cli.arguments import Parser, RunError, UsageError, suggest
 from trainers.cli.reading import read_json
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import explain_error, print_lines, print_message, run_program
@@ -103,12 +103,9 @@ def minutes(budget: str) -> float:
 
 def chosen(rows: Mapping[str, Row], names: Sequence[str]) -> list[Row]:
     """Return the rows with the given names. Raises UsageError for unknown names."""
-    import difflib
-
     for name in names:
         if name not in rows:
-            near = difflib.get_close_matches(name, rows, 1)
-            raise UsageError(f"unknown row {name!r}.{f' Did you mean {near[0]!r}?' if near else ''} See --list.")
+            raise UsageError(f"unknown row {name!r}.{suggest(name, rows)} See --list.")
     return [rows[name] for name in dict.fromkeys(names)]
 
 

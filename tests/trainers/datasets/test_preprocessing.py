@@ -17,13 +17,13 @@ def test_what_is_kept_computes_the_same(tmp_path):
     np.testing.assert_array_equal(preprocessing.apply(kept, IMAGES), preprocessing.apply(layer, IMAGES))
 
 
-@pytest.mark.parametrize("damage", ["garbage", "cut", "empty"])
-def test_a_damaged_one_is_one_sentence(tmp_path, damage):
+def test_a_damaged_one_is_one_sentence(tmp_path):
     preprocessing.save(preprocessing.fit("channels", IMAGES), IMAGES.shape[1:], tmp_path)
     path = tmp_path / preprocessing.FILE
-    path.write_bytes({"garbage": b"garbage", "cut": path.read_bytes()[:-30], "empty": b""}[damage])
-    with pytest.raises(UsageError, match="preprocessing.keras is damaged"):
-        preprocessing.load(tmp_path)
+    for content in (b"garbage", path.read_bytes()[:-30], b""):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match="preprocessing.keras is damaged"):
+            preprocessing.load(tmp_path)
 
 
 def test_pixels_subtracts_the_mean_image_and_keeps_proportions(tmp_path):
