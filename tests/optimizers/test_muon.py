@@ -161,7 +161,7 @@ def test_fit_follows_the_formula_in_every_mode(backend, program):
     done = program("tests.support.muon_fits", env={"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"})
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout.splitlines()[-1])
-    assert len(results) == (9 if backend == "tensorflow" else 7)
+    assert len(results) == (8 if backend == "tensorflow" else 7)
     for name, (kernel, bias, expected_kernel, expected_bias) in results.items():
         np.testing.assert_allclose(kernel, expected_kernel, atol=2e-5, err_msg=name)
         np.testing.assert_allclose(bias, expected_bias, atol=2e-5, err_msg=name)

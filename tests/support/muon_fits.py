@@ -88,15 +88,13 @@ def main():
     compare("decay", decaying, expected("free", decay=DECAY), **eager)
     dense = Muon(RATE, norm="free", orthogonalize_dtype="float64")
     compare("in float64", dense, expected("free"), **eager)
-    for options in ({"jit_compile": False}, {"jit_compile": True}, {"run_eagerly": True}):
-        if not zeros_are_refused(**options):
-            raise RuntimeError(f"Kernels of zeros were accepted with {options}.")
+    if not zeros_are_refused(**plain):
+        raise RuntimeError("Kernels of zeros were accepted.")
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        for norm in ("keep", "free"):
-            with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-                compare(f"{norm}, two replicas", Muon(RATE, norm=norm), expected(norm))
+        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+            compare("keep, two replicas", Muon(RATE), expected("keep"))
         with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
             if not zeros_are_refused():
                 raise RuntimeError("Kernels of zeros were accepted with two replicas.")
