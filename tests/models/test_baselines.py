@@ -41,7 +41,6 @@ def test_sizes_of_residual_networks_for_imagenet(depth, published):
     assert model.get_layer("stage4_block1").output.shape[1:3] == (2, 2)
 
 
-@pytest.mark.slow
 def test_size_of_the_dense_network_for_imagenet():
     """Compare with the number of torchvision."""
     assert trainable_parameters(densenet((64, 64, 3), 1000, 121, 32, bottleneck=True)) == 7_978_856
