@@ -4,15 +4,16 @@ This is the common builder of `idmatters_tf.models.cifar` and `idmatters_tf.mode
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_types import Activation
+from idmatters_tf._keras_types import Activation, Initializer, Regularizer
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, mix_seed
 from idmatters_tf.layers import RandomProjection, ResidualConv2D
 from idmatters_tf.layers._arguments import decay_regularizer
-from idmatters_tf.models.layout import Layout
+from idmatters_tf.models.layout import Head, Layout
 
 
 def identity_network(
@@ -77,18 +78,28 @@ def identity_network(
     # The last layers use at least float32: class scores need more than bfloat16's 8 bits.
     wide = features.dtype
     features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
-    if layout.head == "random":
-        projection = RandomProjection(classes, seed=seed, dtype=wide, name="head")
-    else:
-        random = keras.initializers.VarianceScaling(1, "fan_in", "uniform", mix_seed(seed, 1))  # pyright: ignore[reportArgumentType]
-        projection = keras.layers.Dense(
-            classes,
-            kernel_initializer="zeros" if layout.initializer == "fixup" or layout.head == "zero" else random,  # pyright: ignore[reportArgumentType]
-            kernel_regularizer=regularizer,
-            dtype=wide,
-            name="head",
-        )
-    return keras.Model(inputs, projection(features), name=name)
+    kind = "zero" if layout.initializer == "fixup" and layout.head == "trained" else layout.head
+    head = build_head(kind, classes, seed, kernel_regularizer=regularizer, dtype=wide, name="head")
+    return keras.Model(inputs, head(features), name=name)
+
+
+def build_head(
+    kind: Head, classes: int, seed: int, kernel_regularizer: Regularizer = None, **options: Any
+) -> keras.layers.Layer:
+    """Return the last layer of a classifier.
+
+    Args:
+        kind: see `Layout.head`.
+        classes: number of classes.
+        seed: non-negative integer that determines the kernel.
+        kernel_regularizer: regularizer of a trained kernel.
+        options: `dtype` and `name` of the layer.
+    """
+    if kind == "random":
+        return RandomProjection(classes, seed=seed, **options)
+    random: Initializer = keras.initializers.VarianceScaling(1, "fan_in", "uniform", mix_seed(seed, 1))
+    initializer = "zeros" if kind == "zero" else random
+    return keras.layers.Dense(classes, kernel_initializer=initializer, kernel_regularizer=kernel_regularizer, **options)
 
 
 def _normalization(layout: Layout, name: str) -> keras.layers.BatchNormalization:

@@ -8,8 +8,8 @@ import keras
 from idmatters_tf._arguments import check_choice, positive_integer, seed_number
 from idmatters_tf._keras_internals import get_graph, overrides_call, producer
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers import ClassNames, RandomProjection
+from idmatters_tf.models.identity import build_head
 from idmatters_tf.models.layout import Head
 
 
@@ -44,7 +44,7 @@ def replace_head(
     model: keras.Model,
     classes: int,
     class_names: Sequence[str] | None = None,
-    head: str = "trained",
+    head: Head = "trained",
     seed: int = 0,
 ) -> keras.Model:
     """Return a classifier with the preprocessing and trunk of a model and a new last layer.
@@ -82,15 +82,7 @@ def replace_head(
     names = {layer.name for layer in trunk.layers}
     # Class scores need more than bfloat16's 8 bits.
     wide = "float64" if pooled.dtype == "float64" else "float32"
-    if head == "random":
-        layer: Any = RandomProjection(classes, seed=seed, dtype=wide, name=_make_unique_name("head", names))
-    else:
-        random: Any = keras.initializers.VarianceScaling(1, "fan_in", "uniform", mix_seed(seed, 1))
-        initializer = "zeros" if head == "zero" else random
-        layer = keras.layers.Dense(
-            classes, kernel_initializer=initializer, dtype=wide, name=_make_unique_name("head", names)
-        )
-    logits = layer(pooled)
+    logits = build_head(head, classes, seed, dtype=wide, name=_make_unique_name("head", names))(pooled)
     if class_names is not None:
         logits = ClassNames(class_names, dtype=wide, name=_make_unique_name("classes", names))(logits)
     return keras.Model(trunk.input, logits, name=model.name)

@@ -179,9 +179,6 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
             inputs = padded[:, top : top + rows, left : left + cols]
         return inputs.reshape(len(images), -1).T
 
-    def _matvec(self, vector: ArrayLike) -> Floats:
-        return self._matmat(np.reshape(vector, (-1, 1)))[:, 0]
-
     def _rmatvec(self, vector: ArrayLike) -> Floats:
         return self._rmatmat(np.reshape(vector, (-1, 1)))[:, 0]
 

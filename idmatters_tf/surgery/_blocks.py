@@ -1,4 +1,4 @@
-"""Construction of inserted blocks: default blocks, zeroed kernels, and checks of their gradients."""
+"""Construction of inserted blocks: default blocks, zeroed kernels, and their gradients."""
 
 import inspect
 import math
@@ -8,12 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import NDArray
 
 from idmatters_tf import _keras_internals
 from idmatters_tf._keras_types import Tensor
+from idmatters_tf.autodiff import gradient
 from idmatters_tf.layers import ResidualConv2D, ResidualDense
 from idmatters_tf.surgery._copying import single_tensor
-from idmatters_tf.surgery._gradients import gradients
 
 # Replacement for sizes that are unknown when a model is built.
 UNKNOWN_SIZE = 8
@@ -127,6 +128,38 @@ def is_identity(block: keras.layers.Layer, x: Tensor) -> bool:
     return bool(np.array_equal(returned, given))
 
 
+def gradients(
+    layer: keras.layers.Layer, inputs: Any, variables: Sequence[keras.Variable], seed: int = 0
+) -> list[NDArray[np.floating[Any]]]:
+    """Return the gradients of `sum(c * layer(inputs))` with respect to some variables, with c standard normal.
+
+    The state of the layer does not change, neither moving averages nor random seeds.
+
+    Args:
+        layer: built layer or model.
+        inputs: inputs of the layer.
+        variables: trainable variables of the layer.
+        seed: seed of c.
+
+    Returns:
+        One array for each variable, of its shape.
+
+    Raises:
+        ValueError: if the backend is neither TensorFlow nor JAX.
+    """
+
+    def value(_: Any) -> Tensor:
+        rng, total = np.random.default_rng(seed), ops.zeros(())
+        for output in keras.tree.flatten(layer(inputs, training=False)):
+            if keras.backend.is_float_dtype(keras.backend.standardize_dtype(output.dtype)):
+                output: Tensor = ops.cast(output, "float32")
+                cotangent = rng.normal(size=tuple(output.shape)).astype("float32")
+                total: Tensor = total + ops.sum(output * cotangent)
+        return ops.cast(total, "float32")
+
+    return [np.asarray(ops.convert_to_numpy(part)) for part in gradient(value, list(variables))]
+
+
 def random_like(tensor: Tensor, seed: int = 0) -> Tensor:
     """Draw standard normal numbers in the shape of a symbolic tensor."""
     shape = concrete_shape(tensor, UNKNOWN_SIZE)
@@ -170,12 +203,12 @@ def _dead_kernels(block: keras.layers.Layer, x: Tensor, rounds: int = 3) -> list
     waiting = {place for place, value in enumerate(values) if _is_kernel(variables[place]) and not np.any(value)}
     moved = False
     for number in range(rounds):
-        for place, gradient in enumerate(gradients(block, x, variables, seed=number)):
-            largest = np.abs(gradient.astype(np.float32)).max(initial=0.0)
+        for place, slope in enumerate(gradients(block, x, variables, seed=number)):
+            largest = np.abs(slope.astype(np.float32)).max(initial=0.0)
             if largest > 0 and np.isfinite(largest):
                 moved = True
                 waiting.discard(place)
-                variables[place].assign_sub(ops.convert_to_tensor(0.1 * gradient / largest, variables[place].dtype))
+                variables[place].assign_sub(ops.convert_to_tensor(0.1 * slope / largest, variables[place].dtype))
         if moved and not waiting:
             break
     for variable, value in zip(variables, values, strict=True):

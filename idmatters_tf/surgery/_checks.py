@@ -9,8 +9,7 @@ from keras import ops
 
 from idmatters_tf import _keras_internals
 from idmatters_tf._keras_types import Tensor
-from idmatters_tf.surgery._blocks import concrete_shape
-from idmatters_tf.surgery._gradients import gradients
+from idmatters_tf.surgery._blocks import concrete_shape, gradients
 
 # Replacement for input sizes that are unknown when a model is built.
 UNKNOWN_SIZE = 32

@@ -1,13 +1,9 @@
 """Tests of blocks with Keras masks against finite differences of the whole model."""
 
 import importlib.util
-import os
-import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.support import mask_cases
 
 
@@ -18,10 +14,8 @@ def test_blocks_have_the_masks_of_the_model(name):
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
-def test_on_jax():
+def test_on_jax(program):
     names = list(mask_cases.CASES)
-    env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-m", "tests.support.mask_cases", *names]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
+    done = program("tests.support.mask_cases", *names, env={"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == names

@@ -19,12 +19,11 @@ def set_random(layer, shape):
     return {weight.path.split("/", 1)[-1]: np.array(weight) for weight in layer.weights}
 
 
-@pytest.mark.parametrize("strides", [1, 2])
-def test_gains_multiply_the_kernel_of_each_output_channel(strides):
-    layer = ScaledConv2D(5, 3, strides=strides, padding="same", name="layer")
+def test_gains_multiply_the_kernel_of_each_output_channel():
+    layer = ScaledConv2D(5, 3, strides=2, padding="same", name="layer")
     images = rng.normal(size=(2, 7, 6, 3)).astype("float32")
     weights = set_random(layer, images.shape)
-    expected = naive_convolution(images, weights["kernel"] * weights["gains"], strides) + weights["bias"]
+    expected = naive_convolution(images, weights["kernel"] * weights["gains"], 2) + weights["bias"]
     check_layer(layer, images, expected, atol=1e-4)
 
 
@@ -52,7 +51,7 @@ def test_the_gain_keeps_the_variance_of_rectified_normal_numbers():
     assert RELU_GAIN**2 * rectified.var() == pytest.approx(1, rel=5e-3)
 
 
-@pytest.mark.parametrize(("filters", "strides", "last_kernel_size"), [(3, 1, None), (3, 2, 1), (8, 1, 1), (8, 2, None)])
+@pytest.mark.parametrize(("filters", "strides", "last_kernel_size"), [(3, 1, None), (8, 2, 1)])
 def test_the_block_is_its_formula(filters, strides, last_kernel_size):
     layer = ScaledResidualConv2D(filters, strides=strides, last_kernel_size=last_kernel_size, name="block")
     images = rng.normal(size=(2, 7, 9, 3)).astype("float32")
@@ -61,11 +60,7 @@ def test_the_block_is_its_formula(filters, strides, last_kernel_size):
     hidden = np.maximum(naive_convolution(images, scaled["conv1"], strides) + weights["conv1/bias"], 0)
     branch = naive_convolution(hidden, scaled["conv2"]) + weights["conv2/bias"]
     check_layer(layer, images, naive_shortcut(images, filters, strides) + branch, atol=1e-3)
-
-
-def test_a_branch_gain_of_zero_is_the_identity():
-    images = rng.normal(size=(2, 6, 6, 4)).astype("float32")
-    np.testing.assert_array_equal(ScaledResidualConv2D(4, branch_gain=0.0)(images), images)
+    np.testing.assert_array_equal(ScaledResidualConv2D(3, branch_gain=0.0)(images), images)
 
 
 def test_the_two_kernels_of_a_seeded_block_differ_and_are_reproduced():
@@ -75,9 +70,6 @@ def test_the_two_kernels_of_a_seeded_block_differ_and_are_reproduced():
     assert not np.array_equal(first.conv1.kernel, first.conv2.kernel)
     for ours, theirs in zip(first.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-def test_narrowing_is_refused():
     with pytest.raises(ValueError, match="`filters`.*at least the 8 channels"):
         ScaledResidualConv2D(4)(np.zeros((1, 4, 4, 8), "float32"))
 
@@ -91,26 +83,20 @@ def test_the_network_starts_at_the_logarithm_of_the_classes_and_saves(tmp_path):
     model.layers[-1].set_weights([rng.normal(size=(16, 7)), rng.normal(size=7)])
     check_saving(model, images, tmp_path / "model.keras")
     assert sum("gains" in variable.path for variable in model.trainable_variables) == 6
-
-
-def test_logits_are_float32_under_bfloat16():
     keras.config.set_dtype_policy("mixed_bfloat16")
     model = normalizer_free_resnet(blocks=1, widths=(8, 16), stem=4)
     assert model.output.dtype == "float32"
     assert model.get_layer("stage2_block1").output.dtype == "bfloat16"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
+def test_bad_arguments():
+    for arguments, named in (
         ({"widths": ()}, "widths"),
         ({"widths": (8, 4)}, "widths"),
         ({"stem": 99}, "stem"),
         ({"blocks": 0}, "blocks"),
         ({"blocks": (1, 1, 1)}, "`blocks` and `widths` must have the same length"),
         ({"last_kernel_size": 0}, "last_kernel_size"),
-    ],
-)
-def test_bad_arguments(arguments, named):
-    with pytest.raises(ValueError, match=named):
-        normalizer_free_resnet(**{"widths": (8, 16), "stem": 4, **arguments})
+    ):
+        with pytest.raises(ValueError, match=named):
+            normalizer_free_resnet(**{"widths": (8, 16), "stem": 4, **arguments})

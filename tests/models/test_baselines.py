@@ -20,42 +20,46 @@ def images(n=2, size=16):
 
 
 @pytest.mark.parametrize("network", [resnet, preresnet])
+def test_sizes_of_residual_networks(network):
+    model, deeper = network(depth=20), network(depth=26)
+    assert [len(convolutions(each)) for each in (model, deeper)] == [19, 25]
+    assert trainable_parameters(network(depth=20, shortcut="none")) == trainable_parameters(model)
+    # The number is linear in the depth. Building 1,202 layers takes a minute.
+    step = trainable_parameters(deeper) - trainable_parameters(model)
+    published = {20: 269_722, 32: 464_154, 44: 658_586, 56: 853_018, 110: 1_727_962, 1202: 19_421_274}
+    for depth, number in published.items():
+        assert trainable_parameters(model) + step * (depth - 20) // 6 == number
+
+
 @pytest.mark.parametrize(
-    ("depth", "published"), [(20, 269_722), (56, 853_018), pytest.param(110, 1_727_962, marks=pytest.mark.slow)]
+    ("depth", "published"), [(18, 11_689_512), pytest.param(34, 21_797_672, marks=pytest.mark.slow)]
 )
-def test_sizes_of_residual_networks(network, depth, published):
-    model = network(depth=depth)
+def test_sizes_of_residual_networks_for_imagenet(depth, published):
+    """Compare with the numbers of torchvision."""
+    model = resnet((64, 64, 3), 1000, depth, shortcut="projection")
     assert trainable_parameters(model) == published
-    assert len(convolutions(model)) == depth - 1
-    assert trainable_parameters(network(depth=depth, shortcut="none")) == published
+    assert model.get_layer("stage4_block1").output.shape[1:3] == (2, 2)
 
 
-def test_sizes_of_the_networks_for_imagenet():
-    """Compare with the numbers of torchvision for resnet18, resnet34 and densenet121."""
-    for depth, published in {18: 11_689_512, 34: 21_797_672}.items():
-        model = resnet((64, 64, 3), 1000, depth, shortcut="projection")
-        assert trainable_parameters(model) == published
-        assert model.get_layer("stage4_block1").output.shape[1:3] == (2, 2)
+def test_size_of_the_dense_network_for_imagenet():
+    """Compare with the number of torchvision."""
     assert trainable_parameters(densenet((64, 64, 3), 1000, 121, 32, bottleneck=True)) == 7_978_856
 
 
-def test_the_deepest_published_residual_network_has_its_size():
-    # The number is linear in the depth. Building 1,202 layers takes a minute.
-    shallow, deeper = (trainable_parameters(resnet(depth=depth)) for depth in (20, 26))
-    assert shallow + (deeper - shallow) * (1202 - 20) // 6 == 19_421_274
-
-
 @pytest.mark.parametrize(
-    ("arguments", "published"),
+    ("depth", "growth", "bottleneck", "published", "built"),
     [
-        ({}, 27.2e6),
-        ({"depth": 40, "growth": 12}, 1.0e6),
-        ({"depth": 100, "growth": 12, "bottleneck": True}, 0.8e6),
-        pytest.param({"depth": 250, "growth": 24, "bottleneck": True}, 15.3e6, marks=pytest.mark.slow),
+        pytest.param(100, 24, False, 27_249_082, True, marks=pytest.mark.slow),
+        (100, 24, False, 27_249_082, False),
+        (22, 12, False, None, True),
+        (100, 12, True, 769_162, False),
+        (22, 12, True, None, True),
+        (250, 24, True, 15_324_406, False),
+        pytest.param(250, 24, True, 15_324_406, True, marks=pytest.mark.slow),
     ],
 )
-def test_sizes_of_dense_networks(arguments, published):
-    depth, growth, bottleneck = ({"depth": 100, "growth": 24, "bottleneck": False} | arguments).values()
+def test_sizes_of_dense_networks(depth, growth, bottleneck, published, built):
+    """Compare published numbers and built networks with one formula."""
     channels = 2 * growth if bottleneck else 16
     expected = 27 * channels
     for block in range(3):
@@ -69,10 +73,11 @@ def test_sizes_of_dense_networks(arguments, published):
             expected += 2 * channels + channels * kept
             channels = kept
     expected += 2 * channels + 10 * channels + 10
-    model = densenet(**arguments)
-    assert trainable_parameters(model) == expected
-    assert expected == pytest.approx(published, rel=0.04)
-    assert len(convolutions(model)) == depth - 1
+    assert published in (None, expected)
+    if built:
+        model = densenet(depth=depth, growth=growth, bottleneck=bottleneck)
+        assert trainable_parameters(model) == expected
+        assert len(convolutions(model)) == depth - 1
 
 
 def test_all_cnn_is_that_of_the_paper():
@@ -94,8 +99,9 @@ def relu(x):
 
 
 @pytest.mark.parametrize("preactivation", [None, "branch", "both"])
-@pytest.mark.parametrize(("strides", "filters"), [(1, 4), (2, 6)])
-@pytest.mark.parametrize("shortcut", ["pad", "projection", "none"])
+@pytest.mark.parametrize(
+    ("strides", "filters", "shortcut"), [(1, 4, "pad"), (2, 6, "pad"), (2, 6, "projection"), (2, 6, "none")]
+)
 def test_basic_block_is_its_formula(preactivation, strides, filters, shortcut):
     block = BasicBlock2D(filters, strides, preactivation, shortcut)
     x = rng.normal(size=(2, 8, 8, 4)).astype("float32")
@@ -126,7 +132,9 @@ def test_basic_block_is_its_formula(preactivation, strides, filters, shortcut):
         branch = relu(norm(block.norm2, naive_convolution(active, kernels[0], strides)))
         branch = naive_convolution(branch, kernels[1])
         expected = branch + skip(active if preactivation == "both" else x)
-    check_layer(block, x, expected, atol=1e-3 * np.abs(expected).max())
+    np.testing.assert_allclose(block(x), expected, atol=1e-3 * np.abs(expected).max())
+    if shortcut == "projection":
+        check_layer(block, x)
 
 
 def test_arguments_of_the_basic_block():
@@ -157,7 +165,7 @@ def test_arguments_of_the_basic_block():
 )
 def test_they_train_save_and_depend_on_the_seed(build, tmp_path):
     model = build(input_shape=(None, None, 3), classes=5)
-    first, again, other = (build(classes=5, seed=seed).get_weights() for seed in (0, 0, 1))
+    first, again, other = model.get_weights(), *(build(classes=5, seed=seed).get_weights() for seed in (0, 1))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     kernels = [(a, b) for a, b in zip(first, other, strict=True) if a.ndim == 4]
     assert not any(np.array_equal(a, b) for a, b in kernels)
@@ -168,20 +176,15 @@ def test_they_train_save_and_depend_on_the_seed(build, tmp_path):
     assert decayed == pytest.approx(rate * total / 2, rel=1e-4)
     check_saving(model, images(), tmp_path / "model.keras")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.03), loss)
-    losses = model.fit(images(5), np.arange(5), epochs=20, verbose=0).history["loss"]
-    assert min(losses[-5:]) < losses[0]
+    model.compile(keras.optimizers.SGD(0.03), loss, run_eagerly=True)
+    losses = model.fit(images(5), np.arange(5), epochs=6, verbose=0).history["loss"]
+    assert min(losses[-3:]) < losses[0]
     keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        half = build(classes=5)
-    finally:
-        keras.config.set_dtype_policy("float32")
-    assert half.output.dtype == "float32"
+    assert build(classes=5).output.dtype == "float32"
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
+def test_bad_arguments():
+    for build, message in (
         (lambda: resnet(depth=21), "`depth` must be 6 n . 2.*depth=21"),
         (lambda: preresnet(depth=2), "`depth`"),
         (lambda: resnet(depth=20, shortcut="1x1"), "`shortcut` must be one of 'pad', 'projection', 'none'"),
@@ -195,8 +198,6 @@ def test_they_train_save_and_depend_on_the_seed(build, tmp_path):
         (lambda: all_cnn_c(classes=0), "`classes` must be a positive integer"),
         (lambda: BasicBlock2D(8, norm=None), "`norm` of BasicBlock2D must be one of 'batch', 'synchronized'"),
         (lambda: BasicBlock2D(8, preactivation="all"), "`preactivation` of BasicBlock2D must be one of None"),
-    ],
-)
-def test_bad_arguments(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
+    ):
+        with pytest.raises(ValueError, match=message):
+            build()

@@ -26,25 +26,26 @@ def images(n=2, size=32):
     return rng.normal(size=(n, size, size, 3)).astype("float32")
 
 
-def test_table_1():
-    model = identity_resnet()
+@pytest.fixture(scope="module")
+def table_1():
+    return identity_resnet()
+
+
+def test_table_1(table_1):
+    model = table_1
     assert len(convolutions(model)) == 55
     assert trainable_parameters(model) == 13_538_736
     assert [w.path for w in model.non_trainable_weights] == ["head/kernel"]
+    assert isinstance(model.get_layer("head"), RandomProjection)
     assert model.get_layer("head").kernel.shape == (256, 10)
     assert sum(isinstance(layer, ResidualConv2D) for layer in model.layers) == 27
-    lines = []
-    model.summary(print_fn=lines.append)
-    assert "stage3_block9 (ResidualConv2D)" in "\n".join(lines)
-
-
-def test_the_other_parameter_count_of_the_text():
+    # The other number in the text of the paper.
     assert trainable_parameters(identity_resnet(bias=True, shortcut="projection")) == 13_588_800
 
 
-def test_initial_scales_and_a_loss_of_log_classes():
-    model = identity_resnet()
-    logits = model.predict(images(8), verbose=0)
+def test_initial_scales_and_a_loss_of_log_classes(table_1):
+    model = table_1
+    logits = model(images(8))
     loss = keras.losses.sparse_categorical_crossentropy(np.zeros(8, int), logits, from_logits=True)
     np.testing.assert_allclose(np.mean(loss), np.log(10), atol=0.1)
     stem = np.array(model.get_layer("stem").kernel)
@@ -56,7 +57,7 @@ def test_initial_scales_and_a_loss_of_log_classes():
 def test_each_block_starts_near_its_skip():
     model = identity_resnet(blocks=2)
     features = keras.Model(model.inputs, [layer.output for layer in model.layers if "stage" in layer.name])
-    outputs = features.predict(images(4), verbose=0)
+    outputs = [np.array(each) for each in features(images(4))]
     for name, before, after in [("stage1_block2", 0, 1), ("stage2_block2", 2, 3), ("stage3_block2", 4, 5)]:
         share = np.linalg.norm(outputs[after] - outputs[before]) / np.linalg.norm(outputs[before])
         assert 5e-5 < share < 3e-3, (name, share)
@@ -82,7 +83,6 @@ def test_weight_decay_is_half_the_rate_times_the_squares_of_the_kernels(argument
         ({"shortcut": "none", "initializer": "standard"}, 3132),
         ({"head": "trained"}, 3132 + 12 * 10 + 10),
         ({"norm": "batch"}, 3132 + 2 * (4 + 16 + 24)),
-        ({"initializer": "standard"}, 3132),
         ({"initializer": "standard", "branch_scale": 0.0}, 3132 + 2),
         ({"initializer": "fixup", "branch_scale": 1.0, "bias": True, "head": "trained"}, 3132 + 44 + 2 + 130),
     ],
@@ -91,12 +91,12 @@ def test_ablations(arguments, parameters, tmp_path):
     model = small(**arguments)
     assert trainable_parameters(model) == parameters
     check_saving(model, images(), tmp_path / "model.keras")
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
     assert np.isfinite(model.fit(images(4), np.arange(4), verbose=0).history["loss"][0])
 
 
 def test_no_skip_kills_the_signal_at_the_identity_start():
-    with_skip, without = (small(shortcut=shortcut).predict(images(), verbose=0) for shortcut in ("pad", "none"))
+    with_skip, without = (small(shortcut=shortcut)(images()) for shortcut in ("pad", "none"))
     assert np.linalg.norm(without) < 0.05 * np.linalg.norm(with_skip)
 
 
@@ -108,22 +108,14 @@ def test_descendants_start_at_the_identity(arguments):
     np.testing.assert_array_equal(block(x)[..., 2:6], x)
     scale = 1 / (3 * np.sqrt(8)) if "branch_scale" in arguments else np.sqrt(2 / 36 / 2)
     assert np.std(block.conv1.kernel) == pytest.approx(scale, rel=0.3)
-    logits = small(**arguments, head="trained").predict(images(), verbose=0)
+    logits = small(**arguments, head="trained")(images())
     assert np.any(logits) == ("branch_scale" in arguments)
 
 
 def test_a_zero_head_starts_at_zero_and_is_trained():
     model = small(head="zero")
-    assert not np.any(model.predict(images(), verbose=0))
+    assert not np.any(model(images()))
     assert [weight.path for weight in model.get_layer("head").trainable_weights] == ["head/kernel", "head/bias"]
-
-
-def test_a_branch_scale_multiplies_the_branch():
-    block = ResidualConv2D(4, branch_scale=0.5, kernel_initializer="glorot_normal")
-    x = rng.normal(size=(2, 8, 8, 4)).astype("float32")
-    scaled = np.array(block(x))
-    block.scale.assign(1.0)
-    np.testing.assert_allclose(2 * (scaled - x), np.array(block(x)) - x, atol=1e-5)
 
 
 def test_the_seed_decides_every_weight():
@@ -137,7 +129,7 @@ def test_the_seed_decides_every_weight():
 
 def test_unknown_sizes_and_the_logits_dtype():
     model = small(input_shape=(None, None, 3), classes=7)
-    assert model.predict(images(size=21), verbose=0).shape == (2, 7)
+    assert model(images(size=21)).shape == (2, 7)
     keras.config.set_dtype_policy("mixed_bfloat16")
     half = small()
     assert half.output.dtype == "float32"
@@ -146,30 +138,18 @@ def test_unknown_sizes_and_the_logits_dtype():
     exact = small()
     exact.set_weights(half.get_weights())
     x = images()
-    np.testing.assert_allclose(half.predict(x, verbose=0), exact.predict(x, verbose=0), atol=0.02)
+    np.testing.assert_allclose(half(x), exact(x), atol=0.02)
 
 
-def test_the_head_is_a_random_projection():
-    assert isinstance(small().get_layer("head"), RandomProjection)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_arguments():
+    for arguments, message in (
         ({"blocks": 0}, "`blocks` must be a positive integer"),
-        ({"widths": (8, -1)}, r"`widths\[1\]`.*-1"),
-        ({"widths": ()}, "`widths` must have at least one stage"),
         ({"classes": 2.5}, "`classes`"),
-        ({"initializer": "xavier"}, "`initializer`.*'identity', 'standard'.*'xavier'"),
-        ({"head": "fixed"}, "`head`.*'fixed'"),
         ({"weight_decay": -1}, "`weight_decay`"),
-        ({"shortcut": "cut"}, "`shortcut`"),
         ({"widths": (8, 4)}, "at least the 8 channels"),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        small(**arguments)
+    ):
+        with pytest.raises(ValueError, match=message):
+            small(**arguments)
 
 
 def test_the_details_of_the_papers_base_code_are_options():

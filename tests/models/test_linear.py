@@ -13,8 +13,6 @@ from tests.support.linear_cases import random_data
 MODELS = {
     "residual": (lambda **options: linear_residual(3, 4, **options), True),
     "plain": (lambda **options: plain(3, 4, **options), False),
-    "1-shortcut": (lambda **options: shortcut_network(3, 3, 1, **options), True),
-    "2-shortcut": (lambda **options: shortcut_network(3, 2, 2, **options), True),
     "3-shortcut": (lambda **options: shortcut_network(3, 2, 3, **options), True),
     "units without shortcuts": (lambda **options: shortcut_network(3, 2, 2, shortcut=False, **options), False),
 }
@@ -31,7 +29,7 @@ def case(request):
     return model, W, shortcut
 
 
-@pytest.mark.parametrize("kind", ["residual", "plain", "1-shortcut", "units without shortcuts"])
+@pytest.mark.parametrize("kind", ["residual", "plain", "units without shortcuts"])
 def test_zero_asymmetric_start(kind):
     build, shortcut = MODELS[kind]
     W = get_weights(build(kernel_initializer="zero-asymmetric"))
@@ -44,16 +42,12 @@ def test_zero_asymmetric_start_needs_units_of_one_layer():
         shortcut_network(3, 2, 2, kernel_initializer="zero-asymmetric")
 
 
-def test_weights_and_maps_are_the_same(case):
+def test_values_gradient_and_hessian_are_those_of_numpy(case):
     model, W, shortcut = case
     np.testing.assert_array_equal(get_weights(model), W)
     X = np.random.default_rng(1).normal(size=(3, 7))
     outputs = keras.ops.convert_to_numpy(model(X.T)).T
     np.testing.assert_allclose(outputs, linear.shortcut_compose(W, shortcut) @ X, atol=1e-14)
-
-
-def test_gradient_and_hessian_are_those_of_automatic_differentiation(case):
-    model, W, shortcut = case
     X, Y = random_data(np.random.default_rng(2), 3, 8)
     statistics = linear.sufficient_statistics(X, Y)
     variables = model.trainable_variables
@@ -70,6 +64,8 @@ def test_gradient_and_hessian_are_those_of_automatic_differentiation(case):
     np.testing.assert_allclose(flat, gradient, atol=1e-12 * np.abs(gradient).max())
     dense = linear.shortcut_hessian(W, statistics.sxx, statistics.syx, shortcut)
     np.testing.assert_allclose(H, dense, atol=1e-12 * np.abs(dense).max())
+    if shortcut:
+        check_training(model, W)
 
 
 def test_hessian_at_zero_with_activations():
@@ -88,14 +84,14 @@ def test_hessian_at_zero_with_activations():
     np.testing.assert_allclose(np.linalg.eigvalsh(H), expected, atol=1e-12)
 
 
-def test_training_is_the_gradient_descent_of_numpy(case):
-    model, W, shortcut = case
+def check_training(model, W):
+    """Compare training with the gradient descent of NumPy."""
     X, Y = random_data(np.random.default_rng(4), 3, 8)
     sxx, syx, _ = linear.sufficient_statistics(X, Y)
     # Keras' mean squared error averages over the 3 outputs as well: 2/3 of the loss here.
     model.compile(keras.optimizers.SGD(0.03), "mse")
     model.fit(X.T, Y.T, batch_size=8, epochs=5, shuffle=False, verbose=0)
-    found = linear.gradient_descent(W[None], sxx, syx, 0.02, 5, shortcut)
+    found = linear.gradient_descent(W[None], sxx, syx, 0.02, 5)
     np.testing.assert_allclose(get_weights(model), found.weights[0], atol=1e-6)
 
 

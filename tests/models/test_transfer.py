@@ -1,9 +1,6 @@
 """Features of classifiers and new heads."""
 
 import importlib.util
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -28,29 +25,20 @@ def cases():
     return models()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "exported",
-        "exported with a random head",
-        "sequential",
-        "nested sequential",
-        "application",
-        "base and head",
-    ],
-)
-def test_features_and_new_heads(cases, name, tmp_path):
-    assert len(cases) == 6
-    check_features(*cases[name])
+def test_features(cases):
+    for case in cases.values():
+        check_features(*case)
+
+
+@pytest.mark.parametrize("name", ["exported", "exported with a random head", "nested sequential", "application"])
+def test_new_heads(cases, name, tmp_path):
     check_replaced(cases[name][0], tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
-def test_the_same_on_jax(tmp_path):
-    env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-m", "tests.support.transfer_cases", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False)
+def test_the_same_on_jax(program, tmp_path):
+    done = program("tests.support.transfer_cases", tmp_path, env={"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "checked on jax"
 
@@ -73,10 +61,8 @@ def test_frozen_nested_models_stay_frozen():
 
 def test_logits_are_float32_behind_a_trunk_of_16_bits():
     keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        model = application()
-    finally:
-        keras.config.set_dtype_policy("float32")
+    model = application()
+    keras.config.set_dtype_policy("float32")
     assert features(model).output.dtype == "bfloat16"
     assert replace_head(model, 4).output.dtype == "float32"
 
@@ -124,18 +110,15 @@ def test_models_without_a_last_layer(make, message):
             function(model)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_arguments(cases):
+    for arguments, message in (
         ({"classes": 0}, "`classes` must be a positive integer"),
         ({"classes": 3, "class_names": ["a", "b"]}, "one name for each of the 3 classes. Received: 2 names"),
         ({"classes": 3, "head": "frozen"}, "`head` must be one of 'random', 'trained', 'zero'. Received: head='fr"),
         ({"classes": 3, "seed": -1}, "`seed` must be a non-negative integer"),
-    ],
-)
-def test_arguments(cases, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        replace_head(cases["sequential"][0], **arguments)
+    ):
+        with pytest.raises(ValueError, match=message):
+            replace_head(cases["sequential"][0], **arguments)
 
 
 def test_inputs_keep_their_structure():

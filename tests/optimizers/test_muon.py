@@ -2,9 +2,6 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -14,7 +11,6 @@ from hypothesis import strategies as st
 
 from idmatters_tf.optimizers import Momentum
 from idmatters_tf.optimizers.muon import NEWTON_SCHULZ, Muon, orthogonalize
-from tests.conftest import ROOT
 
 
 def polynomial(s, iterations):
@@ -36,13 +32,10 @@ def test_singular_values_follow_the_polynomial_and_singular_vectors_stay(rows, c
     np.testing.assert_allclose(found, by_svd(matrix, iterations), atol=1e-6)
 
 
-def test_five_iterations_bring_singular_values_near_one():
+def test_five_iterations_bring_singular_values_near_one_and_zeros_stay_zeros():
     s = polynomial(np.geomspace(0.004, 1.0, 10_000), 5)
     assert s.min() > 0.68
     assert s.max() < 1.21
-
-
-def test_zeros_stay_zeros():
     assert not np.array(orthogonalize(keras.ops.zeros((3, 5)), 5)).any()
 
 
@@ -71,8 +64,7 @@ def numpy_path(kernel, gradients, rates, momentum, nesterov, iterations, norm="k
 SHAPES = [(3, 3, 4, 6), (1, 1, 9, 5), (2, 2, 1, 32)]
 
 
-@pytest.mark.parametrize("nesterov", [True, False])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "nesterov"), [(SHAPES[0], False), (SHAPES[2], True)])
 def test_kernels_follow_the_formula(shape, nesterov):
     rng = np.random.default_rng(0)
     kernel, gradients = rng.normal(size=shape), rng.normal(size=(4, *shape))
@@ -117,20 +109,6 @@ def test_a_free_step_changes_the_outputs_by_at_most_the_rate(size, inputs, outpu
     assert root_mean_square.max() <= 0.1 * 1.21
 
 
-def test_the_size_of_the_gradient_does_not_matter_for_kernels():
-    rng = np.random.default_rng(1)
-    kernel, gradient = rng.normal(size=(3, 3, 2, 4)), rng.normal(size=(3, 3, 2, 4))
-    ends = []
-    for factor in (1e-4, 1.0, 1e4):
-        variable = keras.Variable(kernel, dtype="float32")
-        optimizer = Muon(0.1)
-        optimizer.build([variable])
-        optimizer.apply([keras.ops.convert_to_tensor(factor * gradient, "float32")], [variable])
-        ends.append(variable.numpy())
-    np.testing.assert_allclose(ends[0], ends[1], atol=1e-5)
-    np.testing.assert_allclose(ends[2], ends[1], atol=1e-5)
-
-
 def test_other_variables_descend_by_momentum_at_their_own_rate():
     gradients = np.random.default_rng(2).normal(size=(5, 3, 4)).astype(np.float32)
     ours, theirs = keras.Variable(np.ones((3, 4))), keras.Variable(np.ones((3, 4)))
@@ -149,12 +127,13 @@ def test_fit_save_and_load(tmp_path):
     rng = np.random.default_rng(3)
     x = rng.normal(size=(64, 8, 8, 3)).astype(np.float32)
     y = np.stack([x.mean((1, 2, 3)), x[..., 0].max((1, 2))], 1)
-    losses = model.fit(x, y, epochs=12, verbose=0).history["loss"]
+    losses = model.fit(x, y, epochs=6, verbose=0).history["loss"]
     assert losses[-1] < 0.5 * losses[0]
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.optimizer.get_config() == model.optimizer.get_config()
-    np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+    for ours, theirs in zip(again.optimizer.variables, model.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_kernels_of_zeros_are_refused():
@@ -176,15 +155,13 @@ def test_arguments_are_checked():
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
-def test_fit_follows_the_formula_in_every_mode(backend):
+def test_fit_follows_the_formula_in_every_mode(backend, program):
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    arguments = [sys.executable, "-m", "tests.support.muon_fits"]
-    env = {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(arguments, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False)
+    done = program("tests.support.muon_fits", env={"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"})
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout.splitlines()[-1])
-    assert len(results) == (14 if backend == "tensorflow" else 12)
+    assert len(results) == (8 if backend == "tensorflow" else 7)
     for name, (kernel, bias, expected_kernel, expected_bias) in results.items():
         np.testing.assert_allclose(kernel, expected_kernel, atol=2e-5, err_msg=name)
         np.testing.assert_allclose(bias, expected_bias, atol=2e-5, err_msg=name)

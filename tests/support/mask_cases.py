@@ -3,6 +3,7 @@
 `python -m tests.support.mask_cases NAME...` compares the named cases and prints their names.
 """
 
+import functools
 import sys
 
 import keras
@@ -54,8 +55,8 @@ def attention(name="attention"):
     return keras.layers.MultiHeadAttention(2, 3, name=name)
 
 
-def recurrent(name="recurrent", kind=keras.layers.LSTM):
-    return kind(WIDTH, return_sequences=True, name=name)
+def recurrent(kind=keras.layers.SimpleRNN):
+    return kind(WIDTH, return_sequences=True, name="recurrent")
 
 
 # Each function receives a function for the beginning of the block. It returns symbolic inputs and end, data and block.
@@ -76,31 +77,25 @@ def attention_alone(begin):
 def embedded_recurrence(begin):
     x = keras.Input((TIME,), dtype="int32")
     hidden = begin(keras.layers.Embedding(9, WIDTH, mask_zero=True)(x))
-    return x, residual(recurrent()(hidden), hidden), tokens(), "sum"
+    return x, residual(recurrent(keras.layers.LSTM)(hidden), hidden), tokens(), "sum"
 
 
-def masked_recurrence(kind):
-    def case(begin):
-        x = keras.Input((TIME, WIDTH))
-        return x, recurrent(kind=kind)(begin(keras.layers.Masking()(x))), vectors(), "recurrent"
-
-    return case
+def masked_recurrence(begin):
+    x = keras.Input((TIME, WIDTH))
+    return x, recurrent(keras.layers.GRU)(begin(keras.layers.Masking()(x))), vectors(), "recurrent"
 
 
 def both_ways(begin):
     x = keras.Input((TIME, WIDTH))
-    layer = keras.layers.Bidirectional(recurrent("one_way"), merge_mode="sum", name="recurrent")
-    return x, layer(begin(keras.layers.Masking()(x))), vectors(), "recurrent"
+    layer = keras.layers.Bidirectional(recurrent(), merge_mode="sum", name="both")
+    return x, layer(begin(keras.layers.Masking()(x))), vectors(), "both"
 
 
-def explicit_mask(positional):
-    def case(begin):
-        x, real = keras.Input((TIME, WIDTH)), keras.Input((TIME,), dtype="bool")
-        hidden, layer = begin(keras.layers.Dense(WIDTH)(x)), recurrent(kind=keras.layers.GRU)
-        end = layer(hidden, None, real) if positional else layer(hidden, mask=real)
-        return [x, real], residual(end, hidden), [vectors(), ~PADDING], "sum"
-
-    return case
+def explicit_mask(begin, positional=False):
+    x, real = keras.Input((TIME, WIDTH)), keras.Input((TIME,), dtype="bool")
+    hidden, layer = begin(keras.layers.Dense(WIDTH)(x)), recurrent()
+    end = layer(hidden, None, real) if positional else layer(hidden, mask=real)
+    return [x, real], residual(end, hidden), [vectors(), ~PADDING], "sum"
 
 
 def mask_of_every_pair(begin):
@@ -172,12 +167,10 @@ CASES = {
     "padded attention": padded_attention,
     "attention by name": attention_alone,
     "embedding and LSTM": embedded_recurrence,
-    "masked LSTM by name": masked_recurrence(keras.layers.LSTM),
-    "masked GRU by name": masked_recurrence(keras.layers.GRU),
-    "masked SimpleRNN by name": masked_recurrence(keras.layers.SimpleRNN),
+    "masked GRU by name": masked_recurrence,
     "Bidirectional": both_ways,
-    "explicit mask": explicit_mask(False),
-    "explicit mask by position": explicit_mask(True),
+    "explicit mask": explicit_mask,
+    "explicit mask by position": functools.partial(explicit_mask, positional=True),
     "attention_mask": mask_of_every_pair,
     "attention with two explicit masks": two_explicit_masks,
     "attention with two attached masks": two_attached_masks,

@@ -1,3 +1,5 @@
+import importlib.util
+
 import keras
 import numpy as np
 import pytest
@@ -5,8 +7,11 @@ from keras import layers, ops
 
 from idmatters_tf.layers import ResidualConv2D, ResidualDense
 from idmatters_tf.optimizers import Muon
-from idmatters_tf.surgery import deepen
-from tests.support.surgery_cases import CASES, TransformerBlock, TwoLayerBlock, inputs_for, sequential
+from idmatters_tf.surgery import deepen, remove_identities
+from tests.support.surgery_cases import CASES, TwoLayerBlock, inputs_for, sequential
+
+# Cases whose inserted blocks are removed again.
+REMOVED = ("transformer", "nested", "shared", "several")
 
 
 def arrays(tensors):
@@ -39,7 +44,7 @@ def gradient_steps(model, x, steps=2, rate=1e-2):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "resnet50")) for name in CASES]
 )
-def test_outputs_are_equal_and_blocks_train(name):
+def test_outputs_are_equal_and_blocks_train(name, tmp_path):
     keras.utils.set_random_seed(0)
     model, after, block = CASES[name]()
     x, old = inputs_for(model), weights_by_path(model)
@@ -56,7 +61,11 @@ def test_outputs_are_equal_and_blocks_train(name):
     assert all(np.array_equal(old[path], new[path]) for path in old)
     assert [weight.path for weight in deeper.trainable_weights if "_deeper" not in weight.path] == trainable
     blocks = inserted(deeper)
-    assert len(blocks) == 1 if isinstance(after, str) else len(after)
+    assert len(blocks) == (1 if isinstance(after, str) else len(after))
+    if name == "transformer":
+        check_transformer(deeper, x, tmp_path / "deeper.keras")
+    if name in REMOVED:
+        check_removal(model, deeper, x)
     start = [arrays(each.trainable_weights) for each in blocks]
     gradient_steps(deeper, x)
     for each, values in zip(blocks, start, strict=True):
@@ -66,6 +75,28 @@ def test_outputs_are_equal_and_blocks_train(name):
                 assert not np.array_equal(ops.convert_to_numpy(weight), value), weight.path
     # The original model does not change.
     assert all(np.array_equal(a, b) for a, b in zip(before, arrays(model(x)), strict=True))
+
+
+def check_transformer(deeper, x, path):
+    """Check that LLaMA Pro's kernels are zero, and that the model is saved and loaded."""
+    for block in inserted(deeper):
+        kernels = {path.partition("/")[2]: value for path, value in weights_by_path(block).items() if value.ndim > 1}
+        zero = {path for path, value in kernels.items() if "bias" not in path and not value.any()}
+        assert zero == {"attention/attention_output/kernel", "down/kernel"}
+    deeper.save(path)
+    loaded = keras.saving.load_model(path)
+    np.testing.assert_array_equal(np.asarray(loaded(x)), np.asarray(deeper(x)))
+    assert [layer.name for layer in loaded.layers] == [layer.name for layer in deeper.layers]
+
+
+def check_removal(model, deeper, x):
+    """Check that the removal of the inserted blocks is the inverse of their insertion."""
+    result = remove_identities(deeper, 0.0, (x,))
+    assert len(result.removed) == len(inserted(deeper))
+    assert all("_deeper1" in path for path in result.removed)
+    assert [(w.path, w.shape) for w in result.model.weights] == [(w.path, w.shape) for w in model.weights]
+    for before, now in zip(arrays(model(x)), arrays(result.model(x)), strict=True):
+        np.testing.assert_array_equal(before, now)
 
 
 def test_positions_of_blocks():
@@ -115,19 +146,6 @@ def test_shared_layers_are_followed_by_one_block():
     np.testing.assert_allclose(deeper(x), expected, rtol=1e-5)
 
 
-def test_transformer_block_is_zeroed_as_in_llama_pro():
-    model, after, _ = CASES["transformer"]()
-    deeper = deepen(model, after, TransformerBlock(heads=2, width=12))
-    for block in inserted(deeper):
-        zero = {
-            path.partition("/")[2]
-            for path, value in weights_by_path(block).items()
-            if value.ndim > 1 and not value.any()
-        }
-        biases = {path for path in zero if "bias" in path}
-        assert zero - biases == {"attention/attention_output/kernel", "down/kernel"}
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 def test_last_kernel_is_zeroed_for_any_order_of_weights(reverse):
     deeper = deepen(sequential()[0], "hidden", TwoLayerBlock(reverse=reverse))
@@ -135,9 +153,8 @@ def test_last_kernel_is_zeroed_for_any_order_of_weights(reverse):
     assert [bool(np.any(weight)) for weight in (block.gain, block.first, block.second)] == [True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("block", "message"),
-    [
+def test_blocks_that_cannot_be_trained_or_do_not_fit_raise():
+    for block, message in (
         (TwoLayerBlock(first="zeros", second="zeros"), "cannot be trained: the gradient is zero for .*first, .*second"),
         (TwoLayerBlock(first="zeros"), "cannot be trained"),
         # The case of LLaMA Pro: the gain of the normalization before the kernels.
@@ -148,14 +165,10 @@ def test_last_kernel_is_zeroed_for_any_order_of_weights(reverse):
         (ResidualConv2D(6), "cannot be called on the output of 'hidden', of shape"),
         (3, "a layer, a function that returns one, or None"),
         (lambda: 3, "must return a keras.layers.Layer. Received: 3"),
-    ],
-)
-def test_blocks_that_cannot_be_trained_or_do_not_fit_raise(block, message):
-    with pytest.raises(ValueError, match=message):
-        deepen(sequential()[0], "hidden", block)
-
-
-def test_block_without_a_differentiable_path_raises():
+    ):
+        with pytest.raises(ValueError, match=message):
+            deepen(sequential()[0], "hidden", block)
+    # Without a differentiable path.
     inputs = keras.Input((4,))
     x = layers.Dense(4, name="dense")(inputs)
     model = keras.Model(inputs, layers.Dense(2)(ops.stop_gradient(x)))
@@ -174,20 +187,17 @@ def test_saturated_outputs_are_checked_on_given_data():
     assert deepen(model, "dense", data=np.full((2, 4), 1e-9, "float32")).layers[1].name == "dense_deeper1"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_wrong_arguments():
+    for arguments, message in (
         ({"after": "hiden"}, "no layer 'hiden'. Did you mean hidden"),
         ({"after": []}, "at least one layer"),
         ({"after": ["hidden", "hidden"]}, "twice"),
         ({"after": "hidden", "count": 0}, "`count` must be a positive integer"),
         ({"after": "hidden", "tolerance": -1}, "`tolerance` must be 0 or more"),
         ({"after": "hidden", "optimizer": "adam"}, "`optimizer` must be a keras optimizer"),
-    ],
-)
-def test_wrong_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        deepen(sequential()[0], **arguments)
+    ):
+        with pytest.raises(ValueError, match=message):
+            deepen(sequential()[0], **arguments)
 
 
 def test_models_that_cannot_be_copied_raise():
@@ -303,16 +313,6 @@ def test_other_dtypes(policy):
     np.testing.assert_array_equal(np.asarray(model(x)), np.asarray(deeper(x)))
 
 
-def test_saved_and_loaded(tmp_path):
-    model, after, block = CASES["transformer"]()
-    deeper = deepen(model, after, block)
-    x = inputs_for(model)
-    deeper.save(tmp_path / "deeper.keras")
-    loaded = keras.saving.load_model(tmp_path / "deeper.keras")
-    np.testing.assert_array_equal(np.asarray(loaded(x)), np.asarray(deeper(x)))
-    assert [layer.name for layer in loaded.layers] == [layer.name for layer in deeper.layers]
-
-
 def test_muon_with_a_zero_kernel_raises():
     model, after, _ = CASES["convolutional"]()
     model.compile(Muon(0.1), "mse")
@@ -322,3 +322,12 @@ def test_muon_with_a_zero_kernel_raises():
         model, after, ResidualConv2D(4, branch_scale=0.0, kernel_initializer="he_normal"), optimizer=model.optimizer
     )
     assert isinstance(gated.optimizer, Muon)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_surgery_on_jax(program, tmp_path):
+    env = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    done = program("tests.support.surgery_on_jax", tmp_path / "deeper.keras", env=env, timeout=500)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "jax"
