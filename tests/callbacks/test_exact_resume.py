@@ -186,7 +186,7 @@ CASES = {
         model=OwnStep,
         moments=(("validated", 1, None), ("epoch ends", 1, None), ("epoch begins", 2, None), ("batch", 2, 4)),
     ),
-    "several steps per execution, accumulated gradients, class weights, loss scale, initial epoch": Case(
+    "several steps per execution, loss scale, class weights": Case(
         lambda: dense(keras.layers.Dropout(0.5)),
         lambda: with_loss(
             keras.optimizers.LossScaleOptimizer(
