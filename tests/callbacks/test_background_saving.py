@@ -92,7 +92,7 @@ def test_an_error_is_raised_when_the_next_checkpoint_is_due(tmp_path, monkeypatc
         train(tmp_path, kept, epochs=2)
     (note,) = found.value.__notes__
     assert "could not save the checkpoint of step 4" in note
-    assert "newest checkpoint is that of step 2." in note
+    assert "The last good checkpoint is that of step 2." in note
     assert len(kept.seen) == 6
     # The lock is released, and no unfinished file is left.
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]

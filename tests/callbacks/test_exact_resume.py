@@ -194,6 +194,7 @@ CASES = {
             ),
             steps_per_execution=3,
         ),
+        lambda folder: [Noise()],
         fit={"class_weight": {0: 1.0, 1: 3.0}, "initial_epoch": 1},
         policy="mixed_float16",
         epochs=3,
