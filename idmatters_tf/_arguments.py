@@ -17,11 +17,7 @@ def positive_integer(argument: str, value: Any, owner: object | None = None) -> 
     Raises:
         ValueError: the value is not an integer of at least 1. Booleans are not accepted.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
-        raise ValueError(
-            f"Argument `{argument}`{_name_owner(owner)} must be a positive integer. Received: {argument}={value!r}"
-        )
-    return int(value)
+    return _integer(argument, value, 1, "a positive integer", owner)
 
 
 def seed_number(value: Any, owner: object | None = None) -> int:
@@ -34,11 +30,7 @@ def seed_number(value: Any, owner: object | None = None) -> int:
     Raises:
         ValueError: the value is not a non-negative integer.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
-        raise ValueError(
-            f"Argument `seed`{_name_owner(owner)} must be a non-negative integer. Received: seed={value!r}"
-        )
-    return int(value)
+    return _integer("seed", value, 0, "a non-negative integer", owner)
 
 
 def check_choice(argument: str, value: T, allowed: Sequence[T], owner: object | None = None) -> T:
@@ -63,6 +55,14 @@ def abbreviate(value: Any, most: int = 200) -> str:
         # A deeply nested value, or an integer of more than 4,300 digits.
         return f"a very long {type(value).__name__}"
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 4 :]}"
+
+
+def _integer(argument: str, value: Any, least: int, expected: str, owner: object | None) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise ValueError(
+            f"Argument `{argument}`{_name_owner(owner)} must be {expected}. Received: {argument}={value!r}"
+        )
+    return int(value)
 
 
 def _name_owner(owner: object | None) -> str:

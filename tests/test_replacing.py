@@ -73,6 +73,36 @@ def test_what_comes_in_the_meantime_is_not_replaced(places, occupy):
     assert tree(path.parents[1]) == before
 
 
+def test_text_and_bytes_replace_a_file(tmp_path):
+    path = tmp_path / "result.json"
+    for content in ("zweitens: ü", b"\x00\xff"):
+        write_atomically(path, content)
+        assert path.read_bytes() == (content if isinstance(content, bytes) else content.encode())
+    with replacing(path) as beside:
+        assert beside.suffix == ".json", "libraries choose a format by the suffix"
+        beside.touch()
+    assert os.listdir(tmp_path) == ["result.json"]
+
+
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_an_error_leaves_what_was_there_and_nothing_else(tmp_path, as_folder):
+    path = tmp_path / "kept"
+    write_atomically(path, "kept")
+
+    def write_half():
+        with replacing(path) as beside:
+            if as_folder:
+                beside.mkdir()
+                beside = beside / "inner"
+            beside.write_text("half")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_half()
+    assert path.read_text() == "kept"
+    assert os.listdir(tmp_path) == ["kept"]
+
+
 def test_the_current_folder_is_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in (".", "..", "/", "./."):

@@ -107,20 +107,14 @@ class RunningFit:
     def take_batches_of(self, data: keras.utils.PyDataset) -> None:
         """Replace the training data by the batches of a `PyDataset`, in order, and apply `class_weight`.
 
+        Each epoch has a new iterator, which TensorFlow distributes over the replicas of the model's strategy.
+
         Args:
-            data: a dataset whose `num_batches` is the number of batches in an epoch.
+            data: a dataset whose `num_batches` is the number of batches in an epoch. The epoch after
+                `begin_epoch_at(batch)` takes `num_batches - batch` of them.
         """
         class_weight = None if self.kind == "arrays" else self.class_weight
-        self.take_data_of(PyDatasetAdapter(data, class_weight, shuffle=False), data.num_batches)
-
-    def take_data_of(self, adapter: DataAdapter, steps: int) -> None:
-        """Replace the training data by the data of another adapter, with a new iterator in each epoch.
-
-        Args:
-            adapter: provides `get_tf_dataset` on TensorFlow, whose result is distributed over the replicas of the
-                model's strategy and iterated once in an epoch, and `get_jax_iterator` on JAX, called once in an epoch.
-            steps: number of batches in an epoch; the epoch after `begin_epoch_at(batch)` takes `steps - batch` of them.
-        """
+        adapter, steps = PyDatasetAdapter(data, class_weight, shuffle=False), data.num_batches
         iterator = self._iterator
         iterator.data_adapter, iterator.steps_per_epoch, iterator._num_batches = adapter, None, steps
         if keras.backend.backend() == "tensorflow":

@@ -37,8 +37,7 @@ def _write(folder, step, snapshot, keep):
         with _checkpointing.saving(folder, step) as path:
             snapshot.write(path)
     except OSError as error:
-        steps = _checkpointing.list_steps(folder)
-        newest = f"The newest checkpoint is that of step {steps[-1]}." if steps else "There is no checkpoint yet."
+        newest = _checkpointing.describe_newest(folder)
         error.add_note(f"ExactResume could not save the checkpoint of step {step} in {folder}. {newest}")
         raise
     _checkpointing.remove_oldest(folder, keep)

@@ -1,5 +1,6 @@
 """Callback for the exact resume of `fit` after a kill."""
 
+import inspect
 import os
 import pathlib
 import warnings
@@ -11,6 +12,7 @@ import keras
 from idmatters_tf._arguments import positive_integer, seed_number
 from idmatters_tf._background import BackgroundWriter
 from idmatters_tf._keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
+from idmatters_tf._tensorflow_internals.pipelines import is_reshuffled
 from idmatters_tf.callbacks import _devices, _saved_run, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, name_callbacks
 from idmatters_tf.callbacks._configuration import describe_configuration, find_difference, label_optimizer
@@ -18,7 +20,6 @@ from idmatters_tf.callbacks._folder_locks import lock, unlock, unlock_on_error
 from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_optimizers
 from idmatters_tf.callbacks._saved_run import REMEDY
 from idmatters_tf.callbacks._sources import make_source
-from idmatters_tf.callbacks._validation import check_repeatable
 
 
 class ExactResume(keras.callbacks.Callback):
@@ -353,4 +354,19 @@ def _check(model, fit):
     _devices.check_devices(model)
     if fit.validation_data is fit.data and isinstance(fit.data, keras.utils.PyDataset):
         raise ValueError("The validation data are the same object as the training data. Pass another object to `fit`.")
-    check_repeatable(fit.validation_data)
+    _check_validation_data(fit.validation_data)
+
+
+def _check_validation_data(data):
+    """Raise ValueError unless each pass over the `validation_data` of `fit` has the same order."""
+    x = data[0] if isinstance(data, (tuple, list)) and len(data) else data
+    if inspect.isgenerator(x):
+        raise ValueError(
+            "The validation data are a generator, whose position ExactResume cannot restore. Pass arrays, a "
+            "tf.data.Dataset or a PyDataset."
+        )
+    if is_reshuffled(x):
+        raise ValueError(
+            "The validation data are a tf.data.Dataset that shuffles, in an order that ExactResume cannot restore. "
+            "Remove `shuffle`, or set a seed and `reshuffle_each_iteration=False`."
+        )

@@ -1,6 +1,7 @@
 """Exact resume of a `fit` on two devices, compared with an uninterrupted one on each device.
 
-Devices are created before a backend starts: `test_on_two_devices` runs the other tests in one process per backend.
+Devices are created before a backend starts: `test_on_two_devices` runs the other tests in one process per backend, on
+JAX together with tests of other files.
 """
 
 import contextlib
@@ -13,8 +14,7 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.callbacks import ArrayBatches, ExactResume
-from tests.conftest import ROOT
+from idmatters_tf.callbacks import ExactResume
 from tests.support import two_devices
 from tests.support.adversarial import Adversarial
 
@@ -40,14 +40,14 @@ class Called(Adversarial):
 
 
 def classifier(scaled=False, **options):
-    layers = [keras.layers.RandomFlip(), keras.layers.Conv2D(2, 3), keras.layers.BatchNormalization()]
-    layers += [keras.layers.Dropout(0.3), keras.layers.Flatten(), keras.layers.Dense(4, "tanh"), keras.layers.Dense(2)]
+    layers = [keras.layers.Dropout(0.3), keras.layers.Flatten(), keras.layers.Dense(4, "tanh")]
+    layers += [keras.layers.BatchNormalization(), keras.layers.Dense(2)]
     model = keras.Sequential([keras.Input((6, 6, 1)), *layers])
     optimizer = keras.optimizers.Adam(0.05, use_ema=True)
     if scaled:
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer, dynamic_growth_steps=5)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss, metrics=["accuracy"], weighted_metrics=["accuracy"], **options)
+    model.compile(optimizer, loss, metrics=["accuracy"], **options)
     return model, optimizer.variables
 
 
@@ -60,10 +60,6 @@ def adversarial(**options):
     return model, [*slots, *(each.state for each in model.random)]
 
 
-def arrays():
-    return {"x": ArrayBatches(X, Y, batch_size=6, seed=3)}
-
-
 def plain_arrays():
     return {"x": X, "y": Y, "batch_size": 6}
 
@@ -72,7 +68,31 @@ def few_arrays():
     return {"x": X[:24], "y": Y[:24], "batch_size": 6}
 
 
-def train(folder, make=classifier, scope=two_devices.scope, kill=None, epochs=2, data=arrays, **options):
+def aligned(array):
+    """Return a copy of an array at an address at which TensorFlow does not copy it."""
+    buffer = np.zeros(64 + array.nbytes, np.uint8)
+    start = -buffer.ctypes.data % 64
+    found = buffer[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    found[:] = array
+    return found
+
+
+class Rows(keras.utils.PyDataset):
+    """Dataset whose batches are views of an array."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.x = x
+
+    def __len__(self):
+        return STEPS
+
+    def __getitem__(self, index):
+        rows = slice(6 * index, 6 * index + 6)
+        return self.x[rows], Y[rows]
+
+
+def train(folder, make=classifier, scope=two_devices.scope, kill=None, epochs=2, data=plain_arrays, **options):
     """Return the values of all variables on each device, and the history."""
     keras.utils.set_random_seed(1)
     at = {}
@@ -86,18 +106,11 @@ def train(folder, make=classifier, scope=two_devices.scope, kill=None, epochs=2,
     )
     callbacks = [ExactResume(folder, every=3), killer]
     if make is classifier:
-        callbacks += [keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=0.2)]
-        callbacks += [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
+        callbacks.append(keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
     with scope():
         model, more = make(**options)
     with contextlib.nullcontext() if keras.backend.backend() == "tensorflow" else scope():
-        history = model.fit(
-            **data(),
-            validation_data=(X, Y) if make is classifier else None,
-            epochs=epochs,
-            callbacks=callbacks,
-            verbose=0,
-        )
+        history = model.fit(**data(), epochs=epochs, callbacks=callbacks, verbose=0)
     return two_devices.parts([*model.variables, *more, *model.metrics_variables]), history.history
 
 
@@ -117,39 +130,19 @@ def stopped(folder, *moments, **options):
 
 @inside
 def test_stopped_and_started_again(tmp_path):
-    whole = train(tmp_path / "whole")
+    x = aligned(np.float32(X))
+    data = {"data": lambda: {"x": Rows(x)}}
+    whole = train(tmp_path / "whole", **data)
+    # TensorFlow computes in place with aligned arrays of a generator, without copying them.
+    np.testing.assert_array_equal(x, np.float32(X))
     assert all(len(parts) == 2 for parts in whole[0])
     differing = [parts for parts in whole[0] if (parts[0] != parts[1]).any()]
     # On TensorFlow moving averages and metrics differ. On JAX all devices have the same values.
     assert bool(differing) == (keras.backend.backend() == "tensorflow")
-    assert_same(stopped(tmp_path / "stopped", (1, 4)), whole)
+    assert_same(stopped(tmp_path / "stopped", (1, 4), **data), whole)
     several = {"tensorflow": r"2 CPUs \(MirroredStrategy\)", "jax": r"2 CPUs \(DataParallel, batch 2\)"}
     with pytest.raises(ValueError, match=f"set of devices was '{several[keras.backend.backend()]}', now 'one device'"):
-        train(tmp_path / "stopped", scope=contextlib.nullcontext)
-
-
-@inside
-@tensorflow
-def test_arrays_of_a_dataset_are_unchanged(tmp_path):
-    """TensorFlow computes in place with aligned arrays of a generator, without copying them."""
-    buffer = np.zeros(64 + 64 * 16 * 4, np.uint8)
-    start = -buffer.ctypes.data % 64
-    x = buffer[start : start + 64 * 16 * 4].view(np.float32).reshape(64, 16)
-    x[:] = np.random.default_rng(0).normal(size=x.shape)
-    before = x.copy()
-
-    class Rows(keras.utils.PyDataset):
-        def __len__(self):
-            return 8
-
-        def __getitem__(self, index):
-            return x[8 * index : 8 * index + 8], np.zeros(8, "int32")
-
-    with two_devices.scope():
-        model = keras.Sequential([keras.Input((16,)), keras.layers.Dropout(0.4), keras.layers.Dense(2, "softmax")])
-        model.compile("sgd", "sparse_categorical_crossentropy")
-    model.fit(Rows(), epochs=2, callbacks=[ExactResume(tmp_path)], verbose=0)
-    np.testing.assert_array_equal(x, before)
+        train(tmp_path / "stopped", scope=contextlib.nullcontext, **data)
 
 
 @inside
@@ -179,8 +172,8 @@ def test_parts_of_replicas():
 @inside
 @tensorflow
 def test_two_optimizers_and_a_generator(tmp_path):
-    whole = train(tmp_path / "whole", adversarial, data=plain_arrays)
-    assert_same(stopped(tmp_path / "stopped", (1, 4), make=adversarial, data=plain_arrays), whole)
+    whole = train(tmp_path / "whole", adversarial)
+    assert_same(stopped(tmp_path / "stopped", (1, 4), make=adversarial), whole)
 
 
 @pytest.mark.slow
@@ -201,12 +194,23 @@ def test_a_model_split_over_devices(tmp_path):
     assert_same(stopped(tmp_path / "stopped", (1, 4), scope=two_devices.split), whole)
 
 
+# Tests of other files in the process on JAX.
+ON_JAX = [
+    "test_background_saving.py::test_training_continues_during_a_write_of_the_values_of_a_step",
+    "test_exact_resume.py::test_stopped_and_started_again[several steps per execution, loss scale, class weights]",
+]
+SLOWLY_ON_JAX = ["test_background_saving.py", "test_exact_resume.py", "test_sources.py", "--slow"]
+
+
 @pytest.mark.skipif(two_devices.ARE_MADE, reason="this is the process with two devices")
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_on_two_devices(backend, slow):
     pytest.importorskip(backend)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", pathlib.Path(__file__), *["--slow"] * slow]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_devices.py", *["--slow"] * slow]
+    if backend == "jax":
+        command += SLOWLY_ON_JAX if slow else ON_JAX
     env = {**os.environ, "KERAS_BACKEND": backend, two_devices.VARIABLE: "2"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
+    folder = pathlib.Path(__file__).parent
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout
     assert "passed" in done.stdout

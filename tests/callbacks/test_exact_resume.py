@@ -1,6 +1,7 @@
 """Exact resume of a `fit` that is stopped at any point, compared with an uninterrupted one.
 
-The tests run on the backend of KERAS_BACKEND. `test_on_jax` runs all of them on JAX.
+The parts of a run use the same compiled model, whose variables are overwritten in between: `tests.faults` kills
+processes. The tests run on the backend of KERAS_BACKEND. `test_devices` runs them on JAX.
 """
 
 import dataclasses
@@ -37,7 +38,7 @@ def data():
 
 @dataclasses.dataclass
 class Case:
-    """A `fit` to be stopped, whose objects are created again for each part of the run."""
+    """A `fit` to be stopped, whose callbacks and data are created again for each part of the run."""
 
     layers: Callable[[], list[Any]]
     compile: Callable[[], dict[str, Any]]
@@ -50,6 +51,8 @@ class Case:
     model: Any = keras.Sequential
     # End of each part of the run: event, epoch, batch.
     moments: tuple[tuple[str, int, int | None], ...] = (("batch", 2, 5),)
+    # If False, each part of the run creates and compiles its own model.
+    reuse: bool = True
 
 
 def dense(*more):
@@ -138,16 +141,15 @@ class Called(Adversarial):
         return self.critic(x)
 
 
-def several_optimizers(
-    model=Adversarial, moments=(("batch", 0, 1), ("batch", 1, 6), ("epoch begins", 2, None), ("batch", 2, 4)), **options
-):
+def several_optimizers(model=Adversarial, **options):
     return Case(
         list,
         lambda: two_optimizers(**options),
         lambda folder: [SlowsDown()],
         model=lambda layers: model(),
         epochs=3,
-        moments=moments,
+        moments=(("batch", 1, 6),),
+        reuse=False,
     )
 
 
@@ -165,11 +167,11 @@ def batch_that_breaks(step):
 
 GRAPHS = {
     "two optimizers in a graph": several_optimizers(),
-    "two optimizers, compiled": several_optimizers(moments=(("batch", 1, 6),), jit_compile=True),
+    "two optimizers, compiled": several_optimizers(jit_compile=True),
 }
 
 CASES = {
-    "random layers, metrics, callbacks that stop and slow down": Case(
+    "random layers, own metric and loss, callbacks that stop and slow down": Case(
         noisy,
         lambda: with_loss(keras.optimizers.Adam(0.05), metrics=["accuracy"], weighted_metrics=["accuracy"]),
         lambda folder: [
@@ -181,28 +183,22 @@ CASES = {
         ],
         fit={"validation_data": data()},
         epochs=6,
-        moments=(
-            ("batch", 0, 1),
-            ("validated", 1, None),
-            ("epoch ends", 1, None),
-            ("epoch begins", 2, None),
-            ("batch", 2, 4),
-        ),
+        model=OwnStep,
+        moments=(("validated", 1, None), ("epoch ends", 1, None), ("epoch begins", 2, None), ("batch", 2, 4)),
     ),
-    "several steps per execution, accumulated gradients, class weights": Case(
-        dense,
+    "several steps per execution, loss scale, class weights": Case(
+        lambda: dense(keras.layers.Dropout(0.5)),
         lambda: with_loss(
-            keras.optimizers.SGD(0.05, momentum=0.9, gradient_accumulation_steps=3), steps_per_execution=3
+            keras.optimizers.LossScaleOptimizer(
+                keras.optimizers.SGD(0.05, momentum=0.9, gradient_accumulation_steps=3), dynamic_growth_steps=3
+            ),
+            steps_per_execution=3,
         ),
-        fit={"class_weight": {0: 1.0, 1: 3.0}, "validation_data": data()},
+        lambda folder: [Noise()],
+        fit={"class_weight": {0: 1.0, 1: 3.0}, "initial_epoch": 1},
+        policy="mixed_float16",
         epochs=3,
         moments=(("batch", 1, 5),),
-    ),
-    "loss scale, initial epoch": Case(
-        lambda: dense(keras.layers.Dropout(0.5)),
-        lambda: with_loss(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=3)),
-        fit={"initial_epoch": 1},
-        policy="mixed_float16",
     ),
     "moving average, schedules, a function of the step": Case(
         dense,
@@ -230,35 +226,31 @@ CASES = {
     ),
     "terminated on NaN": Case(
         dense,
-        lambda: with_loss("adam", metrics=["accuracy"]),
+        lambda: with_loss("adam", metrics=["accuracy"], run_eagerly=True),
         lambda folder: [keras.callbacks.TerminateOnNaN()],
         batches=lambda: FunctionBatches(batch_that_breaks, STEPS),
         moments=(("batch", 1, 2),),
     ),
     "two optimizers, eagerly": several_optimizers(Called, run_eagerly=True),
     **({} if keras.backend.backend() == "jax" else GRAPHS),
-    "a model with a metric of its own": Case(
-        noisy,
-        lambda: with_loss(keras.optimizers.Nadam(0.01), metrics=["accuracy"]),
-        model=OwnStep,
-        epochs=3,
-        moments=(("batch", 1, 6),),
-    ),
 }
 
 
-def run(case, folder, kill=lambda event, epoch, batch: False, epochs=None):
-    """Execute the part of a run in one process. Return the model and its history."""
+def run(case, folder, kill=lambda event, epoch, batch: False, model=None):
+    """Execute the part of a run in one process. Return the model, its variables at the first batch and its history."""
     keras.utils.set_random_seed(1)
     keras.config.set_dtype_policy(case.policy)
-    model = case.model([keras.Input((6, 6, 1)), *case.layers()])
-    model.compile(**case.compile())
-    at = {"epoch": 0}
+    if model is None:
+        model = case.model([keras.Input((6, 6, 1)), *case.layers()])
+        model.compile(**case.compile())
+    at, start = {"epoch": 0}, {}
 
     def happens(event, batch=None):
         if kill(event, at["epoch"], batch):
             raise Killed
 
+    # Before other callbacks change the learning rate.
+    recorder = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: start.update(start or values(model)))
     killer = keras.callbacks.LambdaCallback(
         on_epoch_begin=lambda epoch, logs: at.update(epoch=epoch) or happens("epoch begins"),
         on_epoch_end=lambda epoch, logs: happens("epoch ends"),
@@ -267,22 +259,36 @@ def run(case, folder, kill=lambda event, epoch, batch: False, epochs=None):
     )
     folder.mkdir(exist_ok=True)
     resume = ExactResume(folder / "checkpoints", every=case.every)
-    callbacks = [*case.callbacks(folder), resume, killer]
-    history = model.fit(case.batches(), epochs=epochs or case.epochs, verbose=0, callbacks=callbacks, **case.fit)
-    return model, history, resume
+    callbacks = [recorder, *case.callbacks(folder), resume, killer]
+    history = model.fit(case.batches(), epochs=case.epochs, verbose=0, callbacks=callbacks, **case.fit)
+    return model, start, history, resume.resumed_at
 
 
-def values(model):
+def variables(model):
     several = {"model": model.variables, "optimizer": model.optimizer.variables, "metrics": model.metrics_variables}
     if isinstance(model, Adversarial):
         several |= {str(place): each.variables for place, each in enumerate(model.own_optimizers())}
-    return {name: [keras.ops.convert_to_numpy(each) for each in found] for name, found in several.items()}
+    return several
+
+
+def values(model):
+    return {
+        name: [np.array(keras.ops.convert_to_numpy(each)) for each in several]
+        for name, several in variables(model).items()
+    }
+
+
+def set_values(model, found):
+    """Assign the result of `values`, or ones if it is None, to all variables of a model that is not None."""
+    for name, several in ({} if model is None else variables(model)).items():
+        for place, each in enumerate(several):
+            each.assign(np.ones(each.shape) if found is None else found[name][place])
 
 
 def assert_same(one, other):
-    (model, history, _), (other_model, other_history, _) = one, other
-    for name, found in values(model).items():
-        for ours, theirs in zip(found, values(other_model)[name], strict=True):
+    (expected, history), (values, other_history) = one, other
+    for name, found in expected.items():
+        for ours, theirs in zip(found, values[name], strict=True):
             assert ours.dtype == theirs.dtype
             np.testing.assert_array_equal(ours.tobytes(), theirs.tobytes(), err_msg=name)
     # Unlike ==, this treats NaN as equal to NaN.
@@ -297,13 +303,18 @@ SLOW = ("two optimizers, compiled", "two optimizers, eagerly", *(name for name i
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES])
 def test_stopped_and_started_again(name, tmp_path):
     case = CASES[name]
-    whole = run(case, tmp_path / "whole")
-    for moment in case.moments:
+    model, start, history, _ = run(case, tmp_path / "whole")
+    whole = values(model), history
+    reused = model if case.reuse else None
+    for number, moment in enumerate(case.moments):
+        # The first part begins like the uninterrupted run. Later ones restore all values.
+        set_values(reused, None if number else start)
         with pytest.raises(Killed):
-            run(case, tmp_path / "stopped", lambda *now, moment=moment: now == moment)
-    last = run(case, tmp_path / "stopped")
-    assert last[2].resumed_at % STEPS, "the last part should begin in the middle of an epoch"
-    assert_same(whole, last)
+            run(case, tmp_path / "stopped", lambda *now, moment=moment: now == moment, reused)
+    set_values(reused, None)
+    last, _, again, resumed_at = run(case, tmp_path / "stopped", model=reused)
+    assert resumed_at % STEPS, "the last part should begin in the middle of an epoch"
+    assert_same(whole, (values(last), again))
     for path in sorted((tmp_path / "whole").glob("*.*")):
         if path.suffix == ".csv":
             assert path.read_bytes() == (tmp_path / "stopped" / path.name).read_bytes()
@@ -315,9 +326,10 @@ def test_stopped_and_started_again(name, tmp_path):
         assert steps == list(range(1, case.epochs * STEPS + 1))
         assert shown_scalars(tmp_path / "stopped" / "events") == shown
     if "NaN" in name:
-        assert len(last[1].epoch) == 2
+        assert len(history.epoch) == 2
         # A finished run ends at once when it is started again.
-        assert_same(whole, run(case, tmp_path / "stopped"))
+        last, _, history, _ = run(case, tmp_path / "stopped")
+        assert_same(whole, (values(last), history))
 
 
 def test_points_before_a_checkpoint_are_on_disk(tmp_path):
@@ -368,7 +380,7 @@ def test_the_progress_bar_of_a_resumed_epoch(tmp_path):
                 raise Killed
 
         model = keras.Sequential([keras.Input((6, 6, 1)), *dense()])
-        model.compile(**with_loss(keras.optimizers.SGD(0.01)))
+        model.compile(**with_loss(keras.optimizers.SGD(0.01)), run_eagerly=True)
         callbacks = [logger, keras.callbacks.LambdaCallback(on_train_batch_end=on_step), ExactResume(tmp_path, every=5)]
         model.fit(ArrayBatches(*data(), batch_size=BATCH), verbose=0, callbacks=callbacks)
         return found
@@ -389,15 +401,3 @@ def test_two_optimizers_survive_sigkill(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0][2:4] == [2, 2], done.stderr
-
-
-@pytest.mark.skipif(keras.backend.backend() == "jax", reason="runs there already")
-def test_on_jax(slow):
-    pytest.importorskip("jax")
-    others = [ROOT / "tests" / "callbacks" / f"test_{name}.py" for name in ("background_saving", "sources")]
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, *others]
-    command += ["--slow"] if slow else ["-k", "(again and several) or (continues and graph)"]
-    env = {**os.environ, "KERAS_BACKEND": "jax"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False)
-    assert done.returncode == 0, done.stdout
-    assert "passed" in done.stdout

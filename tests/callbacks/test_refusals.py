@@ -277,15 +277,6 @@ def test_no_other_process_while_it_trains(tmp_path):
     FolderLock(tmp_path).release()
 
 
-def test_a_finished_run_ends_at_once_and_continues_with_more_epochs(tmp_path):
-    long = fit(tmp_path / "long", epochs=3)
-    model = fit(tmp_path / "short", epochs=2)
-    with pytest.warns(UserWarning, match="short is finished and was not trained further"):
-        again = fit(tmp_path / "short", epochs=2)
-    assert again.history == model.history
-    assert fit(tmp_path / "short", epochs=3).history == long.history
-
-
 @pytest.mark.parametrize("options", [{"every": 0}, {"every": "batch"}, {"keep": 0}, {"seed": -1}])
 def test_options(options):
     with pytest.raises(ValueError, match=f"Argument `{next(iter(options))}` of ExactResume must be a .*integer"):

@@ -2,13 +2,12 @@
 
 The learning rate of step s is 2^s, and the gradient of the loss is the sum of the batch's weighted rows. The weights of
 the model are therefore integers whose binary digits are the steps at which each example was used. The tests run on the
-backend of KERAS_BACKEND; `tests.callbacks.test_exact_resume.test_on_jax` runs them on JAX.
+backend of KERAS_BACKEND; `test_devices` runs them on JAX. `tests.faults` trains with compiled steps on such data.
 """
 
 import dataclasses
 import functools
 import itertools
-import pathlib
 import random
 import tempfile
 from collections.abc import Callable, Iterator
@@ -172,37 +171,11 @@ def cached():
 
 
 @functools.cache
-def data_folder():
-    return tempfile.TemporaryDirectory()
-
-
-@functools.cache
-def folder_of_images():
-    """Write each row as an image with one row of pixels. Return the folder."""
-    folder = pathlib.Path(data_folder().name, "images")
-    for index, label in enumerate(Y):
-        (folder / str(label)).mkdir(parents=True, exist_ok=True)
-        keras.utils.save_img(folder / str(label) / f"{index}.png", X[index].reshape(1, EXAMPLES, 1), scale=True)
-    return folder
-
-
-def images():
-    data = keras.utils.image_dataset_from_directory(
-        folder_of_images(),
-        image_size=(1, EXAMPLES),
-        color_mode="grayscale",
-        batch_size=BATCH,
-        seed=2,
-        data_format="channels_last",
-        verbose=False,
-    )
-    return data.map(lambda x, y: (x[:, 0, :, 0] / 255, y))
-
-
-@functools.cache
 def prepared():
+    """Return the folder of a data set of TFDS."""
     import tensorflow_datasets as tfds
 
+    folder = tempfile.TemporaryDirectory()
     features = {
         "x": tfds.features.Tensor(shape=(EXAMPLES,), dtype=np.float32),
         "y": tfds.features.ClassLabel(num_classes=2),
@@ -212,17 +185,17 @@ def prepared():
         version="1.0.0",
         features=tfds.features.FeaturesDict(features),
         split_datasets={"train": tensors().map(lambda x, y: {"x": x, "y": y})},
-        data_dir=data_folder().name,
+        data_dir=folder.name,
         download_config=tfds.download.DownloadConfig(num_shards=2),
     )
+    return folder
 
 
 def from_tensorflow_datasets():
     import tensorflow_datasets as tfds
 
-    prepared()
     read_config = tfds.ReadConfig(shuffle_seed=1)
-    data = tfds.load("rows", split="train", data_dir=data_folder().name, shuffle_files=True, read_config=read_config)
+    data = tfds.load("rows", split="train", data_dir=prepared().name, shuffle_files=True, read_config=read_config)
     return data.map(lambda each: (each["x"], each["y"])).shuffle(6, seed=2).batch(BATCH)
 
 
@@ -316,7 +289,6 @@ CASES = {
     "tf.data, several steps per execution, the last one shorter": Case(
         lambda: {"x": cached()}, lambda: iterated(cached), steps_per_execution=2
     ),
-    "images in a folder": Case(lambda: {"x": images()}, lambda: iterated(images)),
     "TensorFlow Datasets": Case(lambda: {"x": from_tensorflow_datasets()}, lambda: iterated(from_tensorflow_datasets)),
 }
 
@@ -330,6 +302,7 @@ def train(case, folder, kill=None):
         keras.optimizers.SGD(Powers()),
         Output(reduction="sum"),
         steps_per_execution=case.steps_per_execution,
+        run_eagerly=case.steps_per_execution == 1,
         jit_compile=False,
     )
 
@@ -350,7 +323,9 @@ def train(case, folder, kill=None):
     return -keras.ops.convert_to_numpy(model.layers[0].kernel)[:, 0], callbacks[0].resumed_at
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "TensorFlow Datasets")) for name in CASES]
+)
 def test_batches_of_the_data(name, tmp_path):
     if "Grain" in name:
         pytest.importorskip("grain")

@@ -29,7 +29,7 @@ def make_source(fit: RunningFit, seed: int) -> Source:
         ValueError: the data cannot be resumed exactly.
     """
     if isinstance(fit.data, Batches):
-        return random_access.make_source_from_batches(fit)
+        return random_access.RandomAccess(fit.data, fit.steps_per_epoch)
     if fit.kind == "arrays":
         return random_access.make_source_from_arrays(fit, seed)
     if fit.kind == "a PyDataset":

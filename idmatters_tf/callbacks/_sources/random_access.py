@@ -21,9 +21,12 @@ class RandomAccess(Source):
 
     Args:
         batches: the batches, which replace the data of `fit`.
+        steps_per_epoch: number of batches in an epoch of the same endless sequence. If None, that of `batches`.
     """
 
-    def __init__(self, batches: Batches):
+    def __init__(self, batches: Batches, steps_per_epoch: int | None = None):
+        if steps_per_epoch not in (None, batches.steps_per_epoch):
+            batches = _copy_workers(batches, FunctionBatches(batches.batch, steps_per_epoch))
         self._batches = batches
         self.steps_per_epoch = batches.steps_per_epoch
 
@@ -132,11 +135,6 @@ class PyDatasetBatches(Batches):
         return self._data[index if self._indices is None else int(self._indices.order(epoch)[index])]
 
 
-def make_source_from_batches(fit: RunningFit) -> Source:
-    """Return the source of `Batches`, with epochs of `steps_per_epoch` batches if `fit` specifies them."""
-    return RandomAccess(_set_epochs(fit.data, fit.steps_per_epoch))
-
-
 def make_source_from_arrays(fit: RunningFit, seed: int) -> Source:
     """Return the source of arrays, in an order that is a function of (seed, epoch) if `fit` shuffles.
 
@@ -147,7 +145,7 @@ def make_source_from_arrays(fit: RunningFit, seed: int) -> Source:
         raise ValueError(f"ExactResume requires a boolean `shuffle` in `fit`. Received: shuffle={fit.shuffle!r}")
     arrays, batch_size = fit.arrays()
     batches = ArrayBatches(*arrays, batch_size=batch_size, seed=seed, shuffle=fit.shuffle)
-    return RandomAccess(_set_epochs(batches, fit.steps_per_epoch))
+    return RandomAccess(batches, fit.steps_per_epoch)
 
 
 def make_source_from_py_dataset(fit: RunningFit, seed: int) -> Source:
@@ -182,13 +180,6 @@ def make_source_from_map_dataset(fit: RunningFit) -> Source:
     # The number of threads of Grain's iterator.
     batches.workers = grain.ReadOptions().num_threads
     return RandomAccess(batches)
-
-
-def _set_epochs(batches, steps_per_epoch):
-    """Return the same endless sequence of batches with another number of batches in an epoch."""
-    if steps_per_epoch in (None, batches.steps_per_epoch):
-        return batches
-    return _copy_workers(batches, FunctionBatches(batches.batch, steps_per_epoch))
 
 
 def _copy_workers(data, batches):
