@@ -65,7 +65,9 @@ def test_a_network_trains_exports_and_resumes(model, tmp_path):
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_the_options_of_a_network_define_its_layers(options, build):
-    network = Cifar.resolve({}, parse(parser(), ["--model", *options])).network.build(SHAPE, 7, 0.0, 0, replicas=2)
+    chosen = Cifar.resolve({}, parse(parser(), ["--model", *options])).network
+    assert chosen.title.startswith(options[0])
+    network = chosen.build(SHAPE, 7, 0.0, 0, replicas=2)
     expected = build()
     assert [layer.output.shape for layer in network.layers] == [layer.output.shape for layer in expected.layers]
     assert network.count_params() == expected.count_params()
