@@ -1,17 +1,14 @@
 """Commands and Python blocks of README.md, docs/ and --help: parsed, or run on little data."""
 
 import importlib
-import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.support.images import make_tree
+from tests.support.processes import run_steps
 from trainers.cli.settings import parse, with_defaults
 from trainers.reproduce.rows import load
 from trainers.reproduce.running import format_commands
@@ -26,8 +23,8 @@ PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "examples")]
 START, OWN_IMAGES = ROOT / "docs/tutorials/start.md", ROOT / "docs/tutorials/own_images.md"
 # Pages whose training commands are run on little data. Their Python blocks use the results.
 TRAINING_PAGES = [START, OWN_IMAGES, ROOT / "docs/howto/imagenet.md", ROOT / "docs/reference/networks.md"]
-# Pages whose blocks run in slow tests only.
-SLOW = ("fine_tuning", "own_images", "imagenet", "networks", "block_distances")
+# Pages whose blocks run in slow tests only. README.md has short forms of the last two.
+SLOW = ("fine_tuning", "own_images", "imagenet", "networks", "block_distances", "hessian_spectrum", "deepen")
 # Pages whose blocks run one by one.
 ALONE = ("README.md", "resume.md")
 PROGRAMS = ("cifar", "imagenet", "launch", "plan", "report", "sweep", "landscape.__main__", "shortcuts.__main__")
@@ -49,19 +46,6 @@ SMALL = {
 }
 # Small networks for commands that have an option of the network.
 SMALL_NETWORKS = {"--widths": "--blocks 1 --stem 4 --widths 4 8", "--depth": "--depth 8"}
-RUN = """
-import importlib, json, sys
-namespace = {}
-for kind, *step in json.load(sys.stdin):
-    print(kind, *step, sep="\\n", flush=True)
-    if kind == "program":
-        code = importlib.import_module(step[0]).main(step[1])
-        assert code == 0, f"{step} ended with exit code {code}"
-    elif kind == "script":
-        exec(compile(step[0], "script", "exec"), {"__name__": "__main__"})
-    else:
-        exec(compile(step[0], "block", "exec"), namespace)
-"""
 
 
 def blocks(page):
@@ -250,21 +234,11 @@ keras.Model.fit = watched
 """
 
 
-def run(steps, folder, **variables):
-    """Run programs and blocks one after the other in one process, with environment variables."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    command = [sys.executable, "-c", RUN]
-    done = subprocess.run(
-        command, input=json.dumps(steps), cwd=folder, env=env, capture_output=True, text=True, timeout=900, check=False
-    )
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-
-
 def test_readme_runs(tmp_path):
     """Each Python block of README.md runs by itself: its names are not those of another block."""
     scripts = python_blocks(ROOT / "README.md")
     assert len(scripts) == 4
-    run([["script", script] for script in scripts], tmp_path)
+    run_steps([["script", script] for script in scripts], tmp_path)
 
 
 def steps_of(page, slow):
@@ -279,7 +253,7 @@ def steps_of(page, slow):
     in_the_ci_block = text.split("<!-- ci: run -->")[1].split("```")[1] if page == START else ""
     for language, block in blocks(page):
         if language == "python":
-            block = block if slow else block.replace("shapes.load(4000, 1000)", "shapes.load(800, 200)")
+            block = block if slow else block.replace("shapes.load(4000, 1000)", "shapes.load(400, 100)")
             steps.append(["python", block])
             continue
         for command in re.findall(r"^python -m trainers\..*", block, re.MULTILINE):
@@ -294,13 +268,13 @@ def test_pages_with_training_run(page, tmp_path, slow):
     steps = steps_of(page, slow)
     if page == START:
         # `make train`, and the network of the last block learns visibly.
-        quick = shlex.split("--preset quick --steps 8 --train-images 300 --test-images 50 --evaluate-every 8")
+        quick = shlex.split("--preset quick --steps 2 --batch-size 16 --train-images 50 --test-images 50")
         learned = "history.history['loss'][-1] < 0.98 * history.history['loss'][0]"
         learned = "history.history['val_accuracy'][-1] > 0.5" if slow else learned
         steps = [["program", "trainers.cifar", quick], *steps, ["python", f"assert {learned}, history.history"]]
     elif page != OWN_IMAGES:
         make_tree(tmp_path / "photos")
-    run(steps, tmp_path)
+    run_steps(steps, tmp_path)
 
 
 def test_both_programs_have_the_same_options():
@@ -320,22 +294,15 @@ def test_both_programs_have_the_same_options():
     "page",
     parameters(page for page in PAGES if python_blocks(page) and page not in TRAINING_PAGES and page.name not in ALONE),
 )
-def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
+def test_python_blocks_run(page, tmp_path):
     if page.stem == "jax":
         pytest.importorskip("jax")
-        run([["python", block] for block in python_blocks(page)], tmp_path, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
-        return
-    if "make_deterministic" in page.read_text():
-        # Not for the tests that follow.
-        run([["python", block] for block in python_blocks(page)], tmp_path)
-        return
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "model_cards").symlink_to(ROOT / "model_cards")
-    namespace = {}
-    for block in python_blocks(page):
-        # The tutorial on fine-tuning, on less data.
-        block = block.replace("shapes.load(1000, 500)", "shapes.load(40, 20)")
-        exec(compile(block, page.name, "exec"), namespace)
+    # The tutorial on fine-tuning, on less data.
+    steps = [
+        ["python", block.replace("shapes.load(1000, 500)", "shapes.load(40, 20)")] for block in python_blocks(page)
+    ]
+    run_steps(steps, tmp_path, "jax" if page.stem == "jax" else "tensorflow")
 
 
 @pytest.mark.slow
@@ -360,4 +327,4 @@ def test_scripts_of_the_page_on_resume(backend, tmp_path):
             ["python", f"assert result({script!r}, {str(killed)!r}, kill=batches * 5 // 8) is None"],
             ["python", f"{resumed}\nassert 0 < rest < batches // 2 + 1, (rest, batches)\nassert resumed == expected"],
         ]
-    run(steps, tmp_path, KERAS_BACKEND=backend)
+    run_steps(steps, tmp_path, backend)

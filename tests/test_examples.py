@@ -14,17 +14,18 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.processes import run_steps
 from tests.support.programs import run_script
 
 EXAMPLES = ROOT / "examples"
 
 
 def test_draw_shapes(tmp_path):
-    command = [sys.executable, "examples/draw_shapes.py", "--out", tmp_path / "shapes.png"]
-    subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120, check=True)
+    run_script(EXAMPLES / "draw_shapes.py", "--out", tmp_path / "shapes.png")
     assert (tmp_path / "shapes.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_layers_in_your_model(tmp_path):
     options = ["--out", tmp_path, "--epochs", 1, "--images", 300]
     said = run_script(EXAMPLES / "layers_in_your_model.py", *options)
@@ -35,17 +36,15 @@ def test_layers_in_your_model(tmp_path):
 
 def test_factorize_a_matrix(tmp_path):
     (tmp_path / "R.txt").write_text("2 1\n-1 1\n")
-    command = [sys.executable, "examples/factorize_a_matrix.py", tmp_path / "R.txt", "--depths", "4", "50"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
-    norm, lower, theorem, error = (float(word) for word in result.stdout.splitlines()[-1].split()[1:])
+    said = run_script(EXAMPLES / "factorize_a_matrix.py", tmp_path / "R.txt", "--depths", 4, 50)
+    norm, lower, theorem, error = (float(word) for word in said.splitlines()[-1].split()[1:])
     assert lower <= norm < theorem
     assert error < 1e-13
 
 
 def test_certificate_along_descent():
-    command = [sys.executable, "examples/certificate_along_descent.py", "--steps", "20"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
-    for line in result.stdout.splitlines()[1:]:
+    said = run_script(EXAMPLES / "certificate_along_descent.py", "--steps", 20)
+    for line in said.splitlines()[1:]:
         _, _, tau, squared_gradient, certified = (float(word) for word in line.split())
         assert tau < 1
         assert certified <= squared_gradient
@@ -168,10 +167,13 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def cifar_with_fit(backend, *options, kill_at=-1):
+def cifar_with_fit(backend, folder, *options, kill_at=-1):
     example = str(EXAMPLES / "cifar_with_fit.py")
     small = ["--dataset", "shapes", "--blocks", "1", "--stem", "4", "--widths", "4", "8", "--batch-size", "16"]
-    command = [sys.executable, "-c", CIFAR_WITH_FIT, str(kill_at), example, *small, *map(str, options)]
+    words = ["-c", str(kill_at), example, *small, *map(str, options)]
+    if backend == "tensorflow":
+        return run_steps([["script", f"import sys\nsys.argv = {words}\n{CIFAR_WITH_FIT}"]], folder)
+    command = [sys.executable, "-c", CIFAR_WITH_FIT, *words[1:]]
     env = {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == (-signal.SIGKILL if kill_at >= 0 else 0), done.stderr
@@ -181,7 +183,8 @@ def cifar_with_fit(backend, *options, kill_at=-1):
 def test_cifar_with_fit_on_tensorflow(tmp_path):
     """Train with the paper's recipe and two steps per execution."""
     steps = ["--steps", 4, "--evaluate-every", 2, "--steps-per-execution", 2, "--drop-steps", 2]
-    said = cifar_with_fit("tensorflow", "--preset", "paper", "--precision", "bfloat16", *steps, "--out", tmp_path)
+    options = ["--preset", "paper", "--precision", "bfloat16", *steps, "--out", tmp_path / "run"]
+    said = cifar_with_fit("tensorflow", tmp_path, *options)
     losses = [float(loss) for loss in re.findall(r" loss: (\S+)", said)]
     assert len(losses) == 2
     # The last layer is random, so that the initial loss is near that of a random guess.
@@ -195,10 +198,10 @@ def test_cifar_with_fit_resumes_bit_for_bit_on_jax(tmp_path):
     pytest.importorskip("jax")
     options = ["--preset", "fast", "--precision", "float32", "--steps", 6, "--evaluate-every", 6, "--warm-up-steps", 1]
     options += ["--average-weights", 0.5, "--checkpoint-every", 2]
-    whole = cifar_with_fit("jax", *options, "--out", tmp_path / "whole")
-    cifar_with_fit("jax", *options, "--out", tmp_path / "resumed", kill_at=5)
+    whole = cifar_with_fit("jax", tmp_path, *options, "--out", tmp_path / "whole")
+    cifar_with_fit("jax", tmp_path, *options, "--out", tmp_path / "resumed", kill_at=5)
     assert [path.name for path in (tmp_path / "resumed" / "checkpoints").glob("step-*4")] == ["step-00000004"]
-    resumed = cifar_with_fit("jax", *options, "--out", tmp_path / "resumed")
+    resumed = cifar_with_fit("jax", tmp_path, *options, "--out", tmp_path / "resumed")
     assert resumed.splitlines()[-1] == whole.splitlines()[-1]
     expected, found = (keras.saving.load_model(tmp_path / run / "model.keras") for run in ("whole", "resumed"))
     assert any(np.any(weight) for weight in expected.get_weights())

@@ -30,7 +30,9 @@ def test_every_program_has_a_console_script():
     assert set(scripts) == {f"idmatters-{name}" for name in programs}
     for script, target in scripts.items():
         module, _, function = target.partition(":")
-        assert getattr(importlib.import_module(module), function).__doc__ == f"Run `{script}`."
+        (name,) = getattr(importlib.import_module(module), function).args
+        assert importlib.import_module(name).main
+        assert name.removesuffix(".__main__") == script.replace("idmatters-", "trainers.")
 
 
 def is_program(path):
@@ -64,7 +66,6 @@ def test_a_missing_extra_is_one_sentence(tmp_path):
     ("program", "backend", "code"),
     [
         (["-m", "trainers.cifar"], "jax", 2),
-        (["-m", "trainers.landscape"], "torch", 2),
         (["-c", "import sys; sys.argv[0] = 'idmatters-sweep'; from trainers.console import sweep; sweep()"], "jax", 2),
         (["-m", "trainers.imagenet", "--help"], "jax", 0),
         (["-m", "trainers.plan"], "jax", 0),
@@ -102,9 +103,8 @@ def test_all_extras_that_a_program_needs_are_named_at_once(missing, code, extras
     assert sentence == f"{error.value.name} is not installed: pip install 'idmatters-tf[{extras}]'"
 
 
-@pytest.mark.parametrize("program", ["cifar", "landscape", "plan", "shortcuts"])
-def test_version_option(program):
-    command = [sys.executable, "-m", f"trainers.{program}", "--version"]
+def test_version_option():
+    command = [sys.executable, "-m", "trainers.shortcuts", "--version"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == f"idmatters-tf {idmatters_tf.__version__} in {ROOT}\n"
 

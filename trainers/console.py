@@ -4,6 +4,7 @@ Unlike `python -m trainers.NAME`, console scripts ignore packages in the current
 folder with another package `trainers`.
 """
 
+import functools
 import importlib
 from typing import NoReturn
 
@@ -14,56 +15,14 @@ def _run(module: str) -> NoReturn:
     run_program(importlib.import_module(module).main)
 
 
-def card() -> NoReturn:
-    """Run `idmatters-card`."""
-    _run("trainers.card.__main__")
-
-
-def cifar() -> NoReturn:
-    """Run `idmatters-cifar`."""
-    _run("trainers.cifar")
-
-
-def expressivity() -> NoReturn:
-    """Run `idmatters-expressivity`."""
-    _run("trainers.expressivity.__main__")
-
-
-def imagenet() -> NoReturn:
-    """Run `idmatters-imagenet`."""
-    _run("trainers.imagenet")
-
-
-def landscape() -> NoReturn:
-    """Run `idmatters-landscape`."""
-    _run("trainers.landscape.__main__")
-
-
-def launch() -> NoReturn:
-    """Run `idmatters-launch`."""
-    _run("trainers.launch")
-
-
-def plan() -> NoReturn:
-    """Run `idmatters-plan`."""
-    _run("trainers.plan")
-
-
-def report() -> NoReturn:
-    """Run `idmatters-report`."""
-    _run("trainers.report")
-
-
-def reproduce() -> NoReturn:
-    """Run `idmatters-reproduce`."""
-    _run("trainers.reproduce.__main__")
-
-
-def shortcuts() -> NoReturn:
-    """Run `idmatters-shortcuts`."""
-    _run("trainers.shortcuts.__main__")
-
-
-def sweep() -> NoReturn:
-    """Run `idmatters-sweep`."""
-    _run("trainers.sweep")
+card = functools.partial(_run, "trainers.card.__main__")
+cifar = functools.partial(_run, "trainers.cifar")
+expressivity = functools.partial(_run, "trainers.expressivity.__main__")
+imagenet = functools.partial(_run, "trainers.imagenet")
+landscape = functools.partial(_run, "trainers.landscape.__main__")
+launch = functools.partial(_run, "trainers.launch")
+plan = functools.partial(_run, "trainers.plan")
+report = functools.partial(_run, "trainers.report")
+reproduce = functools.partial(_run, "trainers.reproduce.__main__")
+shortcuts = functools.partial(_run, "trainers.shortcuts.__main__")
+sweep = functools.partial(_run, "trainers.sweep")

@@ -212,23 +212,20 @@ class Processes:
 
     def wait(self) -> int:
         """Wait for all processes, end the others if one fails, and return the first nonzero exit code, or 0."""
-        code, failed, killed = 0, None, False
-        while any(process.poll() is None for process in self._processes.values()):
-            for name, process in self._processes.items():
-                if process.returncode and failed is None:
-                    code, failed = process.returncode, (name, time.monotonic())
-                    if not self._signals.received and len(self._processes) > 1:
+        failure, failed_at = 0, 0.0
+        # Each process is polled: one that fails may not be the first.
+        while None in (codes := [process.poll() for process in self._processes.values()]):
+            for name, code in zip(self._processes, codes, strict=True):
+                if code and not failure:
+                    failure, failed_at = code, time.monotonic()
+                    if not self._signals.received and len(codes) > 1:
                         print(f"{name} ended with exit code {code}; ending the others", file=sys.stderr, flush=True)
-            if failed is not None and not self._signals.received and not killed:
-                waited = time.monotonic() - failed[1]
-                if waited > GRACE_SECONDS:
-                    self.send(signal.SIGKILL)
-                    killed = True
+            if failure and not self._signals.received and time.monotonic() - failed_at > GRACE_SECONDS:
+                self.send(signal.SIGKILL)
             time.sleep(0.05)
         for reader in self._readers.values():
             reader.join(timeout=5)
-        codes = [process.returncode for process in self._processes.values() if process.returncode]
-        return _to_shell_code(code or (codes[0] if codes else 0))
+        return _to_shell_code(failure or next(filter(None, codes), 0))
 
     def close(self) -> None:
         """Close the pipe, after the end of all processes."""

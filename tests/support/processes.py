@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import pathlib
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,6 +76,20 @@ def run_forked(*arguments, timeout=240):
         return subprocess.CompletedProcess(words, code, log.read_text(), errors.read_text())
 
 
+def run_steps(steps, folder, backend="tensorflow"):
+    """Run the steps of `tests.support.steps` in one process, on TensorFlow one of the forge. Return the output."""
+    file = folder / "steps.json"
+    file.write_text(json.dumps(steps))
+    if backend == "tensorflow":
+        done = run_forked("tests.support.steps", folder, file, timeout=900)
+    else:
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
+        command = [sys.executable, "-m", "tests.support.steps", str(folder), str(file)]
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
 def tensors(run, step=None):
     """Return the tensors in the newest checkpoint of a run, by name."""
     import tensorflow as tf
@@ -83,6 +99,19 @@ def tensors(run, step=None):
     step = step or list_steps(run / "checkpoints")[-1]
     reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"step-{step:08d}" / "checkpoint"))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name}
+
+
+def cut_back(run, other):
+    """Copy a run that has ended to a folder, without what it wrote since its last but one checkpoint."""
+    shutil.copytree(run, other)
+    (other / "result.json").unlink()
+    steps = sorted({re.match(r"step-\d+", path.name)[0] for path in (other / "checkpoints").glob("step-*")})
+    for path in (other / "checkpoints").glob(f"{steps[-1]}*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    lines = (other / "metrics.jsonl").read_text().splitlines(keepends=True)
+    kept = int(steps[-2].removeprefix("step-"))
+    (other / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= kept))
+    return kept
 
 
 def assert_same_run(run, other):

@@ -1,7 +1,6 @@
 """Tests of the paper's baseline networks in `trainers.cifar`: resuming, export, error messages."""
 
 import json
-import shutil
 
 import keras
 import numpy as np
@@ -9,7 +8,10 @@ import pytest
 
 import idmatters_tf.layers  # noqa: F401 - registers the layers
 from idmatters_tf.data import shapes
-from tests.support.processes import assert_same_run, records, run_forked
+from idmatters_tf.models.all_cnn import all_cnn_c
+from idmatters_tf.models.densenet import densenet
+from idmatters_tf.models.resnet import preresnet, resnet
+from tests.support.processes import assert_same_run, cut_back, records, run_forked
 from tests.support.programs import run_here
 from trainers.cifar import PRESETS, Cifar, parser
 from trainers.cli.settings import as_dict, parse
@@ -18,6 +20,7 @@ from trainers.networks import NETWORKS as KINDS
 
 SHORT = ["--dataset", "shapes", "--train-images", 300, "--test-images", 60, "--batch-size", 8, "--steps", 8]
 SHORT += ["--drop-steps", 6, "--log-every", 1, "--evaluate-every", 8, "--checkpoint-every", 4]
+SHAPE = (16, 16, 3)
 NETWORKS = {
     "all-cnn": ["--preprocess", "channels"],
     "preresnet": ["--depth", 8, "--warm-up-steps", 2],
@@ -25,8 +28,11 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("model", NETWORKS)
-def test_a_network_trains_exports_and_resumes(model, tmp_path, slow):
+# DenseNet has the most to restore: batch normalization, and random numbers of dropout.
+@pytest.mark.parametrize(
+    "model", [pytest.param(model, marks=[pytest.mark.slow] * (model != "densenet")) for model in NETWORKS]
+)
+def test_a_network_trains_exports_and_resumes(model, tmp_path):
     command = ["trainers.cifar", "--model", model, *NETWORKS[model], *SHORT]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     done = run_here(*command, "--out", whole)
@@ -40,17 +46,33 @@ def test_a_network_trains_exports_and_resumes(model, tmp_path, slow):
     error = np.mean(np.argmax(logits, axis=1) != data.test_labels)
     assert error == pytest.approx(json.loads((whole / "result.json").read_text())["last_error"])
 
-    # DenseNet has additional state to restore: batch normalization, and random numbers of dropout.
-    if model != "densenet" and not slow:
-        return
-    shutil.copytree(whole, resumed)
-    (resumed / "result.json").unlink()
-    for path in (resumed / "checkpoints").glob("step-*8*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    cut_back(whole, resumed)
     done = run_forked(*command, "--out", resumed)
     assert done.returncode == 0, done.stderr
     assert "resuming from step 4" in done.stderr
     assert_same_run(whole, resumed)
+
+
+@pytest.mark.parametrize(
+    ("options", "build"),
+    [
+        (["resnet", "--depth", "8", "--shortcut", "projection"], lambda: resnet(SHAPE, 7, 8, "projection")),
+        (["preresnet", "--depth", "14"], lambda: preresnet(SHAPE, 7, 14)),
+        (["densenet", "--depth", "10", "--growth", "4"], lambda: densenet(SHAPE, 7, 10, 4)),
+        (["densenet", "--depth", "10", "--bottleneck"], lambda: densenet(SHAPE, 7, 10, 24, bottleneck=True)),
+        (["all-cnn"], lambda: all_cnn_c(SHAPE, 7)),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_the_options_of_a_network_define_its_layers(options, build):
+    chosen = Cifar.resolve({}, parse(parser(), ["--model", *options])).network
+    assert chosen.title.startswith(options[0])
+    network = chosen.build(SHAPE, 7, 0.0, 0, replicas=2)
+    expected = build()
+    assert [layer.output.shape for layer in network.layers] == [layer.output.shape for layer in expected.layers]
+    assert network.count_params() == expected.count_params()
+    for layer in network.layers:
+        assert getattr(layer, "synchronized", True), layer.name
 
 
 def resolved(*typed, preset="paper"):

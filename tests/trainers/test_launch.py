@@ -14,26 +14,31 @@ from trainers.launch import Processes
 
 SLEEPERS = """
 import sys
+from trainers import launch
 from trainers.launch import Processes
+
+launch.GRACE_SECONDS = 0.2
 
 sleeper = '''
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("saved") if sys.argv[1] == "0" else sys.exit(7))
 print("sleeps", flush=True)
+if sys.argv[1] == sys.argv[2]:
+    sys.exit(3)
 time.sleep(60)
 '''
 processes = Processes()
 with processes.forwarding_signals():
     for number in "01":
-        processes.start(f"worker {number}", [sys.executable, "-c", sleeper, number], {})
+        processes.start(f"worker {number}", [sys.executable, "-c", sleeper, number, *sys.argv[1:]], {})
     sys.exit(processes.wait())
 """
 
 
 def test_processes_exit_after_a_killed_launcher(tmp_path):
-    process = start("trainers.launch", "--workers", 3, "--", "cifar", "--dataset", "shapes", "--out", tmp_path / "run")
+    process = start("trainers.launch", "--workers", 2, "--", "cifar", "--dataset", "shapes", "--out", tmp_path / "run")
     deadline = time.monotonic() + 60
-    while len(started := children(process.pid)) < 3:
+    while len(started := children(process.pid)) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     # Some processes are importing, others may already be connected.
@@ -52,7 +57,9 @@ def test_processes_exit_after_a_killed_launcher(tmp_path):
 
 
 def test_a_signal_is_forwarded_to_all():
-    with subprocess.Popen([sys.executable, "-c", SLEEPERS], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", SLEEPERS, "none"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         slept = [process.stdout.readline() for _ in range(2)]
         assert sorted(slept) == ["[worker 0] sleeps\n", "[worker 1] sleeps\n"]
@@ -60,6 +67,12 @@ def test_a_signal_is_forwarded_to_all():
         output, _ = process.communicate(timeout=30)
     assert process.returncode in (1, 7)
     assert output == "[worker 0] saved\n"
+
+
+def test_one_that_fails_ends_the_others():
+    command = [sys.executable, "-c", SLEEPERS, "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (3, "worker 1 ended with exit code 3; ending the others\n")
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell")

@@ -41,6 +41,9 @@ class ClusterClient:
 
     Attributes:
         description: the argument.
+        task, chief, is_chief, asynchronous: see `ClusterDescription`.
+        serves: True if this task only executes requests of the coordinator of an asynchronous cluster.
+        workers: number of tasks that compute gradients.
         stop_requested: True if some task has requested that all tasks stop.
     """
 
@@ -56,6 +59,10 @@ class ClusterClient:
         silent_seconds: float = SILENT_SECONDS,
     ):
         self.description, self.stop_requested = description, False
+        self.task, self.chief, self.is_chief = description.task, description.chief, description.is_chief
+        self.asynchronous = description.asynchronous
+        self.serves = self.asynchronous and not self.is_chief
+        self.workers = len(description.jobs["worker"]) if self.asynchronous else len(description.tasks)
         self._folder, self._timeout, self._say, self._advice = folder, timeout, say, advice
         self._silent_seconds = silent_seconds
         # Messages are sent by one thread only. Signal handlers may add messages at any time.
@@ -73,36 +80,6 @@ class ClusterClient:
         self._ended = False
         self._heard = time.monotonic()
         self._connection: socket.socket | None = None
-
-    @property
-    def task(self) -> str:
-        """Name of this task, such as "worker 1"."""
-        return self.description.task
-
-    @property
-    def chief(self) -> str:
-        """Name of the task that writes the run's folder."""
-        return self.description.chief
-
-    @property
-    def is_chief(self) -> bool:
-        """True if this task is the chief."""
-        return self.description.is_chief
-
-    @property
-    def asynchronous(self) -> bool:
-        """True if there are parameter servers."""
-        return self.description.asynchronous
-
-    @property
-    def serves(self) -> bool:
-        """True if this task only executes requests of the coordinator of an asynchronous cluster."""
-        return self.asynchronous and not self.is_chief
-
-    @property
-    def workers(self) -> int:
-        """Number of tasks that compute gradients."""
-        return len(self.description.jobs["worker"]) if self.asynchronous else len(self.description.tasks)
 
     def meet(self, settings: Mapping[str, Any]) -> None:
         """Wait for all tasks and check that they have the same settings.

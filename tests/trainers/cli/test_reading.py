@@ -25,6 +25,7 @@ ODD = [
     "\x1b[2J\x07",
     "\u202e\u2028\x85",
     "-x",
+    "\x07abc\u202e12",
     "\x00",
 ]
 
@@ -53,12 +54,10 @@ def nested(levels):
     [
         ("9" * 5000, "a whole number of 5,000 digits"),
         (f"-{'9' * 30}", "a whole number of 30 digits"),
-        (str(2**63), "a whole number of 19 digits"),
         (str(-(2**63) - 1), "a whole number of 19 digits"),
         ('{"a": 1e400}', "too large for a float"),
         ("-1e400", "too large for a float"),
         (nested(MOST_LEVELS + 1), "more than 50 levels"),
-        (nested(100_000), "more than 50 levels"),
         ('{"a":' * 400 + "1" + "}" * 400, "more than 50 levels"),
         ("[" * 100_000, "more than 50 levels|Expecting"),
         ('["\\ud800"]', "surrogate"),
@@ -78,7 +77,6 @@ def test_invalid_json_is_a_value_error_of_one_line(content, message):
 
 def test_the_deepest_valid_nesting():
     assert decode_json(nested(MOST_LEVELS))
-    assert decode_json("[" * MOST_LEVELS + "]" * MOST_LEVELS)
 
 
 def test_an_endless_file_is_rejected(monkeypatch, tmp_path):
@@ -96,12 +94,6 @@ def test_bash_parses_printed_commands(word):
         ["bash", "-c", line], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8", "PATH": "/bin"}
     )
     assert done.stdout.decode() == word
-
-
-def test_escape_sequences_before_hexadecimal_digits():
-    """Escape sequences do not include the following letters."""
-    line = join_command(["printf", "%s", "\x07abc\u202e12"])
-    assert subprocess.run(["bash", "-c", line], capture_output=True, check=True).stdout.decode() == "\x07abc\u202e12"
 
 
 @pytest.mark.parametrize(

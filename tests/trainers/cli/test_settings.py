@@ -161,14 +161,6 @@ def test_help_omits_uncommon_options_and_empty_groups():
     assert parse(parser, ["--clip-norm", "2", "--nesterov"]) == {"clip_norm": 2.0, "nesterov": True}
 
 
-def test_without_help_all_help_lists_every_option():
-    parser = Parser(prog="program", description="A program.")
-    add_options(parser, Long)
-    assert parser.format_help() == parser.format_help_all()
-    assert "--clip-norm X" in parser.format_help()
-    assert "--help-all" not in parser.format_help()
-
-
 def test_a_default_of_none_may_have_a_text_beside_other_defaults():
     @dataclasses.dataclass(frozen=True)
     class Plain:
@@ -267,10 +259,6 @@ def test_the_same_name_in_two_groups_is_a_type_error():
 
     with pytest.raises(TypeError, match="same name in Twice: clip_norm, download"):
         options(Twice)
-
-
-def test_fields_declare_whether_values_may_differ():
-    assert [option.name for option in options(Settings).values() if option.free_on_resume] == ["download"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -149,10 +149,6 @@ def test_absent_tasks_are_named_and_different_settings_rejected():
         address = cluster.jobs["worker"][1]
         assert f"worker 0 waits for worker 1 ({address}) (at most 5 seconds)" in output
         assert f"worker 0 waited 5 seconds (--cluster-timeout) for worker 1 ({address})" in output
-        cluster.start(*TINY, "--cluster-timeout", 5, tasks=["worker 1"])
-        ((code, output),) = cluster.finish(timeout=30).values()
-        assert code == 1, output
-        assert f"worker 1 waits for worker 0 ({cluster.jobs['worker'][0]})" in output
         cluster.start(*TINY, "--seed", 1, tasks=["worker 0"])
         cluster.start(*TINY, "--seed", 2, "--data-dir", "elsewhere", tasks=["worker 1"])
         for task, (code, output) in cluster.finish(timeout=30).items():
@@ -161,10 +157,3 @@ def test_absent_tasks_are_named_and_different_settings_rejected():
             assert f"seed is {2 - ours} at worker {1 - ours}, {1 + ours} here ({task})" in output
             assert "data_dir" not in output
             assert "Traceback" not in output
-
-
-def test_launch_ends_all_when_one_fails(program, tmp_path):
-    result = program("trainers.launch", "--workers", 2, "--", "cifar", *TINY[1:], "--steps", 5, "--out", "/proc/run")
-    assert result.returncode == 2
-    assert "error: --out /proc/run cannot be written" in result.stdout
-    assert "Traceback" not in result.stdout + result.stderr

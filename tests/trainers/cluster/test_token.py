@@ -29,7 +29,7 @@ def plant(path: pathlib.Path, what: str) -> None:
     elif what == "device":
         path.symlink_to("/dev/zero")
     else:
-        path.write_text("x" * {"short": 3, "empty": 0, "one too short": 15, "long": 2000}.get(what, 64))
+        path.write_text("x" * {"short": 3, "empty": 0, "one too short": 15, "shortest": 16, "long": 2000}.get(what, 64))
         path.chmod(0o640 if what == "readable" else 0o602 if what == "writable" else 0o600)
         if what == "another user":
             os.chown(path, 65534, -1)
@@ -49,18 +49,13 @@ def test_a_planted_file_is_rejected_at_once(read, what, tmp_path):
     assert time.monotonic() - before < 5
 
 
-def test_minimum_length_of_the_token(monkeypatch, tmp_path):
-    """The minimum length of the secret is the same in the file and in the variable."""
+@pytest.mark.parametrize("where", ["variable", "file"])
+def test_minimum_length_of_the_token(where, monkeypatch, tmp_path):
     for length in (15, 16):
-        monkeypatch.setenv(token.VARIABLE, "x" * length)
-        (tmp_path / token.FILE).write_text("x" * length)
-        (tmp_path / token.FILE).chmod(0o600)
-        if length == 15:
-            with pytest.raises(UsageError):
-                token.load_or_create(tmp_path)
+        if where == "variable":
+            monkeypatch.setenv(token.VARIABLE, "x" * length)
         else:
-            assert token.load_or_create(tmp_path) == b"x" * 16
-        monkeypatch.delenv(token.VARIABLE)
+            plant(tmp_path / token.FILE, "one too short" if length == 15 else "shortest")
         if length == 15:
             with pytest.raises(UsageError):
                 token.load_or_create(tmp_path)
