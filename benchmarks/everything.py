@@ -2,8 +2,8 @@
 
     python benchmarks/everything.py [NAME ...] [--record] [--peer-python FILE]
 
-Without names, all benchmarks run except `deepen_while_training` and `trainability`, which train networks for hours, and
-`curvature_sweep`, which does not measure time.
+Without names, all benchmarks run except `deepen_while_training`, `optimizers` and `trainability`, which train networks for
+hours, and `curvature_sweep`, which does not measure time.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import sys
 from harness.peer import installed
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-LEFT_OUT = ("curvature_sweep", "deepen_while_training", "everything", "table", "trainability")
+LEFT_OUT = ("curvature_sweep", "deepen_while_training", "everything", "optimizers", "table", "trainability")
 WITH_PEERS = ("curvature_against_torch", "linear_hessian", "training_step")
 
 
