@@ -2,8 +2,8 @@
 
     python benchmarks/everything.py [NAME ...] [--record] [--peer-python FILE]
 
-Without names, all benchmarks run except `deepen_while_training`, `optimizers` and `trainability`, which train networks for
-hours, and `curvature_sweep`, which does not measure time.
+Without names, all benchmarks run except `deepen_while_training`, `optimizers` and `trainability`, which train networks
+for hours, and `curvature_sweep`, which does not measure time.
 """
 
 import argparse
