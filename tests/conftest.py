@@ -31,20 +31,18 @@ SEVERAL_PROCESSES = (
 )
 # The longest tests come first, so that no process is left alone with one.
 FIRST = (
-    *SEVERAL_PROCESSES,
-    "tests/callbacks/test_exact_resume.py",
-    "tests/test_examples.py",
-    "tests/trainers/test_cifar.py",
-    "tests/curvature/test_operators.py",
     "tests/faults",
-    "tests/trainers/cluster",
-    "tests/trainers/test_imagenet.py",
-    "tests/test_documentation.py",
+    *SEVERAL_PROCESSES,
+    "tests/models/test_jax_backend.py",
+    "tests/trainers/test_cifar.py",
     "tests/curvature",
-    "tests/trainers/test_baselines.py",
+    "tests/callbacks",
     "tests/trainers/test_fast.py",
     "tests/trainers/test_curvature.py",
-    "tests/trainers/test_landscape.py",
+    "tests/trainers/cluster",
+    "tests/test_examples.py",
+    "tests/test_documentation.py",
+    "tests/trainers",
     "tests/isometry",
     "tests/models",
 )

@@ -164,6 +164,8 @@ def test_arguments_of_the_basic_block():
     ids=["resnet", "preresnet", "densenet", "all_cnn_c"],
 )
 def test_they_train_save_and_depend_on_the_seed(build, tmp_path):
+    # Dropout and the order of the images.
+    keras.utils.set_random_seed(0)
     model = build(input_shape=(None, None, 3), classes=5)
     first, again, other = model.get_weights(), *(build(classes=5, seed=seed).get_weights() for seed in (0, 1))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
@@ -176,7 +178,7 @@ def test_they_train_save_and_depend_on_the_seed(build, tmp_path):
     assert decayed == pytest.approx(rate * total / 2, rel=1e-4)
     check_saving(model, images(), tmp_path / "model.keras")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.03), loss, run_eagerly=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, run_eagerly=True)
     losses = model.fit(images(5), np.arange(5), epochs=6, verbose=0).history["loss"]
     assert min(losses[-3:]) < losses[0]
     keras.config.set_dtype_policy("mixed_bfloat16")
