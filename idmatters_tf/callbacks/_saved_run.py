@@ -1,5 +1,6 @@
 """Checkpoints of a `fit`: writing, reading, and comparison with the current run."""
 
+import functools
 import pathlib
 import warnings
 from collections.abc import Mapping
@@ -79,4 +80,10 @@ def warn_of_environment(saved: Mapping[str, Any]) -> None:
 
 def _describe_environment():
     numerics = _environment.describe_numerics(keras.backend.backend())
-    return {"versions": _environment.collect_versions(_PACKAGES), "numerics": numerics}
+    return {"versions": _collect_versions(), "numerics": numerics}
+
+
+@functools.cache
+def _collect_versions():
+    # Reading the metadata of installed packages takes milliseconds.
+    return _environment.collect_versions(_PACKAGES)
