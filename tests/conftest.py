@@ -88,12 +88,16 @@ def pytest_collection_modifyitems(config, items):
 def pytest_xdist_make_scheduler(config, log):
     """Run each file in one process, since its tests share fixtures, and all tests of several processes in one.
 
+    The kills of `fit` take minutes on each backend and run in separate processes.
+
     By the tests' names: the marker that pytest-xdist 3.8 groups by does nothing with pytest 9.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class Groups(LoadScopeScheduling):
         def _split_scope(self, nodeid):
+            if "test_survived[fit-" in nodeid:
+                return nodeid
             return "processes" if nodeid.startswith(SEVERAL_PROCESSES) else nodeid.partition("::")[0]
 
     return Groups(config, log)

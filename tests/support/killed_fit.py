@@ -28,8 +28,8 @@ from idmatters_tf.callbacks import ExactResume
 from tests.support.adversarial import Adversarial
 from tests.support.fit_sources import BATCH, SHAPE, SOURCES, STEPS, installed_sources, problem
 
-# Maximum number of batches between two kills.
-MOST = 10
+# Number of batches between two kills, exclusive. Two kills fit into a run of `quick`, which has 16 batches.
+MOST, MOST_OF_QUICK = 10, 8
 # Delays of a kill.
 WRITING, WRITTEN = "writing", "written"
 # Time limit of a process in seconds on a busy machine.
@@ -212,13 +212,13 @@ def unfinished(folder):
     return list((folder / "checkpoints").glob(".writing-*"))
 
 
-def moment(chance):
-    """Return a random moment for a kill, as `after` and `delay` of `in_a_process`."""
+def moment(chance, most=MOST):
+    """Return a random moment for a kill before `most` batches, as `after` and `delay` of `in_a_process`."""
     if chance.random() < 0.2:
         # During the construction or restoration of the model.
         return 0, 3 * chance.random()
     # At any batch: between two batches, in a step, or during the write of a checkpoint.
-    return chance.randrange(1, MOST), chance.choice([WRITING, WRITTEN, *[0.05 * chance.random()] * 3])
+    return chance.randrange(1, most), chance.choice([WRITING, WRITTEN, *[0.05 * chance.random()] * 3])
 
 
 def attempt(folder, kills, chance, **options):
@@ -230,13 +230,14 @@ def attempt(folder, kills, chance, **options):
         chance: random generator of the moments.
         options: arguments of `train`.
     """
+    most = MOST_OF_QUICK if options.get("network") is quick else MOST
     in_a_process(folder / "whole", **options)
     expected = json.loads((folder / "whole" / "result").read_text())
     tried = survived = writing = 0
     while tried < kills:
         run, here, killed = folder / f"run-{tried}", 0, True
         while killed:
-            after, delay = (None, 0.0) if tried + here == kills else moment(chance)
+            after, delay = (None, 0.0) if tried + here == kills else moment(chance, most)
             killed = in_a_process(run, after, delay, **options)
             here += killed
             writing += killed and bool(unfinished(run))

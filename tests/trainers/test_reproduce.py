@@ -345,7 +345,7 @@ def load_row(folder, text):
 def test_a_damaged_row_is_one_sentence(tmp_path):
     row = 'order = 1\nitem = "x"\n'
     for text, message in (
-        (row + "valu = 1", "unknown field 'valu'"),
+        (row + "weight = 1", "unknown field 'weight'"),
         ("order = 1", "the field 'item' is missing"),
         ('order = 1\nitem = "x', "is damaged"),
         (row + 'paper = "Li"', "paper must be one of Hardt & Ma, Li et al.. Received: Li"),
