@@ -9,20 +9,10 @@ import pytest
 
 from idmatters_tf._checkpointing import list_steps
 from tests.support.occupants import tree
+from tests.support.processes import records
 from tests.support.programs import run_here
-from trainers import cifar
+from tests.trainers.conftest import TINY
 from trainers.run.folder import EXPORTED_FILES, EXPORTED_FOLDERS, FILES, FOLDERS
-
-TINY = "--dataset shapes --train-images 64 --test-images 48 --batch-size 8 --steps 6 --drop-steps 4 --evaluate-every 2 "
-TINY += "--checkpoint-every 2 --blocks 1 --stem 4 --widths 4 8 --learning-rate 0.1 --clip-norm 1 --no-download"
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """Return a finished run."""
-    folder = tmp_path_factory.mktemp("runs") / "tiny"
-    assert cifar.main([*TINY.split(), "--out", str(folder)]) == 0
-    return folder
 
 
 @pytest.fixture
@@ -185,8 +175,9 @@ def test_a_run_is_not_resumed_where_something_stands_in_the_way_of_a_folder(run,
     refused(tmp_path, "Move it away", "trainers.cifar", "--resume", "--out", run)
 
 
-def test_overwriting_a_run_keeps_foreign_files(run, tmp_path):
-    overwrite = ("trainers.cifar", *TINY.split(), "--seed", "1", "--overwrite", "--out", run)
+def test_overwriting_a_run_keeps_foreign_files(finished, run, tmp_path):
+    overwrite = ("trainers.cifar", *TINY.split(), "--seed", "1", "--steps", "2", "--overwrite", "--out", run)
+    overwrite += ("--init-from", finished, "--histograms")
     note = run / "checkpoints" / "step-00000006" / "notes.txt"
     note.write_text("mine")
     refused(tmp_path, "step-00000006 contains notes.txt, which is not listed", *overwrite)
@@ -194,7 +185,12 @@ def test_overwriting_a_run_keeps_foreign_files(run, tmp_path):
     kept = [run / name for name in ("notes.txt", "checkpoints/notes.txt", "best/notes.txt", "events/notes.txt")]
     for path in kept:
         path.write_text("mine")
-    assert run_here(*overwrite).returncode == 0
+    ended = run_here(*overwrite)
+    assert ended.returncode == 0, ended.stderr
     assert [path.read_text() for path in kept] == ["mine"] * 4
-    assert list_steps(run / "checkpoints") == [2, 4, 6]
+    assert list_steps(run / "checkpoints") == [2]
     assert json.loads((run / "config.json").read_text())["settings"]["seed"] == 1
+    assert f"starting from the weights of {finished} at step 6" in ended.stderr
+    assert "the learning rate will not drop at 4: --steps is 2" in ended.stderr
+    first, last = records(run)[0], [record for record in records(finished) if record["kind"] == "test"][-1]
+    assert (first["step"], first["error"], first["loss"]) == (0, last["error"], last["loss"])
