@@ -13,15 +13,15 @@ from tests.support.processes import assert_same_run, cut_back, records, run_fork
 from tests.support.programs import run_here
 
 SMALL = ["--preset", "fast", "--dataset", "shapes", "--train-images", 600, "--held-out", 100, "--blocks", 1]
-SMALL += ["--stem", 8, "--widths", 16, 16, "--batch-size", 50, "--steps", 60, "--warm-up-steps", 6]
-SMALL += ["--log-every", 5, "--evaluate-every", 30, "--checkpoint-every", 30, "--cutout", 4]
+SMALL += ["--stem", 8, "--batch-size", 50, "--steps", 60, "--warm-up-steps", 6]
+SMALL += ["--log-every", 5, "--evaluate-every", 60, "--checkpoint-every", 30, "--cutout", 4]
 # A small number of steps requires a larger learning rate.
 SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
 
 
 # Options outside the preset.
 MORE = ["--average-weights", 0.8, "--mixup", 0.3, "--adaptive-clipping", 0.05, "--standardize-kernels"]
-MORE += ["--whiten-stem"]
+MORE += ["--whiten-stem", "--widths", 16, 16]
 
 
 def trained_and_resumed(folder, *options):
@@ -59,9 +59,9 @@ def test_it_learns_and_resumes_bit_for_bit(tmp_path):
     np.testing.assert_allclose(np.std(features, axis=(0, 1, 2)), 1, atol=0.05)
 
 
-# The sizes change before and after the checkpoint from which the run is resumed.
+# The size changes after the checkpoint from which the run is resumed.
 FREE = ["--optimizer", "muon", "--muon-norm", "free", "--weight-decay", 0.01, "--lookahead", 0.9, "--final-rate", 0.1]
-FREE += ["--train-sizes", 16, 20, "--size-steps", 12, 40, "--model", "identity", "--schedule", "linear"]
+FREE += ["--widths", 16, "--train-sizes", 16, "--size-steps", 40, "--model", "identity", "--schedule", "linear"]
 
 
 def test_free_norms_lookahead_and_sizes_resume_bit_for_bit(tmp_path):
