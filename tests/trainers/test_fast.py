@@ -12,8 +12,8 @@ from idmatters_tf.data.augment import standardize
 from tests.support.processes import assert_same_run, cut_back, records, run_forked, tensors
 from tests.support.programs import run_here
 
-SMALL = ["--preset", "fast", "--dataset", "shapes", "--train-images", 600, "--held-out", 100, "--blocks", 1]
-SMALL += ["--stem", 8, "--batch-size", 50, "--steps", 60, "--warm-up-steps", 6]
+SMALL = ["--preset", "fast", "--dataset", "shapes", "--train-images", 300, "--held-out", 60, "--blocks", 1]
+SMALL += ["--stem", 8, "--batch-size", 32, "--steps", 60, "--warm-up-steps", 6]
 SMALL += ["--log-every", 5, "--evaluate-every", 60, "--checkpoint-every", 30, "--cutout", 4]
 # A small number of steps requires a larger learning rate.
 SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
@@ -21,7 +21,7 @@ SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
 
 # Options outside the preset.
 MORE = ["--average-weights", 0.8, "--mixup", 0.3, "--adaptive-clipping", 0.05, "--standardize-kernels"]
-MORE += ["--whiten-stem", "--widths", 16, 16]
+MORE += ["--whiten-stem", "--widths", 16, 16, "--train-images", 600, "--held-out", 100, "--batch-size", 50]
 
 
 def trained_and_resumed(folder, *options):
