@@ -1,4 +1,4 @@
-"""Tests of `--preset fast` at a small size: learning, bitwise resuming, error messages."""
+"""Tests of `--preset fast` at a small size: learning and bitwise resuming."""
 
 import json
 
@@ -68,29 +68,3 @@ def test_free_norms_lookahead_and_sizes_resume_bit_for_bit(tmp_path):
     _, train = trained_and_resumed(tmp_path, *SMALL, *FREE, "--learning-rate", 0.2)
     assert train[-1]["loss"] < 0.95 * train[0]["loss"]
     assert train[-1]["learning_rate"] == pytest.approx(0.2 * (0.1 + 0.9 / 54), rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--lookahead", "0.9", "--average-weights", "0.9"], "--lookahead and --average-weights are mutually"),
-        (["--train-sizes", "16", "20", "--size-steps", "100"], "--size-steps must have as many values"),
-        (["--train-sizes", "16", "20", "--size-steps", "100", "50"], "--size-steps must be in ascending order"),
-        (["--preset", "fast", "--widths", "32", "16"], "must not decrease with --model normalizer-free"),
-        (["--preset", "fast", "--warm-up-steps", "9000"], "--warm-up-steps must be less than --steps"),
-        (
-            ["--preset", "fast", "--stem", "56", "--whiten-stem"],
-            "--stem must be even and at most 54 with --whiten-stem",
-        ),
-        (["--whiten-stem"], "--whiten-stem is not an option of --model identity"),
-        (["--mixup", "0.2", "--batch-size", "25"], "--batch-size must be even with --mixup"),
-        (["--optimizer", "muon", "--initializer", "fixup"], "the zero kernels of --initializer fixup"),
-        (["--mirror"], "--mirror requires --evaluate"),
-        (["--dataset", "shapes", "--train-images", "50", "--held-out", "50"], "--held-out must be less than the 50"),
-    ],
-)
-def test_bad_input_is_one_sentence(tmp_path, arguments, message):
-    result = run_here("trainers.cifar", "--no-download", "--out", tmp_path / "run", *arguments)
-    assert result.returncode == 2, result.stderr
-    assert message in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
