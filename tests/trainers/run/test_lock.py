@@ -124,36 +124,33 @@ def test_what_is_no_lock_is_not_written_to(tmp_path, kind):
     assert tree(tmp_path) == before
 
 
-def _delete(run):
-    shutil.rmtree(run)
-
-
-def _move(run):
-    run.rename(run.with_name("moved"))
-
-
-def _replace(run):
+def replace(run):
     run.rename(run.with_name("moved"))
     FolderLock(run)
 
 
-def _unlock(run):
-    (run / FILE).unlink()
-
-
-def _lock_again(run):
+def lock_again(run):
     (run / FILE).unlink()
     FolderLock(run)
 
 
-@pytest.mark.parametrize("lose", [_delete, _move, _replace, _unlock, _lock_again])
-def test_a_lost_folder_is_noticed_by_each_way_to_write(tmp_path, lose):
+LOSSES = {
+    "deleted": shutil.rmtree,
+    "moved": lambda run: run.rename(run.with_name("moved")),
+    "replaced": replace,
+    "unlocked": lambda run: (run / FILE).unlink(),
+    "locked again": lock_again,
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_lost_folder_is_noticed_by_each_way_to_write(tmp_path, kind):
     path = tmp_path / "run"
     lock = FolderLock(path)
     run = Run(path)
     run.start({}, {"digest": "", "origin": ""})
     run.record(kind="train", step=1)
-    lose(path)
+    LOSSES[kind](path)
     before = tree(tmp_path)
 
     def save():
