@@ -70,6 +70,22 @@ def test_the_best_weights_of_another_run_are_not_exported(finished, other, tmp_p
     assert "checkpoints/best/step-0000000" in ended.stderr
 
 
+def test_checkpoints_that_cannot_be_used_are_named(finished, tmp_path):
+    damaged = pathlib.Path(shutil.copytree(finished, tmp_path / "damaged"))
+    for path in damaged.glob("checkpoints/step-*/checkpoint.index"):
+        path.write_bytes(b"")
+    train = ("trainers.cifar", *TINY.split(), "--out", tmp_path / "new", "--init-from")
+    for command, message in (
+        (("trainers.cifar", "--evaluate", damaged), f"{damaged} has no intact checkpoint. Train it again"),
+        ((*train, damaged), f"--init-from {damaged} has no intact checkpoint. Name the folder of a run"),
+        ((*train, finished, "--widths", 8), "the network of this run is not the one to be trained"),
+    ):
+        ended = run_here(*command)
+        assert ended.returncode == 2
+        assert message in ended.stderr
+        shutil.rmtree(tmp_path / "new", ignore_errors=True)
+
+
 def _taken_away(run):
     run.rename(run.with_name("elsewhere"))
 
