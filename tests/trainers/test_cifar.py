@@ -27,7 +27,7 @@ from trainers.training.settings import Settings
 
 STEPS = 120
 TINY = ["--dataset", "shapes", "--train-images", 500, "--test-images", 100, "--blocks", 1, "--stem", 4]
-TINY += ["--widths", 4, 8, "--batch-size", 16, "--initializer", "standard", "--steps", STEPS, "--drop-steps", 80]
+TINY += ["--widths", 4, "--batch-size", 16, "--initializer", "standard", "--steps", STEPS, "--drop-steps", 80]
 TINY += ["--log-every", 5, "--evaluate-every", 60, "--checkpoint-every", 10]
 
 
@@ -36,14 +36,29 @@ def start(*arguments, **kwargs):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Return an uninterrupted run for comparison."""
+def diverged(tmp_path_factory):
+    """Return the folder and the output of a run that diverges."""
+    run = tmp_path_factory.mktemp("runs") / "diverged"
+    other = ["--seed", 5, "--train-images", 30, "--learning-rate", 1e4, "--checkpoint-every", 100]
+    return run, run_here("trainers.cifar", *TINY, *other, "--out", run)
+
+
+@pytest.fixture(scope="module")
+def whole(diverged, tmp_path_factory):
+    """Return an uninterrupted run for comparison, the second one in this process, and its output."""
     run = tmp_path_factory.mktemp("runs") / "whole"
-    # A separate interpreter, whose start-up messages are those that users see.
-    process = start(*TINY, "--out", run, cold=True)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
-    return run, output
+    done = run_here("trainers.cifar", *TINY, "--out", run)
+    assert done.returncode == 0, done.stderr
+    return run, done.stdout + done.stderr
+
+
+def test_a_diverging_run_says_where_and_what_helps(diverged):
+    run, ended = diverged
+    assert ended.returncode == 1
+    assert "no longer finite at step" in ended.stderr
+    assert "--clip-norm 1" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (run / "result.json").exists()
 
 
 def test_a_run_leaves_what_it_promises(whole):
@@ -51,8 +66,6 @@ def test_a_run_leaves_what_it_promises(whole):
     result = json.loads((run / "result.json").read_text())
     config = json.loads((run / "config.json").read_text())
     assert f"last {100 * result['last_error']:.2f} %" in output
-    assert "Traceback" not in output
-    assert "I0000" not in output
     assert config["settings"]["steps"] == STEPS
     assert config["program"] == "trainers.cifar"
     assert {"python", "numpy"} <= set(config["versions"])
@@ -66,7 +79,7 @@ def test_a_run_leaves_what_it_promises(whole):
     assert (run / "best" / "saved_model").exists() == (run / "best" / "model.keras").exists()
     assert (run / "best").exists() == (result["best_step"] != STEPS)
     assert config["data"]["class_names"][:2] == list(shapes.CLASSES)[:2]
-    assert set(tests[0]["norms"]["blocks"]) == {"stage1_block1", "stage2_block1"}
+    assert set(tests[0]["norms"]["blocks"]) == {"stage1_block1"}
     train = [record for record in records(run) if record["kind"] == "train"]
     assert [record["step"] for record in train] == list(range(5, STEPS + 1, 5))
     assert train[0]["learning_rate"] == pytest.approx(0.05)
@@ -79,6 +92,7 @@ def test_a_run_leaves_what_it_promises(whole):
 
 def test_tensorboard_shows_scalars_images_and_settings(whole):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import plugin_data_pb2
 
     loaded = {run: EventAccumulator(str(whole[0] / "events" / run)).Reload() for run in ("", "train", "test")}
     tags = {run: set(events.Tags()["tensors"]) for run, events in loaded.items()}
@@ -86,19 +100,14 @@ def test_tensorboard_shows_scalars_images_and_settings(whole):
     optimization = {"loss/penalty", "optimization/gradient_norm", "optimization/learning_rate"}
     assert tags["train"] == tags["test"] | optimization | {"speed/images_per_second"}
     expected = {"norms/mean_frobenius", "norms/largest_spectral", "norms_frobenius/stage1_block1", "top1_error/best"}
-    expected |= {"norms_spectral/stage2_block1", "training_images"}
+    expected |= {"norms_spectral/stage1_block1", "training_images"}
     assert expected <= tags[""]
     # The loss comes first.
     assert min(tag for of_run in tags.values() for tag in of_run if not tag.startswith("_")) == "loss"
     assert [event.step for event in loaded["test"].Tensors("top1_error")] == [0, 60, 120]
     assert loaded[""].Tensors("norms/mean_frobenius")[0].step == 0
-
-
-def test_the_hparams_tab_has_chosen_columns_and_integers(whole):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.hparams import plugin_data_pb2
-
-    metadata = EventAccumulator(str(whole[0] / "events")).Reload().summary_metadata
+    # The HParams tab has chosen columns and integers.
+    metadata = loaded[""].summary_metadata
     content = {
         tag: plugin_data_pb2.HParamsPluginData.FromString(metadata[f"_hparams_/{tag}"].plugin_data.content)
         for tag in ("experiment", "session_start_info")
@@ -119,64 +128,49 @@ def test_the_same_command_on_a_finished_run_does_nothing(whole, program):
     assert before == sorted((path, path.stat().st_mtime_ns) for path in whole[0].rglob("*"))
 
 
-def test_killed_at_random_steps_and_resumed_it_ends_bit_identical(whole, tmp_path):
-    run, chance = tmp_path / "killed", random.Random(0)
-    targets = sorted(chance.sample(range(5, STEPS - 30), 2))
-    for kill, target in enumerate(targets):
-        process = start(*(TINY if kill % 2 == 0 else ["--resume"]), "--out", run)
-        wait_until(process, run, target)
-        time.sleep(0.1 * chance.random())
-        process.send_signal(signal.SIGKILL)
-        output, _ = process.communicate(timeout=60)
-        assert process.returncode == -signal.SIGKILL, output
-    process = start("--resume", "--out", run)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
-    assert "resuming from step" in output
-    assert_same_run(run, whole[0])
-    kept = [(r["kind"], r["step"], r["loss"], r["error"]) for r in records(run)]
-    assert kept == [(r["kind"], r["step"], r["loss"], r["error"]) for r in records(whole[0])]
+def test_killed_and_stopped_at_random_steps_it_ends_bit_identical(whole, tmp_path):
+    """Test kills, signals, damaged checkpoints and a second process with the same folder.
 
-
-def test_signals_save_and_exit_damaged_checkpoints_are_passed_over_and_a_second_process_is_refused(whole, tmp_path):
-    run, step = tmp_path / "stopped", 0
-    for number in (signal.SIGTERM, signal.SIGINT):
-        process = start(*TINY, "--out", run)
-        wait_until(process, run, step + 25)
+    The uninterrupted run was made in a process that had trained another network before.
+    """
+    run, step, chance = tmp_path / "run", 0, random.Random(0)
+    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
+        process = start(*(["--resume"] if number == signal.SIGKILL else TINY), "--out", run)
+        wait_until(process, run, step + 15)
+        if number == signal.SIGKILL:
+            time.sleep(0.1 * chance.random())
         process.send_signal(number)
         output, _ = process.communicate(timeout=60)
+        # The checkpoint of SIGTERM.
+        assert ("is damaged" in output) == (number == signal.SIGKILL)
+        assert "Traceback" not in output
+        newest = list_steps(run / "checkpoints")[-1]
+        assert newest > step
+        step = newest
+        if number == signal.SIGKILL:
+            assert process.returncode == -number, output
+            continue
         assert process.returncode == 128 + number, output
         assert f"stopped by {number.name}; saved" in output
-        assert "Traceback" not in output
-        if step:
-            assert f"step-{step:08d} is damaged" in output
-        newest = list_steps(run / "checkpoints")[-1]
-        assert newest >= step + 25
-        step = newest
         data = run / "checkpoints" / f"step-{step:08d}" / "checkpoint.data-00000-of-00001"
         data.write_bytes(data.read_bytes()[:100])
     process = start(*TINY, "--out", run)
     wait_until(process, run, step + 5)
     # A second process on the same folder ends with an error, and the first continues.
+    process.send_signal(signal.SIGSTOP)
     second = start("--resume", "--out", run)
     said, _ = second.communicate(timeout=60)
+    process.send_signal(signal.SIGCONT)
     assert second.returncode == 2, said
     assert f"is in use by process {process.pid} on " in said
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
     assert f"step-{step:08d} is damaged" in output
+    assert "resuming from step" in output
     assert_same_run(run, whole[0])
+    kept = [(r["kind"], r["step"], r["loss"], r["error"]) for r in records(run)]
+    assert kept == [(r["kind"], r["step"], r["loss"], r["error"]) for r in records(whole[0])]
     assert not (run / ".lock").exists()
-
-
-def test_a_diverging_run_says_where_and_what_helps(tmp_path):
-    arguments = [*TINY, "--out", tmp_path / "run", "--learning-rate", 1e4, "--checkpoint-every", 100]
-    result = run_here("trainers.cifar", *arguments)
-    assert result.returncode == 1
-    assert "no longer finite at step" in result.stderr
-    assert "--clip-norm 1" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "run" / "result.json").exists()
 
 
 def test_other_settings_and_other_data_are_refused(whole, program):
@@ -207,31 +201,6 @@ def test_evaluate_and_export_again(whole, tmp_path):
     assert not (copy / "model.keras").exists()
 
 
-def test_a_run_is_extended_and_another_overwritten_with_its_weights(whole, tmp_path):
-    extended, over = tmp_path / "extended", tmp_path / "over"
-    for run in (extended, over):
-        shutil.copytree(whole[0], run)
-    (over / "notes.txt").write_text("mine")
-    words = [*TINY, "--steps", 2, "--seed", 3, "--init-from", whole[0], "--overwrite", "--histograms", "--out", over]
-    result = run_here("trainers.cifar", "--resume", "--steps", STEPS + 10, "--out", extended)
-    assert result.returncode == 0, result.stderr
-    assert f"resuming from step {STEPS}" in result.stderr
-    assert json.loads((extended / "result.json").read_text())["steps"] == STEPS + 10
-    config = json.loads((extended / "config.json").read_text())
-    assert (config["settings"]["steps"], config["extended"][0]["steps"]) == (STEPS + 10, STEPS)
-    assert [r["step"] for r in records(extended) if r["kind"] == "test"] == [0, 60, 120, 130]
-
-    result = run_here("trainers.cifar", *words)
-    assert result.returncode == 0, result.stderr
-    assert f"starting from the weights of {whole[0]} at step {STEPS}" in result.stderr
-    assert "the learning rate will not drop at 80: --steps is 2" in result.stderr
-    assert list_steps(over / "checkpoints") == [2]
-    assert (over / "notes.txt").read_text() == "mine"
-    last = [r for r in records(whole[0]) if r["kind"] == "test"][-1]
-    first = records(over)[0]
-    assert (first["step"], first["error"], first["loss"]) == (0, last["error"], last["loss"])
-
-
 def test_killed_after_the_last_checkpoint_it_only_finishes(whole, tmp_path):
     run = tmp_path / "cut"
     shutil.copytree(whole[0], run)
@@ -251,12 +220,15 @@ def test_exports_load_in_a_fresh_process_and_agree(whole, tmp_path):
     images = np.random.default_rng(6).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)
     code = f"""
-import sys, numpy as np, tensorflow as tf
+import sys, numpy as np
+from trainers.cli.startup import import_tensorflow
+import_tensorflow()
+import tensorflow as tf
 loaded = tf.saved_model.load({str(run / "saved_model")!r})
 images = np.load('images.npy')
 answers = loaded.signatures['serving_default'](images=tf.constant(images))
 logits = loaded.signatures['logits'](images=tf.constant(images))
-assert not [name for name in sys.modules if name.startswith('idmatters_tf')]
+assert 'idmatters_tf.layers' not in sys.modules
 names = answers.pop('name').numpy().astype('S')
 np.savez('served.npz', other=list(logits.values())[0], name=names, **answers)
 
@@ -265,7 +237,12 @@ model = keras.saving.load_model({str(run / "model.keras")!r}, safe_mode=True)
 np.save('keras.npy', model.predict(np.load('images.npy'), verbose=0))
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120, env=env)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, timeout=120, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    # The programs hide TensorFlow's start-up messages.
+    assert "I0000" not in done.stderr
     served, from_keras = np.load(tmp_path / "served.npz"), np.load(tmp_path / "keras.npy")
     np.testing.assert_allclose(served["logits"], from_keras, atol=1e-5)
     np.testing.assert_allclose(served["other"], from_keras, atol=1e-5)
@@ -309,7 +286,7 @@ def test_two_replicas_end_where_one_device_ends(tmp_path):
         (run_forked, ["--strategy", "mirrored", "--logical-cpus", 2]),
     ):
         runs.append(tmp_path / options[1])
-        arguments = [*TINY, "--steps", 20, "--checkpoint-every", 20, *extra, *options, "--out", runs[-1]]
+        arguments = [*TINY, "--steps", 10, *extra, *options, "--out", runs[-1]]
         result = run("trainers.cifar", *arguments)
         assert result.returncode == 0, result.stderr
     assert "2 replicas" in result.stderr
@@ -326,20 +303,9 @@ def test_two_replicas_end_where_one_device_ends(tmp_path):
 
 
 def test_bfloat16_and_normalisation_train(tmp_path):
-    arguments = [*TINY, "--steps", 30, "--precision", "bfloat16", "--norm", "batch", "--augment", "standard"]
+    arguments = [*TINY, "--steps", 30, "--precision", "bfloat16", "--norm", "batch"]
     result = run_here("trainers.cifar", *arguments, "--momentum-convention", "keras", "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
     train = [r["loss"] for r in records(tmp_path / "run") if r["kind"] == "train"]
     assert np.isfinite(train).all()
     assert train[-1] < train[0]
-
-
-def test_a_second_training_in_one_process_is_independent_of_the_first(tmp_path):
-    short = [*TINY, "--steps", 4, "--drop-steps", 2, "--preprocess", "channels"]
-    first = [*short, "--seed", 5, "--train-images", 30, "--out", tmp_path / "first"]
-    for arguments in (first, [*short, "--out", tmp_path / "second"]):
-        result = run_here("trainers.cifar", *arguments)
-        assert result.returncode == 0, result.stderr
-    result = run_forked("trainers.cifar", *short, "--out", tmp_path / "alone")
-    assert result.returncode == 0, result.stderr
-    assert_same_run(tmp_path / "second", tmp_path / "alone")

@@ -1,4 +1,4 @@
-"""Tests of `--preset fast` at a small size: learning, bitwise resuming, error messages."""
+"""Tests of `--preset fast` at a small size: learning and bitwise resuming."""
 
 import json
 
@@ -12,16 +12,16 @@ from idmatters_tf.data.augment import standardize
 from tests.support.processes import assert_same_run, cut_back, records, run_forked, tensors
 from tests.support.programs import run_here
 
-SMALL = ["--preset", "fast", "--dataset", "shapes", "--train-images", 600, "--held-out", 100, "--blocks", 1]
-SMALL += ["--stem", 8, "--widths", 16, 16, "--batch-size", 50, "--steps", 60, "--warm-up-steps", 6]
-SMALL += ["--log-every", 5, "--evaluate-every", 30, "--checkpoint-every", 30, "--cutout", 4]
+SMALL = ["--preset", "fast", "--dataset", "shapes", "--train-images", 300, "--held-out", 60, "--blocks", 1]
+SMALL += ["--stem", 8, "--batch-size", 32, "--steps", 60, "--warm-up-steps", 6]
+SMALL += ["--log-every", 5, "--evaluate-every", 60, "--checkpoint-every", 30, "--cutout", 4]
 # A small number of steps requires a larger learning rate.
 SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
 
 
 # Options outside the preset.
 MORE = ["--average-weights", 0.8, "--mixup", 0.3, "--adaptive-clipping", 0.05, "--standardize-kernels"]
-MORE += ["--whiten-stem"]
+MORE += ["--whiten-stem", "--widths", 16, 16, "--train-images", 600, "--held-out", 100, "--batch-size", 50]
 
 
 def trained_and_resumed(folder, *options):
@@ -59,38 +59,12 @@ def test_it_learns_and_resumes_bit_for_bit(tmp_path):
     np.testing.assert_allclose(np.std(features, axis=(0, 1, 2)), 1, atol=0.05)
 
 
-# The sizes change before and after the checkpoint from which the run is resumed.
+# The size changes after the checkpoint from which the run is resumed.
 FREE = ["--optimizer", "muon", "--muon-norm", "free", "--weight-decay", 0.01, "--lookahead", 0.9, "--final-rate", 0.1]
-FREE += ["--train-sizes", 16, 20, "--size-steps", 12, 40, "--model", "identity", "--schedule", "linear"]
+FREE += ["--widths", 16, "--train-sizes", 16, "--size-steps", 40, "--model", "identity", "--schedule", "linear"]
 
 
 def test_free_norms_lookahead_and_sizes_resume_bit_for_bit(tmp_path):
     _, train = trained_and_resumed(tmp_path, *SMALL, *FREE, "--learning-rate", 0.2)
     assert train[-1]["loss"] < 0.95 * train[0]["loss"]
     assert train[-1]["learning_rate"] == pytest.approx(0.2 * (0.1 + 0.9 / 54), rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--lookahead", "0.9", "--average-weights", "0.9"], "--lookahead and --average-weights are mutually"),
-        (["--train-sizes", "16", "20", "--size-steps", "100"], "--size-steps must have as many values"),
-        (["--train-sizes", "16", "20", "--size-steps", "100", "50"], "--size-steps must be in ascending order"),
-        (["--preset", "fast", "--widths", "32", "16"], "must not decrease with --model normalizer-free"),
-        (["--preset", "fast", "--warm-up-steps", "9000"], "--warm-up-steps must be less than --steps"),
-        (
-            ["--preset", "fast", "--stem", "56", "--whiten-stem"],
-            "--stem must be even and at most 54 with --whiten-stem",
-        ),
-        (["--whiten-stem"], "--whiten-stem is not an option of --model identity"),
-        (["--mixup", "0.2", "--batch-size", "25"], "--batch-size must be even with --mixup"),
-        (["--optimizer", "muon", "--initializer", "fixup"], "the zero kernels of --initializer fixup"),
-        (["--mirror"], "--mirror requires --evaluate"),
-        (["--dataset", "shapes", "--train-images", "50", "--held-out", "50"], "--held-out must be less than the 50"),
-    ],
-)
-def test_bad_input_is_one_sentence(tmp_path, arguments, message):
-    result = run_here("trainers.cifar", "--no-download", "--out", tmp_path / "run", *arguments)
-    assert result.returncode == 2, result.stderr
-    assert message in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1

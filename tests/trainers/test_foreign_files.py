@@ -9,20 +9,10 @@ import pytest
 
 from idmatters_tf._checkpointing import list_steps
 from tests.support.occupants import tree
+from tests.support.processes import records
 from tests.support.programs import run_here
-from trainers import cifar
+from tests.trainers.conftest import TINY
 from trainers.run.folder import EXPORTED_FILES, EXPORTED_FOLDERS, FILES, FOLDERS
-
-TINY = "--dataset shapes --train-images 64 --test-images 48 --batch-size 8 --steps 6 --drop-steps 4 --evaluate-every 2 "
-TINY += "--checkpoint-every 2 --blocks 1 --stem 4 --widths 4 8 --learning-rate 0.1 --clip-norm 1 --no-download"
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """Return a finished run."""
-    folder = tmp_path_factory.mktemp("runs") / "tiny"
-    assert cifar.main([*TINY.split(), "--out", str(folder)]) == 0
-    return folder
 
 
 @pytest.fixture
@@ -55,53 +45,42 @@ def test_the_programs_list_everything_that_they_write(finished):
     assert not list(finished.rglob(".*"))
 
 
-@pytest.mark.parametrize("target", ["thesis", "run", "run/", ".", "..", "/", "linked.html"])
-def test_a_page_replaces_no_folder_and_no_link(run, tmp_path, monkeypatch, target):
+def test_a_report_replaces_no_folder_and_no_link(run, tmp_path, monkeypatch):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("mine")
     (tmp_path / "linked.html").symlink_to(tmp_path / "thesis" / "chapter.txt")
     monkeypatch.chdir(tmp_path)
-    refused(tmp_path, ", not a file. Move it away", "trainers.report", "run", "--html", target)
+    for target in ("thesis", "run", "run/", ".", "..", "/", "linked.html"):
+        refused(tmp_path, ", not a file. Move it away", "trainers.report", "run", "--html", target)
+    for name in ("comparison.md", "comparison.csv", "comparison.png", "seeds.csv"):
+        (tmp_path / "out" / name).mkdir(parents=True)
+        refused(tmp_path, ", not a file. Move it away", "trainers.report", run, "--out", tmp_path / "out")
+        (tmp_path / "out" / name).rmdir()
 
 
-def test_a_page_replaces_pages_only(run, tmp_path):
+def test_a_page_replaces_pages_only_and_shows_no_image_from_outside(run, tmp_path):
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "secret.png").write_bytes(b"mine")
+    (run / "secret.png").symlink_to(tmp_path / "private" / "secret.png")
     page = tmp_path / "page.html"
+    refused(tmp_path, "links to a file outside of the run", "trainers.report", run, "--html", page)
+    (run / "secret.png").unlink()
+    # Folders that are links are not entered.
+    (run / "plots").symlink_to(tmp_path / "private")
     for _ in range(2):
         assert run_here("trainers.report", run, "--html", page).returncode == 0
+        assert "secret" not in page.read_text()
     for path in (run / "config.json", run / "metrics.jsonl", run / "model.keras"):
         refused(tmp_path, "exists and is not a page of this program", "trainers.report", run, "--html", path)
 
 
-@pytest.mark.parametrize("name", ["comparison.md", "comparison.csv", "comparison.png", "seeds.csv"])
-def test_a_comparison_replaces_no_folder(run, tmp_path, name):
-    (tmp_path / "out" / name).mkdir(parents=True)
-    refused(tmp_path, ", not a file. Move it away", "trainers.report", run, "--out", tmp_path / "out")
-
-
-@pytest.mark.parametrize("name", ["secret.png", "plots"])
-def test_a_page_shows_no_image_from_outside(run, tmp_path, name):
-    (tmp_path / "private").mkdir()
-    (tmp_path / "private" / "secret.png").write_bytes(b"mine")
-    (run / name).symlink_to(tmp_path / "private" / ("secret.png" if name.endswith("png") else ""))
-    page = tmp_path / "page.html"
-    if name == "secret.png":
-        refused(tmp_path, "links to a file outside of the run", "trainers.report", run, "--html", page)
-    else:
-        # Folders that are links are not entered.
-        assert run_here("trainers.report", run, "--html", page).returncode == 0
-        assert "secret" not in page.read_text()
-
-
-@pytest.mark.parametrize("name", [*EXPORTED_FILES, *EXPORTED_FOLDERS])
-def test_an_export_replaces_only_exports(run, tmp_path, name):
+def test_an_export_replaces_only_exports(run, tmp_path):
     out = tmp_path / "out"
-    (out / name).mkdir(parents=True)
-    (out / name / "thesis.txt").write_text("mine")
-    refused(tmp_path, "Move it away", "trainers.cifar", "--export-only", run, "--out", out)
-
-
-def test_an_export_is_replaced_by_the_next_one(run, tmp_path):
-    out = tmp_path / "out"
+    for name in (*EXPORTED_FILES, *EXPORTED_FOLDERS):
+        (out / name).mkdir(parents=True)
+        (out / name / "thesis.txt").write_text("mine")
+        refused(tmp_path, "Move it away", "trainers.cifar", "--export-only", run, "--out", out)
+        shutil.rmtree(out)
     for _ in range(2):
         assert run_here("trainers.cifar", "--export-only", run, "--out", out).returncode == 0
     assert not list(out.glob(".*"))
@@ -128,19 +107,16 @@ def test_a_card_keeps_the_repository_that_it_has_become(run, tmp_path, monkeypat
     refused(tmp_path, "README.md is a symbolic link, not a file", *make, out)
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"program": "another"}'])
-def test_a_card_goes_into_no_other_folder(run, tmp_path, monkeypatch, content):
+def test_a_card_goes_into_no_other_folder_and_shows_no_plot_from_outside(run, tmp_path, monkeypatch):
     out = tmp_path / "project"
     out.mkdir()
     (out / "README.md").write_text("mine")
-    if content is not None:
-        (out / "training.json").write_text(content)
     monkeypatch.chdir(out)
-    for target in (out, ".", run, out / "README.md"):
-        refused(tmp_path, "Name a", "trainers.card", run, "--no-measure", "--out", target)
-
-
-def test_a_card_shows_no_plot_from_outside(run, tmp_path):
+    for content in (None, "{", "[]", "{}", '{"program": "another"}'):
+        if content is not None:
+            (out / "training.json").write_text(content)
+        for target in (out, ".", run, out / "README.md"):
+            refused(tmp_path, "Name a", "trainers.card", run, "--no-measure", "--out", target)
     (tmp_path / "secret.png").write_bytes(b"mine")
     (run / "convergence.png").unlink()
     (run / "convergence.png").symlink_to(tmp_path / "secret.png")
@@ -185,8 +161,9 @@ def test_a_run_is_not_resumed_where_something_stands_in_the_way_of_a_folder(run,
     refused(tmp_path, "Move it away", "trainers.cifar", "--resume", "--out", run)
 
 
-def test_overwriting_a_run_keeps_foreign_files(run, tmp_path):
-    overwrite = ("trainers.cifar", *TINY.split(), "--seed", "1", "--overwrite", "--out", run)
+def test_overwriting_a_run_keeps_foreign_files(finished, run, tmp_path):
+    overwrite = ("trainers.cifar", *TINY.split(), "--seed", "1", "--steps", "2", "--overwrite", "--out", run)
+    overwrite += ("--init-from", finished, "--histograms")
     note = run / "checkpoints" / "step-00000006" / "notes.txt"
     note.write_text("mine")
     refused(tmp_path, "step-00000006 contains notes.txt, which is not listed", *overwrite)
@@ -194,7 +171,12 @@ def test_overwriting_a_run_keeps_foreign_files(run, tmp_path):
     kept = [run / name for name in ("notes.txt", "checkpoints/notes.txt", "best/notes.txt", "events/notes.txt")]
     for path in kept:
         path.write_text("mine")
-    assert run_here(*overwrite).returncode == 0
+    ended = run_here(*overwrite)
+    assert ended.returncode == 0, ended.stderr
     assert [path.read_text() for path in kept] == ["mine"] * 4
-    assert list_steps(run / "checkpoints") == [2, 4, 6]
+    assert list_steps(run / "checkpoints") == [2]
     assert json.loads((run / "config.json").read_text())["settings"]["seed"] == 1
+    assert f"starting from the weights of {finished} at step 6" in ended.stderr
+    assert "the learning rate will not drop at 4: --steps is 2" in ended.stderr
+    first, last = records(run)[0], [record for record in records(finished) if record["kind"] == "test"][-1]
+    assert (first["step"], first["error"], first["loss"]) == (0, last["error"], last["loss"])

@@ -1,6 +1,5 @@
 """Tests that checkpoints of other runs are rejected, and that a run ends when its folder is removed."""
 
-import json
 import pathlib
 import shutil
 import threading
@@ -10,25 +9,25 @@ import pytest
 
 from tests.support.occupants import tree
 from tests.support.programs import run_here
-from tests.trainers.test_foreign_files import TINY, refused
-from trainers import cifar
+from tests.trainers.conftest import TINY
+from tests.trainers.test_foreign_files import refused
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Return two runs of the same network with different seeds and learning rates."""
-    folder = tmp_path_factory.mktemp("runs")
-    assert cifar.main([*TINY.split(), "--out", str(folder / "one")]) == 0
-    assert cifar.main([*TINY.split(), "--seed", "1", "--learning-rate", "0.05", "--out", str(folder / "two")]) == 0
+def other(tmp_path_factory):
+    """Return a run of the network of `finished` with another seed and another learning rate."""
+    folder = tmp_path_factory.mktemp("runs") / "other"
+    done = run_here("trainers.cifar", *TINY.split(), "--seed", 1, "--learning-rate", 0.05, "--out", folder)
+    assert done.returncode == 0, done.stderr
     return folder
 
 
 @pytest.fixture
-def mixed(runs, tmp_path):
+def mixed(finished, other, tmp_path):
     """Return the first run with the newest checkpoint of the second one."""
-    run = pathlib.Path(shutil.copytree(runs / "one", tmp_path / "run"))
+    run = pathlib.Path(shutil.copytree(finished, tmp_path / "run"))
     shutil.rmtree(run / "checkpoints" / "step-00000006")
-    shutil.copytree(runs / "two" / "checkpoints" / "step-00000006", run / "checkpoints" / "step-00000006")
+    shutil.copytree(other / "checkpoints" / "step-00000006", run / "checkpoints" / "step-00000006")
     return run
 
 
@@ -61,30 +60,34 @@ def test_a_card_of_another_run_is_not_made(mixed, tmp_path):
     refused(tmp_path, "is a checkpoint of another run", "trainers.card", mixed, "--no-measure", "--out", tmp_path / "c")
 
 
-def test_the_best_weights_of_another_run_are_not_exported(runs, mixed, tmp_path):
-    run = pathlib.Path(shutil.copytree(runs / "one", tmp_path / "best"))
+def test_the_best_weights_of_another_run_are_not_exported(finished, other, tmp_path):
+    run = pathlib.Path(shutil.copytree(finished, tmp_path / "best"))
     shutil.rmtree(run / "checkpoints" / "best")
-    shutil.copytree(runs / "two" / "checkpoints" / "best", run / "checkpoints" / "best")
+    shutil.copytree(other / "checkpoints" / "best", run / "checkpoints" / "best")
     (run / "result.json").unlink()
     ended = run_here("trainers.cifar", "--resume", "--out", run)
     assert ended.returncode == 2
     assert "checkpoints/best/step-0000000" in ended.stderr
 
 
-@pytest.mark.slow
-def test_an_extended_run_accepts_its_own_checkpoints(runs, tmp_path):
-    run = pathlib.Path(shutil.copytree(runs / "one", tmp_path / "run"))
-    for steps in (8, 10):
-        assert run_here("trainers.cifar", "--resume", "--steps", steps, "--out", run).returncode == 0
-        assert json.loads((run / "result.json").read_text())["steps"] == steps
+def test_checkpoints_that_cannot_be_used_are_named(finished, tmp_path):
+    damaged = pathlib.Path(shutil.copytree(finished, tmp_path / "damaged"))
+    for path in damaged.glob("checkpoints/step-*/checkpoint.index"):
+        path.write_bytes(b"")
+    train = ("trainers.cifar", *TINY.split(), "--out", tmp_path / "new", "--init-from")
+    for command, message in (
+        (("trainers.cifar", "--evaluate", damaged), f"{damaged} has no intact checkpoint. Train it again"),
+        ((*train, damaged), f"--init-from {damaged} has no intact checkpoint. Name the folder of a run"),
+        ((*train, finished, "--widths", 8), "the network of this run is not the one to be trained"),
+    ):
+        ended = run_here(*command)
+        assert ended.returncode == 2
+        assert message in ended.stderr
+        shutil.rmtree(tmp_path / "new", ignore_errors=True)
 
 
 def _taken_away(run):
     run.rename(run.with_name("elsewhere"))
-
-
-def _without_lock(run):
-    (run / ".lock").unlink()
 
 
 def _another_in_its_place(run):
@@ -93,7 +96,7 @@ def _another_in_its_place(run):
     (run / "thesis.txt").write_text("mine")
 
 
-@pytest.mark.parametrize("lose", [_taken_away, _without_lock, _another_in_its_place])
+@pytest.mark.parametrize("lose", [_taken_away, _another_in_its_place])
 def test_a_run_ends_when_its_folder_is_taken_away(tmp_path, lose):
     run = tmp_path / "run"
 
@@ -116,7 +119,5 @@ def test_a_run_ends_when_its_folder_is_taken_away(tmp_path, lose):
     assert "Traceback" not in ended.stderr
     if lose is _taken_away:
         assert not run.exists()
-    if lose is _another_in_its_place:
+    else:
         assert [path.name for path in run.iterdir()] == ["thesis.txt"]
-    if lose is _without_lock:
-        assert not (run / ".lock").exists()

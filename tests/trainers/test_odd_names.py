@@ -24,7 +24,7 @@ ODD += [b"\x1b]0;title\x07\x1b[2J", "\u202egnp.exe".encode(), b"it's", b'"quoted
 # Stored names: bytes that are not UTF-8 are escaped.
 KEPT = sorted(name.decode(errors="surrogateescape") for name in ODD)
 KEPT = [name.encode(errors="surrogateescape").decode(errors="backslashreplace") for name in KEPT]
-SHORT = ["--size", 24, "--blocks", 1, 1, "--widths", 4, 8, "--stem", 4, "--batch-size", 4, "--initializer", "standard"]
+SHORT = ["--size", 24, "--blocks", 1, "--widths", 4, "--stem", 4, "--batch-size", 4, "--initializer", "standard"]
 SHORT += ["--steps", 2, "--evaluate-every", 2, "--checkpoint-every", 2, "--clip-norm", 1, "--val", "train"]
 
 

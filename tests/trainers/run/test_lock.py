@@ -13,7 +13,7 @@ import time
 import pytest
 
 from idmatters_tf._checkpointing import saving
-from idmatters_tf._locking import FILE, FolderInUse, FolderLock, FolderLost
+from idmatters_tf._locking import FILE, FolderLock, FolderLost
 from idmatters_tf._ownership import PathOccupied
 from idmatters_tf._replacing import updating, write_atomically
 from tests.conftest import ROOT
@@ -22,13 +22,15 @@ from trainers.cli.arguments import RunError, UsageError
 from trainers.run.folder import Run
 from trainers.run.lock import hold_lock
 
-HOLD = """
-import sys
-from trainers.run.lock import hold_lock
+FORK = """
+import os, sys, time
+from idmatters_tf._locking import FolderLock
 
-with hold_lock(sys.argv[1], print):
-    print(1, flush=True)
-    input()
+lock = FolderLock(sys.argv[1])
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(100)
 """
 
 
@@ -44,33 +46,22 @@ ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
 """
 
 
-@pytest.fixture
-def held(tmp_path):
-    """Return a folder whose lock another process holds, and the process."""
-    folder = tmp_path / "run"
-    command = [sys.executable, "-c", HOLD, folder]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+def test_a_folder_is_in_use_until_its_process_is_killed(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", FORK, tmp_path], cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "1\n"
-        yield folder, process
+        child = int(process.stdout.readline())
+        expected = f"--out {tmp_path} is in use by process {process.pid} on {socket.gethostname()}. Wait until"
+        with pytest.raises(UsageError, match=expected), hold_lock(tmp_path, print):
+            pass
         process.kill()
-
-
-def test_a_second_process_is_told_who_holds_the_folder(held):
-    folder, process = held
-    expected = f"--out {folder} is in use by process {process.pid} on {socket.gethostname()}. Wait until"
-    with pytest.raises(UsageError, match=expected), hold_lock(folder, print):
-        pass
-    assert (folder / FILE).exists()
-
-
-def test_a_killed_process_holds_nothing(held):
-    folder, process = held
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=30)
-    assert (folder / FILE).exists()
-    with hold_lock(folder, print):
-        assert str(os.getpid()) in (folder / FILE).read_text()
+        process.wait(timeout=30)
+        assert (tmp_path / FILE).exists()
+        try:
+            # The child of the killed process, which still runs, does not hold the lock.
+            with hold_lock(tmp_path, print):
+                assert str(os.getpid()) in (tmp_path / FILE).read_text()
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="the number of a system call")
@@ -111,73 +102,55 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
         pass
 
 
-def _link(path, elsewhere):
-    path.symlink_to(elsewhere)
+OCCUPANTS = {
+    "link": lambda path, elsewhere: path.symlink_to(elsewhere),
+    "dangling link": lambda path, elsewhere: path.symlink_to(elsewhere.with_name("missing")),
+    "second name": lambda path, elsewhere: path.hardlink_to(elsewhere),
+    "foreign file": lambda path, elsewhere: path.write_text("mine"),
+    "pipe": lambda path, elsewhere: os.mkfifo(path),
+    "folder": lambda path, elsewhere: path.mkdir(),
+}
 
 
-def _dangling_link(path, elsewhere):
-    elsewhere.unlink()
-    path.symlink_to(elsewhere)
-
-
-def _second_name(path, elsewhere):
-    path.hardlink_to(elsewhere)
-
-
-def _foreign_file(path, elsewhere):
-    path.write_text("mine")
-
-
-def _pipe(path, elsewhere):
-    os.mkfifo(path)
-
-
-def _folder(path, elsewhere):
-    path.mkdir()
-
-
-@pytest.mark.parametrize("occupy", [_link, _dangling_link, _second_name, _foreign_file, _pipe, _folder])
-def test_what_is_no_lock_is_not_written_to(tmp_path, occupy):
+@pytest.mark.parametrize("kind", OCCUPANTS)
+def test_what_is_no_lock_is_not_written_to(tmp_path, kind):
     elsewhere, run = tmp_path / "elsewhere", tmp_path / "run"
     elsewhere.write_text("mine")
     run.mkdir()
-    occupy(run / FILE, elsewhere)
+    OCCUPANTS[kind](run / FILE, elsewhere)
     before = tree(tmp_path)
     with pytest.raises(PathOccupied, match=r"\.lock is .*Move it away"):
         FolderLock(run)
     assert tree(tmp_path) == before
 
 
-def _delete(run):
-    shutil.rmtree(run)
-
-
-def _move(run):
-    run.rename(run.with_name("moved"))
-
-
-def _replace(run):
+def replace(run):
     run.rename(run.with_name("moved"))
     FolderLock(run)
 
 
-def _unlock(run):
-    (run / FILE).unlink()
-
-
-def _lock_again(run):
+def lock_again(run):
     (run / FILE).unlink()
     FolderLock(run)
 
 
-@pytest.mark.parametrize("lose", [_delete, _move, _replace, _unlock, _lock_again])
-def test_a_lost_folder_is_noticed_by_each_way_to_write(tmp_path, lose):
+LOSSES = {
+    "deleted": shutil.rmtree,
+    "moved": lambda run: run.rename(run.with_name("moved")),
+    "replaced": replace,
+    "unlocked": lambda run: (run / FILE).unlink(),
+    "locked again": lock_again,
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_lost_folder_is_noticed_by_each_way_to_write(tmp_path, kind):
     path = tmp_path / "run"
     lock = FolderLock(path)
     run = Run(path)
     run.start({}, {"digest": "", "origin": ""})
     run.record(kind="train", step=1)
-    lose(path)
+    LOSSES[kind](path)
     before = tree(tmp_path)
 
     def save():
@@ -214,29 +187,3 @@ def test_a_lost_folder_ends_a_run_with_exit_code_1(tmp_path):
     with pytest.raises(RunError, match=r"run was deleted, moved or replaced"):
         lose_and_write()
     assert not (tmp_path / "run").exists()
-
-
-FORK = """
-import os, sys, time
-from idmatters_tf._locking import FolderLock
-
-lock = FolderLock(sys.argv[1])
-child = os.fork()
-if child:
-    print(child, flush=True)
-time.sleep(100)
-"""
-
-
-def test_a_child_of_a_killed_process_holds_nothing(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", FORK, tmp_path], cwd=ROOT, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        child = int(process.stdout.readline())
-        with pytest.raises(FolderInUse, match=str(process.pid)):
-            FolderLock(tmp_path)
-        process.kill()
-        process.wait()
-        try:
-            FolderLock(tmp_path).release()
-        finally:
-            os.kill(child, signal.SIGKILL)

@@ -1,17 +1,18 @@
 """Tests of the settings and checkpoints of version 0.1.0."""
 
 import json
+import pathlib
+import shutil
 
 import pytest
 
-from tests.support.processes import assert_same_run
+from idmatters_tf._checkpointing import saving
+from tests.support.processes import assert_same_run, records
 from trainers import cifar
 from trainers.cifar import Cifar
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, make
 from trainers.imagenet import ImageNet
-from trainers.training import recorded
-from trainers.training.recorded import identity
 from trainers.training.settings import Settings
 from trainers.training.version_0_1 import upgrade
 
@@ -82,23 +83,28 @@ def as_recorded_by_0_1_0(values):
     return {**dict.fromkeys(("depth", "growth", "branch_gain", "whiten_stem")), **kept}
 
 
-def test_a_run_of_0_1_0_is_evaluated_and_extended(tmp_path, capsys, monkeypatch):
-    tiny = "--dataset shapes --train-images 60 --test-images 20 --blocks 1 --stem 4 --widths 4 --batch-size 8 --steps 2"
-    new, old = tmp_path / "new", tmp_path / "old"
-    assert cifar.main([*tiny.split(), "--drop-steps", "3", "--out", str(new)]) == 0
-    # Checkpoints record the identity of their run, and a checksum of it.
-    monkeypatch.setattr(recorded, "identity", lambda *of_run: as_recorded_by_0_1_0(identity(*of_run)))
-    assert cifar.main([*tiny.split(), "--drop-steps", "3", "--out", str(old)]) == 0
-    monkeypatch.undo()
+def test_a_run_of_0_1_0_is_evaluated_and_extended(finished, tmp_path, capsys):
+    new, old = (pathlib.Path(shutil.copytree(finished, tmp_path / name)) for name in ("new", "old"))
     config = json.loads((old / "config.json").read_text())
     config["settings"] = as_recorded_by_0_1_0(config["settings"])
     (old / "config.json").write_text(json.dumps(config))
+    # Checkpoints record the identity of their run, and its checksum.
+    for path in old.glob("checkpoints/**/run.json"):
+        identity = json.dumps(as_recorded_by_0_1_0(json.loads(path.read_text())))
+        files = {each.name: each.read_bytes() for each in path.parent.iterdir() if each.name != "manifest.json"}
+        with saving(path.parents[1], int(path.parent.name.removeprefix("step-"))) as beside:
+            for name, content in {**files, "run.json": identity.encode()}.items():
+                (beside / name).write_bytes(content)
+    assert cifar.main(["--evaluate", str(old)]) == 0
+    loss = json.loads((finished / "result.json").read_text())["last_loss"]
+    assert f"test loss {loss:.4f} on 48 images" in capsys.readouterr().out
     for run in (new, old):
-        capsys.readouterr()
-        assert cifar.main(["--evaluate", str(run)]) == 0
-        loss = json.loads((run / "result.json").read_text())["last_loss"]
-        assert f"test loss {loss:.4f} on 20 images" in capsys.readouterr().out
-        assert cifar.main(["--resume", "--steps", "4", "--out", str(run)]) == 0
+        assert cifar.main(["--resume", "--steps", "8", "--out", str(run)]) == 0
+        assert "resuming from step 6" in capsys.readouterr().err
+        assert json.loads((run / "result.json").read_text())["steps"] == 8
+        config = json.loads((run / "config.json").read_text())
+        assert (config["settings"]["steps"], config["extended"][0]["steps"]) == (8, 6)
+        assert [record["step"] for record in records(run) if record["kind"] == "test"] == [0, 3, 6, 8]
     assert_same_run(old, new)
     with pytest.raises(UsageError, match="stem was 4, now 3"):
         cifar.main(["--resume", "--stem", "3", "--out", str(old)])
