@@ -76,7 +76,6 @@ class Stages(Network):
     blocks: tuple[int, ...] = setting(
         (9,),
         help="residual blocks per stage, or one number for all stages",
-        metavar="N",
         at_least=1,
         at_most=10_000,
         common=True,
@@ -90,8 +89,8 @@ class Stages(Network):
         common=True,
     )
     stem: int = setting(16, help="channels of the first convolution", metavar="C", at_least=1, at_most=100_000)
-    stem_size: int = setting(3, help="rows and columns of the first kernel", metavar="N", at_least=1, at_most=99)
-    stem_strides: int = setting(1, help="stride of the first convolution", metavar="N", at_least=1, at_most=99)
+    stem_size: int = setting(3, help="rows and columns of the first kernel", at_least=1, at_most=99)
+    stem_strides: int = setting(1, help="stride of the first convolution", at_least=1, at_most=99)
 
     def __post_init__(self) -> None:
         if len(self.blocks) not in (1, len(self.widths)):

@@ -46,7 +46,6 @@ class ResNet(Network):
         110,
         help="number of layers: 6 n + 2 (resnet, preresnet), 3 n + 4, or 6 n + 4 with bottlenecks (densenet); for "
         "ImageNet 18 or 34, or 121, 169 or 201 with bottlenecks",
-        metavar="N",
         at_least=1,
         at_most=100_000,
         common=True,
@@ -113,13 +112,12 @@ class DenseNet(Network):
             "augment": "standard",
         },
     }
-    depth: int = setting(100, help="number of layers", metavar="N", at_least=1, at_most=100_000)
+    depth: int = setting(100, help="number of layers", at_least=1, at_most=100_000)
     growth: int = setting(24, help="channels added by each layer", metavar="K", at_least=1, at_most=100_000)
     bottleneck: bool = setting(False, help="use bottlenecks and compression (DenseNet-BC)")
     dropout: float = setting(
         0.0,
         help="dropout rate after each convolution; 0.2 in the paper without augmentation",
-        metavar="X",
         at_least=0,
         below=1,
     )
@@ -183,7 +181,7 @@ class AllCNN(Network):
             "augment": "standard",
         },
     }
-    stem_strides: int = setting(1, help="stride of the first convolution", metavar="N", at_least=1, at_most=99)
+    stem_strides: int = setting(1, help="stride of the first convolution", at_least=1, at_most=99)
 
     @property
     def title(self) -> str:

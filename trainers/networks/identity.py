@@ -30,7 +30,7 @@ class Identity(Stages):
         },
     }
     first_stride: int = setting(
-        1, help="stride of the first stage; each other stage starts with stride 2", metavar="N", at_least=1, at_most=99
+        1, help="stride of the first stage; each other stage starts with stride 2", at_least=1, at_most=99
     )
     bias: bool = setting(False, help="add biases to the residual convolutions and the stem")
     shortcut: Shortcut = setting(
@@ -47,7 +47,6 @@ class Identity(Stages):
     norm_momentum: float = setting(
         0.99,
         help="momentum of the moving averages of batch normalization; 0.9 in the paper's base code",
-        metavar="X",
         at_least=0,
         below=1,
     )
@@ -62,13 +61,11 @@ class Identity(Stages):
         help="multiply each branch by a trained factor with initial value X; 0 with --initializer standard is SkipInit "
         "and ReZero",
         unset="no factor",
-        metavar="X",
         at_least=0,
     )
     negative_slope: float = setting(
         0.0,
         help="slope of the ReLUs below 0; 0.1 in the paper's base code",
-        metavar="X",
         at_least=0,
         below=1,
     )

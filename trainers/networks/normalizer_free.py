@@ -49,10 +49,8 @@ class NormalizerFree(Stages):
             **_RECIPE,
         },
     }
-    branch_gain: float = setting(0.2, help="initial gain of each block's second kernel", metavar="X", at_least=0)
-    last_kernel_size: int = setting(
-        1, help="rows and columns of each block's second kernel", metavar="N", at_least=1, at_most=99
-    )
+    branch_gain: float = setting(0.2, help="initial gain of each block's second kernel", at_least=0)
+    last_kernel_size: int = setting(1, help="rows and columns of each block's second kernel", at_least=1, at_most=99)
     standardize_kernels: bool = setting(
         False, help="standardize the kernels of the blocks (scaled weight standardization, Brock et al., 2021)"
     )
