@@ -1,13 +1,14 @@
 """Baselines of Table 2 of Hardt & Ma, each with the recipe of its own paper."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from idmatters_tf.models.layout import Shortcut, densenet_layers, resnet_blocks
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
-from trainers.networks.base import Network, Scale, batch_norm
+from trainers.networks.base import Network, Norm, Scale
 
 if TYPE_CHECKING:
     import keras
@@ -73,14 +74,12 @@ class ResNet(Network):
         """Short description of the network."""
         return f"{self.model} {self.depth}"
 
-    def build(
-        self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
-    ) -> "keras.Model":
-        """Build the network, see `Network.build`."""
+    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
+        """Return the function that builds the network, see `Network.builder`."""
         from idmatters_tf.models.resnet import preresnet, resnet
 
         network = preresnet if self.model == "preresnet" else resnet
-        return network(tuple(input_shape), classes, self.depth, self.shortcut, batch_norm(replicas), weight_decay, seed)
+        return functools.partial(network, depth=self.depth, shortcut=self.shortcut, norm=norm)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,22 +135,17 @@ class DenseNet(Network):
         """Short description of the network."""
         return f"densenet {self.depth}, growth {self.growth}"
 
-    def build(
-        self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
-    ) -> "keras.Model":
-        """Build the network, see `Network.build`."""
+    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
+        """Return the function that builds the network, see `Network.builder`."""
         from idmatters_tf.models.densenet import densenet
 
-        return densenet(
-            tuple(input_shape),
-            classes,
-            self.depth,
-            self.growth,
+        return functools.partial(
+            densenet,
+            depth=self.depth,
+            growth=self.growth,
             bottleneck=self.bottleneck,
             dropout=self.dropout,
-            norm=batch_norm(replicas),
-            weight_decay=weight_decay,
-            seed=seed,
+            norm=norm,
         )
 
 
@@ -188,10 +182,8 @@ class AllCNN(Network):
         """Short description of the network."""
         return "all-cnn"
 
-    def build(
-        self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
-    ) -> "keras.Model":
-        """Build the network, see `Network.build`."""
+    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
+        """Return the function that builds the network, see `Network.builder`."""
         from idmatters_tf.models.all_cnn import all_cnn_c
 
-        return all_cnn_c(tuple(input_shape), classes, self.stem_strides, weight_decay=weight_decay, seed=seed)
+        return functools.partial(all_cnn_c, stem_strides=self.stem_strides)

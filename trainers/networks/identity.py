@@ -1,12 +1,13 @@
 """All-convolutional residual networks near the identity (Hardt & Ma), with ablations from the literature."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from idmatters_tf.models.layout import CIFAR, IMAGENET, Head, Initializer, Layout, Shortcut
 from trainers.cli.settings import setting
-from trainers.networks.base import Scale, Stages, batch_norm
+from trainers.networks.base import Norm, Scale, Stages
 
 if TYPE_CHECKING:
     import keras
@@ -80,18 +81,16 @@ class Identity(Stages):
         """True if kernels of blocks start at zero."""
         return self.initializer == "fixup"
 
-    def layout(self, replicas: int = 1) -> Layout:
-        """Return the layout of the network."""
+    def layout(self, norm: Norm = "batch") -> Layout:
+        """Return the layout of the network, with this kind of batch normalization if it has any."""
         same = [field.name for field in dataclasses.fields(Layout) if hasattr(self, field.name)]
         given = {name: getattr(self, name) for name in same}
-        given |= {"blocks": self.blocks_of_stages, "norm": None if self.norm == "none" else batch_norm(replicas)}
+        given |= {"blocks": self.blocks_of_stages, "norm": None if self.norm == "none" else norm}
         strides = (self.first_stride, *(2,) * (len(self.widths) - 1))
         return Layout(**given, strides=strides, norm_first=self.norm == "batch-first")
 
-    def build(
-        self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
-    ) -> "keras.Model":
-        """Build the network, see `Network.build`."""
+    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
+        """Return the function that builds the network, see `Network.builder`."""
         from idmatters_tf.models.identity import identity_network
 
-        return identity_network(input_shape, classes, self.layout(replicas), weight_decay, seed)
+        return functools.partial(identity_network, layout=self.layout(norm))
