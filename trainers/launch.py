@@ -43,11 +43,10 @@ PACKAGES = str(pathlib.Path(__file__).resolve().parents[1])
 class Settings:
     """Settings of the launcher."""
 
-    workers: int = setting(2, help="number of processes that compute gradients", metavar="N", at_least=1, at_most=256)
+    workers: int = setting(2, help="number of processes that compute gradients", at_least=1, at_most=256)
     ps: int = setting(
         0,
         help="number of parameter servers; with any, training is asynchronous, with one more process as coordinator",
-        metavar="N",
         at_least=0,
         at_most=256,
     )

@@ -33,35 +33,31 @@ exit codes: 0 done; 2 bad input; 130 stopped by Ctrl-C
 class Machines:
     """Settings of the machines."""
 
-    machines: int = setting(6, help="number of machines", metavar="N", at_least=1, at_most=1_000_000)
-    devices: int = setting(8, help="devices per machine", metavar="N", at_least=1, at_most=1024)
+    machines: int = setting(6, help="number of machines", at_least=1, at_most=1_000_000)
+    devices: int = setting(8, help="devices per machine", at_least=1, at_most=1024)
     strategy: Literal["multi-worker", "parameter-server"] = setting(
         "parameter-server", help="strategy, as in trainers.imagenet"
     )
-    servers: int = setting(1, help="number of parameter servers", metavar="N", at_least=1, at_most=1_000_000)
-    tflops: float = setting(4.29, help="peak rate of a device, in 10^12 operations per second", metavar="X", **_RATE)
+    servers: int = setting(1, help="number of parameter servers", at_least=1, at_most=1_000_000)
+    tflops: float = setting(4.29, help="peak rate of a device, in 10^12 operations per second", **_RATE)
     utilization: float = setting(
-        0.4, help="fraction of the peak rate that is reached", metavar="X", at_least=_RATE["at_least"], at_most=1
+        0.4, help="fraction of the peak rate that is reached", at_least=_RATE["at_least"], at_most=1
     )
-    network_gbit: float = setting(1.0, help="network connection of each machine, in Gbit/s", metavar="X", **_RATE)
-    device_gbit: float = setting(
-        64.0, help="connection between the devices of a machine, in Gbit/s", metavar="X", **_RATE
-    )
-    cores: int = setting(32, help="CPU cores per machine, for decoding", metavar="N", at_least=1, at_most=1_000_000)
-    decode_rate: float = setting(200.0, help="images decoded per second and core", metavar="X", **_RATE)
+    network_gbit: float = setting(1.0, help="network connection of each machine, in Gbit/s", **_RATE)
+    device_gbit: float = setting(64.0, help="connection between the devices of a machine, in Gbit/s", **_RATE)
+    cores: int = setting(32, help="CPU cores per machine, for decoding", at_least=1, at_most=1_000_000)
+    decode_rate: float = setting(200.0, help="images decoded per second and core", **_RATE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
     """Settings of the training."""
 
-    batch_size: int = setting(256, help="batch size of each machine", metavar="N", at_least=1)
-    steps: int = setting(700_000, help="number of updates", metavar="N", at_least=1)
+    batch_size: int = setting(256, help="batch size of each machine", at_least=1)
+    steps: int = setting(700_000, help="number of updates", at_least=1)
     precision: Literal["float32", "bfloat16"] = setting("float32", help="precision of the convolutions")
-    size: int = setting(224, help="rows and columns of the images", metavar="N", at_least=16, at_most=4096)
-    blocks: tuple[int, ...] = setting(
-        IMAGENET.blocks, help="residual blocks of each stage", metavar="N", at_least=1, at_most=10_000
-    )
+    size: int = setting(224, help="rows and columns of the images", at_least=16, at_most=4096)
+    blocks: tuple[int, ...] = setting(IMAGENET.blocks, help="residual blocks of each stage", at_least=1, at_most=10_000)
     widths: tuple[int, ...] = setting(
         IMAGENET.widths, help="channels of each stage", metavar="C", at_least=1, at_most=100_000
     )

@@ -45,9 +45,7 @@ _OWN = ("out", "seed", "resume", "evaluate", "export_only", "overwrite")
 class Settings:
     """Settings of the sweep."""
 
-    seeds: tuple[int, ...] = setting(
-        (0, 1, 2), help="seeds of each combination", metavar="N", at_least=0, at_most=2**31 - 1
-    )
+    seeds: tuple[int, ...] = setting((0, 1, 2), help="seeds of each combination", at_least=0, at_most=2**31 - 1)
     vary: tuple[str, ...] = setting(
         (),
         help="options with comma-separated values; spaces separate several numbers of one value, and the values of "
@@ -58,7 +56,6 @@ class Settings:
     jobs: int = setting(
         1,
         help="number of runs at a time, each on its own share of the cores; at most the number of cores",
-        metavar="N",
         at_least=1,
         at_most=1024,
     )

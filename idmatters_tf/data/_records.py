@@ -4,25 +4,19 @@ TFRecord files have no index. The offset of each record is computed once from th
 batch is a function of (seed, step) and a resumed run does not read earlier records.
 """
 
+import copy
 import os
 import pathlib
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from idmatters_tf.data.images import DataError
 
 # Length (8 bytes) and checksum of the length (4) before each record; checksum of the record (4) after it.
 _HEADER, _AROUND = 8, 16
-
-
-# Indices to arguments of `Read`, and these to a compressed image and its label.
-LookUp: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-Read: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class Records:
@@ -32,29 +26,30 @@ class Records:
         paths: TFRecord files in order. Each record is a `tf.train.Example` with `image`, a compressed image, and
             `label`.
         class_names: one string per class.
+
+    Attributes:
+        file_numbers, offsets: index of the file in `paths` and offset in bytes of each record, int64 `(n,)`.
     """
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]], class_names: Sequence[str]):
         self.class_names = tuple(class_names)
-        self._paths = [str(path) for path in paths]
-        offsets = [_offsets(path) for path in self._paths]
-        self._counts = [len(places) for places in offsets]
-        self._file_numbers = np.repeat(np.arange(len(offsets), dtype=np.int64), self._counts)
-        self._offsets = np.concatenate(offsets) if offsets else np.zeros(0, np.int64)
+        self.paths = [str(path) for path in paths]
+        offsets = [_offsets(path) for path in self.paths]
+        self.file_numbers = np.repeat(np.arange(len(offsets), dtype=np.int64), list(map(len, offsets)))
+        self.offsets = np.concatenate(offsets) if offsets else np.zeros(0, np.int64)
         if not len(self):
             raise DataError(
-                f"there are no records in {self._paths[:1]} and the following files. Prepare the data again."
+                f"there are no records in {self.paths[:1]} and the following files. Prepare the data again."
             )
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self.offsets)
 
     def without(self, broken: Iterable[int]) -> "Records":
         """Return the records without those at the given indices."""
         kept = np.setdiff1d(np.arange(len(self)), list(broken))
-        other = object.__new__(Records)
-        other.class_names, other._paths, other._counts = self.class_names, self._paths, self._counts
-        other._file_numbers, other._offsets = self._file_numbers[kept], self._offsets[kept]
+        other = copy.copy(self)
+        other.file_numbers, other.offsets = self.file_numbers[kept], self.offsets[kept]
         return other
 
     def shuffle(self) -> list[int]:
@@ -63,39 +58,12 @@ class Records:
 
     def describe(self, place: int) -> str:
         """Return a description of the file and the offset of a record."""
-        return f"the record at byte {self._offsets[place]} of {self._paths[self._file_numbers[place]]}"
+        return f"the record at byte {self.offsets[place]} of {self.paths[self.file_numbers[place]]}"
 
     def digest(self, crc: int = 0) -> int:
         """Return a checksum of the file names and the record offsets, continued from `crc`."""
-        names = "\n".join(pathlib.Path(path).name for path in self._paths)
-        return zlib.crc32(self._offsets.tobytes(), zlib.crc32(names.encode(), crc))
-
-    def reader(self) -> tuple[LookUp, Read]:
-        """Return two functions for `tf.data`.
-
-        The first maps int64 indices `(n,)` to file names and offsets `(n,)`. The second maps one file name and offset
-        to a compressed image and its int32 label.
-        """
-        with tf.device("CPU:0"):
-            paths = tf.constant(self._paths)
-            numbers, offsets = tf.constant(self._file_numbers), tf.constant(self._offsets)
-        element: dict[str, Any] = {"output_types": [tf.string], "output_shapes": [[]]}
-        features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
-
-        def look_up(places):
-            return tf.gather(paths, tf.gather(numbers, places)), tf.gather(offsets, places)
-
-        def read(path, offset):
-            # The public TFRecordDataset has no offsets.
-            records = tf.raw_ops.TFRecordDatasetV2(
-                filenames=[path], compression_type="", buffer_size=0, byte_offsets=[offset]
-            )
-            one = tf.raw_ops.TakeDataset(input_dataset=records, count=1, **element)
-            (record,) = tf.raw_ops.DatasetToSingleElement(dataset=one, **element)
-            example = tf.io.parse_single_example(record, features)
-            return example["image"], tf.cast(example["label"], tf.int32)
-
-        return look_up, read
+        names = "\n".join(pathlib.Path(path).name for path in self.paths)
+        return zlib.crc32(self.offsets.tobytes(), zlib.crc32(names.encode(), crc))
 
 
 def _offsets(path):

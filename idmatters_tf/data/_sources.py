@@ -29,14 +29,11 @@ class Location:
     path: pathlib.Path
 
 
-def default_data_dir() -> pathlib.Path:
-    """Return the folder of TensorFlow Datasets: `$TFDS_DATA_DIR`, or `~/tensorflow_datasets`."""
-    return pathlib.Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
-
-
 def data_root(data_dir: Path | None) -> pathlib.Path:
-    """Return the folder to search: `data_dir`, or the default folder for None."""
-    return default_data_dir() if data_dir is None else pathlib.Path(data_dir).expanduser()
+    """Return the folder to search: `data_dir`, or for None `$TFDS_DATA_DIR`, or else `~/tensorflow_datasets`."""
+    if data_dir is None:
+        data_dir = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return pathlib.Path(data_dir).expanduser()
 
 
 def folders(root: pathlib.Path) -> tuple[pathlib.Path, ...]:

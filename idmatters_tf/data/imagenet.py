@@ -13,15 +13,13 @@ Finding them requires neither TensorFlow nor the network. Nothing is downloaded,
 
 import dataclasses
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from idmatters_tf.data import _folders
 from idmatters_tf.data._folders import ImageFiles
+from idmatters_tf.data._records import Records
 from idmatters_tf.data._sources import Location, Path, as_data_error, data_root, prepared_in
 from idmatters_tf.data.images import DataError, DataNotFound, check_held_out
-
-if TYPE_CHECKING:
-    from idmatters_tf.data._records import Records
 
 TFDS_NAME = "imagenet2012"
 TARS = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
@@ -42,8 +40,8 @@ class StreamedImageData:
     """
 
     name: str
-    train: "ImageFiles | Records"
-    test: "ImageFiles | Records"
+    train: ImageFiles | Records
+    test: ImageFiles | Records
     origin: str
     size: int
     skipped: int = 0
@@ -69,7 +67,7 @@ class StreamedImageData:
         """Return a checksum of all names and labels in their order, 8 hexadecimal digits. No pixels are read."""
         return f"{self.test.digest(self.train.digest()):08x}"
 
-    def without_broken(self, find: "Callable[[ImageFiles | Records], Collection[int]]") -> "StreamedImageData":
+    def without_broken(self, find: Callable[[ImageFiles | Records], Collection[int]]) -> "StreamedImageData":
         """Return the data set without the images that cannot be decoded.
 
         Args:
@@ -233,8 +231,6 @@ def _tree(location, val, val_labels, val_fraction):
 
 def _prepared(root, location, size):
     import tensorflow_datasets as tfds
-
-    from idmatters_tf.data._records import Records
 
     with as_data_error(TFDS_NAME, root):
         builder = cast(Any, tfds.builder(TFDS_NAME, data_dir=str(root)))

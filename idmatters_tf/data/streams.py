@@ -7,6 +7,7 @@ resizes, flips and standardizes on the devices.
 
 import os
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -201,7 +202,26 @@ class _Records:
     """Reader of `Records` for `tf.data`, with the methods of `_Files`."""
 
     def __init__(self, records: Records) -> None:
-        self.look_up, self.read = records.reader()
+        with tf.device("CPU:0"):
+            self._paths = tf.constant(records.paths)
+            self._numbers, self._offsets = tf.constant(records.file_numbers), tf.constant(records.offsets)
+
+    def look_up(self, places):
+        """Return the arguments of `read`, file names and offsets, see `_Files.look_up`."""
+        return tf.gather(self._paths, tf.gather(self._numbers, places)), tf.gather(self._offsets, places)
+
+    def read(self, path, offset):
+        """Return a compressed image and its label."""
+        element: dict[str, Any] = {"output_types": [tf.string], "output_shapes": [[]]}
+        features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+        # The public TFRecordDataset has no offsets.
+        records = tf.raw_ops.TFRecordDatasetV2(
+            filenames=[path], compression_type="", buffer_size=0, byte_offsets=[offset]
+        )
+        one = tf.raw_ops.TakeDataset(input_dataset=records, count=1, **element)
+        (record,) = tf.raw_ops.DatasetToSingleElement(dataset=one, **element)
+        example = tf.io.parse_single_example(record, features)
+        return example["image"], tf.cast(example["label"], tf.int32)
 
     def map_contents(self, chosen, size, decode):
         """Return the data set of `decode`, see `_Files.map_contents`."""

@@ -17,7 +17,7 @@ UNKNOWN_SIZE = 32
 ROUNDING = {"float64": 1e-10, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 
 
-def example_inputs(model: keras.Model, data: Any = None, seed: int = 0) -> Any:
+def example_inputs(model: keras.Model, data: Any = None) -> Any:
     """Return the given batch of inputs, or a random one.
 
     Random floating-point inputs are standard normal. Random integers are in the range of the model's smallest
@@ -26,7 +26,6 @@ def example_inputs(model: keras.Model, data: Any = None, seed: int = 0) -> Any:
     Args:
         model: functional or Sequential model.
         data: batch in the structure of the model's inputs, or None.
-        seed: seed of the random inputs.
 
     Raises:
         ValueError: if the inputs, such as strings, cannot be drawn at random.
@@ -34,7 +33,7 @@ def example_inputs(model: keras.Model, data: Any = None, seed: int = 0) -> Any:
     graph = _keras_internals.get_graph(model)
     if data is not None:
         return data
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     embeddings = [layer for layer in _keras_internals.layers_within(model) if isinstance(layer, keras.layers.Embedding)]
     examples = min(concrete_shape(tensor, UNKNOWN_SIZE)[0] for tensor in graph.inputs)
     numbers = min((int(layer.input_dim) for layer in embeddings), default=0)

@@ -49,11 +49,11 @@ def _bad_word(option: Option, chance: random.Random) -> str | None:
         return chance.choice(["", os.fsdecode(b"\xff")])
     if option.kind is bool:
         return None
-    bounds, words = option.bounds, ["", "x", "nan", "inf", "1e400", "--", "None", "☃", "1,2,x", "[]"]
+    words = ["", "x", "nan", "inf", "1e400", "--", "None", "☃", "1,2,x", "[]"]
     if option.kind is int:
         words += ["1.5", "9" * 5000]
-    words += [str(bound - 1) for bound in (bounds.at_least, bounds.above) if bound is not None]
-    words += [str(bound + 1) for bound in (bounds.at_most, bounds.below) if bound is not None]
+    words += [str(bound - 1) for bound in (option.at_least, option.above) if bound is not None]
+    words += [str(bound + 1) for bound in (option.at_most, option.below) if bound is not None]
     return chance.choice(words)
 
 
@@ -119,7 +119,7 @@ def _plans(chance: random.Random, most: int) -> Tally:
     for _ in range(min(most, LINES_A_TRIAL)):
         line = []
         for option in chance.sample(known, chance.randrange(1, 8)):
-            bounds = [str(bound) for bound in (option.bounds.at_least, option.bounds.at_most) if bound is not None]
+            bounds = [str(bound) for bound in (option.at_least, option.at_most) if bound is not None]
             words = chance.choices([*bounds, *option.choices, "4"], k=4 if option.many else 1)
             line += [option.flag, *(words if option.kind is not bool else [])]
         with contextlib.redirect_stdout(io.StringIO()):

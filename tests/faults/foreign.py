@@ -110,8 +110,8 @@ def paths(value: Any, levels: int = 4) -> Iterator[tuple[Any, ...]]:
 
 def beyond(option: Option) -> list[str]:
     """Return values of a setting's type just outside of its bounds, as JSON."""
-    low = [bound - 1 for bound in (option.bounds.at_least, option.bounds.above) if bound is not None]
-    high = [bound + 1 for bound in (option.bounds.at_most, option.bounds.below) if bound is not None]
+    low = [bound - 1 for bound in (option.at_least, option.above) if bound is not None]
+    high = [bound + 1 for bound in (option.at_most, option.below) if bound is not None]
     return [f"[{bound}]" if option.many else str(bound) for bound in (*low, *high)]
 
 

@@ -124,5 +124,5 @@ def test_a_setting_beyond_its_bounds_is_refused_by_name(task):
 def test_no_whole_number_reaches_the_limits_of_64_bits():
     for program, _, known in command_lines._programs():
         for option in known:
-            bounds = [bound for bound in (option.bounds.at_most, option.bounds.below) if bound is not None]
+            bounds = [bound for bound in (option.at_most, option.below) if bound is not None]
             assert option.kind is not int or min(bounds) < 2**53, f"{program.__module__} {option.flag}"

@@ -321,7 +321,7 @@ def test_the_networks_of_the_command_lines_are_the_papers():
     for task, layout in ((Cifar, CIFAR), (ImageNet, IMAGENET)):
         network = task.resolve({}, {}).network
         assert (network.model, network.layout()) == ("identity", layout)
-        assert network.layout(replicas=2) == layout
+        assert network.layout("synchronized") == layout
 
 
 def program_files():

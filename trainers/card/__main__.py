@@ -19,7 +19,8 @@ from trainers.cli.text import join_command, program_command
 from trainers.imagenet import ImageNet
 from trainers.run.folder import DataDescription, Run
 from trainers.run.lock import hold_lock
-from trainers.training.recorded import free_on_resume, identity, recorded_settings
+from trainers.training.evaluate import restore
+from trainers.training.recorded import free_on_resume, recorded_settings
 from trainers.training.task import Task
 
 if TYPE_CHECKING:
@@ -189,14 +190,11 @@ def _network(finished: Finished, rounding: Any) -> "keras.Model":
     """Return the network of the newest checkpoint in float32 with rounded weights."""
     from trainers.card.weights import round_weights
     from trainers.training.build import build_network
-    from trainers.training.checkpoints import restore_weights
 
     run, described = finished.run, finished.described
     network = build_network(finished.task, described.image_shape, described.classes, "float32")
     last = finished.result["steps"]
-    step = restore_weights(run.checkpoints_path, network, print_message, identity(type(finished.task), run))
-    if step is None:
-        raise UsageError(f"{run.path} has no intact checkpoint. Train again with another --out.")
+    step = restore(finished.task, run, network)
     if step != last:
         # The recorded error, number of steps and figure belong to the weights of the last step.
         again = program_command(finished.task.program, "--resume", "--out", run.path)

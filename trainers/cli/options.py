@@ -13,36 +13,20 @@ from idmatters_tf._arguments import abbreviate
 
 S = typing.TypeVar("S")
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text in UTF-8 that is not empty"}
+_PLACEHOLDERS = {int: "N", float: "X"}
 # Default upper bound of whole numbers: sizes and steps are 32-bit integers in TensorFlow's kernels.
 MOST = 2**31 - 1
 _type_hints = functools.cache(typing.get_type_hints)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 
 
-def setting(
-    default: Any = dataclasses.MISSING,
-    *,
-    help: str,
-    metavar: str | None = None,
-    choices: Sequence[str] = (),
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
-    may_be_empty: bool = False,
-    positional: bool = False,
-    free_on_resume: bool = False,
-    free_per_task: bool = False,
-    common: bool = False,
-    unset: str = "",
-) -> Any:
-    """Return a dataclass field that is an option of the command line and a key of the JSON form.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """Properties of a setting, besides its name, type and default.
 
-    Args:
-        default: default value; a setting without one is required.
+    Attributes:
         help: phrase for `--help`, without the default.
-        metavar: placeholder of the value in `--help`.
-        choices: allowed values of a str, unless the annotation is a `Literal`.
+        metavar: placeholder of the value in `--help`; by default N for whole numbers and X for other numbers.
         at_least: lower bound, inclusive, of a number or of each number of a tuple.
         above: lower bound, exclusive.
         at_most: upper bound, inclusive; without it and `below`, whole numbers are at most `MOST`.
@@ -54,23 +38,43 @@ def setting(
         common: list the option in `--help` of programs that have `--help-all`.
         unset: text for `--help` in place of a default of None.
     """
-    bounds = Bounds(at_least, above, at_most, below)
-    described = {"help": help, "metavar": metavar, "choices": tuple(choices), "bounds": bounds}
-    described |= {"may_be_empty": may_be_empty, "positional": positional}
-    described |= {"free_on_resume": free_on_resume, "free_per_task": free_per_task, "common": common, "unset": unset}
-    return dataclasses.field(default=default, metadata={"setting": described})
+
+    help: str
+    metavar: str | None = None
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    may_be_empty: bool = False
+    positional: bool = False
+    free_on_resume: bool = False
+    free_per_task: bool = False
+    common: bool = False
+    unset: str = ""
 
 
-def group(settings: type[S], title: str, **defaults: Any) -> S:
+def setting(default: Any = dataclasses.MISSING, **properties: Any) -> Any:
+    """Return a dataclass field that is an option of the command line and a key of the JSON form.
+
+    Args:
+        default: default value; a setting without one is required.
+        properties: `help` and the other attributes of `Declaration`.
+    """
+    return dataclasses.field(default=default, metadata={"setting": Declaration(**properties)})
+
+
+def group(settings: type[S], title: str, free_on_resume: bool = False, **defaults: Any) -> S:
     """Return a field that contains other settings, an argument group of `--help`.
 
     Args:
         settings: dataclass of the group.
         title: title of the argument group.
+        free_on_resume: `Declaration.free_on_resume` of all settings of the group.
         defaults: defaults that replace those of the dataclass.
     """
     factory = functools.partial(settings, **defaults)
-    return typing.cast(S, dataclasses.field(default_factory=factory, metadata={"group": title}))
+    metadata = {"group": title, "free_on_resume": free_on_resume}
+    return typing.cast(S, dataclasses.field(default_factory=factory, metadata=metadata))
 
 
 def choose(kinds: Mapping[str, type[S]], by: str, title: str) -> S:
@@ -87,34 +91,9 @@ def choose(kinds: Mapping[str, type[S]], by: str, title: str) -> S:
     return typing.cast(S, dataclasses.field(default_factory=first, metadata={"kinds": kinds, "by": by, "title": title}))
 
 
-@dataclasses.dataclass(frozen=True)
-class Bounds:
-    """Bounds of a number; None for no bound."""
-
-    at_least: float | None = None
-    above: float | None = None
-    at_most: float | None = None
-    below: float | None = None
-
-    def contain(self, value: float) -> bool:
-        """Return True if a number is finite and within the bounds."""
-        return (
-            math.isfinite(value)
-            and (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.below is None or value < self.below)
-        )
-
-    def __str__(self) -> str:
-        words = {"of at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
-        named = [f"{word} {bound:,}".replace(",", "") for word, bound in words.items() if bound is not None]
-        return " and ".join(named)
-
-
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """Description of one setting.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Option(Declaration):
+    """Description of one setting: its declaration, name, type and default.
 
     Attributes:
         name: name of the attribute; `flag` is the name on the command line.
@@ -123,8 +102,7 @@ class Option:
         many: True for a tuple of values.
         optional: True if None is allowed.
         default: default value; `dataclasses.MISSING` for required settings.
-        help, metavar, choices, bounds, may_be_empty, positional, free_on_resume, free_per_task, common, unset: see
-            `setting`.
+        choices: allowed values of a str, or empty.
         by: name of the option that selects the kind, for options of `choose`, including the selecting option itself.
         kinds: values of the option `by` for which this option exists.
     """
@@ -135,16 +113,7 @@ class Option:
     many: bool
     optional: bool
     default: Any
-    help: str
-    metavar: str | None
     choices: tuple[str, ...]
-    bounds: Bounds
-    may_be_empty: bool
-    positional: bool
-    free_on_resume: bool
-    free_per_task: bool
-    common: bool
-    unset: str
     by: str | None = None
     kinds: tuple[str, ...] = ()
 
@@ -157,7 +126,9 @@ class Option:
         """Return a description of valid values, for error messages."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
-        return f"{_NOUNS[self.kind]} {self.bounds}".strip()
+        words = {"of at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
+        bounds = [f"{word} {bound:,}".replace(",", "") for word, bound in words.items() if bound is not None]
+        return f"{_NOUNS[self.kind]} {' and '.join(bounds)}".strip()
 
     def parse(self, text: str) -> Any:
         """Convert one value from the command line. Raises ValueError."""
@@ -191,10 +162,19 @@ class Option:
         if good and self.choices:
             good = value in self.choices
         elif good and self.kind is not bool:
-            good = _is_text(value) if self.kind is str else self.bounds.contain(value)
+            good = _is_text(value) if self.kind is str else self._is_within_bounds(value)
         if not good:
             raise ValueError(f"expected {self.expected()}, received {abbreviate(received)}")
         return value
+
+    def _is_within_bounds(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
 
 
 def _is_text(value: str) -> bool:
@@ -244,18 +224,28 @@ def _options(
     for field in dataclasses.fields(settings):
         if "group" in field.metadata:
             factory = typing.cast(Any, field.default_factory)
-            found += _options(factory.func, field.metadata["group"], factory.keywords, chosen)
+            inner = _options(factory.func, field.metadata["group"], factory.keywords, chosen)
+            free = field.metadata["free_on_resume"]
+            found += [dataclasses.replace(each, free_on_resume=True) for each in inner] if free else inner
         elif "kinds" in field.metadata:
             found += _merge_options(**field.metadata, chosen=chosen)
         else:
-            described = dict(field.metadata["setting"])
-            kind, many, optional, literals = _read_annotation(hints[field.name])
-            described["choices"] = described["choices"] or literals
-            bounds = described["bounds"]
-            if kind is int and bounds.at_most is None and bounds.below is None:
-                described["bounds"] = dataclasses.replace(bounds, at_most=MOST)
-            default = defaults.get(field.name, field.default)
-            found.append(Option(field.name, title, kind, many, optional, default, **described))
+            declared = field.metadata["setting"]
+            kind, many, optional, choices = _read_annotation(hints[field.name])
+            properties = {**vars(declared), "metavar": declared.metavar or _PLACEHOLDERS.get(kind)}
+            if kind is int and declared.at_most is None and declared.below is None:
+                properties["at_most"] = MOST
+            option = Option(
+                **properties,
+                name=field.name,
+                title=title,
+                kind=kind,
+                many=many,
+                optional=optional,
+                default=defaults.get(field.name, field.default),
+                choices=choices,
+            )
+            found.append(option)
     return found
 
 

@@ -4,7 +4,7 @@ A program's settings are one dataclass, usually of groups:
 
     @dataclasses.dataclass(frozen=True)
     class Recipe:
-        steps: int = setting(60_000, help="number of updates", metavar="N", at_least=1)
+        steps: int = setting(60_000, help="number of updates", at_least=1)
         drop_steps: tuple[int, ...] = setting((30_000,), help="steps at which the learning rate drops", at_least=0)
         clip_norm: float | None = setting(None, help="bound on the global norm of the gradient", above=0)
         momentum_form: Literal["tensorflow1", "keras"] = setting("tensorflow1", help="...")

@@ -37,7 +37,6 @@ class ClusterClient:
         say: function called with messages for the user.
         advice: function that returns text to append to messages about lost tasks, such as the last checkpoint. It is
             called from another thread, while the main thread may be importing TensorFlow, and must not import anything.
-        silent_seconds: number of seconds without a heartbeat after which the chief counts as silent.
 
     Attributes:
         description: the argument.
@@ -56,7 +55,6 @@ class ClusterClient:
         timeout: float,
         say: Callable[[str], object],
         advice: Callable[[], str] = lambda: "",
-        silent_seconds: float = SILENT_SECONDS,
     ):
         self.description, self.stop_requested = description, False
         self.task, self.chief, self.is_chief = description.task, description.chief, description.is_chief
@@ -64,7 +62,6 @@ class ClusterClient:
         self.serves = self.asynchronous and not self.is_chief
         self.workers = len(description.jobs["worker"]) if self.asynchronous else len(description.tasks)
         self._folder, self._timeout, self._say, self._advice = folder, timeout, say, advice
-        self._silent_seconds = silent_seconds
         # Messages are sent by one thread only. Signal handlers may add messages at any time.
         self._outgoing: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._answers: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
@@ -152,7 +149,7 @@ class ClusterClient:
         Returns:
             A sentence about a task that is or was silent, or "".
         """
-        deadline = time.monotonic() + max(GRACE_SECONDS, 1.5 * self._silent_seconds)
+        deadline = time.monotonic() + max(GRACE_SECONDS, 1.5 * SILENT_SECONDS)
         while time.monotonic() < deadline:
             now = time.monotonic()
             silent = [(now - since, task, "has been") for task, since in dict(self._silent).items()]
@@ -252,7 +249,7 @@ class ClusterClient:
         before = time.monotonic()
         while True:
             try:
-                message = self._outgoing.get(timeout=min(protocol.HEARTBEAT_SECONDS, self._silent_seconds / 4))
+                message = self._outgoing.get(timeout=min(protocol.HEARTBEAT_SECONDS, SILENT_SECONDS / 4))
             except queue.Empty:
                 message = {"alive": True}
             try:
@@ -261,14 +258,14 @@ class ClusterClient:
                 # The listening thread detects the lost connection.
                 return
             now = time.monotonic()
-            if now - before > self._silent_seconds / 2:
+            if now - before > SILENT_SECONDS / 2:
                 # This process itself was suspended.
                 self._heard = now
             before = now
             self._check_silence(now)
 
     def _check_silence(self, now):
-        if now - self._heard > self._silent_seconds:
+        if now - self._heard > SILENT_SECONDS:
             self._note_silence(self.chief, now - self._heard)
         elif self.chief in self._silent and not self.is_chief:
             self._note_return(self.chief)

@@ -80,11 +80,6 @@ class ClusterDescription:
         return _slurm_resolver(self.jobs.get("ps", ()))
 
 
-def in_environment() -> bool:
-    """Return True if the environment describes a cluster."""
-    return bool(os.environ.get("TF_CONFIG", "").strip()) or _slurm_tasks() > 1
-
-
 def find(control_port: int | None = None, parameter_servers: int = 0) -> ClusterDescription | None:
     """Return the cluster that the environment describes, or None without one or for a single process.
 

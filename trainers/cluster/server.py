@@ -50,7 +50,6 @@ class CoordinationServer(threading.Thread):
         expected: for some topics, the tasks that take part in gathering them.
         default: tasks that take part in all other topics.
         on_failure: function called with the error, from this thread, if the thread itself fails.
-        silent_seconds: number of seconds without a heartbeat after which a task is reported.
 
     Raises:
         OSError: the address cannot be used.
@@ -64,10 +63,9 @@ class CoordinationServer(threading.Thread):
         expected: Mapping[str, Collection[str]],
         default: Collection[str],
         on_failure: Callable[[Exception], object],
-        silent_seconds: float = SILENT_SECONDS,
     ):
         super().__init__(name="coordination server", daemon=True)
-        self._token, self._on_failure, self._silent_seconds = token, on_failure, silent_seconds
+        self._token, self._on_failure = token, on_failure
         self._expected, self._default = expected, default
         self._everyone = {task for tasks in (*expected.values(), default) for task in tasks}
         self._peers: list[_Peer] = []
@@ -85,7 +83,7 @@ class CoordinationServer(threading.Thread):
         """Serve all connections; called by `start` in the new thread."""
         try:
             while True:
-                for key, events in self._selector.select(timeout=min(1.0, self._silent_seconds / 4)):
+                for key, events in self._selector.select(timeout=min(1.0, SILENT_SECONDS / 4)):
                     if key.fileobj is self._listener:
                         self._accept()
                     else:
@@ -212,13 +210,13 @@ class CoordinationServer(threading.Thread):
             self._listens_again = 0.0
             self._selector.register(self._listener, selectors.EVENT_READ)
         since = now - self._ticked
-        if since < min(1.0, self._silent_seconds / 4):
+        if since < min(1.0, SILENT_SECONDS / 4):
             return
         self._ticked = now
         for peer in list(self._peers):
             if not peer.task and now - peer.since > protocol.GREETING_SECONDS:
                 self._close(peer)
-            elif since > self._silent_seconds / 2:
+            elif since > SILENT_SECONDS / 2:
                 # This process itself was suspended, so that the silence proves nothing.
                 peer.heard = now
         self._report_silent(now)
@@ -229,7 +227,7 @@ class CoordinationServer(threading.Thread):
     def _report_silent(self, now):
         for peer in self._tasks:
             seconds = now - peer.heard
-            if seconds > self._silent_seconds:
+            if seconds > SILENT_SECONDS:
                 peer.silent = True
                 self._broadcast({"silent": peer.task, "seconds": seconds})
             elif peer.silent:

@@ -31,7 +31,6 @@ class Tree(DataOptions):
         None,
         help="hold out this share of each class's training images for validation if there is no validation folder; "
         "with --val train, also if there is one, to choose settings without it",
-        metavar="X",
         above=0,
         below=1,
         common=True,
@@ -40,11 +39,10 @@ class Tree(DataOptions):
         None,
         help="number of outputs of the network",
         unset="one per class folder",
-        metavar="N",
         at_least=2,
         at_most=10_000_000,
     )
-    size: int = setting(32, help="rows and columns of the images", metavar="N", at_least=16, at_most=4096, common=True)
+    size: int = setting(32, help="rows and columns of the images", at_least=16, at_most=4096, common=True)
     skip_broken: bool = setting(
         False, help="decode every image once at the start and skip those that cannot be decoded"
     )
@@ -86,7 +84,6 @@ class Folder(Tree):
     smallest_crop: float = setting(
         0.08,
         help="minimum share of an image's area in a random crop, with --augment standard",
-        metavar="X",
         above=0,
         at_most=1,
     )

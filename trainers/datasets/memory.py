@@ -35,7 +35,6 @@ class InMemory(DataOptions):
     cutout: int = setting(
         0,
         help="side in pixels of the square erased from each training image; 0 disables it",
-        metavar="N",
         at_least=0,
         at_most=16_384,
     )

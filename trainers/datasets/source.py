@@ -43,15 +43,14 @@ class DataOptions(abc.ABC):
     )
     download: bool = setting(True, help="download CIFAR if it is missing", free_on_resume=True, free_per_task=True)
     train_images: int | None = setting(
-        None, help="use only the first N training images; in folders, N across all classes", metavar="N", at_least=1
+        None, help="use only the first N training images; in folders, N across all classes", at_least=1
     )
     test_images: int | None = setting(
-        None, help="use only the first N test images; in folders, N across all classes", metavar="N", at_least=1
+        None, help="use only the first N test images; in folders, N across all classes", at_least=1
     )
     held_out: int | None = setting(
         None,
         help="hold out the last N training images and evaluate on them instead of the test images, to choose settings",
-        metavar="N",
         at_least=1,
     )
 

@@ -20,15 +20,11 @@ class DataSettings:
     )
     download: bool = setting(True, help="download missing data")
     train_images: int | None = setting(
-        None, help="memorize only the first N training images (default: all)", metavar="N", at_least=1
+        None, help="memorize only the first N training images (default: all)", at_least=1
     )
-    rows: int = setting(
-        10_000, help="number of points n of --dataset random", metavar="N", at_least=2, at_most=100_000_000
-    )
-    dim: int = setting(64, help="dimension d of --dataset random", metavar="N", at_least=1, at_most=1_000_000)
-    classes: int = setting(
-        10, help="number of classes r of --dataset random", metavar="N", at_least=1, at_most=1_000_000
-    )
+    rows: int = setting(10_000, help="number of points n of --dataset random", at_least=2, at_most=100_000_000)
+    dim: int = setting(64, help="dimension d of --dataset random", at_least=1, at_most=1_000_000)
+    classes: int = setting(10, help="number of classes r of --dataset random", at_least=1, at_most=1_000_000)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +46,9 @@ class NetworkSettings:
     exact_rows: int = setting(
         10,
         help="check the first N rows of the saved model also in rational arithmetic",
-        metavar="N",
         at_least=1,
     )
-    seed: int = setting(0, help="random seed", metavar="N", at_least=0, at_most=2**31 - 1)
+    seed: int = setting(0, help="random seed", at_least=0, at_most=2**31 - 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,18 +57,14 @@ class ProjectedRow:
     projected: float
 
 
-def some_targets(seed: int = 1) -> dict[str, NDArray[np.float64]]:
-    """Return targets of dimension 4: two with u^T R u > 0, and one with a rotation by more than 90 degrees.
-
-    Args:
-        seed: seed of the basis.
-    """
+def some_targets() -> dict[str, NDArray[np.float64]]:
+    """Return targets of dimension 4: two with u^T R u > 0, and one with a rotation by more than 90 degrees."""
 
     def rotation(degrees: float, size: float) -> NDArray[np.float64]:
         angle = np.deg2rad(degrees)
         return size * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
-    basis = linear.initial_weights("orthogonal", 1, 1, DIM, seed=seed)[0, 0]
+    basis = linear.initial_weights("orthogonal", 1, 1, DIM, seed=1)[0, 0]
 
     def combine(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
         blocks = np.zeros((DIM, DIM))

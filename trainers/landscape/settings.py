@@ -11,14 +11,14 @@ from trainers.experiments.opening import RunSettings
 class TargetSettings:
     """Linear maps to be learned."""
 
-    dim: int = setting(6, help="dimension d of random targets", metavar="N", at_least=1, at_most=256)
+    dim: int = setting(6, help="dimension d of random targets", at_least=1, at_most=256)
     condition: tuple[float, ...] = setting(
-        (2.0, 10.0, 100.0), help="condition numbers of random targets", metavar="X", at_least=1, at_most=10**12
+        (2.0, 10.0, 100.0), help="condition numbers of random targets", at_least=1, at_most=10**12
     )
     determinant: Literal["positive", "negative", "both"] = setting(
         "both", help="sign of the determinant of random targets"
     )
-    seeds: int = setting(2, help="number of random targets of each kind", metavar="N", at_least=1, at_most=100)
+    seeds: int = setting(2, help="number of random targets of each kind", at_least=1, at_most=100)
     target: str | None = setting(
         None, help="file with one square matrix to learn instead of random targets, .npy or text", metavar="FILE"
     )
@@ -28,10 +28,8 @@ class TargetSettings:
 class NetworkSettings:
     """Networks and their training."""
 
-    depths: tuple[int, ...] = setting(
-        (4, 8, 16, 32, 64), help="numbers of layers l", metavar="N", at_least=1, at_most=10_000
-    )
-    steps: int = setting(1000, help="steps of gradient descent", metavar="N", at_least=1)
+    depths: tuple[int, ...] = setting((4, 8, 16, 32, 64), help="numbers of layers l", at_least=1, at_most=10_000)
+    steps: int = setting(1000, help="steps of gradient descent", at_least=1)
 
     @property
     def middle_depth(self) -> int:

@@ -1,8 +1,8 @@
-"""Base classes of networks: options, title, a recipe for each program, and `build`."""
+"""Base classes of networks: options, title, a recipe for each program, and `builder`."""
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainers.cli.arguments import UsageError
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # Program whose defaults a recipe overrides: trainers.cifar or trainers.imagenet.
 Scale = Literal["cifar", "imagenet"]
+# Batch normalization with the statistics of a replica or of the global batch.
+Norm = Literal["batch", "synchronized"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +56,6 @@ class Network(abc.ABC):
     def title(self) -> str:
         """Short description of the network."""
 
-    @abc.abstractmethod
     def build(
         self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
     ) -> "keras.Model":
@@ -67,6 +68,16 @@ class Network(abc.ABC):
             seed: seed of all initial values.
             replicas: number of replicas; with several, batch normalization uses the statistics of all replicas.
         """
+        norm = "batch" if replicas == 1 else "synchronized"
+        return self.builder(norm)(tuple(input_shape), classes, weight_decay=weight_decay, seed=seed)
+
+    @abc.abstractmethod
+    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
+        """Return the function of `idmatters_tf.models` that builds the network, with the options as its arguments.
+
+        Args:
+            norm: argument `norm` of networks with batch normalization.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +87,6 @@ class Stages(Network):
     blocks: tuple[int, ...] = setting(
         (9,),
         help="residual blocks per stage, or one number for all stages",
-        metavar="N",
         at_least=1,
         at_most=10_000,
         common=True,
@@ -90,8 +100,8 @@ class Stages(Network):
         common=True,
     )
     stem: int = setting(16, help="channels of the first convolution", metavar="C", at_least=1, at_most=100_000)
-    stem_size: int = setting(3, help="rows and columns of the first kernel", metavar="N", at_least=1, at_most=99)
-    stem_strides: int = setting(1, help="stride of the first convolution", metavar="N", at_least=1, at_most=99)
+    stem_size: int = setting(3, help="rows and columns of the first kernel", at_least=1, at_most=99)
+    stem_strides: int = setting(1, help="stride of the first convolution", at_least=1, at_most=99)
 
     def __post_init__(self) -> None:
         if len(self.blocks) not in (1, len(self.widths)):
@@ -119,8 +129,3 @@ class Stages(Network):
                 f"--stem and --widths must not decrease with {reason}. Received: --stem {self.stem} --widths "
                 f"{' '.join(map(str, self.widths))}{remedy}"
             )
-
-
-def batch_norm(replicas: int) -> Literal["batch", "synchronized"]:
-    """Return the argument `norm` of models: with several replicas, statistics of the global batch."""
-    return "batch" if replicas == 1 else "synchronized"

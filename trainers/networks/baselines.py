@@ -1,13 +1,14 @@
 """Baselines of Table 2 of Hardt & Ma, each with the recipe of its own paper."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from idmatters_tf.models.layout import Shortcut, densenet_layers, resnet_blocks
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
-from trainers.networks.base import Network, Scale, batch_norm
+from trainers.networks.base import Network, Norm, Scale
 
 if TYPE_CHECKING:
     import keras
@@ -46,7 +47,6 @@ class ResNet(Network):
         110,
         help="number of layers: 6 n + 2 (resnet, preresnet), 3 n + 4, or 6 n + 4 with bottlenecks (densenet); for "
         "ImageNet 18 or 34, or 121, 169 or 201 with bottlenecks",
-        metavar="N",
         at_least=1,
         at_most=100_000,
         common=True,
@@ -74,14 +74,12 @@ class ResNet(Network):
         """Short description of the network."""
         return f"{self.model} {self.depth}"
 
-    def build(
-        self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
-    ) -> "keras.Model":
-        """Build the network, see `Network.build`."""
+    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
+        """Return the function that builds the network, see `Network.builder`."""
         from idmatters_tf.models.resnet import preresnet, resnet
 
         network = preresnet if self.model == "preresnet" else resnet
-        return network(tuple(input_shape), classes, self.depth, self.shortcut, batch_norm(replicas), weight_decay, seed)
+        return functools.partial(network, depth=self.depth, shortcut=self.shortcut, norm=norm)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,13 +111,12 @@ class DenseNet(Network):
             "augment": "standard",
         },
     }
-    depth: int = setting(100, help="number of layers", metavar="N", at_least=1, at_most=100_000)
+    depth: int = setting(100, help="number of layers", at_least=1, at_most=100_000)
     growth: int = setting(24, help="channels added by each layer", metavar="K", at_least=1, at_most=100_000)
     bottleneck: bool = setting(False, help="use bottlenecks and compression (DenseNet-BC)")
     dropout: float = setting(
         0.0,
         help="dropout rate after each convolution; 0.2 in the paper without augmentation",
-        metavar="X",
         at_least=0,
         below=1,
     )
@@ -138,22 +135,17 @@ class DenseNet(Network):
         """Short description of the network."""
         return f"densenet {self.depth}, growth {self.growth}"
 
-    def build(
-        self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
-    ) -> "keras.Model":
-        """Build the network, see `Network.build`."""
+    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
+        """Return the function that builds the network, see `Network.builder`."""
         from idmatters_tf.models.densenet import densenet
 
-        return densenet(
-            tuple(input_shape),
-            classes,
-            self.depth,
-            self.growth,
+        return functools.partial(
+            densenet,
+            depth=self.depth,
+            growth=self.growth,
             bottleneck=self.bottleneck,
             dropout=self.dropout,
-            norm=batch_norm(replicas),
-            weight_decay=weight_decay,
-            seed=seed,
+            norm=norm,
         )
 
 
@@ -183,17 +175,15 @@ class AllCNN(Network):
             "augment": "standard",
         },
     }
-    stem_strides: int = setting(1, help="stride of the first convolution", metavar="N", at_least=1, at_most=99)
+    stem_strides: int = setting(1, help="stride of the first convolution", at_least=1, at_most=99)
 
     @property
     def title(self) -> str:
         """Short description of the network."""
         return "all-cnn"
 
-    def build(
-        self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
-    ) -> "keras.Model":
-        """Build the network, see `Network.build`."""
+    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
+        """Return the function that builds the network, see `Network.builder`."""
         from idmatters_tf.models.all_cnn import all_cnn_c
 
-        return all_cnn_c(tuple(input_shape), classes, self.stem_strides, weight_decay=weight_decay, seed=seed)
+        return functools.partial(all_cnn_c, stem_strides=self.stem_strides)

@@ -1,12 +1,13 @@
 """All-convolutional residual networks near the identity (Hardt & Ma), with ablations from the literature."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from idmatters_tf.models.layout import CIFAR, IMAGENET, Head, Initializer, Layout, Shortcut
 from trainers.cli.settings import setting
-from trainers.networks.base import Scale, Stages, batch_norm
+from trainers.networks.base import Norm, Scale, Stages
 
 if TYPE_CHECKING:
     import keras
@@ -30,7 +31,7 @@ class Identity(Stages):
         },
     }
     first_stride: int = setting(
-        1, help="stride of the first stage; each other stage starts with stride 2", metavar="N", at_least=1, at_most=99
+        1, help="stride of the first stage; each other stage starts with stride 2", at_least=1, at_most=99
     )
     bias: bool = setting(False, help="add biases to the residual convolutions and the stem")
     shortcut: Shortcut = setting(
@@ -47,7 +48,6 @@ class Identity(Stages):
     norm_momentum: float = setting(
         0.99,
         help="momentum of the moving averages of batch normalization; 0.9 in the paper's base code",
-        metavar="X",
         at_least=0,
         below=1,
     )
@@ -62,13 +62,11 @@ class Identity(Stages):
         help="multiply each branch by a trained factor with initial value X; 0 with --initializer standard is SkipInit "
         "and ReZero",
         unset="no factor",
-        metavar="X",
         at_least=0,
     )
     negative_slope: float = setting(
         0.0,
         help="slope of the ReLUs below 0; 0.1 in the paper's base code",
-        metavar="X",
         at_least=0,
         below=1,
     )
@@ -83,18 +81,16 @@ class Identity(Stages):
         """True if kernels of blocks start at zero."""
         return self.initializer == "fixup"
 
-    def layout(self, replicas: int = 1) -> Layout:
-        """Return the layout of the network."""
+    def layout(self, norm: Norm = "batch") -> Layout:
+        """Return the layout of the network, with this kind of batch normalization if it has any."""
         same = [field.name for field in dataclasses.fields(Layout) if hasattr(self, field.name)]
         given = {name: getattr(self, name) for name in same}
-        given |= {"blocks": self.blocks_of_stages, "norm": None if self.norm == "none" else batch_norm(replicas)}
+        given |= {"blocks": self.blocks_of_stages, "norm": None if self.norm == "none" else norm}
         strides = (self.first_stride, *(2,) * (len(self.widths) - 1))
         return Layout(**given, strides=strides, norm_first=self.norm == "batch-first")
 
-    def build(
-        self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
-    ) -> "keras.Model":
-        """Build the network, see `Network.build`."""
+    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
+        """Return the function that builds the network, see `Network.builder`."""
         from idmatters_tf.models.identity import identity_network
 
-        return identity_network(input_shape, classes, self.layout(replicas), weight_decay, seed)
+        return functools.partial(identity_network, layout=self.layout(norm))

@@ -1,12 +1,13 @@
 """Normalizer-free network for fast training, with its recipe (docs/explanation/fast.md)."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
-from trainers.networks.base import Scale, Stages
+from trainers.networks.base import Norm, Scale, Stages
 
 if TYPE_CHECKING:
     import keras
@@ -49,10 +50,8 @@ class NormalizerFree(Stages):
             **_RECIPE,
         },
     }
-    branch_gain: float = setting(0.2, help="initial gain of each block's second kernel", metavar="X", at_least=0)
-    last_kernel_size: int = setting(
-        1, help="rows and columns of each block's second kernel", metavar="N", at_least=1, at_most=99
-    )
+    branch_gain: float = setting(0.2, help="initial gain of each block's second kernel", at_least=0)
+    last_kernel_size: int = setting(1, help="rows and columns of each block's second kernel", at_least=1, at_most=99)
     standardize_kernels: bool = setting(
         False, help="standardize the kernels of the blocks (scaled weight standardization, Brock et al., 2021)"
     )
@@ -69,24 +68,19 @@ class NormalizerFree(Stages):
         if self.whiten_stem and (self.stem % 2 or self.stem > most):
             raise UsageError(f"--stem must be even and at most {most} with --whiten-stem. Received: {self.stem}")
 
-    def build(
-        self, input_shape: Sequence[int | None], classes: int, weight_decay: float, seed: int, replicas: int = 1
-    ) -> "keras.Model":
-        """Build the network, see `Network.build`."""
+    def builder(self, norm: Norm) -> "Callable[..., keras.Model]":
+        """Return the function that builds the network, see `Network.builder`."""
         from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 
-        return normalizer_free_resnet(
-            input_shape,
-            classes,
-            self.blocks_of_stages,
-            self.widths,
-            self.stem,
-            self.stem_size,
-            self.stem_strides,
+        return functools.partial(
+            normalizer_free_resnet,
+            blocks=self.blocks_of_stages,
+            widths=self.widths,
+            stem=self.stem,
+            stem_size=self.stem_size,
+            stem_strides=self.stem_strides,
             whiten_stem=self.whiten_stem,
             branch_gain=self.branch_gain,
             last_kernel_size=self.last_kernel_size,
             standardize=self.standardize_kernels,
-            weight_decay=weight_decay,
-            seed=seed,
         )

@@ -7,7 +7,6 @@ the same instructions. On other machines, weights differ by rounding from the fi
 
 import hashlib
 import pathlib
-from collections.abc import Callable
 
 import numpy as np
 
@@ -21,12 +20,11 @@ _GRAPH = "OBJECT_GRAPH"
 _INDEX = "checkpoint.index"
 
 
-def weights_digest(folder: pathlib.Path, report: Callable[[str], object] = print_message) -> str | None:
+def weights_digest(folder: pathlib.Path) -> str | None:
     """Return the checksum as 64 hexadecimal digits, or None for a folder without an intact checkpoint.
 
     Args:
         folder: folder of a run.
-        report: called with a message about each damaged checkpoint.
 
     Raises:
         UsageError: the checkpoint is not a TensorFlow checkpoint.
@@ -35,7 +33,7 @@ def weights_digest(folder: pathlib.Path, report: Callable[[str], object] = print
     step = find_newest_intact(
         checkpoints,
         _INDEX,
-        lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): using the previous one"),
+        lambda path, damage: print_message(f"checkpoint {path} is damaged ({damage}): using the previous one"),
     )
     if step is None:
         return None

@@ -244,7 +244,7 @@ def rate_drops(records: Records) -> list[int]:
     ]
 
 
-def running_mean(points: Sequence[tuple[float, float]], drops: Iterable[int] = (), share: int = 40) -> list[Any]:
+def running_mean(points: Sequence[tuple[float, float]], drops: Iterable[int] = ()) -> list[Any]:
     """Return the centered running mean of (step, value) over a fortieth of the points.
 
     Curves are steep after the first point and after drops, so that means do not extend across these points. Near them,
@@ -255,7 +255,7 @@ def running_mean(points: Sequence[tuple[float, float]], drops: Iterable[int] = (
     means: list[float] = []
     for start, stop in itertools.pairwise(bounds):
         for place in range(start, stop):
-            reach = min(len(points) // share // 2, place - start)
+            reach = min(len(points) // 40 // 2, place - start)
             near = [value for _, value in points[place - reach : min(place + reach + 1, stop)]]
             means.append(sum(near) / len(near))
     return list(zip(steps, means, strict=True))

@@ -19,7 +19,7 @@ from typing import Any
 
 from idmatters_tf import _environment
 from idmatters_tf._arguments import abbreviate
-from idmatters_tf._checkpointing import checkpoint_path, describe_newest, list_steps
+from idmatters_tf._checkpointing import checkpoint_path, list_steps
 from idmatters_tf._locking import check_held
 from idmatters_tf._ownership import check_folder, check_replaceable, open_regular, remove_own
 from idmatters_tf._replacing import remove_unfinished, write_atomically
@@ -121,10 +121,6 @@ class Run:
     def exists(self) -> bool:
         """Return True if a run has been started in this folder."""
         return self.config_path.is_file()
-
-    def newest_checkpoint_sentence(self) -> str:
-        """Describe the newest checkpoint. Imports nothing, because other threads may be stuck when it is called."""
-        return describe_newest(self.checkpoints_path)
 
     def check_usable(self) -> None:
         """Raise UsageError if the folder contains something else or is not writable."""

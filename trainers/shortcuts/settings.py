@@ -22,23 +22,23 @@ class DataSettings:
         metavar="DIR",
     )
     download: bool = setting(True, help="download missing data")
-    components: int = setting(10, help="number of principal components, d", metavar="N", at_least=10, at_most=100)
+    components: int = setting(10, help="number of principal components, d", at_least=10, at_most=100)
 
 
 @dataclasses.dataclass(frozen=True)
 class NetworkSettings:
     """Networks to compare."""
 
-    depths: tuple[int, ...] = setting(help="numbers of layers", metavar="N", at_least=1, at_most=1000)
-    starts: int = setting(help="number of runs of each kind of network", metavar="N", at_least=1, at_most=1000)
+    depths: tuple[int, ...] = setting(help="numbers of layers", at_least=1, at_most=1000)
+    starts: int = setting(help="number of runs of each kind of network", at_least=1, at_most=1000)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrajectoryNetworkSettings:
     """Networks whose training is recorded."""
 
-    depth: int = setting(16, help="number of layers, an even number", metavar="N", at_least=2, at_most=200)
-    starts: int = setting(10, help="number of runs of each kind of network", metavar="N", at_least=1, at_most=1000)
+    depth: int = setting(16, help="number of layers, an even number", at_least=2, at_most=200)
+    starts: int = setting(10, help="number of runs of each kind of network", at_least=1, at_most=1000)
 
     def __post_init__(self) -> None:
         if self.depth % 2:
@@ -62,14 +62,13 @@ class DescentSettings:
     activation: Literal["linear", "relu", "both"] = setting(
         "both", help="activation in the middle of the units: none, ReLU, or both in separate experiments"
     )
-    epochs: int = setting(1000, help="number of updates", metavar="N", at_least=1)
+    epochs: int = setting(1000, help="number of updates", at_least=1)
     rates: tuple[float, ...] | None = setting(
-        None, help="learning rates; the best one is used (default: 17 from 1e-3 to 10)", metavar="X", above=0
+        None, help="learning rates; the best one is used (default: 17 from 1e-3 to 10)", above=0
     )
     samples: int = setting(
         500,
         help="number of examples for networks with ReLUs (linear networks use all examples)",
-        metavar="N",
         at_least=10,
     )
 
@@ -87,13 +86,11 @@ class SpectraSettings:
         12,
         help="number of spectra of each run, evenly distributed over the logarithm of the loss; three times as many "
         "for the first run",
-        metavar="N",
         at_least=2,
     )
     every: int | None = setting(
         None,
         help="number of epochs between spectra, instead of --records; 1 is every epoch (slow)",
-        metavar="N",
         at_least=1,
     )
 
@@ -102,7 +99,7 @@ class SpectraSettings:
 class RecordSettings:
     """Source and interval of norms and losses."""
 
-    every: int = setting(10, help="number of epochs between records", metavar="N", at_least=1)
+    every: int = setting(10, help="number of epochs between records", at_least=1)
     runs: tuple[str, ...] | None = setting(
         None, help="draw Figure 2 from these runs of trainers.cifar instead", metavar="RUN"
     )
@@ -112,7 +109,7 @@ class RecordSettings:
 class RunSettings(opening.RunSettings):
     """Seed, folder of the results and format of the figures."""
 
-    seed: int = setting(0, help="random seed of the initial weights", metavar="N", at_least=0, at_most=2**31 - 1)
+    seed: int = setting(0, help="random seed of the initial weights", at_least=0, at_most=2**31 - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,19 +157,18 @@ class NormsSettings:
 class UnitSettings:
     """Network of shortcut units at its zero point."""
 
-    units: int = setting(4, help="number of shortcut units R", metavar="N", at_least=1, at_most=10_000)
-    shortcut_depth: int = setting(2, help="number of layers in each unit", metavar="N", at_least=1, at_most=12)
+    units: int = setting(4, help="number of shortcut units R", at_least=1, at_most=10_000)
+    shortcut_depth: int = setting(2, help="number of layers in each unit", at_least=1, at_most=12)
     pre: Activation = setting("linear", help="activation before the first layer of a unit")
     mid: Activation = setting("linear", help="activation between the layers of a unit")
     post: Activation = setting("linear", help="activation after the last layer of a unit")
     relu_slope: float | None = setting(
         None,
         help="value for the undefined derivative of ReLU at zero: 0.5 for a smooth approximation",
-        metavar="X",
         at_least=0,
         at_most=1,
     )
-    samples: int = setting(2000, help="number of examples", metavar="N", at_least=10)
+    samples: int = setting(2000, help="number of examples", at_least=10)
 
     def __post_init__(self) -> None:
         if self.relu_slope is not None and "relu" not in (self.mid, self.post):

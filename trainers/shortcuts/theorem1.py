@@ -106,10 +106,8 @@ def half_squares(y: Any, outputs: Any) -> Any:
     return keras.ops.sum((y - outputs) ** 2, axis=-1) / 2  # pyright: ignore[reportOptionalOperand]
 
 
-def stationary_order(
-    problem: Problem, network: UnitSettings, seed: int = 0, directions: int = 3
-) -> tuple[int, list[float]]:
-    """Compute the order of stationarity: the order of growth of the loss along lines through zero, minus one.
+def stationary_order(problem: Problem, network: UnitSettings, seed: int = 0) -> tuple[int, list[float]]:
+    """Compute the order of stationarity: the order of growth of the loss along three lines through zero, minus one.
 
     The change of the loss is computed as |D|^2 / (2m) - <D, Y - X> / m, where D is the change of the outputs, because a
     difference of losses would cancel. The exponent follows from steps t and 2t with t^n = 1e-5, where n is the number
@@ -119,7 +117,6 @@ def stationary_order(
         problem: data.
         network: units and their activations.
         seed: seed of the random lines.
-        directions: number of lines.
 
     Returns:
         (order, exponents): an integer, and the exponents of the lines from which it was rounded.
@@ -133,7 +130,7 @@ def stationary_order(
     rng = np.random.default_rng(seed)
     step = 10 ** (-5 / network.shortcut_depth)
     exponents = []
-    for _ in range(directions):
+    for _ in range(3):
         direction = rng.normal(size=shape) / np.sqrt(shape[-1])
         changes = []
         for size in (step, 2 * step):

@@ -112,7 +112,8 @@ class Checkpoints:
             RunError: the checkpoint could not be written. No incomplete files are left, and earlier checkpoints are
                 unchanged. The next call of `save`, `save_best` or `wait` raises the error.
         """
-        self._save(self.folder, step, self._checkpoint, {RECORDS: encode(records)}, self._remove_oldest)
+        texts = {RECORDS: encode(records)}
+        self._save(self.folder, step, self._checkpoint, texts, lambda: remove_oldest(self.folder, self.keep))
 
     def save_best(self, step: int) -> None:
         """Save the weights in place of the best ones so far. Raises RunError as `save` does."""
@@ -124,9 +125,6 @@ class Checkpoints:
                     remove(self.folder / BEST, other)
 
         self._save(self.folder / BEST, step, self._weights, {}, remove_others)
-
-    def _remove_oldest(self):
-        remove_oldest(self.folder, self.keep)
 
     def _save(self, folder, step, checkpoint, texts, remove_others):
         if self.identity is not None:

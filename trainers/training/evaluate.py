@@ -1,6 +1,7 @@
 """Evaluation and export of the checkpoints of a run without training."""
 
 import pathlib
+from typing import TYPE_CHECKING
 
 from idmatters_tf._checkpointing import list_steps
 from trainers.cli.arguments import UsageError
@@ -9,6 +10,9 @@ from trainers.cli.text import program_command
 from trainers.run.folder import Run, check_exports
 from trainers.run.lock import hold_lock
 from trainers.training.task import Task
+
+if TYPE_CHECKING:
+    import keras
 
 
 def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
@@ -23,7 +27,7 @@ def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     devices = task.settings.devices
     here = devices.strategy if devices.strategy in ("one", "mirrored") else "auto"
     learner = build_learner(task, data, strategies.make(here, devices.logical_cpus))
-    step = _restore(task, run, learner.model)
+    step = restore(task, run, learner.model)
     trainer = SynchronousTrainer(learner)
     measured = trainer.evaluate(task.source.test_batches())
     top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
@@ -60,7 +64,7 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
         from trainers.training.export import export_run
 
         model = build_network(task, described.image_shape, described.classes, "float32")
-        step = _restore(task, run, model)
+        step = restore(task, run, model)
         print_lines(f"{run.path}, step {step}:")
         export_run(task, run, model, step, folder)
     return 0
@@ -72,7 +76,12 @@ def _require_checkpoint(task, run):
         raise UsageError(f"{run.path} has no checkpoints yet. Train it first: {resume}")
 
 
-def _restore(task, run, model):
+def restore(task: Task, run: Run, model: "keras.Model") -> int:
+    """Restore the weights of a run's newest intact checkpoint. Returns its step.
+
+    Raises:
+        UsageError: there is no such checkpoint, or it belongs to another run.
+    """
     from trainers.training.checkpoints import restore_weights
     from trainers.training.recorded import identity
 

@@ -21,16 +21,15 @@ Strategy = Literal["auto", "one", "mirrored", "multi-worker", "parameter-server"
 class Recipe:
     """Training recipe of a network."""
 
-    steps: int = setting(60_000, help="number of updates", metavar="N", at_least=1, common=True)
+    steps: int = setting(60_000, help="number of updates", at_least=1, common=True)
     batch_size: int = setting(
         128,
         help="size of the global batch; with parameter servers, of the batch of each worker's update",
-        metavar="N",
         at_least=1,
         common=True,
     )
-    learning_rate: float = setting(0.05, help="initial learning rate", metavar="X", above=0, common=True)
-    momentum: float = setting(0.9, help="coefficient of momentum", metavar="X", at_least=0, below=1)
+    learning_rate: float = setting(0.05, help="initial learning rate", above=0, common=True)
+    momentum: float = setting(0.9, help="coefficient of momentum", at_least=0, below=1)
     momentum_convention: Literal["tensorflow1", "keras"] = setting(
         "tensorflow1",
         help="apply the learning rate after the velocity (w -= lr v, the paper's optimizer) or inside it (Keras' SGD); "
@@ -50,13 +49,11 @@ class Recipe:
     other_rate: float = setting(
         0.5,
         help="with --optimizer muon: factor on the learning rate of biases, gains and the last layer",
-        metavar="X",
         above=0,
     )
     label_smoothing: float = setting(
         0.0,
         help="share of each label to distribute over all classes (Szegedy et al., 2016)",
-        metavar="X",
         at_least=0,
         below=1,
     )
@@ -64,21 +61,18 @@ class Recipe:
         0.0,
         help="train on convex combinations of two images and of their labels, with one proportion per batch from "
         "Beta(X, X) (Zhang et al., 2018; 0: no mixup)",
-        metavar="X",
         at_least=0,
     )
     weight_decay: float = setting(
         1e-4,
         help="add X * sum(w^2) / 2 over the kernels to the loss, as the paper's code does; with --muon-norm free, "
         "multiply all weights by 1 - rate * X in each step instead",
-        metavar="X",
         at_least=0,
     )
     clip_norm: float | None = setting(
         None,
         help="clip the gradient to this global norm",
         unset="no clipping",
-        metavar="X",
         above=0,
         common=True,
     )
@@ -86,7 +80,6 @@ class Recipe:
         None,
         help="clip the gradient of each unit, except in the last layer, to X times the norm of its weights, after "
         "--clip-norm (Brock et al., 2021)",
-        metavar="X",
         above=0,
         unset="no clipping",
     )
@@ -98,7 +91,6 @@ class Recipe:
     seed: int = setting(
         0,
         help="random seed of the weights, the order of the images and their augmentation",
-        metavar="N",
         at_least=0,
         at_most=2**31 - 1,
         common=True,
@@ -107,7 +99,6 @@ class Recipe:
         0.0,
         help="evaluate, keep and export the exponential moving average of the weights with this decay (Polyak & "
         "Juditsky, 1992; 0: the weights themselves); moving statistics of batch normalization are not averaged",
-        metavar="X",
         at_least=0,
         below=1,
     )
@@ -115,7 +106,6 @@ class Recipe:
         0.0,
         help="every 5 steps, move the weights to their running average, whose decay increases with the cube of the "
         "step to X^5 (Zhang et al., 2019; Jordan, 2024; 0: no lookahead)",
-        metavar="X",
         at_least=0,
         below=1,
     )
@@ -123,7 +113,6 @@ class Recipe:
         (),
         help="train on images scaled to N x N pixels, each N up to the corresponding step of --size-steps; evaluate at "
         "the full size",
-        metavar="N",
         at_least=4,
         at_most=4096,
         may_be_empty=True,
@@ -131,7 +120,6 @@ class Recipe:
     size_steps: tuple[int, ...] = setting(
         (),
         help="steps at which the sizes of --train-sizes end; after the last one, images have their full size",
-        metavar="N",
         at_least=1,
         may_be_empty=True,
     )
@@ -145,35 +133,24 @@ class Recipe:
     drop_steps: tuple[int, ...] = setting(
         (30_000, 50_000),
         help="steps at which the learning rate drops",
-        metavar="N",
         at_least=0,
         may_be_empty=True,
     )
-    drop_factor: float = setting(10.0, help="divisor of the learning rate at each drop", metavar="X", at_least=1)
+    drop_factor: float = setting(10.0, help="divisor of the learning rate at each drop", at_least=1)
     warm_up_steps: int = setting(
         0,
         help="number of steps at the beginning with --warm-up-rate, or of the linear increase with --schedule linear",
-        metavar="N",
         at_least=0,
     )
     final_rate: float = setting(
         0.0,
         help="with --schedule linear: final learning rate as a fraction of the peak",
-        metavar="X",
         at_least=0,
         at_most=1,
     )
-    warm_up_rate: float = setting(0.01, help="learning rate of the warm-up", metavar="X", above=0)
-    decay_epochs: float = setting(
-        2.0, help="number of epochs between two decays of the learning rate", metavar="X", above=0
-    )
-    decay_factor: float = setting(
-        0.94,
-        help="factor on the learning rate at each decay",
-        metavar="X",
-        above=0,
-        at_most=1,
-    )
+    warm_up_rate: float = setting(0.01, help="learning rate of the warm-up", above=0)
+    decay_epochs: float = setting(2.0, help="number of epochs between two decays of the learning rate", above=0)
+    decay_factor: float = setting(0.94, help="factor on the learning rate at each decay", above=0, at_most=1)
 
     def __post_init__(self) -> None:
         if list(self.drop_steps) != sorted(self.drop_steps):
@@ -220,18 +197,10 @@ class Curvature:
         help="measure the Hessian of the training loss every N steps: extreme eigenvalues, stability threshold, "
         "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl; "
         "about 100 Hessian-vector products per measurement, always in float32",
-        metavar="N",
         at_least=1,
         unset="never",
-        free_on_resume=True,
     )
-    curvature_examples: int = setting(
-        256,
-        help="number of training images for the Hessian",
-        metavar="N",
-        at_least=2,
-        free_on_resume=True,
-    )
+    curvature_examples: int = setting(256, help="number of training images for the Hessian", at_least=2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,47 +210,35 @@ class Devices:
     strategy: Strategy = setting(
         "auto",
         help="auto: the cluster described by TF_CONFIG or Slurm, else all GPUs of this machine",
-        free_on_resume=True,
         common=True,
     )
     logical_cpus: int = setting(
         1,
         help="split the CPU into N logical devices, to test several replicas",
-        metavar="N",
         at_least=1,
         at_most=64,
-        free_on_resume=True,
     )
-    deterministic: bool = setting(
-        True,
-        help="use deterministic operations only, although GPUs have faster ones",
-        free_on_resume=True,
-    )
+    deterministic: bool = setting(True, help="use deterministic operations only, although GPUs have faster ones")
     cluster_timeout: float = setting(
         600.0,
         help="number of seconds to wait for absent tasks of the cluster",
         metavar="S",
         above=0,
         at_most=10_000_000,
-        free_on_resume=True,
         free_per_task=True,
     )
     control_port: int | None = setting(
         None,
         help="port on the chief's machine for the coordination of tasks",
-        metavar="N",
         unset="the chief's port + 1000",
         at_least=1,
         at_most=65535,
-        free_on_resume=True,
     )
     parameter_servers: int = setting(
         0,
         help="number of tasks of a Slurm step that are parameter servers",
-        metavar="N",
         at_least=0,
         at_most=10_000,
-        free_on_resume=True,
     )
 
 
@@ -289,38 +246,20 @@ class Devices:
 class Intervals:
     """Intervals and formats of the output."""
 
-    log_every: int = setting(
-        20, help="number of steps between training records", metavar="N", at_least=1, free_on_resume=True
-    )
-    evaluate_every: int = setting(
-        1000,
-        help="number of steps between evaluations",
-        metavar="N",
-        at_least=1,
-        free_on_resume=True,
-        common=True,
-    )
-    checkpoint_every: int = setting(
-        500, help="number of steps between checkpoints", metavar="N", at_least=1, free_on_resume=True
-    )
+    log_every: int = setting(20, help="number of steps between training records", at_least=1)
+    evaluate_every: int = setting(1000, help="number of steps between evaluations", at_least=1, common=True)
+    checkpoint_every: int = setting(500, help="number of steps between checkpoints", at_least=1)
     keep_checkpoints: int = setting(
         3,
         help="number of recent checkpoints to keep; the weights with the lowest test error are also kept",
-        metavar="N",
         at_least=1,
-        free_on_resume=True,
         free_per_task=True,
     )
     format: Literal["png", "svg", "pdf"] = setting(
         "png",
         help="format of the convergence plot; svg and pdf are written in addition to png",
-        free_on_resume=True,
     )
-    histograms: bool = setting(
-        False,
-        help="write histograms of all weights to TensorBoard at each evaluation",
-        free_on_resume=True,
-    )
+    histograms: bool = setting(False, help="write histograms of all weights to TensorBoard at each evaluation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -366,9 +305,9 @@ class Settings:
     data: DataOptions = choose(DATA_SETS, by="dataset", title="data")
     network: Network = choose(NETWORKS, by="model", title="network")
     recipe: Recipe = group(Recipe, "recipe")
-    curvature: Curvature = group(Curvature, "curvature")
-    devices: Devices = group(Devices, "devices and machines")
-    run: Intervals = group(Intervals, "run")
+    curvature: Curvature = group(Curvature, "curvature", free_on_resume=True)
+    devices: Devices = group(Devices, "devices and machines", free_on_resume=True)
+    run: Intervals = group(Intervals, "run", free_on_resume=True)
 
     def __post_init__(self) -> None:
         if self.recipe.optimizer == "muon" and not self.recipe.has_free_muon and self.network.has_zero_kernels:

@@ -77,7 +77,7 @@ class Task:
         """Build the network under the current dtype policy. Raises UsageError if the images are too small for it."""
         recipe, network = self.settings.recipe, self.settings.network
         try:
-            return network.build(tuple(image_shape), classes, recipe.weight_penalty, recipe.seed, replicas)
+            return network.build(image_shape, classes, recipe.weight_penalty, recipe.seed, replicas)
         except ValueError as error:
             raise UsageError(
                 f"--model {network.model} cannot be built for images of shape {tuple(image_shape)}. Use larger images "

@@ -1,11 +1,12 @@
 """Complete training of a task: cluster, data, network, run, loop, result and exports."""
 
 import contextlib
+import functools
 import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from idmatters_tf._checkpointing import list_steps
+from idmatters_tf._checkpointing import describe_newest, list_steps
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict, options
 from trainers.cli.startup import discard_message, import_tensorflow, print_lines, print_message
@@ -48,7 +49,7 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     description = find(devices.control_port, devices.parameter_servers)
     strategy_name = resolve_strategy(devices.strategy, description)
     task.check_cluster(description)
-    advice = Run(folder).newest_checkpoint_sentence
+    advice = functools.partial(describe_newest, Run(folder).checkpoints_path)
     # Only the chief writes to the folder.
     writes = description is None or description.is_chief
     Run(folder, writes, overwrite).check_outputs()

@@ -46,7 +46,6 @@ def test_no_cluster_or_one_of_a_single_task(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.delenv("SLURM_STEP_NUM_TASKS", raising=False)
     assert clusters.find() is None
-    assert not clusters.in_environment()
     assert described(monkeypatch, {"worker": ["a:1"]}) is None
     with pytest.raises(UsageError, match="--strategy multi-worker needs a cluster.*trainers.launch --workers 2 -- "):
         resolve_strategy("multi-worker", None)
