@@ -1,5 +1,6 @@
 """Tests that checkpoints of other runs are rejected, and that a run ends when its folder is removed."""
 
+import dataclasses
 import pathlib
 import shutil
 import threading
@@ -7,10 +8,12 @@ import time
 
 import pytest
 
+from idmatters_tf.data import shapes
 from tests.support.occupants import tree
 from tests.support.programs import run_here
 from tests.trainers.conftest import TINY
 from tests.trainers.test_foreign_files import refused
+from trainers.datasets.memory import Shapes
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,23 @@ def test_a_checkpoint_of_another_run_is_refused(mixed, tmp_path, command):
     ):
         assert expected in ended.stderr
     assert "metrics.jsonl" not in ended.stderr
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "command", [("trainers.cifar", "--resume", "--out"), ("trainers.cifar", "--evaluate"), ("trainers.card",)]
+)
+def test_other_data_are_refused(finished, tmp_path, monkeypatch, command):
+    run = pathlib.Path(shutil.copytree(finished, tmp_path / "run"))
+    if "--resume" in command:
+        (run / "result.json").unlink()
+    data = shapes.load(64, 48)
+    other = dataclasses.replace(data, test_images=255 - data.test_images)
+    monkeypatch.setattr(Shapes, "load", lambda self: other)
+    before = tree(tmp_path)
+    ended = run_here(*command, run)
+    assert ended.returncode == 2
+    assert "run was trained on other data (" in ended.stderr
     assert tree(tmp_path) == before
 
 

@@ -19,7 +19,7 @@ from trainers.cli.text import join_command, program_command
 from trainers.imagenet import ImageNet
 from trainers.run.folder import DataDescription, Run
 from trainers.run.lock import hold_lock
-from trainers.training.evaluate import restore
+from trainers.training.evaluate import load_data, restore
 from trainers.training.recorded import free_on_resume, recorded_settings
 from trainers.training.task import Task
 
@@ -135,7 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check_out(out)
     finished.run.check_outputs()
     if settings.measure:
-        finished.task.data  # noqa: B018 - report missing data before importing TensorFlow
+        # Before TensorFlow is imported.
+        load_data(finished.task, finished.run)
 
     with hold_lock(out, print_message):
         remove_unfinished(out)

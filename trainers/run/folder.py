@@ -192,6 +192,20 @@ class Run:
         described = (self.config() if config is None else config).get("data")
         return make(DataDescription, described or {}, f"{self.config_path}, data")
 
+    def check_data(self, digest: str, origin: str) -> None:
+        """Raise UsageError unless the run was trained on the data with a checksum.
+
+        Args:
+            digest: checksum of the data.
+            origin: description of their source.
+        """
+        saved = self.config().get("data") or {}
+        if saved.get("digest") != digest:
+            raise UsageError(
+                f"{self.path} was trained on other data ({saved.get('origin')}) than found now ({origin}): the "
+                f"checksums differ. The order of the images is part of the checksum."
+            )
+
     def check_same(
         self,
         settings: Mapping[str, Any],
@@ -236,12 +250,7 @@ class Run:
         """
         if self.exists() and not self.overwrites:
             config = self.config()
-            saved = config.get("data") or {}
-            if saved.get("digest") != data["digest"]:
-                raise UsageError(
-                    f"{self.path} was trained on other data ({saved.get('origin')}) than found now ({data['origin']}): "
-                    f"the checksums differ. The order of the images is part of the checksum."
-                )
+            self.check_data(data["digest"], data["origin"])
             now = {"versions": _environment.collect_versions(), "numerics": numerics or {}}
             warning = describe_environment_change(config, now)
             if warning is not None and self.writes:

@@ -4,9 +4,10 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from idmatters_tf._checkpointing import list_steps
+from idmatters_tf.data.protocols import DataSet
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, print_lines, print_message
-from trainers.cli.text import program_command
+from trainers.cli.text import as_text, program_command
 from trainers.run.folder import Run, check_exports
 from trainers.run.lock import hold_lock
 from trainers.training.task import Task
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     """Print the test error of the newest checkpoint, computed on this machine."""
     _require_checkpoint(task, run)
-    data = task.data
+    data = load_data(task, run)
     import_tensorflow()
     from trainers.cluster import strategy as strategies
     from trainers.training.build import build_learner
@@ -39,6 +40,13 @@ def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
         mirrored = trainer.evaluate(task.source.test_batches(), mirror=True)
         print(f"averaged over each image and its mirror image: test error {100 * mirrored['error']:.2f} %")
     return 0
+
+
+def load_data(task: Task, run: Run) -> DataSet:
+    """Return the data of a task. Raises UsageError if a run was trained on other data."""
+    data = task.data
+    run.check_data(data.digest(), as_text(data.origin))
+    return data
 
 
 def export_again(task: Task, run: Run, out: str | None = None) -> int:
