@@ -1,5 +1,6 @@
 """Export of trained networks as `.keras` files and SavedModels that accept raw pixels."""
 
+import contextlib
 import os
 import pathlib
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from idmatters_tf._checkpointing import list_steps
+from idmatters_tf._ownership import remove_own
 from idmatters_tf._replacing import replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers.cli.arguments import RunError
@@ -92,7 +94,8 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
         run: run with a checkpoint.
         model: trained network.
         step: number of updates made.
-        out: output folder; None: the folder of the run. The best weights are exported to its subfolder `best`.
+        out: output folder; None: the folder of the run. The best weights are exported to its subfolder `best`; earlier
+            exports there are removed if the best weights are those of the network.
 
     Raises:
         RunError: the files could not be written.
@@ -108,7 +111,9 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
     try:
         folder.mkdir(parents=True, exist_ok=True)
         print_lines(*how_to_load(*export(network, folder, preprocessing, names)).splitlines())
-        if best and best != [step] and _restore_best(task, run, network):
+        if best == [step]:
+            _remove_exports(folder / "best")
+        elif best and _restore_best(task, run, network):
             (folder / "best").mkdir(exist_ok=True)
             export(network, folder / "best", preprocessing, names)
             print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
@@ -123,6 +128,15 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
 
 def _restore_best(task, run, network):
     return restore_weights(run.checkpoints_path / BEST, network, print_message, identity(type(task), run)) is not None
+
+
+def _remove_exports(folder):
+    """Remove the exports in a folder, and the folder itself if it is then empty."""
+    (folder / "model.keras").unlink(missing_ok=True)
+    remove_own(folder / "saved_model")
+    # Fails for a folder with other files.
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def how_to_load(keras_path: pathlib.Path, saved_model_path: pathlib.Path) -> str:
