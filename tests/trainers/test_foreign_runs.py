@@ -13,7 +13,11 @@ from tests.support.occupants import tree
 from tests.support.programs import run_here
 from tests.trainers.conftest import TINY
 from tests.trainers.test_foreign_files import refused
+from trainers.cifar import Cifar
 from trainers.datasets.memory import Shapes
+from trainers.imagenet import ImageNet
+from trainers.run.folder import Run
+from trainers.training.train import holds_out_differently
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +108,28 @@ def test_checkpoints_that_cannot_be_used_are_named(finished, tmp_path):
         assert ended.returncode == 2
         assert message in ended.stderr
         shutil.rmtree(tmp_path / "new", ignore_errors=True)
+
+
+def test_weights_that_may_know_the_held_out_images_are_recognized(finished):
+    run = Run(finished)
+    shapes, same = {"dataset": "shapes"}, run.data().digest
+    for options, digest, expected in (
+        ({**shapes, "held_out": 10}, "other", True),
+        ({**shapes, "held_out": 10}, same, False),
+        (shapes, "other", False),
+        ({"dataset": "cifar10", "held_out": 10}, "other", False),
+    ):
+        assert holds_out_differently(Cifar.resolve({}, options), digest, run) == expected
+    folder = ImageNet.resolve({}, {"val": "train", "val_fraction": 0.1})
+    assert not holds_out_differently(folder, "other", run)
+
+
+def test_a_warning_names_weights_that_may_know_the_held_out_images(finished, tmp_path):
+    ended = run_here(
+        "trainers.cifar", *TINY.split(), "--steps", 1, "--held-out", 8, "--init-from", finished, "--out", tmp_path / "r"
+    )
+    assert ended.returncode == 0
+    assert f"warning: {finished} may have been trained on the held-out images" in ended.stderr
 
 
 def _taken_away(run):

@@ -16,7 +16,7 @@ from trainers.cluster.description import find
 from trainers.cluster.join import Cluster, join
 from trainers.run.folder import DataDescription, Run
 from trainers.run.lock import hold_lock
-from trainers.training.settings import resolve_strategy
+from trainers.training.settings import Settings, resolve_strategy
 from trainers.training.task import Task
 
 # Keys of every result.json.
@@ -140,8 +140,14 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         else:
             fit_stem(task, learner)
             if settings.recipe.init_from is not None:
-                begun = initialize(learner.model, Run(settings.recipe.init_from))
-                say_once(f"starting from the weights of {settings.recipe.init_from} at step {begun}")
+                source = Run(settings.recipe.init_from)
+                begun = initialize(learner.model, source)
+                say_once(f"starting from the weights of {source.path} at step {begun}")
+                if holds_out_differently(settings, data.digest(), source):
+                    say_once(
+                        f"warning: {source.path} may have been trained on the held-out images, because its data are "
+                        f"split differently. The test error is then too low."
+                    )
             events.settings(as_dict(settings))
             events.images(train_batches.batch(0, stop=min(IMAGES, settings.recipe.batch_size))[0])
         callbacks = _callbacks(task, learner, run)
@@ -214,6 +220,21 @@ def initialize(model: Any, source: Run) -> int:
     if step is None:
         raise UsageError(f"--init-from {source.path} has no intact checkpoint. Name the folder of a run that has one.")
     return step
+
+
+def holds_out_differently(settings: Settings, digest: str, source: Run) -> bool:
+    """Return True if held-out images may be among the training images of another run of the same data set.
+
+    Args:
+        settings: settings of the run to be trained.
+        digest: checksum of its data.
+        source: other run.
+    """
+    values = as_dict(settings)
+    if values["held_out"] is None and values.get("val_fraction") is None:
+        return False
+    config = source.config()
+    return config["settings"].get("dataset") == values["dataset"] and source.data(config).digest != digest
 
 
 def _check_source(source, folder):
