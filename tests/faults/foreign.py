@@ -167,7 +167,6 @@ def readers(task: type[Task], folder: pathlib.Path, out: pathlib.Path) -> dict[s
         run.data()
         run.start({}, {"digest": "00", "origin": "made"}, task.program, {"oneDNN": "other"})
         run.restore_metrics(20, Run(folder).metrics())
-        run.restore_metrics(20, None)
 
     def table():
         with mock.patch("trainers.run.figures.save_figure", lambda figure, path: path):

@@ -37,13 +37,12 @@ from idmatters_tf._run_description import describe_other_run
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.reading import read_json
 from trainers.run.records import encode, read
-from trainers.training.version_0_1 import upgrade
 from trainers.training.writing import FIX, why_not_written
 
 RECORDS = "metrics.jsonl"
 # Subfolder of the weights with the lowest test error.
 BEST = "best"
-# File in each checkpoint that identifies its run; earlier versions did not write it.
+# File in each checkpoint that identifies its run.
 IDENTITY = "run.json"
 _PREFIX = "checkpoint"
 _INDEX = f"{_PREFIX}.index"
@@ -190,10 +189,9 @@ class Checkpoints:
             _read(self._checkpoint, checkpoint_path(self.folder, step))
         return step
 
-    def records(self, step: int) -> list[dict[str, Any]] | None:
-        """Return the records saved with a checkpoint; None for a checkpoint of an earlier version without records."""
-        path = checkpoint_path(self.folder, step) / RECORDS
-        return read(path, print) if path.is_file() else None
+    def records(self, step: int) -> list[dict[str, Any]]:
+        """Return the records saved with a checkpoint."""
+        return read(checkpoint_path(self.folder, step) / RECORDS, print)
 
     def restore_step(self, step: int) -> None:
         """Restore the checkpoint of a step that another task has chosen, without changing the folder."""
@@ -227,12 +225,11 @@ def restore_weights(
 
 def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> None:
     """Raise UsageError if an intact checkpoint belongs to another run. The identity None accepts every checkpoint."""
-    if identity is None or not (path / IDENTITY).is_file():
+    if identity is None:
         return
     try:
-        recorded = read_json(path / IDENTITY)
-        saved = {name: value for name, value in upgrade(recorded).items() if name in recorded}
-    except (ValueError, TypeError, AttributeError):
+        saved = dict(read_json(path / IDENTITY))
+    except (OSError, TypeError, ValueError):
         saved = {IDENTITY: "unreadable"}
     error = describe_other_run(path, saved, identity)
     if error is not None:
