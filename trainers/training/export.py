@@ -18,10 +18,9 @@ from trainers.cli.text import program_command
 from trainers.datasets import preprocessing as fitted
 from trainers.run.folder import Run, check_exports
 from trainers.training.build import in_float32
-from trainers.training.checkpoints import BEST, restore_weights
+from trainers.training.checkpoints import BEST, REMEDY, WRITE_ERRORS, restore_weights
 from trainers.training.recorded import identity
 from trainers.training.task import Task
-from trainers.training.writing import why_not_written
 
 
 def with_preprocessing(
@@ -117,13 +116,10 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
             (folder / "best").mkdir(exist_ok=True)
             export(network, folder / "best", preprocessing, names)
             print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
-    except Exception as error:
-        failure = why_not_written(error, folder)
-        if failure is None:
-            raise
+    except WRITE_ERRORS as error:
         other = [] if folder == pathlib.Path(run.path) else ["--out", folder]
         again = program_command(task.program, "--export-only", run.path, *other)
-        raise RunError(f"the export to {folder} failed: {failure[0]}.", f"{failure[1]}, then use {again}") from error
+        raise RunError(f"the export to {folder} failed: {error}.", f"{REMEDY}, then use {again}") from error
 
 
 def _restore_best(task, run, network):

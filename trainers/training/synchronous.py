@@ -111,7 +111,7 @@ class SynchronousTrainer:
         if first >= steps and not due:
             return None
         stop = _CommonStop(session.cluster.alone)
-        with SignalHandler() as handler, session.progress, session.checkpoints:
+        with SignalHandler() as handler, session.progress:
             if due and not session.evaluate(first, handler):
                 return handler.received
             batches = iter(distribute(self.learner.strategy, lambda share: train.dataset(first, steps - first, share)))
