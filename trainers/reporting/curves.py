@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainers.run.figures import equal_curves, line_style, set_logarithmic, stripes
+from trainers.run.figures import line_style, set_logarithmic
 
 Point = tuple[float, float]
 
 # Maximum number of points of a curve; more are not visible at this width.
 MOST_POINTS = 600
+# Length of a dash of equal curves, in line widths.
+_STRIPE = 4.0
 # Axes overflow beyond this value.
 _LARGEST = 1e150
 # Placeholder for the text color of the page, which depends on the reader's color scheme.
@@ -76,6 +78,24 @@ def chart(
         figure.savefig(stream, format="svg", transparent=True, metadata=_NO_METADATA)
     last = {name: f"{name}: {points[-1][1]:.4g} at {points[-1][0]:,.6g}" for name, points in drawable.items()}
     return _inline(stream.getvalue(), title, {_group(name, numbers): text for name, text in last.items()})
+
+
+def stripes(place: int, count: int) -> tuple[float, tuple[float, float]]:
+    """Return dashes that leave all of `count` lines visible where they are drawn on top of each other.
+
+    Args:
+        place: 0 to `count - 1`, place of the line among them.
+        count: number of the lines, at least 2.
+    """
+    return (count - place) % count * _STRIPE, (_STRIPE, (count - 1) * _STRIPE)
+
+
+def equal_curves(curves: Mapping[Any, Sequence[Any]]) -> list[list[Any]]:
+    """Return the groups of keys, of two or more, whose curves have the same points."""
+    groups: dict[tuple, list] = {}
+    for key, points in curves.items():
+        groups.setdefault(tuple(points), []).append(key)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _group(name: str, numbers: Mapping[str, int]) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 import idmatters_tf
 from trainers.cli.arguments import UsageError
-from trainers.reporting.curves import chart
-from trainers.run.figures import equal_curves, line_style, rate_drops, running_mean, series
+from trainers.reporting.curves import chart, equal_curves
+from trainers.run.figures import line_style, rate_drops, running_mean, series
 from trainers.run.folder import Run
 
 BEGINNING = "<!doctype html>"
