@@ -1,6 +1,5 @@
 """Tests that checkpoints of other runs are rejected, and that a run ends when its folder is removed."""
 
-import dataclasses
 import pathlib
 import shutil
 import threading
@@ -8,16 +7,10 @@ import time
 
 import pytest
 
-from idmatters_tf.data import shapes
 from tests.support.occupants import tree
 from tests.support.programs import run_here
 from tests.trainers.conftest import TINY
 from tests.trainers.test_foreign_files import refused
-from trainers.cifar import Cifar
-from trainers.datasets.memory import Shapes
-from trainers.imagenet import ImageNet
-from trainers.run.folder import Run
-from trainers.training.train import holds_out_differently
 
 
 @pytest.fixture(scope="module")
@@ -63,23 +56,6 @@ def test_a_checkpoint_of_another_run_is_refused(mixed, tmp_path, command):
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    "command", [("trainers.cifar", "--resume", "--out"), ("trainers.cifar", "--evaluate"), ("trainers.card",)]
-)
-def test_other_data_are_refused(finished, tmp_path, monkeypatch, command):
-    run = pathlib.Path(shutil.copytree(finished, tmp_path / "run"))
-    if "--resume" in command:
-        (run / "result.json").unlink()
-    data = shapes.load(64, 48)
-    other = dataclasses.replace(data, test_images=255 - data.test_images)
-    monkeypatch.setattr(Shapes, "load", lambda self: other)
-    before = tree(tmp_path)
-    ended = run_here(*command, run)
-    assert ended.returncode == 2
-    assert "run was trained on other data (" in ended.stderr
-    assert tree(tmp_path) == before
-
-
 def test_a_card_of_another_run_is_not_made(mixed, tmp_path):
     refused(tmp_path, "is a checkpoint of another run", "trainers.card", mixed, "--no-measure", "--out", tmp_path / "c")
 
@@ -108,28 +84,6 @@ def test_checkpoints_that_cannot_be_used_are_named(finished, tmp_path):
         assert ended.returncode == 2
         assert message in ended.stderr
         shutil.rmtree(tmp_path / "new", ignore_errors=True)
-
-
-def test_weights_that_may_know_the_held_out_images_are_recognized(finished):
-    run = Run(finished)
-    shapes, same = {"dataset": "shapes"}, run.data().digest
-    for options, digest, expected in (
-        ({**shapes, "held_out": 10}, "other", True),
-        ({**shapes, "held_out": 10}, same, False),
-        (shapes, "other", False),
-        ({"dataset": "cifar10", "held_out": 10}, "other", False),
-    ):
-        assert holds_out_differently(Cifar.resolve({}, options), digest, run) == expected
-    folder = ImageNet.resolve({}, {"val": "train", "val_fraction": 0.1})
-    assert not holds_out_differently(folder, "other", run)
-
-
-def test_a_warning_names_weights_that_may_know_the_held_out_images(finished, tmp_path):
-    ended = run_here(
-        "trainers.cifar", *TINY.split(), "--steps", 1, "--held-out", 8, "--init-from", finished, "--out", tmp_path / "r"
-    )
-    assert ended.returncode == 0
-    assert f"warning: {finished} may have been trained on the held-out images" in ended.stderr
 
 
 def _taken_away(run):
