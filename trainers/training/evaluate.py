@@ -15,9 +15,30 @@ from trainers.training.task import Task
 if TYPE_CHECKING:
     import keras
 
+    from trainers.training.synchronous import SynchronousTrainer
+
 
 def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     """Print the test error of the newest checkpoint, computed on this machine."""
+    trainer, step = restore_trainer(task, run)
+    measured = trainer.evaluate(task.source.test_batches())
+    top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
+    print_lines(
+        f"{run.path}, step {step}: test error {100 * measured['error']:.2f} %{top5}, test loss "
+        f"{measured['loss']:.4f} on {measured['count']:,} images"
+    )
+    if mirror:
+        mirrored = trainer.evaluate(task.source.test_batches(), mirror=True)
+        print(f"averaged over each image and its mirror image: test error {100 * mirrored['error']:.2f} %")
+    return 0
+
+
+def restore_trainer(task: Task, run: Run) -> tuple["SynchronousTrainer", int]:
+    """Return a trainer on this machine with the weights of a run's newest intact checkpoint, and the step.
+
+    Raises:
+        UsageError: there is no such checkpoint, or the data are not those of the run.
+    """
     _require_checkpoint(task, run)
     data = load_data(task, run)
     import_tensorflow()
@@ -29,17 +50,7 @@ def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     here = devices.strategy if devices.strategy in ("one", "mirrored") else "auto"
     learner = build_learner(task, data, strategies.make(here, devices.logical_cpus))
     step = restore(task, run, learner.model)
-    trainer = SynchronousTrainer(learner)
-    measured = trainer.evaluate(task.source.test_batches())
-    top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
-    print_lines(
-        f"{run.path}, step {step}: test error {100 * measured['error']:.2f} %{top5}, test loss "
-        f"{measured['loss']:.4f} on {measured['count']:,} images"
-    )
-    if mirror:
-        mirrored = trainer.evaluate(task.source.test_batches(), mirror=True)
-        print(f"averaged over each image and its mirror image: test error {100 * mirrored['error']:.2f} %")
-    return 0
+    return SynchronousTrainer(learner), step
 
 
 def load_data(task: Task, run: Run) -> DataSet:

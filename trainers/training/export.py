@@ -35,6 +35,16 @@ def with_preprocessing(
     return keras.Model(images, logits, name=f"{network.name}_on_pixels")
 
 
+def export_model(task: Task, run: Run, model: keras.Model) -> keras.Model:
+    """Return a float32 model for one device, from uint8 images to logits, with the weights of `model`.
+
+    Raises:
+        UsageError: the preprocessing of the run is missing or damaged.
+    """
+    preprocessing = fitted.load(run.path) if task.settings.data.has_preprocessing else None
+    return with_preprocessing(in_float32(task, model), preprocessing, run.data().output_names)
+
+
 def export(
     network: keras.Model,
     folder: str | os.PathLike,

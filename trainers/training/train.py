@@ -230,11 +230,10 @@ def holds_out_differently(settings: Settings, digest: str, source: Run) -> bool:
         digest: checksum of its data.
         source: other run.
     """
-    values = as_dict(settings)
-    if values["held_out"] is None and values.get("val_fraction") is None:
+    if settings.data.test_split != "train":
         return False
     config = source.config()
-    return config["settings"].get("dataset") == values["dataset"] and source.data(config).digest != digest
+    return config["settings"].get("dataset") == settings.data.dataset and source.data(config).digest != digest
 
 
 def _check_source(source, folder):
