@@ -135,7 +135,7 @@ def readme(repository: str, license: str, split: str, training: Mapping[str, Any
     """Return README.md: the metadata of huggingface_hub, and the text about the content of training.json."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-    kind, dataset, name = "image-classification", training["settings"]["dataset"], repository.split("/")[1]
+    kind, dataset, name = "image-classification", str(training["settings"]["dataset"]), repository.split("/")[1]
     accuracy = round(1 - training["error"], 6)
     result = EvalResult(kind, ON_HUB.get(dataset, dataset), dataset, "accuracy", accuracy, dataset_split=split)
     about = {"license": license, "library_name": "keras", "pipeline_tag": kind, "tags": ["keras", kind]}

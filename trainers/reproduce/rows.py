@@ -132,10 +132,10 @@ def load(folder: pathlib.Path = FOLDER) -> dict[str, Row]:
     rows = []
     for path in folder.glob("*.toml"):
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
-            values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-            numbers = tuple(Number(**number) for number in values.pop("numbers", ()))
-            rows.append(Row(**values, numbers=numbers, name=path.stem))
+            read = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal).items()
+            values: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in read}
+            values["numbers"] = tuple(Number(**number) for number in values.get("numbers", ()))
+            rows.append(Row(**values, name=path.stem))
         except (tomllib.TOMLDecodeError, TypeError) as error:
             raise UsageError(f"{path} is damaged: {error}.") from error
     places = {paper: place for place, paper in enumerate((*PAPERS, ""))}

@@ -4,7 +4,6 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from idmatters_tf._checkpointing import list_steps
-from idmatters_tf.data.protocols import DataSet
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, print_lines, print_message
 from trainers.cli.text import as_text, program_command
@@ -40,7 +39,8 @@ def restore_trainer(task: Task, run: Run) -> tuple["SynchronousTrainer", int]:
         UsageError: there is no such checkpoint, or the data are not those of the run.
     """
     _require_checkpoint(task, run)
-    data = load_data(task, run)
+    data = task.data
+    run.check_data(data.digest(), as_text(data.origin))
     import_tensorflow()
     from trainers.cluster import strategy as strategies
     from trainers.training.build import build_learner
@@ -51,13 +51,6 @@ def restore_trainer(task: Task, run: Run) -> tuple["SynchronousTrainer", int]:
     learner = build_learner(task, data, strategies.make(here, devices.logical_cpus))
     step = restore(task, run, learner.model)
     return SynchronousTrainer(learner), step
-
-
-def load_data(task: Task, run: Run) -> DataSet:
-    """Return the data of a task. Raises UsageError if a run was trained on other data."""
-    data = task.data
-    run.check_data(data.digest(), as_text(data.origin))
-    return data
 
 
 def export_again(task: Task, run: Run, out: str | None = None) -> int:
