@@ -19,7 +19,6 @@ from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import LAUNCHER_VARIABLE, run_program
 from trainers.cli.text import CONSOLE_VARIABLE, uses_console_scripts
-from trainers.cluster import token
 from trainers.run.signals import SignalHandler
 
 EXAMPLES = """
@@ -104,31 +103,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not command:
         raise UsageError("the training program is missing. Pass it after --, for example: -- cifar --preset quick")
     check_program(command[0])
-    jobs, control_port = local_cluster(settings.workers, settings.ps)
-    secret = {token.VARIABLE: os.environ.get(token.VARIABLE) or token.generate()}
+    jobs = local_cluster(settings.workers, settings.ps)
     processes = Processes()
     with processes.forwarding_signals():
         for job, addresses in jobs.items():
             for index in range(len(addresses)):
                 config = {"cluster": jobs, "task": {"type": job, "index": index}}
-                variables = {"TF_CONFIG": json.dumps(config), **secret}
-                # The default control port may be used by another cluster on this machine.
-                words = [f"trainers.{command[0]}", *command[1:], "--control-port", str(control_port)]
-                processes.start(f"{job} {index}", as_module(words), variables)
+                words = [f"trainers.{command[0]}", *command[1:]]
+                processes.start(f"{job} {index}", as_module(words), {"TF_CONFIG": json.dumps(config)})
         return processes.wait()
 
 
-def local_cluster(workers: int, ps: int = 0) -> tuple[dict[str, list[str]], int]:
-    """Return the jobs of a cluster on this machine at free ports, and a free control port."""
+def local_cluster(workers: int, ps: int = 0) -> dict[str, list[str]]:
+    """Return the jobs of a cluster on this machine at free ports."""
     names = ["chief"] * (ps > 0) + ["worker"] * workers + ["ps"] * ps
-    with_sockets = [socket.create_server(("127.0.0.1", 0)) for _ in (*names, "control")]
-    ports = [each.getsockname()[1] for each in with_sockets]
-    for each in with_sockets:
-        each.close()
     jobs: dict[str, list[str]] = {}
-    for name, port in zip(names, ports[:-1], strict=True):
-        jobs.setdefault(name, []).append(f"127.0.0.1:{port}")
-    return jobs, ports[-1]
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            jobs.setdefault(name, []).append(f"127.0.0.1:{listener.getsockname()[1]}")
+    return jobs
 
 
 class Processes:

@@ -37,14 +37,14 @@ WHERE_DATA_ARE = ("data_dir", "download")
 EXPORTED_FILES = ("model.keras", "best/model.keras")
 RESULTS = ("result.json", "metrics.jsonl", "preprocessing.keras", *EXPORTED_FILES)
 RESULTS += ("convergence.png", "convergence.svg", "convergence.pdf")
-FILES = ("config.json", *RESULTS, ".lock", ".cluster-token")
+FILES = ("config.json", *RESULTS, ".lock")
 # folders that are replaced as a whole,
 EXPORTED_FOLDERS = ("saved_model", "best/saved_model")
 # and folders to which files are added.
 CHECKPOINTS, EVENTS = ("checkpoints", "checkpoints/best"), "events"
 FOLDERS = ("best", *CHECKPOINTS, EVENTS, "events/train", "events/test")
 # Files in a run's folder before the run has started.
-_PREPARATIONS = (".cluster-token", ".lock", ".writing-")
+_PREPARATIONS = (".lock", ".writing-")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,8 +146,7 @@ class Run:
             names: names of files that the program writes in addition to those of every run.
         """
         if not self.writes:
-            # The chief may be writing the other files. Only the token is read here.
-            check_replaceable(self.path / ".cluster-token")
+            # The chief may be writing the files.
             return
         for name in FOLDERS:
             check_folder(self.path / name, links=name != EVENTS)

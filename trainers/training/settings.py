@@ -227,13 +227,6 @@ class Devices:
         at_most=10_000_000,
         free_per_task=True,
     )
-    control_port: int | None = setting(
-        None,
-        help="port on the chief's machine for the coordination of tasks",
-        unset="the chief's port + 1000",
-        at_least=1,
-        at_most=65535,
-    )
     parameter_servers: int = setting(
         0,
         help="number of tasks of a Slurm step that are parameter servers",

@@ -110,7 +110,7 @@ class SynchronousTrainer:
         due = session.evaluation_is_due(first)
         if first >= steps and not due:
             return None
-        stop = _CommonStop(session.cluster.alone)
+        stop = _CommonStop(not session.cluster.is_synchronous)
         with SignalHandler() as handler, session.progress, session.checkpoints:
             if due and not session.evaluate(first, handler):
                 return handler.received
