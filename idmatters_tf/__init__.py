@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from idmatters_tf.optimizers import Muon
     from idmatters_tf.surgery import deepen
 
-__version__ = "0.2.0"
+__version__ = "0.1.0"
 
 __all__ = [
     "ExactResume",
