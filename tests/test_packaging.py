@@ -39,17 +39,6 @@ def is_program(path):
     return 'if __name__ == "__main__":\n    run_program(main)' in path.read_text()
 
 
-def test_a_package_that_hides_ours_is_named(tmp_path):
-    (tmp_path / "idmatters_tf").mkdir()
-    (tmp_path / "idmatters_tf/__init__.py").write_text("")
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "trainers.plan"]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1
-    assert f"{tmp_path / 'idmatters_tf' / '__init__.py'} hides our package 'idmatters_tf'" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_missing_extra_is_one_sentence(tmp_path):
     code = (
         "import sys; from trainers.console import cifar; sys.modules['tensorflow'] = None; "

@@ -143,30 +143,6 @@ def wait_until(process, run, step):
         time.sleep(0.02)
 
 
-def children(pid):
-    """Return the process IDs of the running children of a process."""
-    found = []
-    for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        words = _state(status.parent.name)
-        if words and words[1] == str(pid) and words[0] != "Z":
-            found.append(int(status.parent.name))
-    return found
-
-
-def runs(pid):
-    """Return True if a process runs. A zombie has ended."""
-    words = _state(pid)
-    return bool(words) and words[0] != "Z"
-
-
-def _state(pid):
-    """Return the fields of /proc/PID/stat from the state on, or an empty list."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
 class Cluster:
     """Processes of a cluster on this machine, each with its TF_CONFIG. They are killed at the end of the test."""
 
