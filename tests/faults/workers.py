@@ -8,13 +8,14 @@ import random
 import signal
 import time
 
+from trainers.cluster.server import SILENT_SECONDS
+
 from tests.faults.bench import TRAINING, Bench, Cluster, wait_for, wait_for_a_moment
 from tests.faults.tally import Tally
 from tests.support.processes import children, runs
 from trainers.cifar import Cifar
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import Option, options, parse
-from trainers.cluster.server import SILENT_SECONDS
 from trainers.networks.identity import Identity
 from trainers.training.program import make_parser
 from trainers.training.settings import Intervals, Recipe

@@ -118,7 +118,7 @@ def test_a_preset_leaves_out_what_the_model_does_not_have(model):
         (["--preset", "fast", "--warm-up-steps", 9000], "--warm-up-steps must be less than --steps"),
         (["--preset", "fast", "--stem", 56, "--whiten-stem"], "--stem must be even and at most 54 with --whiten-stem"),
         (["--whiten-stem"], "--whiten-stem is not an option of --model identity"),
-        (["--mixup", 0.2, "--batch-size", 25], "--batch-size must be even with --mixup"),
+        (["--train-sizes", 16, "--size-steps", 9, "--preprocess", "zca"], "requires --preprocess standardize"),
         (["--optimizer", "muon", "--initializer", "fixup"], "the zero kernels of --initializer fixup"),
         (["--mirror"], "--mirror requires --evaluate"),
         (["--dataset", "shapes", "--train-images", 50, "--held-out", 50], "--held-out must be less than the 50"),

@@ -20,7 +20,7 @@ SMALL += ["--learning-rate", 0.1, "--other-rate", 0.5]
 
 
 # Options outside the preset.
-MORE = ["--average-weights", 0.8, "--mixup", 0.3, "--adaptive-clipping", 0.05, "--standardize-kernels"]
+MORE = ["--average-weights", 0.8, "--adaptive-clipping", 0.05, "--standardize-kernels"]
 MORE += ["--whiten-stem", "--widths", 16, 16, "--train-images", 600, "--held-out", 100, "--batch-size", 50]
 
 

@@ -54,9 +54,7 @@ class Tree(DataOptions):
     def list_images(self) -> "StreamedImageData":
         """Return the selected images, listed but not read."""
         from idmatters_tf.data import imagenet
-        from trainers.datasets.libjpeg import hide_libjpeg_messages
 
-        hide_libjpeg_messages()
         location = imagenet.locate(self.data_dir)
         if location is not None and location.kind in ("tfds", "tars"):
             import_tensorflow()

@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from idmatters_tf._keras_internals import seed_states
 from idmatters_tf.clipping import clip_units, precedes_last_layer
-from idmatters_tf.data import mixup
 from idmatters_tf.optimizers import Muon
 from trainers.training.averages import WeightAverages
 from trainers.training.schedule import LinearSchedule, Schedule
@@ -37,8 +36,7 @@ class Learner:
             `averaged` assigns the averages to the network.
         schedule: learning rate.
         recipe: other settings of an update. The batch size is that of the global batch. Clipping bounds the gradient of
-            all replicas. With label smoothing, the reported cross-entropy is that of the original labels. With mixup,
-            it is that of the mixed labels, and the error is that of the label with the larger weight.
+            all replicas. With label smoothing, the reported cross-entropy is that of the original labels.
         preprocess: maps the elements of batches to images for the network, on the devices; None: no mapping.
     """
 
@@ -117,19 +115,12 @@ class Learner:
         """Return this replica's part of the gradient and of `[cross-entropy, weight penalty, error]`."""
         replica = tf.distribute.get_replica_context()
         recipe, batch_size = self.recipe, self.recipe.batch_size
-        images, share = self._prepared(images), None
-        if recipe.mixup:
-            share = mixup.share(recipe.mixup, recipe.seed, self.step)
-            images = mixup.mix(images, share)
+        images = self._prepared(images)
         if size is not None:
             images = resize(images, size)
         with tf.GradientTape() as tape:
             logits = self._train_model(images, training=True)
-            cross_entropies = _cross_entropy(labels, logits)
-            if share is not None:
-                others = _cross_entropy(mixup.swap_neighbors(labels), logits)
-                cross_entropies = share * cross_entropies + (1 - share) * others
-            cross_entropy = tf.reduce_sum(cross_entropies) / batch_size
+            cross_entropy = tf.reduce_sum(_cross_entropy(labels, logits)) / batch_size
             penalty = tf.add_n(self.model.losses or [tf.zeros(())]) / replica.num_replicas_in_sync
             loss = cross_entropy + penalty
             if recipe.label_smoothing:

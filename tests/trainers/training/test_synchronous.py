@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf.data import mixup, shapes
+from idmatters_tf.data import shapes
 from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.models.cifar import identity_resnet
@@ -119,21 +119,6 @@ def test_units_of_all_layers_but_the_last_one_are_clipped():
     assert np.linalg.norm(steps[1] - bias) == pytest.approx(0.01 * 1e-3, rel=1e-4)
     np.testing.assert_allclose(steps[2], np.full_like(last_kernel, 3.0), rtol=1e-6)
     np.testing.assert_allclose(steps[3], np.full_like(last_bias, 3.0))
-
-
-def test_mixed_images_are_trained_on_with_the_labels_of_both_in_one_proportion():
-    ours = trainer(mixup=1.0, seed=7, label_smoothing=0.2).learner
-    images, labels = BATCHES.batch(0)
-    p = float(mixup.share(1.0, 7, 0))
-    assert 0.5 < p < 0.99
-    others = np.arange(16).reshape(8, 2)[:, ::-1].ravel()
-    mixed = p * images.numpy() + (1 - p) * images.numpy()[others]
-    both = p * np.eye(10)[labels] + (1 - p) * np.eye(10)[labels.numpy()[others]]
-    gradients, measured = ours.gradients(images, labels)
-    logits = check_gradients(gradients, ours.model, mixed, both * 0.8 + 0.02)
-    plain = keras.losses.categorical_crossentropy(both, logits, from_logits=True)
-    assert float(measured[0]) == pytest.approx(float(tf.reduce_mean(plain)), rel=1e-5)
-    assert float(measured[2]) == np.mean(np.argmax(logits, 1) != labels.numpy())
 
 
 def test_the_averages_follow_their_recurrence_and_change_places_with_the_weights():
