@@ -1,9 +1,9 @@
 """A task of a cluster without training and TensorFlow.
 
 `python -m tests.support.member FOLDER TIMEOUT ACTION... --control-port N`, where `TF_CONFIG` describes the cluster and
-the environment variable `SETTING` is a setting. Actions, in turn: `gather:TOPIC:VALUE`, `flood:COUNT:BYTES` (many
-topics), `agree:TOPIC:VALUE`, `stop`, `until-stop`, `until-exists:PATH`, `sleep:SECONDS`, `raise:REASON`, `import` (of
-TensorFlow, as programs do it), `fail-in-tensorflow`.
+the environment variable `SETTING` is a setting. Actions, in turn: `gather:TOPIC:VALUE`, `agree:TOPIC:VALUE`, `stop`,
+`until-stop`, `until-exists:PATH`, `sleep:SECONDS`, `raise:REASON`, `import` (of TensorFlow, as programs do it),
+`fail-in-tensorflow`.
 """
 
 import os
@@ -34,10 +34,6 @@ def advice():
 def act(client, name, arguments):
     if name == "gather":
         print(sorted(client.gather(*arguments).items()), flush=True)
-    elif name == "flood":
-        count, size = map(int, arguments)
-        for number in range(count):
-            client.gather(f"flood {number}", "x" * size)
     elif name == "agree":
         client.agree(*arguments)
     elif name == "stop":
