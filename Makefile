@@ -10,7 +10,7 @@ TEST_PROCESSES ?= 4
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help train test slow faults lowest lint format docs gallery user bench wheel clean
+.PHONY: help train test slow lowest lint format docs gallery user bench wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -29,9 +29,6 @@ test: $(VENV)/installed  ## set up, then run the tests in four processes (TESTS=
 
 slow: $(VENV)/installed  ## run all tests, with the slow tests and long variants that `make test` leaves out (an hour)
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder --slow $(TESTS)
-
-faults: $(VENV)/installed  ## inject 100 SIGKILLs and many other faults; resumes where it stopped (FAULTS=50 SEED=0 KINDS="kills soak")
-	$(BIN)/python -m tests.faults --faults $(or $(FAULTS),50) --seed $(or $(SEED),0) $(if $(KINDS),--kinds $(KINDS))
 
 lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=tests/linear: a part of them)
 	$(PYTHON) -m venv $(VENV)-lowest

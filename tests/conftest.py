@@ -31,7 +31,6 @@ SEVERAL_PROCESSES = (
 )
 # The longest tests come first, so that no process is left alone with one.
 FIRST = (
-    "tests/faults",
     *SEVERAL_PROCESSES,
     "tests/models/test_jax_backend.py",
     "tests/trainers/test_cifar.py",
