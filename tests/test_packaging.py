@@ -43,7 +43,7 @@ def test_a_package_that_hides_ours_is_named(tmp_path):
     (tmp_path / "idmatters_tf").mkdir()
     (tmp_path / "idmatters_tf/__init__.py").write_text("")
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "trainers.plan"]
+    command = [sys.executable, "-m", "trainers.report"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert f"{tmp_path / 'idmatters_tf' / '__init__.py'} hides our package 'idmatters_tf'" in done.stderr
@@ -68,7 +68,6 @@ def test_a_missing_extra_is_one_sentence(tmp_path):
         (["-m", "trainers.cifar"], "jax", 2),
         (["-c", "import sys; sys.argv[0] = 'idmatters-sweep'; from trainers.console import sweep; sweep()"], "jax", 2),
         (["-m", "trainers.imagenet", "--help"], "jax", 0),
-        (["-m", "trainers.plan"], "jax", 0),
     ],
 )
 def test_programs_refuse_other_backends(program, backend, code, tmp_path):

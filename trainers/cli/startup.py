@@ -26,7 +26,7 @@ _SWALLOWED_AFTER = 10.0
 _RAISED_AGAIN_AFTER = 0.1
 # Optional packages; the extras "tensorflow" and "train" install all of them but shtab.
 OPTIONAL = ("huggingface_hub", "matplotlib", "shtab", "tensorboard", "tensorflow", "tensorflow_datasets")
-_WITHOUT_TENSORFLOW = ("plan", "report")
+_WITHOUT_TENSORFLOW = ("report",)
 # Options that do not train.
 _INFORMATION = {"-h", "--dry-run", "--help", "--help-all", "--list", "--print-completion", "--version"}
 # File descriptor of the terminal while `import_tensorflow` redirects standard error.
