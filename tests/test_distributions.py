@@ -120,8 +120,6 @@ def test_console_scripts_work_beside_a_package_named_trainers(site, tmp_path):
     version = run(site, tmp_path, site / "bin/idmatters-cifar", "--version")
     assert version == f"idmatters-tf {idmatters_tf.__version__} in {site}\n"
     assert "theorem-3-2" in run(site, tmp_path, site / "bin/idmatters-reproduce", "--list")
-    sweep = run(site, tmp_path, site / "bin/idmatters-sweep", "--dry-run", "--", "cifar", "--dataset", "shapes")
-    assert [line.split()[0] for line in sweep.splitlines()] == ["idmatters-cifar"] * 3
 
 
 def test_no_module_has_two_names():

@@ -66,7 +66,6 @@ def test_a_missing_extra_is_one_sentence(tmp_path):
     ("program", "backend", "code"),
     [
         (["-m", "trainers.cifar"], "jax", 2),
-        (["-c", "import sys; sys.argv[0] = 'idmatters-sweep'; from trainers.console import sweep; sweep()"], "jax", 2),
         (["-m", "trainers.imagenet", "--help"], "jax", 0),
     ],
 )

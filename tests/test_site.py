@@ -48,7 +48,6 @@ def test_links_to_sources_become_links_to_pages(generator, pages):
         (rows, "ledger/index"),
         ("../examples/README.md", "gallery/index"),
         ("../examples/first_steps.ipynb", "gallery/first_steps"),
-        ("../trainers/sweep.py", "commands/sweep"),
         ("../trainers/card/__main__.py", "commands/card"),
         ("../trainers", "commands/index"),
         ("../benchmarks/results/curvature_sweep.csv", "curvature-cases"),

@@ -59,20 +59,10 @@ def parser() -> Parser:
     usage = f"{program} [OPTIONS] -- PROGRAM ..."
     parser = Parser(prog=program, usage=usage, description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
-    add_command(parser)
-    return parser
-
-
-def add_command(parser: Parser) -> None:
-    """Add the argument `-- PROGRAM ...`, the command of a training program."""
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="cifar or imagenet, and its options"
     )
-
-
-def split_command(words: Sequence[str]) -> list[str]:
-    """Return the training program and its options from the words of `-- PROGRAM ...`; may be empty."""
-    return list(words[1:] if words[:1] == ["--"] else words)
+    return parser
 
 
 def as_module(words: Sequence[str]) -> list[str]:
@@ -88,22 +78,18 @@ def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **variables, **form, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
-def check_program(name: str) -> None:
-    """Raise UsageError if a name is not that of a training program."""
-    if name not in PROGRAMS:
-        raise UsageError(
-            f"expected the name of a training program after --: {' or '.join(PROGRAMS)}. Received: {name!r}"
-        )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     typed = parse(parser(), argv)
-    command = split_command(typed.pop("command"))
+    words = typed.pop("command")
+    command = words[1:] if words[:1] == ["--"] else words
     settings = with_defaults(Settings, typed)
     if not command:
         raise UsageError("the training program is missing. Pass it after --, for example: -- cifar --preset quick")
-    check_program(command[0])
+    if command[0] not in PROGRAMS:
+        raise UsageError(
+            f"expected the name of a training program after --: {' or '.join(PROGRAMS)}. Received: {command[0]!r}"
+        )
     jobs, control_port = local_cluster(settings.workers, settings.ps)
     secret = {token.VARIABLE: os.environ.get(token.VARIABLE) or token.generate()}
     processes = Processes()
@@ -145,24 +131,17 @@ class Processes:
         self._lock = threading.Lock()
         self._signals = SignalHandler(self._forward, patience=None)
 
-    def start(
-        self,
-        name: str,
-        command: Sequence[str],
-        variables: Mapping[str, str] | None = None,
-        cores: Sequence[int] | None = None,
-    ) -> None:
+    def start(self, name: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
         """Start a process in its own process group, so that it receives signals from `forwarding_signals` only.
 
         Args:
             name: name of the process.
             command: command line of the process.
             variables: environment variables in addition to those of this process.
-            cores: CPU cores of the process, on systems that support affinity.
         """
         process = subprocess.Popen(
             command,
-            env=child_environment({**(variables or {}), LAUNCHER_VARIABLE: str(self._watched)}),
+            env=child_environment({**variables, LAUNCHER_VARIABLE: str(self._watched)}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -170,10 +149,6 @@ class Processes:
             start_new_session=True,
             pass_fds=(self._watched,),
         )
-        if cores is not None and hasattr(os, "sched_setaffinity"):
-            # The process may have ended already.
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(process.pid, cores)
         self._processes[name] = process
         reader = threading.Thread(target=self._copy, args=(name, process.stdout), daemon=True)
         reader.start()
@@ -201,14 +176,6 @@ class Processes:
             if process.poll() is None:
                 process.send_signal(number)
 
-    def collect_ended(self) -> dict[str, int]:
-        """Return the exit codes of the processes that have ended since the last call, after printing their output."""
-        codes = {name: code for name, process in self._processes.items() if (code := process.poll()) is not None}
-        for name in codes:
-            self._readers.pop(name).join(timeout=5)
-            del self._processes[name]
-        return {name: _to_shell_code(code) for name, code in codes.items()}
-
     def wait(self) -> int:
         """Wait for all processes, end the others if one fails, and return the first nonzero exit code, or 0."""
         failure, failed_at = 0, 0.0
@@ -224,17 +191,9 @@ class Processes:
             time.sleep(0.05)
         for reader in self._readers.values():
             reader.join(timeout=5)
-        return _to_shell_code(failure or next(filter(None, codes), 0))
-
-    def close(self) -> None:
-        """Close the pipe, after the end of all processes."""
-        os.close(self._held)
-        os.close(self._watched)
-
-
-def _to_shell_code(code: int) -> int:
-    """Return the exit code in the convention of shells, 128 + signal instead of a negative number."""
-    return 128 - code if code < 0 else code
+        code = failure or next(filter(None, codes), 0)
+        # As in shells, 128 + signal instead of a negative number.
+        return 128 - code if code < 0 else code
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ examples:
 
 The program prints a table and writes comparison.png (or another --format), comparison.md and comparison.csv. Runs that
 differ only in the seed are also summarized by mean and standard deviation, in seeds.csv. The runs are those of
-trainers.cifar, trainers.imagenet and trainers.sweep.
+trainers.cifar and trainers.imagenet.
 
 --html writes only one self-contained file. It accepts the runs of all programs.
 

@@ -10,7 +10,6 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support.processes import children, runs, start
-from trainers.launch import Processes
 
 SLEEPERS = """
 import sys
@@ -73,27 +72,6 @@ def test_one_that_fails_ends_the_others():
     command = [sys.executable, "-c", SLEEPERS, "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (3, "worker 1 ended with exit code 3; ending the others\n")
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell")
-def test_each_process_has_its_cores_and_ends_with_its_code(capfd):
-    processes, last = Processes(), max(os.sched_getaffinity(0))
-    sees = "import os, sys; print(sorted(os.sched_getaffinity(0))); sys.exit(int(sys.argv[1]))"
-    dies = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    processes.start("first", [sys.executable, "-c", f"import time; time.sleep(0.3); {sees}", "0"], {}, [last])
-    processes.start("second", [sys.executable, "-c", sees, "3"], {})
-    processes.start("third", [sys.executable, "-c", dies], {})
-    codes, deadline = {}, time.monotonic() + 60
-    while len(codes) < 3:
-        assert time.monotonic() < deadline
-        found = processes.collect_ended()
-        assert not set(found) & set(codes)
-        codes |= found
-    processes.close()
-    assert codes == {"first": 0, "second": 3, "third": 137}
-    said = capfd.readouterr().out
-    assert f"[first] [{last}]\n" in said
-    assert f"[second] {sorted(os.sched_getaffinity(0))}\n" in said
 
 
 @pytest.mark.parametrize(

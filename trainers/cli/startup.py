@@ -28,7 +28,7 @@ _RAISED_AGAIN_AFTER = 0.1
 OPTIONAL = ("huggingface_hub", "matplotlib", "shtab", "tensorboard", "tensorflow", "tensorflow_datasets")
 _WITHOUT_TENSORFLOW = ("report",)
 # Options that do not train.
-_INFORMATION = {"-h", "--dry-run", "--help", "--help-all", "--list", "--print-completion", "--version"}
+_INFORMATION = {"-h", "--help", "--help-all", "--list", "--print-completion", "--version"}
 # File descriptor of the terminal while `import_tensorflow` redirects standard error.
 _visible = 2
 # True after Ctrl-C, even if a library has suppressed the exception.

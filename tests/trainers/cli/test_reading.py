@@ -101,7 +101,7 @@ def test_bash_parses_printed_commands(word):
     [
         ("/home/user/trainers/cifar.py", "python -m trainers.cifar --out 'my run'"),
         ("-c", "python -m trainers.cifar --out 'my run'"),
-        ("/usr/bin/idmatters-sweep", "idmatters-cifar --out 'my run'"),
+        ("/usr/bin/idmatters-report", "idmatters-cifar --out 'my run'"),
     ],
 )
 def test_commands_repeat_the_form_of_the_start(started_as, expected, monkeypatch):
