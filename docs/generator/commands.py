@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from generator import DOCS
 from trainers.cli.arguments import Parser, list_choices
-from trainers.reporting.markdown import cell, table
+from trainers.cli.markdown import cell, table
 
 _INTRODUCTION = """# Command lines
 
