@@ -24,11 +24,11 @@ _INTERRUPTED = "stopped by Ctrl-C; saved files are intact"
 _SWALLOWED_AFTER = 10.0
 # Number of seconds after which an exception is raised again that Python has ignored in a destructor or a callback.
 _RAISED_AGAIN_AFTER = 0.1
-# Optional packages; the extras "tensorflow" and "train" install all of them but shtab.
-OPTIONAL = ("huggingface_hub", "matplotlib", "shtab", "tensorboard", "tensorflow", "tensorflow_datasets")
+# Optional packages; the extras "tensorflow" and "train" install all of them.
+OPTIONAL = ("huggingface_hub", "matplotlib", "tensorboard", "tensorflow", "tensorflow_datasets")
 _WITHOUT_TENSORFLOW = ("report",)
 # Options that do not train.
-_INFORMATION = {"-h", "--help", "--help-all", "--list", "--print-completion", "--version"}
+_INFORMATION = {"-h", "--help", "--help-all", "--list", "--version"}
 # File descriptor of the terminal while `import_tensorflow` redirects standard error.
 _visible = 2
 # True after Ctrl-C, even if a library has suppressed the exception.
@@ -180,8 +180,7 @@ def explain_error(error: Any) -> tuple[str | None, int]:
         return f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 1
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing in OPTIONAL:
-        extras = "completion" if missing == "shtab" else _needed_extras()
-        return f"{missing} is not installed: pip install 'idmatters-tf[{extras}]'", 1
+        return f"{missing} is not installed: pip install 'idmatters-tf[{_needed_extras()}]'", 1
     tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
         message = str(getattr(error, "message", error)).strip()
