@@ -304,5 +304,5 @@ def program_files():
 def test_the_package_names_every_program():
     files = program_files()
     programs = {path.parent.name if path.stem == "__main__" else path.stem for path in files}
-    assert {"cifar", "imagenet", "launch", "plan", "report", "landscape", "shortcuts", "expressivity"} <= programs
+    assert {"cifar", "imagenet", "launch", "report", "landscape", "shortcuts", "expressivity"} <= programs
     assert {name for name in programs if f"trainers.{name} " in trainers.__doc__} == programs
