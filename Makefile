@@ -25,10 +25,10 @@ train: $(VENV)/installed  ## set up, then train on the built-in data (two minute
 	$(BIN)/python -m trainers.cifar --preset quick
 
 test: $(VENV)/installed  ## set up, then run the tests in four processes (TESTS=tests/linear: a part of them)
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(TESTS)
 
 slow: $(VENV)/installed  ## run all tests, with the slow tests and long variants that `make test` leaves out (an hour)
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder --slow $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --slow $(TESTS)
 
 lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=tests/linear: a part of them)
 	$(PYTHON) -m venv $(VENV)-lowest
@@ -36,7 +36,7 @@ lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=
 	$(VENV)-lowest/bin/uv pip compile --quiet --python $(VENV)-lowest/bin/python --resolution lowest-direct \
 		--extra tensorflow-cpu --extra train --extra test --output-file $(VENV)-lowest/constraints.txt setup.cfg
 	$(VENV)-lowest/bin/pip install --quiet --constraint $(VENV)-lowest/constraints.txt --editable '.[tensorflow-cpu,train,test]'
-	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder $(TESTS)
+	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(TESTS)
 
 lint: $(VENV)/installed  ## check style, docstrings, spelling, annotations, imports and types
 	$(BIN)/ruff check .

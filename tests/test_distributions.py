@@ -1,4 +1,4 @@
-"""The source distribution is complete, and the wheel works in projects that have packages of the same names."""
+"""The wheel is complete, and works in projects that have packages of the same names."""
 
 import importlib.util
 import json
@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 
 import pytest
 
@@ -61,17 +60,6 @@ def tracked_files():
     command = ["git", "ls-files", "-z"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [name for name in listed.split("\0") if name and os.path.lexists(ROOT / name)]
-
-
-def test_the_sdist_has_every_tracked_file_once(distributions):
-    (sdist,) = distributions.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        found = {member.name.partition("/")[2] for member in archive if not member.isdir()}
-    # The link idmatters_tf/models is a folder there, and models/ is left out.
-    expected = {f"idmatters_tf/{name}" if name.startswith("models/") else name for name in tracked_files()}
-    expected -= {"idmatters_tf/models", ".gitignore"}
-    assert {name for name in expected if not name.startswith(".github/")} <= found
-    assert {name for name in found - expected if ".egg-info/" not in name} == {"PKG-INFO"}
 
 
 def test_the_wheel_installs_two_packages(site):
