@@ -4,7 +4,6 @@ cifar            identity_resnet: the all-convolutional residual network of Hard
 imagenet         identity_resnet34: its variant for ImageNet, section 4.2
 identity         identity_network: the common builder, for any `layout.Layout`
 layout           Layout: depth, widths and ablations of the networks above
-cost             identity_network_cost: parameters, operations and memory, computed without building the network
 all_cnn          all_cnn_c: the all-convolutional baseline
 resnet           resnet, preresnet: residual baselines
 densenet         densenet: the densely connected baseline
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from idmatters_tf.models import (
         all_cnn,
         cifar,
-        cost,
         densenet,
         identity,
         imagenet,
@@ -39,7 +37,6 @@ if __name__ == "models":
 __all__ = [
     "all_cnn",
     "cifar",
-    "cost",
     "densenet",
     "features",
     "identity",

@@ -1,7 +1,7 @@
 """Layouts of the networks, without Keras.
 
-`Layout` describes the all-convolutional networks near the identity. The builders in `identity`, `cifar` and `imagenet`,
-`idmatters_tf.models.cost` and the command lines of the programs use it. Ablations are fields of it.
+`Layout` describes the all-convolutional networks near the identity. The builders in `identity`, `cifar` and `imagenet`
+and the command lines of the programs use it. Ablations are fields of it.
 """
 
 import dataclasses

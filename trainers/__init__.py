@@ -3,8 +3,6 @@
 trainers.cifar          training of residual networks on CIFAR-10, CIFAR-100 or the built-in shapes
 trainers.imagenet       training of the variant for ImageNet, on ImageNet or any folder of labeled images
 trainers.launch         training on a cluster of processes on this machine
-trainers.plan           estimates of training time and bottleneck for ImageNet on given machines
-trainers.sweep          training and comparison of one run for each seed and combination of options
 trainers.report         comparison of runs: plots and a table
 trainers.card           weights and model card of a finished run
 trainers.reproduce      repetition of rows of the ledger and comparison of their numbers

@@ -173,6 +173,17 @@ def test_killed_and_stopped_at_random_steps_it_ends_bit_identical(whole, tmp_pat
     assert not (run / ".lock").exists()
 
 
+def test_a_run_is_overwritten_from_the_weights_of_another_one(whole, tmp_path):
+    run, small = tmp_path / "run", [*TINY, "--steps", 2, "--overwrite", "--out"]
+    for more in ([], ["--seed", 1, "--init-from", whole[0]]):
+        done = run_here("trainers.cifar", *small, run, *more)
+        assert done.returncode == 0, done.stderr
+    assert f"starting from the weights of {whole[0]} at step {STEPS}" in done.stderr
+    assert json.loads((run / "config.json").read_text())["settings"]["seed"] == 1
+    first, last = records(run)[0], [record for record in records(whole[0]) if record["kind"] == "test"][-1]
+    assert (first["step"], first["error"], first["loss"]) == (0, last["error"], last["loss"])
+
+
 def test_other_settings_and_other_data_are_refused(whole, program):
     result = program("trainers.cifar", *TINY, "--out", whole[0], "--momentum", 0.5, "--seed", 1)
     assert result.returncode == 2

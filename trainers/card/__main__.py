@@ -12,7 +12,6 @@ from idmatters_tf._ownership import check_replaceable
 from idmatters_tf._replacing import remove_unfinished, updating
 from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.reading import read_json
 from trainers.cli.settings import add_options, as_dict, parse, setting, with_defaults
 from trainers.cli.startup import import_tensorflow, print_lines, print_message, run_program
 from trainers.cli.text import join_command, program_command
@@ -157,7 +156,7 @@ def _is_card(out: pathlib.Path) -> bool:
         # A process that was killed before it wrote the first file may have left these.
         return all(path.name.startswith((".lock", ".writing-")) for path in out.iterdir())
     try:
-        content = read_json(out / TRAINING)
+        content = json.loads((out / TRAINING).read_bytes())
     except ValueError:
         return False
     return isinstance(content, dict) and {"settings", "result", "error"} <= set(content)

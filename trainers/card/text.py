@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainers.reporting.markdown import as_words, fence, inline, table
+from trainers.cli.markdown import as_words, fence, inline, table
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData

@@ -25,7 +25,6 @@ from idmatters_tf._ownership import check_folder, check_replaceable, open_regula
 from idmatters_tf._replacing import remove_unfinished, write_atomically
 from idmatters_tf._run_description import describe_differences, describe_environment_change
 from trainers.cli.arguments import UsageError
-from trainers.cli.reading import read_json
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import discard_message, print_message
 from trainers.cli.text import as_text
@@ -169,7 +168,7 @@ class Run:
         if not self.exists():
             raise UsageError(f"{self.path} is not a run: there is no config.json in it. Use the --out of a run.")
         try:
-            config = read_json(self.config_path)
+            config = json.loads(self.config_path.read_bytes())
             check_config(config)
         except ValueError as error:
             raise UsageError(
@@ -371,7 +370,7 @@ class Run:
         if not self.result_path.is_file():
             return None
         try:
-            result = read_json(self.result_path)
+            result = json.loads(self.result_path.read_bytes())
             check_result(result, numbers)
         except ValueError as error:
             raise UsageError(

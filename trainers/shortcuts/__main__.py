@@ -38,8 +38,8 @@ def parser(command: str | None = None) -> Parser:
     program = "python -m trainers.shortcuts"
     if command is None:
         usage = f"{program} COMMAND [options]"
-        return Parser(completion=False, prog=program, usage=usage, description=__doc__, epilog=EXAMPLES)
-    parser = Parser(completion=False, prog=f"{program} {command}", description=summary(command), epilog=EXIT_CODES)
+        return Parser(prog=program, usage=usage, description=__doc__, epilog=EXAMPLES)
+    parser = Parser(prog=f"{program} {command}", description=summary(command), epilog=EXIT_CODES)
     add_options(parser, COMMANDS[command])
     return parser
 

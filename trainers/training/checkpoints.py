@@ -35,9 +35,7 @@ from idmatters_tf._locking import check_held
 from idmatters_tf._replacing import remove_unfinished
 from idmatters_tf._run_description import describe_other_run
 from trainers.cli.arguments import RunError, UsageError
-from trainers.cli.reading import read_json
 from trainers.run.records import encode, read
-from trainers.training.version_0_1 import upgrade
 from trainers.training.writing import FIX, why_not_written
 
 RECORDS = "metrics.jsonl"
@@ -230,9 +228,8 @@ def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> No
     if identity is None or not (path / IDENTITY).is_file():
         return
     try:
-        recorded = read_json(path / IDENTITY)
-        saved = {name: value for name, value in upgrade(recorded).items() if name in recorded}
-    except (ValueError, TypeError, AttributeError):
+        saved = json.loads((path / IDENTITY).read_bytes())
+    except ValueError:
         saved = {IDENTITY: "unreadable"}
     error = describe_other_run(path, saved, identity)
     if error is not None:
