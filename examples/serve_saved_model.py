@@ -50,7 +50,7 @@ def main():
     start = time.perf_counter()
     answer = serve(images=images)
     milliseconds = 1000 * (time.perf_counter() - start)
-    # Exports of earlier versions return numbers without names.
+    # Exports of data without class names return numbers only.
     classes = answer.get("name", tf.strings.as_string(answer["label"])).numpy()
     for image, name, probabilities in zip(shown, classes, answer["probabilities"], strict=True):
         print(f"{image}: {name.decode()} with probability {float(tf.reduce_max(probabilities)):.3f}")

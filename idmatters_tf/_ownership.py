@@ -157,11 +157,12 @@ def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def is_complete(folder: pathlib.Path) -> bool:
-    """Return True for a folder that contains exactly the objects that its manifest lists."""
-    if _foreign(folder) is not None:
+    """Return True for a folder that contains all files that its manifest lists. Other files may be there as well."""
+    try:
+        listed = set(read_manifest(folder)["files"])
+    except (ValueError, OSError, PathOccupied):
         return False
-    there = {path.relative_to(folder).as_posix() for path, _ in _contents(folder)}
-    return set(read_manifest(folder)["files"]) <= there
+    return listed <= {path.relative_to(folder).as_posix() for path, _ in _contents(folder)}
 
 
 def remove_own(folder: pathlib.Path) -> None:

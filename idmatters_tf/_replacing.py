@@ -20,6 +20,7 @@ from idmatters_tf._locking import check_held
 from idmatters_tf._ownership import (
     MANIFEST,
     REPLACED,
+    PathOccupied,
     check_replaceable,
     find_mode,
     is_complete,
@@ -148,15 +149,20 @@ def _exchange(new, path):
 
 
 def _finish_exchange(path):
-    """Restore the old folder if there is no new one, otherwise remove it."""
+    """Restore the old folder if there is no new one, otherwise remove it. Foreign files are kept."""
     aside = temporary_path(path)
     if find_mode(aside) is None:
         return
-    if find_mode(path) is None and is_complete(aside):
+    if find_mode(path) is not None:
+        remove_own(aside)
+    elif is_complete(aside):
         os.rename(aside, path)
         _sync(path.parent)
     else:
-        remove_own(aside)
+        # Its removal was interrupted, unless it contains foreign files.
+        with contextlib.suppress(PathOccupied):
+            check_replaceable(path, folder=True)
+            remove_own(aside)
 
 
 def _remove(path):

@@ -24,9 +24,9 @@ examples:
   python -m trainers.report runs/a runs/b --names pad "1x1"     other names
   python -m trainers.report runs/* --format pdf                 the plot as vector graphics
 
-The program prints a table and writes comparison.png (or another --format), comparison.md and comparison.csv. Runs that
-differ only in the seed are also summarized by mean and standard deviation, in seeds.csv. The runs are those of
-trainers.cifar and trainers.imagenet.
+The program prints a table and writes comparison.png (or another --format), comparison.md and comparison.csv. Finished
+runs that differ only in the seed are also summarized by mean and standard deviation, in seeds.csv. The runs are those
+of trainers.cifar and trainers.imagenet.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
@@ -154,12 +154,14 @@ def group_seeds(runs: Mapping[str, Run]) -> dict[str, list[str]]:
 
 
 def make_seed_rows(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    """Return a row for each group of `group_seeds`: mean and standard deviation over the runs without divergence."""
+    """Return a row for each group of `group_seeds`: mean and standard deviation over the finished runs."""
     settings = _settings_that_matter(runs)
     differing = [key for key in _differing_settings(settings) if key != "seed"]
     rows = []
     for name, members in groups.items():
-        good = [_errors(runs[member]) for member in members if not _state(runs[member]).startswith("diverged")]
+        states = [_state(runs[member]) for member in members]
+        good = [_errors(runs[member]) for member, state in zip(members, states, strict=True) if state == "finished"]
+        diverged = sum(state.startswith("diverged") for state in states)
         columns = {
             "best error, %": [best for best, _, _, _ in good if best is not None],
             "last error, %": [last for _, _, last, _ in good if last is not None],
@@ -169,7 +171,8 @@ def make_seed_rows(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]])
                 "runs": name,
                 "seeds": " ".join(str(settings[member].get("seed", "")) for member in members),
                 **{column: format_mean_and_deviation(values) for column, values in columns.items()},
-                "diverged": f"{len(members) - len(good)} of {len(members)}",
+                "diverged": f"{diverged} of {len(members)}",
+                "finished": f"{len(good)} of {len(members)}",
                 **{key: as_words(settings[members[0]].get(key)) for key in differing},
             }
         )

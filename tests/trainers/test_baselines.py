@@ -144,4 +144,3 @@ def test_preprocessing_is_kept_with_the_run(name, tmp_path):
     preprocessing.save(layer, images.shape[1:], tmp_path)
     np.testing.assert_allclose(preprocessing.load(tmp_path)(images), outputs, atol=1e-4)
     assert [path.name for path in tmp_path.iterdir()] == [preprocessing.FILE]
-    assert preprocessing.load(tmp_path / "nothing") is None

@@ -18,8 +18,6 @@ Records = Sequence[Mapping[str, Any]]
 
 # Sufficient for the column of a page on a high-resolution screen.
 DPI = 150
-# Length of a dash of equal curves, in line widths.
-_STRIPE = 4.0
 
 
 def convergence(records: Records, path: str | os.PathLike, title: str, drop_steps: Sequence[int] = ()) -> None:
@@ -88,7 +86,7 @@ def comparison(
 
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.subplots()
-    lines, errors = {}, []
+    drawn, errors = 0, []
     for name, members in (groups or {name: [name] for name in runs}).items():
         # A diverged seed would end the mean early; the table also excludes it.
         whole = [member for member in members if not _describe_diverged([runs[member]])] or members
@@ -99,8 +97,8 @@ def comparison(
         if not tests:
             axes.plot([], [], linestyle="", label=f"{name} (no test{ended})")
             continue
-        number = len(lines)
-        color, style = f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
+        color, style = f"C{drawn % 10}", ("-", "--", ":")[drawn // 10 % 3]
+        drawn += 1
         for member in members:
             train = _errors(runs[member], "train")
             if train:
@@ -116,18 +114,13 @@ def comparison(
             label = f"{name} ({len(tests)} seeds, best mean {best:.2f} %{ended})"
         errors += list(means)
         marker = _marker(steps)
-        (line,) = axes.plot(steps, means, color=color, linestyle=style, marker=marker, markersize=4, label=label)
-        lines[line] = list(zip(steps, means, strict=True))
+        axes.plot(steps, means, color=color, linestyle=style, marker=marker, markersize=4, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("top-1 error, %    (test: strong, training: faint)")
     axes.set_title(escape_controls(title), fontsize=10, parse_math=False)
     _set_logarithmic(axes, errors)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    # After the legend, which shows each line in its own style.
-    for group in _equal_curves(lines):
-        for place, line in enumerate(group):
-            line.set_linestyle(stripes(place, len(group)))
     return save_figure(figure, path)
 
 
@@ -163,24 +156,6 @@ def save_figure(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
     with replacing(path) as beside:
         figure.savefig(beside, dpi=DPI, format=path.suffix[1:])
     return path
-
-
-def stripes(place: int, count: int) -> tuple[float, tuple[float, float]]:
-    """Return dashes that leave all of `count` lines visible where they are drawn on top of each other.
-
-    Args:
-        place: 0 to `count - 1`, place of the line among them.
-        count: number of the lines, at least 2.
-    """
-    return (count - place) % count * _STRIPE, (_STRIPE, (count - 1) * _STRIPE)
-
-
-def _equal_curves(curves: Mapping[Any, Sequence[Any]]) -> list[list[Any]]:
-    """Return the groups of keys, of two or more, whose curves have the same points."""
-    groups: dict[tuple, list] = {}
-    for key, points in curves.items():
-        groups.setdefault(tuple(points), []).append(key)
-    return [group for group in groups.values() if len(group) > 1]
 
 
 def _set_logarithmic(axes: "Axes", values: Iterable[float]) -> None:

@@ -79,7 +79,7 @@ class AsynchronousTrainer:
         if done >= steps and not due:
             return None
         batches = self._worker_batches(train)
-        with SignalHandler() as handler, session.progress, session.checkpoints:
+        with SignalHandler() as handler, session.progress:
 
             def stops():
                 return handler.received is not None

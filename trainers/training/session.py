@@ -188,8 +188,6 @@ class Session:
     def save(self, step: int) -> None:
         """Save a checkpoint. In a synchronous cluster, all tasks first compare their weights.
 
-        The values are copied here, and the copy is written in the background, see `trainers.training.checkpoints`.
-
         If weights are averaged, the network of the checkpoint has the averages, because other programs read only these.
         """
         if self.cluster.is_synchronous:
@@ -201,8 +199,6 @@ class Session:
 
     def _diverged(self, step):
         self.run.record(kind="diverged", step=step, seconds=self.seconds())
-        # The last good checkpoint may still be being written.
-        self.checkpoints.wait()
         clip = self.trainer.learner.recipe.clip_norm
         advice = (
             "Start again with --clip-norm 1 or a lower --learning-rate, and another --out."

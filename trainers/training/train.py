@@ -15,7 +15,7 @@ from trainers.cluster.description import ClusterDescription, find
 from trainers.cluster.tasks import Cluster, explain_lost_tasks, wait_for_tasks
 from trainers.run.folder import DataDescription, Run
 from trainers.run.lock import hold_lock
-from trainers.training.settings import resolve_strategy
+from trainers.training.settings import Settings, resolve_strategy
 from trainers.training.task import Task
 
 # Keys of every result.json.
@@ -141,8 +141,14 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
         else:
             fit_stem(task, learner)
             if settings.recipe.init_from is not None:
-                begun = initialize(learner.model, Run(settings.recipe.init_from))
-                say_once(f"starting from the weights of {settings.recipe.init_from} at step {begun}")
+                source = Run(settings.recipe.init_from)
+                begun = initialize(learner.model, source)
+                say_once(f"starting from the weights of {source.path} at step {begun}")
+                if holds_out_differently(settings, data.digest(), source):
+                    say_once(
+                        f"warning: {source.path} may have been trained on the held-out images, because its data are "
+                        f"split differently. The test error is then too low."
+                    )
             events.settings(as_dict(settings))
             events.images(train_batches.batch(0, stop=min(IMAGES, settings.recipe.batch_size))[0])
         callbacks = _callbacks(task, learner, run)
@@ -215,6 +221,20 @@ def initialize(model: Any, source: Run) -> int:
     if step is None:
         raise UsageError(f"--init-from {source.path} has no intact checkpoint. Name the folder of a run that has one.")
     return step
+
+
+def holds_out_differently(settings: Settings, digest: str, source: Run) -> bool:
+    """Return True if held-out images may be among the training images of another run of the same data set.
+
+    Args:
+        settings: settings of the run to be trained.
+        digest: checksum of its data.
+        source: other run.
+    """
+    if settings.data.test_split != "train":
+        return False
+    config = source.config()
+    return config["settings"].get("dataset") == settings.data.dataset and source.data(config).digest != digest
 
 
 def _check_source(source, folder):

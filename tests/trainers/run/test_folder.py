@@ -58,14 +58,6 @@ def test_records_after_the_checkpoint_are_made_again(run, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_checkpoint_of_an_earlier_version_has_no_records_and_what_is_lost_is_said(run, capsys):
-    assert run.restore_metrics(20, None) == RECORDS
-    assert capsys.readouterr().err == ""
-    (run.path / "metrics.jsonl").write_bytes(b"\n".join([*LINES[:2], b""]))
-    assert run.restore_metrics(20, None) == RECORDS[:2]
-    assert "ends at step 10: the records up to step 20 are lost" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("damage", ["", "{", "5", "null", "[]", "{}", '{"seconds": "1"}', "\xff"])
 def test_a_damaged_result_is_one_sentence(tmp_path, damage):
     (tmp_path / "result.json").write_bytes(damage.encode("latin-1"))
