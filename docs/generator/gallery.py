@@ -53,7 +53,6 @@ GALLERY = {
         ("runs/edge-of-stability/sharpness.png", "runs/edge-of-stability/couplings.png"),
     ),
     "factorize_a_matrix": Example("Factorize a matrix near the identity"),
-    "certificate_along_descent": Example("Gradient dominance along gradient descent"),
     "memorize_your_data": Example("Memorize your own table"),
     "serve_saved_model": Example("Serve an exported network", before="trainers.cifar --preset quick"),
     "draw_shapes": Example("The built-in images", images=("runs/shapes.png",)),

@@ -134,28 +134,15 @@ def covariance_matrix(name: str, value: ArrayLike | None, dim: int) -> Floats:
     return matrix
 
 
-def finite_number(name: str, value: object) -> float:
-    """Return `value` as a float.
-
-    Raises:
-        ValueError: if it is not a number that is finite in float64. Booleans are not numbers.
-    """
-    number = _number(value)
-    if not np.isfinite(number):
-        raise ValueError(f"Argument `{name}` must be a finite number. Received: {name}={_describe(value)}")
-    return number
-
-
 def non_negative(name: str, value: object) -> float:
     """Return `value` as a float.
 
     Raises:
         ValueError: if it is not a finite number of 0 or more.
     """
-    number = _number(value)
-    if not 0 <= number < np.inf:
-        raise ValueError(f"Argument `{name}` must be a finite number of 0 or more. Received: {name}={_describe(value)}")
-    return number
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < np.inf:
+        raise ValueError(f"Argument `{name}` must be a finite number of 0 or more. Received: {name}={value!r}")
+    return float(value)
 
 
 def non_negative_integer(name: str, value: object) -> int:
@@ -165,19 +152,5 @@ def non_negative_integer(name: str, value: object) -> int:
         ValueError: if it is not an integer of 0 or more.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
-        raise ValueError(f"Argument `{name}` must be an integer of 0 or more. Received: {name}={_describe(value)}")
+        raise ValueError(f"Argument `{name}` must be an integer of 0 or more. Received: {name}={value!r}")
     return int(value)
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return np.nan
-    try:
-        return float(value)
-    except OverflowError:
-        return np.inf
-
-
-def _describe(value: object) -> str:
-    # Python refuses to print integers of thousands of digits.
-    return f"an integer of {value.bit_length()} bits" if isinstance(value, int) and abs(value) >> 64 else repr(value)

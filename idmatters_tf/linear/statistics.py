@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike
 
 from idmatters_tf.linear._arguments import Floats, covariance_matrix, positive_integer, real_array, within_float64
 
+EPS, TINY = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
+
 
 class Statistics(NamedTuple):
     """Sufficient statistics of the loss ||Y - W X||_F^2 / (2m) (Li et al., Eqs. 6, 8, 9).
@@ -93,7 +95,7 @@ def scaled_root(covariance: Floats) -> ScaledRoot:
         # Semidefinite only up to rounding of its largest entries, which requires a common scale.
         scales[:] = scales.max()
         eigenvalues, vectors = np.linalg.eigh(covariance / scales / scales[:, None])
-    kept = eigenvalues > len(eigenvalues) * np.finfo(np.float64).eps * max(eigenvalues[-1], 0.0)
+    kept = eigenvalues > len(eigenvalues) * EPS * max(eigenvalues[-1], 0.0)
     return ScaledRoot(scales, vectors[:, kept] * np.sqrt(eigenvalues[kept]))
 
 
@@ -102,7 +104,7 @@ def coordinate_scales(covariance: Floats) -> Floats:
     variances = np.diag(covariance)
     scales = np.ldexp(1.0, np.frexp(variances)[1] // 2)
     # A coordinate without variance gets the largest scale.
-    scales[variances <= 0] = scales[variances > 0].max(initial=np.finfo(np.float64).tiny)
+    scales[variances <= 0] = scales[variances > 0].max(initial=TINY)
     return scales
 
 
@@ -140,7 +142,7 @@ def regression(sxx: ArrayLike, syx: ArrayLike) -> Regression:
             "overflows. Scale the data."
         )
     targets = np.asarray(np.linalg.lstsq(root, scaled.T, rcond=None)[0].T, np.float64)
-    if np.abs(targets @ root.T - scaled).max() > 1e-7 * max(np.abs(scaled).max(), np.finfo(np.float64).tiny):
+    if np.abs(targets @ root.T - scaled).max() > 1e-7 * max(np.abs(scaled).max(), TINY):
         raise ValueError(
             "Argument `syx` must have rows in the range of `sxx`. Received: rows outside it, for which the loss has no "
             "minimum. Compute both from the same data with `sufficient_statistics`."
@@ -182,55 +184,40 @@ def whiten(
     Raises:
         ValueError: if the data have fewer than `components` components.
     """
-    (coordinates, directions, mean), variances, exponent = _principal_components(X, components, method)
-    scale = np.sqrt(variances)
-    return PrincipalComponents(coordinates / scale, np.ldexp(directions / scale, -exponent), np.ldexp(mean, exponent))
-
-
-@within_float64
-def principal_components(
-    X: ArrayLike, components: int | None = None, method: Literal["svd", "covariance"] = "svd"
-) -> PrincipalComponents:
-    """Compute the data in the coordinates of their principal components, with the largest variance first.
-
-    Args and errors: as `whiten`.
-
-    Returns:
-        `PrincipalComponents`, (coordinates, directions, mean), with orthonormal rows as directions.
-    """
-    (coordinates, directions, mean), _, exponent = _principal_components(X, components, method)
-    return PrincipalComponents(np.ldexp(coordinates, exponent), directions, np.ldexp(mean, exponent))
-
-
-def _principal_components(X: ArrayLike, components: int | None, method: str) -> tuple[PrincipalComponents, Floats, int]:
-    """Return the components of X / 2^exponent, their variances (components, 1), and the exponent.
-
-    In these units the largest entry is near 1, and squares neither overflow nor underflow.
-    """
     X = real_array("X", X, ("d", "m"))
+    # In these units the largest entry is near 1, and squares neither overflow nor underflow.
     exponent = int(np.frexp(np.abs(X).max())[1])
     X = np.ldexp(X, -exponent)
     mean = X.mean(axis=1, keepdims=True)
     centered = X - mean
-    eps, tiny = np.finfo(np.float64).eps, np.finfo(np.float64).tiny
-    if method == "svd":
-        vectors, singular_values, _ = np.linalg.svd(centered, full_matrices=False)
-        scale = max(np.abs(X).max() * np.sqrt(X.size), tiny)
-        available = int(np.count_nonzero(singular_values > max(X.shape) * eps * scale))
-        directions = vectors.T[: _check_components(components, available)]
-        coordinates = directions @ centered
-        variances = np.mean(coordinates**2, axis=1, keepdims=True)
-        return PrincipalComponents(coordinates, directions, mean), variances, exponent
-    if method != "covariance":
+    if method not in ("svd", "covariance"):
         raise ValueError(f"Argument `method` must be 'svd' or 'covariance'. Received: method={method!r}")
-    values, vectors = np.linalg.eigh(centered @ centered.T / X.shape[1])
-    scale = max(float(np.abs(X).max()) ** 2 * len(X), tiny)
-    available = int(np.count_nonzero(values > max(X.shape) * eps * scale))
+    decompose = _components_by_svd if method == "svd" else _components_by_covariance
+    directions, variances = decompose(centered, float(np.abs(X).max()), components)
+    scale = np.sqrt(variances)
+    coordinates = directions @ centered / scale
+    return PrincipalComponents(coordinates, np.ldexp(directions / scale, -exponent), np.ldexp(mean, exponent))
+
+
+def _components_by_svd(centered: Floats, largest: float, components: int | None) -> tuple[Floats, Floats]:
+    """Return the directions (components, d) and their variances (components, 1); `largest` is max |X|."""
+    vectors, singular_values, _ = np.linalg.svd(centered, full_matrices=False)
+    scale = max(largest * np.sqrt(centered.size), TINY)
+    available = int(np.count_nonzero(singular_values > max(centered.shape) * EPS * scale))
+    directions = vectors.T[: _check_components(components, available)]
+    return directions, np.mean((directions @ centered) ** 2, axis=1, keepdims=True)
+
+
+def _components_by_covariance(centered: Floats, largest: float, components: int | None) -> tuple[Floats, Floats]:
+    """Return the same as `_components_by_svd`."""
+    values, vectors = np.linalg.eigh(centered @ centered.T / centered.shape[1])
+    scale = max(largest**2 * len(centered), TINY)
+    available = int(np.count_nonzero(values > max(centered.shape) * EPS * scale))
     kept = _check_components(components, available)
     columns = vectors[:, ::-1][:, :kept]
     # Fixed signs make the result independent of the LAPACK implementation.
     columns = columns * np.sign(columns[np.abs(columns).argmax(axis=0), np.arange(kept)])
-    return PrincipalComponents(columns.T @ centered, columns.T, mean), values[::-1][:kept, None], exponent
+    return columns.T, values[::-1][:kept, None]
 
 
 def _check_components(components: int | None, available: int) -> int:

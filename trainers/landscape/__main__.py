@@ -17,15 +17,6 @@ experiments, each with a table (CSV), a figure and TensorBoard scalars in --out:
   descent          gradient descent of residual and standard parameterizations from a small start
   certificate      (figure only) squared gradient along the path, and its guaranteed lower bound (2.3)
   augmentation     target with a negative determinant, unchanged and with one additional coordinate
-  regularization   norm of the optimum found against weight decay
-  zero_asymmetric  zero-asymmetric initialization, which reaches targets with either sign of the determinant
-  certified        guarantees of convergence theorems along runs, compared with measurements
-  promises         numbers of steps guaranteed by theorems for whole runs, compared with measured numbers
-  projected        balanced layers and a positive end-to-end map, for targets where they help
-  flow             gradient descent and gradient flow: conserved quantities, sharpness, distance
-  depth_laws       largest stable learning rate against depth, for each kind of network and initialization
-  update_laws      learning rate of a first step of constant size against depth
-  block_norms      norms of residual branches against depth, at initialization and after training
 
 examples:
   python -m trainers.landscape                                          under two minutes on two CPU cores

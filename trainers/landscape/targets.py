@@ -19,9 +19,6 @@ TargetsByName = Mapping[str, NDArray[np.float64]]
 # rate.
 RATE = 0.3
 
-# A target counts as reached at this risk.
-REACHED = 1e-8
-
 # In this range, the fourth powers of singular values, which occur in squared gradients, are far from overflow.
 SMALLEST, LARGEST = 1e-60, 1e60
 
@@ -132,19 +129,3 @@ def _read_npy(path: str) -> NDArray:
 def learning_rate(R: NDArray[np.float64], depth: int) -> float:
     """Return a rate for L = f / 2, whose curvature at a balanced optimum is at most about depth * sigma_max(R)^2."""
     return RATE / (depth * max(float(np.linalg.norm(R, 2)), 1.0) ** 2)
-
-
-def find_first_reached(risks: NDArray[np.float64]) -> int | None:
-    """Return the position of the first risk of at most `REACHED`, or None."""
-    found = np.flatnonzero(risks <= REACHED)
-    return int(found[0]) if found.size else None
-
-
-def speed(risks: NDArray[np.float64]) -> tuple[int, float]:
-    """Return a sort key of runs: the number of steps to the target, then the risk at the end.
-
-    Args:
-        risks: (records,), not finite after a divergence.
-    """
-    reached, last = find_first_reached(risks), float(risks[-1])
-    return len(risks) if reached is None else reached, last if np.isfinite(last) else np.inf
