@@ -23,7 +23,7 @@ FORMATS = ("png", "svg", "pdf")
 
 def _experiments() -> Iterator[tuple[list[str], list[str]]]:
     """Yield the command of each program of experiments and the names of its output files."""
-    from trainers.expressivity.constructions import EXPERIMENT as CONSTRUCTIONS
+    from trainers.expressivity.scaling import EXPERIMENT as SCALING
     from trainers.landscape.experiments import EXPERIMENTS
     from trainers.shortcuts.experiments import EXPERIMENTS as COMMANDS
     from trainers.shortcuts.training_norms import EXPERIMENT
@@ -32,8 +32,8 @@ def _experiments() -> Iterator[tuple[list[str], list[str]]]:
     for command, each in COMMANDS.items():
         yield ["trainers.shortcuts.__main__", command, "--dataset", "digits-like"], output_names([each], "png")
     yield ["trainers.shortcuts.__main__", "norms", "--runs", "RUN"], output_names([EXPERIMENT], "png")
-    words = ["trainers.expressivity.__main__", "--dataset", "random", "--rows", "20", "--construction", "lookup"]
-    yield words, output_names([CONSTRUCTIONS], "png")
+    words = ["trainers.expressivity.__main__", "--dataset", "random", "--rows", "20"]
+    yield words, output_names([SCALING], "png")
 
 
 def places() -> Iterator[tuple[list[str], str, list]]:

@@ -12,18 +12,15 @@ from trainers.expressivity.settings import Settings
 from trainers.run.folder import Run
 
 if TYPE_CHECKING:
-    from trainers.experiments.experiment import AnyExperiment
     from trainers.expressivity.sample import Sample
 
 EXAMPLES = """
-The program builds the network, saves and reloads it, checks every row (and a few in rational arithmetic), and compares
-all constructions. With --construction hardt-ma, it also measures the growth of parameters, margin, time and memory.
-Outputs in --out: model.keras, result.json, constructions.csv, constructions.png, scaling.csv, scaling.png.
+The program builds the network, saves and reloads it, checks every row, and measures the growth of parameters, margin,
+time and memory. Outputs in --out: model.keras, result.json, scaling.csv, scaling.png.
 
 examples:
   python -m trainers.expressivity --dataset shapes --labels random --train-images 2000
   python -m trainers.expressivity --dataset cifar10 --labels random --width 32        all 50,000 images
-  python -m trainers.expressivity --dataset cifar10 --construction bit-extraction     only 30,107 numbers
   python -m trainers.expressivity --dataset cifar10 --compare runs/cifar10            with a trained network
   python -m trainers.expressivity --dataset random --rows 10000 --dim 32 --classes 10 --width 8
 
@@ -45,11 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check_together(typed, settings)
     saved = settings_to_save(settings, "compare")
     from trainers.experiments.results import output_names
+    from trainers.expressivity.scaling import EXPERIMENT
 
     out = typed.get("out", f"runs/memorize-{settings.data.dataset}-{settings.data.labels}")
     with open_run(out, saved, settings.run.overwrite) as run:
         if run is not None:
-            run.check_outputs(output_names(_select_experiments(settings), settings.run.format))
+            run.check_outputs(output_names([EXPERIMENT], settings.run.format))
             _memorize(run, saved, settings)
     return 0
 
@@ -71,12 +69,6 @@ def _check_together(typed: Mapping[str, Any], settings: Settings) -> None:
     """Raise UsageError for incompatible options."""
     random = settings.data.dataset == "random"
     wrong = {"labels", "train_images", "data_dir", "compare"} if random else {"rows", "dim", "classes"}
-    construction = settings.network.construction
-    if construction != "hardt-ma":
-        for name in sorted({"width", "order", "dtype"} & set(typed)):
-            raise UsageError(
-                f"--{name} requires --construction hardt-ma. Received: --construction {construction}. Remove --{name}."
-            )
     for name in sorted(wrong & set(typed)):
         if name == "labels" and settings.data.labels == "random":
             continue
@@ -119,31 +111,21 @@ def _measure(run: Run, settings: Settings, sample: "Sample") -> dict[str, Any]:
     from trainers.experiments.progress import stage_bars
     from trainers.experiments.results import run_experiment
     from trainers.expressivity.memorizing import memorize_and_verify
+    from trainers.expressivity.scaling import EXPERIMENT
 
     with stage_bars(unit="rows") as progress:
         result = memorize_and_verify(sample, settings.network, run.path / "model.keras", progress)
-    for experiment in _select_experiments(settings):
-        run_experiment(experiment, sample, settings, run.path)
+    run_experiment(EXPERIMENT, sample, settings, run.path)
     return result
-
-
-def _select_experiments(settings: Settings) -> "list[AnyExperiment]":
-    from trainers.expressivity import constructions, scaling
-
-    if settings.network.construction == "hardt-ma":
-        return [constructions.EXPERIMENT, scaling.EXPERIMENT]
-    return [constructions.EXPERIMENT]
 
 
 def _print(run: Run, result: Mapping[str, Any]) -> None:
     seconds = ", ".join(f"{stage} {value:.1f}" for stage, value in result["seconds"].items())
-    loaded, exact = result["loaded"], result["exact"]
+    loaded = result["loaded"]
     lines = {
         "network": _network(result),
         "loaded model": f"{100 * loaded['accuracy']:.2f} % of {loaded['rows']:,} rows, largest error "
-        f"{loaded['largest_error']:.1e} ({result.get('dtype', 'float64')})",
-        "exactly": f"{exact['correct']:,} of {exact['rows']:,} rows in rational arithmetic, largest error "
-        f"{exact['largest_error']:.1e}",
+        f"{loaded['largest_error']:.1e} ({result['dtype']})",
     }
     if "float32" in result:
         single = result["float32"]
@@ -169,16 +151,10 @@ def _print(run: Run, result: Mapping[str, Any]) -> None:
 
 
 def _network(result: Mapping[str, Any]) -> str:
-    if "blocks" in result:
-        return (
-            f"{result['blocks']:,} blocks of width {result['width']}, {result['parameters']:,} parameters = "
-            f"{result['constant']:.2f} (n ln n + r^2); relative margin: smallest {result['smallest_margin']:.1e}, "
-            f"median {result['median_margin']:.1e}"
-        )
     return (
-        f"{result['construction']}, {result['chunks']:,} parts of {result['slots']:,}, {result['parameters']:,} "
-        f"numbers (lower bound {result['lower_bound']:,}); certified radius: smallest "
-        f"{result['smallest_radius']:.1e}, median {result['median_radius']:.1e}"
+        f"{result['blocks']:,} blocks of width {result['width']}, {result['parameters']:,} parameters = "
+        f"{result['constant']:.2f} (n ln n + r^2); relative margin: smallest {result['smallest_margin']:.1e}, "
+        f"median {result['median_margin']:.1e}"
     )
 
 

@@ -38,22 +38,20 @@ def memorize_and_verify(
     """
     import keras
 
-    from idmatters_tf.expressivity import memorize, verify, verify_exactly
+    from idmatters_tf.expressivity import memorize, verify
 
-    residual = network.construction == "hardt-ma"
-    options = {"width": network.width, "order": network.order, "dtype": network.dtype} if residual else {}
     start = time.perf_counter()
     try:
         model = memorize(
             sample.x,
             sample.labels,
             sample.classes,
-            seed=network.seed,
-            # The other constructions require float64.
-            check=("float32",) if residual else (),
+            network.width,
+            network.order,
+            network.seed,
+            network.dtype,
+            check=("float32",),
             progress=progress,
-            construction=network.construction,
-            **options,
         )
         saving = time.perf_counter()
         with replacing(path) as beside:
@@ -64,12 +62,6 @@ def memorize_and_verify(
             loaded, sample.x, sample.labels, progress=lambda *done: progress("checking the loaded model", *done)
         )
         end = time.perf_counter()
-        exact = verify_exactly(
-            loaded,
-            sample.x[: network.exact_rows],
-            sample.labels[: network.exact_rows],
-            progress=lambda *done: progress("checking in rational arithmetic", *done),
-        )
     except ValueError as error:
         raise RunError(str(error)) from error
     if checked.correct < checked.rows:
@@ -77,19 +69,12 @@ def memorize_and_verify(
             f"the loaded model is wrong on {checked.rows - checked.correct} rows, including row "
             f"{checked.wrong_rows[0]}. Use --dtype float64 or a larger --width."
         )
-    if exact.correct < exact.rows:
-        raise RunError(
-            f"in rational arithmetic the loaded model is wrong on {exact.rows - exact.correct} of {exact.rows} rows, "
-            f"including row {exact.wrong_rows[0]}. In {network.dtype} it is correct by rounding. Use a larger --width."
-        )
     report = dataclasses.asdict(model.report)
     verified = report.pop("verified")
     numbers = {
-        "construction": network.construction,
         **report,
         "loaded": {**dataclasses.asdict(checked), "accuracy": checked.accuracy},
         **verified,
-        "exact": dataclasses.asdict(exact),
         "seconds": {"build": report["build_seconds"], "save and load": verifying - saving, "verify": end - verifying},
         "total_seconds": end - start,
     }
