@@ -7,7 +7,7 @@ once, by `max` when building and by a comparison when checking. The measurements
 matrices of the same dtype in the same run, are: the thin products alone, an upper bound for any arrangement of the
 search; the products with the operation on their results; and the products of the check in NumPy. Sizes of tiles
 (building, NumPy, float32; `TILE` of construction.py) and of groups of blocks (checking, TensorFlow, float64;
-`LOOKAHEAD_UNITS` of memorizer.py) vary. docs/experiments/benchmarks.md discusses the results.
+`LOOKAHEAD_UNITS` of memorizer.py) vary.
 """
 
 import os

@@ -68,7 +68,7 @@ def test_the_index_links_every_page():
     text = (docs / "index.md").read_text()
     links = set(re.findall(r"\]\(([^)\s]+)\.md\)", text))
     toctrees = set("\n".join(re.findall(r"^```{toctree}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)).split())
-    for folder in ("tutorials", "howto", "explanation", "reference", "experiments"):
+    for folder in ("tutorials", "howto", "explanation", "reference"):
         pages = {path.relative_to(docs).with_suffix("").as_posix() for path in (docs / folder).rglob("*.md")}
         assert pages
         assert pages <= links, pages - links
