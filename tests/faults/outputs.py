@@ -13,7 +13,6 @@ from tests.faults.tally import Tally
 from tests.support.occupants import NO_FILES, NO_FOLDERS, NO_GROWING_FOLDERS, tree
 from trainers import report
 from trainers.card import __main__ as card
-from trainers.experiments.results import output_names
 from trainers.run import folder as run_folder
 
 IN_THE_WAY = "foreign object at the path of an output file or folder"
@@ -28,12 +27,13 @@ def _experiments() -> Iterator[tuple[list[str], list[str]]]:
     from trainers.shortcuts.experiments import EXPERIMENTS as COMMANDS
     from trainers.shortcuts.training_norms import EXPERIMENT
 
-    yield ["trainers.landscape.__main__", "--dim", "2"], output_names(EXPERIMENTS, "png")
-    for command, each in COMMANDS.items():
-        yield ["trainers.shortcuts.__main__", command, "--dataset", "digits-like"], output_names([each], "png")
-    yield ["trainers.shortcuts.__main__", "norms", "--runs", "RUN"], output_names([EXPERIMENT], "png")
-    words = ["trainers.expressivity.__main__", "--dataset", "random", "--rows", "20"]
-    yield words, output_names([SCALING], "png")
+    names = [name for experiment in EXPERIMENTS for name in experiment.output_names("png")]
+    yield ["trainers.landscape.__main__", "--dim", "2"], names
+    for command, experiment in COMMANDS.items():
+        words = ["trainers.shortcuts.__main__", command, "--dataset", "digits-like"]
+        yield words, experiment.output_names("png")
+    yield ["trainers.shortcuts.__main__", "norms", "--runs", "RUN"], EXPERIMENT.output_names("png")
+    yield ["trainers.expressivity.__main__", "--dataset", "random", "--rows", "20"], SCALING.output_names("png")
 
 
 def places() -> Iterator[tuple[list[str], str, list]]:

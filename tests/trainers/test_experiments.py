@@ -62,9 +62,9 @@ def test_an_experiment_measures_its_cases_in_order_and_reports_each():
 
 
 def test_there_is_a_verdict_for_each_value_of_a_column():
-    assert list(map(str, EXPERIMENT.verdicts(ROWS))) == ["SEEN: 2 rows.", "NOT SEEN: 1 rows."]
+    assert EXPERIMENT.verdicts(ROWS) == ["SEEN: 2 rows.", "NOT SEEN: 1 rows."]
     whole = dataclasses.replace(EXPERIMENT, verdict_by=None)
-    assert list(map(str, whole.verdicts(ROWS))) == ["SEEN: 3 rows."]
+    assert whole.verdicts(ROWS) == ["SEEN: 3 rows."]
     assert dataclasses.replace(EXPERIMENT, verdict=None).verdicts(ROWS) == []
     assert str(Verdict(None, "because")) == "OPEN: because."
 
@@ -118,10 +118,10 @@ def test_a_figure_has_a_panel_for_each_of_the_first_values():
     def panel(axes, rows):
         line(axes, rows, "size", "value")
 
-    figure = panel_for_each(ROWS, ["name"], panel, "value", lowest=1e-12)
+    figure = panel_for_each(ROWS, "name", panel, "value", lowest=1e-12)
     assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
     assert {axes.get_ylim()[0] for axes in figure.axes} == {1e-12}
     assert figure.get_suptitle() == ""
-    figure = panel_for_each(ROWS, ["name"], panel, "value", most=1)
+    figure = panel_for_each(ROWS, "name", panel, "value", most=1)
     assert [axes.get_title() for axes in figure.axes] == ["a"]
     assert figure.get_suptitle() == "the first 1 of 2 names; the table has all of them"

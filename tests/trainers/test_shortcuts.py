@@ -109,13 +109,13 @@ def test_norms_of_runs_of_any_training_program(tmp_path):
 
     images = run("images", {"blocks": [1, 2], "widths": [4, 8]})
     cifar = run("cifar", {"dataset": "cifar10", "blocks": 3, "widths": [4, 8]})
-    rows = training_norms.EXPERIMENT.run((images, cifar, images), None)
+    rows = training_norms.EXPERIMENT.run(training_norms.Runs((images, cifar, images)), None)
     names = ["images, 7 convolutions", "cifar10, 13 convolutions", f"images, 7 convolutions, {images}"]
     assert [row.network for row in rows] == names
     for settings in ({"dataset": "cifar10", "model": "resnet", "blocks": None, "widths": None}, {"dim": 6}):
         without = run(f"without-{len(settings)}", settings, kinds=("train",))
         with pytest.raises(UsageError, match="has no record of norms yet"):
-            training_norms.EXPERIMENT.run((without,), None)
+            training_norms.EXPERIMENT.run(training_norms.Runs((without,)), None)
 
 
 def test_data_are_white_and_one_hot():
@@ -123,7 +123,7 @@ def test_data_are_white_and_one_hot():
     np.testing.assert_allclose(statistics.sxx, np.eye(10), atol=1e-12)
     assert (PROBLEM.Y.sum(axis=0) == 1).all()
     assert np.linalg.matrix_rank(statistics.syx, tol=1e-8) == 9
-    assert shortcuts_data.load("digits-like", 10).digest() == PROBLEM.digest()
+    assert shortcuts_data.load("digits-like", 10).digest == PROBLEM.digest
     # Compare with whitening by the SVD of the data.
     inputs, _ = shortcuts_data._digits_like()
     expected, _, _ = linear.whiten(inputs, 10)

@@ -29,10 +29,7 @@ class RunSettings:
 def settings_to_save(settings: Any, *not_saved: str) -> dict[str, Any]:
     """Return the settings that determine the results, as JSON values by name.
 
-    Args:
-        settings: a dataclass of settings.
-        not_saved: names of further settings that do not change the results, besides --out, --overwrite, --format and
-            --debug.
+    --out, --overwrite, --format, --debug and the settings named in `not_saved` do not change the results.
     """
     left_out = {*_NOT_SAVED, *not_saved}
     return {name: value for name, value in as_dict(settings).items() if name not in left_out}

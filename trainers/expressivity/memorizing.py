@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import time
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -22,16 +23,10 @@ NEIGHBOR_TESTS = 1000
 def memorize_and_verify(
     sample: Sample, network: NetworkSettings, path: pathlib.Path, progress: ProgressCallback
 ) -> dict[str, Any]:
-    """Build the network and run every row through the saved and reloaded one.
-
-    Args:
-        sample: points and labels.
-        network: settings of the network.
-        path: path of the .keras file.
-        progress: called during each stage of the work.
+    """Build the network, save it to a .keras file, and run every row through the reloaded one.
 
     Returns:
-        The results as JSON values by name.
+        Results as JSON values by name.
 
     Raises:
         RunError: the network cannot be built, or is wrong on a row.
@@ -86,6 +81,34 @@ def memorize_and_verify(
             **_baselines(sample, sample.test_x[:NEIGHBOR_TESTS].astype(np.float32), sample.test_labels),
         }
     return numbers
+
+
+def describe(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the results as text by name."""
+    loaded, single = result["loaded"], result["float32"]
+    seconds = ", ".join(f"{stage} {value:.1f}" for stage, value in result["seconds"].items())
+    lines = {
+        "network": f"{result['blocks']:,} blocks of width {result['width']}, {result['parameters']:,} parameters = "
+        f"{result['constant']:.2f} (n ln n + r^2); relative margin: smallest {result['smallest_margin']:.1e}, "
+        f"median {result['median_margin']:.1e}",
+        "loaded model": f"{100 * loaded['accuracy']:.2f} % of {loaded['rows']:,} rows, largest error "
+        f"{loaded['largest_error']:.1e} ({result['dtype']})",
+        "in float32": f"{100 * single['correct'] / single['rows']:.2f} %, largest error {single['largest_error']:.1e}",
+        "seconds": f"{result['total_seconds']:.1f} ({seconds})",
+    }
+    if "test" in result:
+        test = result["test"]
+        lines["test accuracy"] = (
+            f"memorizer {100 * test['accuracy']:.2f} %, label of the nearest training row "
+            f"{100 * test['nearest_neighbour']:.2f} % (first {test['nearest_neighbour_rows']:,} tests), most frequent "
+            f"class {100 * test['most_frequent_class']:.2f} %"
+        )
+    if "trained" in result:
+        trained = result["trained"]
+        lines["trained network"] = (
+            f"{100 * trained['accuracy']:.2f} % with {trained['parameters']:,} parameters ({trained['run']})"
+        )
+    return lines
 
 
 def _baselines(sample: Sample, tests: NDArray[np.float32], test_labels: NDArray[np.integer]) -> dict[str, Any]:

@@ -56,4 +56,4 @@ class Settings:
 
     data: DataSettings = group(DataSettings, "data")
     network: NetworkSettings = group(NetworkSettings, "network")
-    run: RunSettings = group(RunSettings, "run", out="runs/memorize-DATASET-LABELS")
+    run: RunSettings = group(RunSettings, "run", out="runs/memorize")

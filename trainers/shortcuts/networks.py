@@ -18,17 +18,11 @@ Floats = NDArray[np.floating]
 
 @dataclasses.dataclass(frozen=True)
 class ShortcutNetwork:
-    """Kind of network.
+    """Kind of network."""
 
-    Attributes:
-        start: see `linear.initial_weights`.
-        shortcut_depth: number of layers per unit.
-        shortcut: True if each unit adds its input.
-    """
-
-    start: str
-    shortcut_depth: int
-    shortcut: bool
+    start: str  # see `linear.initial_weights`
+    shortcut_depth: int  # number of layers per unit
+    shortcut: bool  # True if each unit adds its input
 
     def starts(self, depth: int, dim: int, networks: int, seed: int = 0) -> NDArray[np.float64]:
         """Return initial weights of networks with `depth` layers, (networks, units, shortcut_depth, dim, dim)."""
@@ -54,19 +48,12 @@ RELU_NETWORKS = {
 
 
 class Epoch(NamedTuple):
-    """State of many networks after a number of updates. The values of diverged networks are not finite.
-
-    Attributes:
-        epoch: number of updates.
-        loss: (networks,), less the optimum for linear networks.
-        gradient_norm: (networks,).
-        weights: (networks, units, shortcut_depth, d, d).
-    """
+    """State of many networks after a number of updates. The values of diverged networks are not finite."""
 
     epoch: int
-    loss: Floats
-    gradient_norm: Floats
-    weights: Floats
+    loss: Floats  # (networks,), less the optimum for linear networks
+    gradient_norm: Floats  # (networks,)
+    weights: Floats  # (networks, units, shortcut_depth, d, d)
 
 
 def relu_descent(
@@ -81,7 +68,7 @@ def relu_descent(
 ) -> Iterator[Epoch]:
     """Run full-batch gradient descent of networks with ReLUs between the layers of each unit.
 
-    The loss is ||Y - f(X)||_F^2 / (2m).
+    The loss is ||Y - f(X)||_F^2 / (2m). There is an `Epoch` for every `every` updates, the start and the end.
 
     Args:
         W: (networks, units, shortcut_depth, d, d).
@@ -90,11 +77,8 @@ def relu_descent(
         rates: (networks,).
         epochs: number of updates.
         shortcut: True if the units have skip connections.
-        every: epochs between records; the start and the end are always recorded.
+        every: number of updates between records.
         dtype: dtype of the computation.
-
-    Yields:
-        An `Epoch` for each record.
     """
     import tensorflow as tf
 
@@ -153,16 +137,7 @@ def linear_descent(
 ) -> Iterator[Epoch]:
     """Run full-batch gradient descent of linear networks on second moments until a network diverges.
 
-    Args:
-        W: (networks, units, shortcut_depth, d, d).
-        statistics: second moments of the data.
-        rates: (networks,).
-        epochs: number of updates.
-        shortcut: True if the units have skip connections.
-        every: epochs between records; the start and the end are always recorded.
-
-    Yields:
-        An `Epoch` for each record.
+    Arguments and results are those of `relu_descent`.
     """
     for epoch in [*range(0, epochs, every), epochs]:
         count = min(every, epochs - epoch)

@@ -23,35 +23,21 @@ RATES = np.logspace(-3, 1, 17)
 
 
 def best_rate(losses: NDArray[np.float64], rates: ArrayLike) -> float:
-    """Return the rate with the lowest mean of the final losses over the runs; no run may diverge at the best rate.
-
-    Args:
-        losses: (runs, rates), not finite for diverged runs.
-        rates: (rates,).
-    """
+    """Return the rate with the lowest mean of the final losses, (runs, rates); no run may diverge at the best rate."""
     means = np.where(np.isfinite(losses), losses, np.inf).mean(axis=0)
     return float(np.asarray(rates)[np.argmin(means)])
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """Full-batch gradient descent of several runs of each kind of network, which differ in their starts.
-
-    Attributes:
-        problem: data.
-        activation: "linear" or "relu".
-        rates: (rates,) learning rates in ascending order; the best one is used.
-        starts: number of runs of each kind.
-        epochs: number of updates.
-        seed: seed of the starts.
-    """
+    """Full-batch gradient descent of several runs of each kind of network, which differ in their starts."""
 
     problem: Problem
-    activation: str
-    rates: NDArray[np.float64]
-    starts: int
-    epochs: int
-    seed: int
+    activation: str  # "linear" or "relu"
+    rates: NDArray[np.float64]  # (rates,), ascending; the best one is used
+    starts: int  # number of runs of each kind
+    epochs: int  # number of updates
+    seed: int  # seed of the starts
 
     @property
     def networks(self) -> Mapping[str, ShortcutNetwork]:
@@ -65,12 +51,7 @@ class Training:
     def final_losses(self, kinds: Iterable[str], depth: int) -> dict[str, NDArray[np.float64]]:
         """Return the losses at the end of training, minus the optimum for linear networks.
 
-        Args:
-            kinds: kinds of network.
-            depth: layers.
-
-        Returns:
-            Losses by kind, (starts, rates) float64, not finite for diverged runs.
+        They are arrays (starts, rates) of float64 by kind, not finite for diverged runs.
         """
         problem, count = self.problem, len(self.rates)
         if self.activation == "linear":
@@ -87,14 +68,7 @@ class Training:
         return losses
 
     def descend(self, kind: str, depth: int, rate: float, every: int) -> Iterator[Epoch]:
-        """Train all runs of one kind with one learning rate.
-
-        Args:
-            kind: kind of network.
-            depth: layers.
-            rate: learning rate.
-            every: epochs between records; the start and the end are always recorded.
-        """
+        """Train all runs of one kind with one learning rate; see `relu_descent` for the records."""
         W, rates, shortcut = self.initial_weights(kind, depth), np.full(self.starts, rate), self.networks[kind].shortcut
         problem = self.problem
         if self.activation == "linear":
