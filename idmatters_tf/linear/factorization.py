@@ -16,12 +16,11 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, positive_integer, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, positive_integer, real_array
 from idmatters_tf.linear.operator_angle import operator_angle
 from idmatters_tf.linear.orthogonal import decompose_rotation, rotate, rotate_minus_identity, split_rotation
 
 
-@within_float64
 def factorize(
     R: ArrayLike,
     depth: int,
@@ -107,7 +106,6 @@ class FactorizationBounds:
     gamma: float
 
 
-@within_float64
 def factorization_bounds(R: ArrayLike, depth: int) -> FactorizationBounds:
     """Compute bounds on the norm of the best factorization: the theorem's, that of `factorize`, and a lower bound.
 
@@ -162,7 +160,6 @@ class ScaledTarget(NamedTuple):
     factor: float
 
 
-@within_float64
 def scale_to_smallest_gamma(R: ArrayLike) -> ScaledTarget:
     """Scale R to sigma_min = 1/sqrt(kappa) and sigma_max = sqrt(kappa), which minimizes gamma = log(kappa) / 2.
 

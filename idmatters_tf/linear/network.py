@@ -12,10 +12,9 @@ A[0] is their A_1 and is applied first; the map is (I + A_l) ... (I + A_1). Li e
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, non_negative_integer, positive_integer, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, non_negative_integer, positive_integer, real_array
 
 
-@within_float64
 def compose(A: ArrayLike) -> Floats:
     """Return the end-to-end map (I + A_l) ... (I + A_1) of a linear residual network.
 
@@ -40,7 +39,6 @@ def compose(A: ArrayLike) -> Floats:
     return product
 
 
-@within_float64
 def shortcut_compose(W: ArrayLike, shortcut: bool = True) -> Floats:
     """Return the end-to-end map of an n-shortcut network or a plain network.
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, covariance_matrix, positive_integer, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, covariance_matrix, positive_integer, real_array
 
 EPS, TINY = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
 
@@ -24,7 +24,6 @@ class Statistics(NamedTuple):
     syy_trace: float
 
 
-@within_float64
 def sufficient_statistics(X: ArrayLike, Y: ArrayLike) -> Statistics:
     """Compute the second moments of a data set, whose size does not depend on the number of samples.
 
@@ -47,7 +46,6 @@ class Optimum(NamedTuple):
     loss: float
 
 
-@within_float64
 def least_squares_optimum(X: ArrayLike, Y: ArrayLike) -> Optimum:
     """Compute the optimal end-to-end map W* = Y X^+ and the minimum loss ||Y - W* X||_F^2 / (2m).
 
@@ -129,18 +127,11 @@ def regression(sxx: ArrayLike, syx: ArrayLike) -> Regression:
         syx: (d, d).
 
     Raises:
-        ValueError: if syx is not of the form W sxx, which is impossible for second moments of data, or W exceeds
-            float64.
+        ValueError: if syx is not of the form W sxx, which is impossible for second moments of data.
     """
     syx = real_array("syx", syx, ("d", "d"))
     scales, root = scaled_root(covariance_matrix("sxx", sxx, len(syx)))
-    with np.errstate(over="ignore"):
-        scaled = syx / scales
-    if not np.isfinite(scaled).all():
-        raise ValueError(
-            "Arguments `sxx` and `syx` must have an optimal map within float64. Received: moments whose quotient "
-            "overflows. Scale the data."
-        )
+    scaled = syx / scales
     targets = np.asarray(np.linalg.lstsq(root, scaled.T, rcond=None)[0].T, np.float64)
     if np.abs(targets @ root.T - scaled).max() > 1e-7 * max(np.abs(scaled).max(), TINY):
         raise ValueError(
@@ -161,7 +152,6 @@ class PrincipalComponents(NamedTuple):
     mean: Floats
 
 
-@within_float64
 def whiten(
     X: ArrayLike, components: int | None = None, method: Literal["svd", "covariance"] = "svd"
 ) -> PrincipalComponents:
@@ -185,9 +175,6 @@ def whiten(
         ValueError: if the data have fewer than `components` components.
     """
     X = real_array("X", X, ("d", "m"))
-    # In these units the largest entry is near 1, and squares neither overflow nor underflow.
-    exponent = int(np.frexp(np.abs(X).max())[1])
-    X = np.ldexp(X, -exponent)
     mean = X.mean(axis=1, keepdims=True)
     centered = X - mean
     if method not in ("svd", "covariance"):
@@ -195,8 +182,7 @@ def whiten(
     decompose = _components_by_svd if method == "svd" else _components_by_covariance
     directions, variances = decompose(centered, float(np.abs(X).max()), components)
     scale = np.sqrt(variances)
-    coordinates = directions @ centered / scale
-    return PrincipalComponents(coordinates, np.ldexp(directions / scale, -exponent), np.ldexp(mean, exponent))
+    return PrincipalComponents(directions @ centered / scale, directions / scale, mean)
 
 
 def _components_by_svd(centered: Floats, largest: float, components: int | None) -> tuple[Floats, Floats]:
