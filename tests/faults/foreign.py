@@ -26,7 +26,6 @@ from trainers.card.__main__ import describe, read
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import Option, as_dict, list_options
 from trainers.cli.startup import explain_error
-from trainers.expressivity.__main__ import read_run
 from trainers.reporting.curves import chart
 from trainers.reproduce.__main__ import _circumstances
 from trainers.reproduce.numbers import compare
@@ -153,8 +152,6 @@ def readers(task: type[Task], folder: pathlib.Path, out: pathlib.Path) -> dict[s
         out: folder of the output.
     """
     rows = load()
-    # Runs of trainers.imagenet have no such setting.
-    dataset: Any = as_dict(task.resolve({}, {})).get("dataset")
 
     def train():
         run = Run(folder)
@@ -190,7 +187,6 @@ def readers(task: type[Task], folder: pathlib.Path, out: pathlib.Path) -> dict[s
         "report --html": page,
         "card": lambda: describe(read(str(folder)), Card(str(folder)), {"the run's own": 0.5}, "USER/x", "00"),
         "reproduce --check": reproduce,
-        "memorize --compare": lambda: read_run(str(folder), dataset),
     }
 
 

@@ -19,16 +19,11 @@ def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_pa
     images = shapes.load(train=150, test=50)
     monkeypatch.setattr(shapes, "load", lambda: images)
     monkeypatch.setattr(scaling, "WIDTHS", (4, 16))
-    trained = tmp_path / "trained"
-    trained.mkdir()
-    (trained / "config.json").write_text(json.dumps({"settings": {"dataset": "shapes"}}))
-    (trained / "result.json").write_text(json.dumps({"last_error": 0.25, "parameters": 1234}))
     out = tmp_path / "run"
     options = ("--train-images", 120, "--labels", "random", "--width", 16, "--format", "svg")
-    result = run_here("trainers.expressivity", *options, "--compare", trained, "--out", out)
+    result = run_here("trainers.expressivity", *options, "--out", out)
     assert result.returncode == 0, result.stderr
     assert "100.00 % of 120 rows" in result.stdout
-    assert "75.00 % with 1,234 parameters" in result.stdout
     numbers = json.loads((out / "result.json").read_text())
     assert (numbers["loaded"]["correct"], numbers["blocks"]) == (120, 8)
     assert numbers["loaded"]["largest_error"] < 1e-6
@@ -56,7 +51,6 @@ def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_pa
         (["--rows", "50"], 2, "--rows cannot be combined with --dataset shapes"),
         (["--dataset", "random", "--labels", "true"], 2, "--labels cannot be combined with --dataset random"),
         (["--dataset", "mnist", "--no-download", "--data-dir", "{}"], 2, "mnist was not found"),
-        (["--compare", "nowhere"], 2, "nowhere is not a run"),
         (["--dataset", "random", "--rows", str(10**8)], 2, "--rows 100000000: A sample of"),
         (["--dataset", "random", "--rows", "60", "--order", "paper"], 1, "order='paper' is impossible here"),
     ],

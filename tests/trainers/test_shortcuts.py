@@ -16,7 +16,6 @@ from trainers.cli.settings import with_defaults
 from trainers.shortcuts import conditions, norms, sweep, training_norms, trajectory
 from trainers.shortcuts import data as shortcuts_data
 from trainers.shortcuts.__main__ import main
-from trainers.shortcuts.networks import LINEAR_NETWORKS, RELU_NETWORKS, linear_descent, relu_descent
 from trainers.shortcuts.settings import ConditionsSettings, UnitSettings
 from trainers.shortcuts.theorem1 import (
     Undefined,
@@ -26,7 +25,7 @@ from trainers.shortcuts.theorem1 import (
     report,
     stationary_order,
 )
-from trainers.shortcuts.training import best_rate
+from trainers.shortcuts.training import LINEAR_NETWORKS, RELU_NETWORKS, best_rate, linear_descent, relu_descent
 from trainers.shortcuts.trajectory import TrajectoryRow, at_common_losses, interpolate
 
 PROBLEM = shortcuts_data.load("digits-like", 10)

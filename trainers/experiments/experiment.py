@@ -1,4 +1,4 @@
-"""Description of an experiment: its cases, the measurement of one case, figures, verdict and scalars.
+"""Description of an experiment: its cases, the measurement of one case, figures and verdict.
 
 An experiment is a module with a dataclass for the rows of its table, the functions `cases`, `measure`, `verdict` and
 `draw`, and a constant `EXPERIMENT` that names them. `trainers.experiments.results.run_experiment` runs it.
@@ -43,15 +43,6 @@ class Verdict:
 
 
 @dataclasses.dataclass(frozen=True)
-class Scalars:
-    """One step of one TensorBoard run."""
-
-    run: str  # unique among all experiments of a program
-    step: int
-    values: Mapping[str, float]  # by tag
-
-
-@dataclasses.dataclass(frozen=True)
 class Experiment:
     """One experiment, from its settings to its results.
 
@@ -63,8 +54,6 @@ class Experiment:
         figures: functions that draw the rows, by file name without suffix.
         verdict: compares the claim with the rows, or describes them in a line.
         verdict_by: name of a column; there is one verdict for each of its values.
-        title: returns the title of all figures from the rows and the settings.
-        scalars: returns the TensorBoard scalars of a row.
         unit: name of the cases in the progress bar.
     """
 
@@ -74,8 +63,6 @@ class Experiment:
     figures: Mapping[str, Callable[[Sequence[Any]], Figure]]
     verdict: Callable[[Sequence[Any]], Verdict | str] | None = None
     verdict_by: str | None = None
-    title: Callable[[Sequence[Any], Any], str] | None = None
-    scalars: Callable[[Any], Scalars] | None = None
     unit: str = "networks"
 
     def run(self, problem: Any, settings: Any, progress: ProgressCallback | None = None) -> list[Any]:

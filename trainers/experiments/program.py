@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, with_defaults
-from trainers.cli.startup import import_tensorflow
 from trainers.experiments.opening import open_run, settings_to_save
 from trainers.run.folder import Run
 
@@ -48,7 +47,6 @@ class Program:
         experiments: returns the experiments for these settings.
         report: measures and prints results that are not tables, and returns them as JSON values by name.
         check: raises UsageError for options that exclude one another, from the given ones and all settings.
-        not_saved: names of settings that do not change the results.
         blas_threads: number of threads of matrix products; None for all cores.
     """
 
@@ -60,7 +58,6 @@ class Program:
     experiments: "Callable[[Any], Sequence[Experiment]]" = _no_experiments
     report: Callable[[Any, Any, Run], dict[str, Any]] | None = None
     check: Callable[[Mapping[str, Any], Any], None] | None = None
-    not_saved: tuple[str, ...] = ()
     blas_threads: int | None = None
 
     def parser(self) -> Parser:
@@ -81,7 +78,7 @@ class Program:
         if self.check is not None:
             self.check(typed, settings)
         _, *command = self.name.split()
-        saved = settings_to_save(settings, *self.not_saved) | ({"command": command[0]} if command else {})
+        saved = settings_to_save(settings) | ({"command": command[0]} if command else {})
         with open_run(settings.run.out, saved, settings.run.overwrite) as run:
             if run is not None:
                 self._measure(run, saved, settings)
@@ -104,9 +101,9 @@ class Program:
 
 def _run_experiments(experiments: "Sequence[Experiment]", problem: Problem, settings: Any, run: Run) -> dict[str, Any]:
     """Run the experiments that have cases, print their files and verdicts, and return verdicts and numbers of rows."""
-    from trainers.experiments.results import run_experiment, write_scalars
+    from trainers.experiments.results import run_experiment
 
-    verdicts, sizes, scalars = [], {}, []
+    verdicts, sizes = [], {}
     for experiment in experiments:
         found = run_experiment(experiment, problem, settings, run.path)
         if not found.rows:
@@ -116,10 +113,6 @@ def _run_experiments(experiments: "Sequence[Experiment]", problem: Problem, sett
         print(f"{name}{', '.join(map(str, found.paths))}", *found.verdicts, sep="\n", flush=True)
         verdicts += found.verdicts
         sizes[experiment.name] = len(found.rows)
-        scalars += map(experiment.scalars, found.rows) if experiment.scalars else []
-    if scalars:
-        import_tensorflow()
-        write_scalars(scalars, run.path / "events")
     return {"verdicts": verdicts, "tables": sizes}
 
 

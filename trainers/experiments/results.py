@@ -1,17 +1,15 @@
-"""Execution of experiments, and their results: progress bars, tables, figures, verdicts and TensorBoard scalars."""
+"""Execution of experiments, and their results: progress bars, tables, figures and verdicts."""
 
 import contextlib
 import dataclasses
 import pathlib
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import matplotlib
 
-from idmatters_tf._locking import check_held
 from idmatters_tf._progress import Progress
-from trainers.experiments.experiment import Experiment, ProgressCallback, Scalars
+from trainers.experiments.experiment import Experiment, ProgressCallback
 from trainers.run.figures import save_figure
 from trainers.run.tables import write_csv
 
@@ -42,10 +40,7 @@ def run_experiment(experiment: Experiment, problem: Any, settings: Any, folder: 
     write_csv(table, [dataclasses.asdict(row) for row in rows])
     for path, draw in zip(figures, experiment.figures.values(), strict=True):
         with matplotlib.rc_context(_STYLE):
-            figure = draw(rows)
-            if experiment.title:
-                figure.suptitle(experiment.title(rows, settings))
-            save_figure(figure, path)
+            save_figure(draw(rows), path)
     return Results(rows, [table, *figures], experiment.verdicts(rows))
 
 
@@ -63,20 +58,3 @@ def stage_bars(unit: str) -> Iterator[ProgressCallback]:
             bar.advance(done - bar.done)
 
         yield show
-
-
-def write_scalars(scalars: Iterable[Scalars], folder: pathlib.Path) -> None:
-    """Write scalars for TensorBoard, with one folder for each run."""
-    import tensorflow as tf
-
-    from idmatters_tf.callbacks._monitor import write_summary
-
-    check_held(folder)
-    runs: dict[str, list[Scalars]] = {}
-    for point in scalars:
-        runs.setdefault(point.run, []).append(point)
-    for run, points in runs.items():
-        writer = tf.summary.create_file_writer(str(folder / re.sub(r"[^A-Za-z0-9.]+", "-", run)))
-        for point in points:
-            write_summary(writer, point.step, point.values)
-        writer.close()

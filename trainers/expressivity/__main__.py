@@ -7,11 +7,11 @@ from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, run_program
 from trainers.experiments.program import EXIT_CODES, Program
 from trainers.expressivity.settings import Settings
-from trainers.run.folder import Run
 
 if TYPE_CHECKING:
     from trainers.experiments.experiment import Experiment
     from trainers.expressivity.sample import Sample
+    from trainers.run.folder import Run
 
 EPILOG = f"""
 The program builds the network, saves and reloads it, checks every row, and measures the growth of parameters, margin,
@@ -20,7 +20,6 @@ time and memory. Outputs in --out: model.keras, result.json, scaling.csv, scalin
 examples:
   python -m trainers.expressivity --dataset shapes --labels random --train-images 2000
   python -m trainers.expressivity --dataset cifar10 --labels random --width 32        all 50,000 images
-  python -m trainers.expressivity --dataset cifar10 --compare runs/cifar10            with a trained network
   python -m trainers.expressivity --dataset random --rows 10000 --dim 32 --classes 10 --width 8
 
 {EXIT_CODES}
@@ -29,7 +28,7 @@ examples:
 
 def _check(typed: Mapping[str, Any], settings: Settings) -> None:
     random = settings.data.dataset == "random"
-    wrong = {"labels", "train_images", "data_dir", "compare"} if random else {"rows", "dim", "classes"}
+    wrong = {"labels", "train_images", "data_dir"} if random else {"rows", "dim", "classes"}
     for name in sorted(wrong & set(typed)):
         if name == "labels" and settings.data.labels == "random":
             continue
@@ -45,8 +44,6 @@ def _load(settings: Settings) -> "Sample":
     from idmatters_tf.data.images import DataError
     from trainers.expressivity.sample import load_sample
 
-    if settings.run.compare is not None:
-        read_run(settings.run.compare, settings.data.dataset)
     try:
         sample = load_sample(settings)
     except MemoryError as error:
@@ -57,42 +54,24 @@ def _load(settings: Settings) -> "Sample":
     return sample
 
 
-def read_run(path: str, dataset: str) -> dict[str, Any]:
-    """Return the test accuracy and the size of a finished run of `trainers.cifar` on this data set."""
-    run = Run(path)
-    config, result = run.config(), run.result()
-    if result is None or not {"last_error", "parameters"} <= set(result):
-        raise UsageError(f"--compare {path} is not a finished run of trainers.cifar. Finish it, or remove --compare.")
-    result = run.result(("last_error", "parameters")) or {}
-    if config["settings"].get("dataset") != dataset:
-        raise UsageError(
-            f"--compare {path} was trained on {config['settings'].get('dataset')}, not on {dataset}. Use another run."
-        )
-    return {"run": str(path), "accuracy": 1 - result["last_error"], "parameters": result["parameters"]}
-
-
 def _experiments(settings: Settings) -> "list[Experiment]":
     from trainers.expressivity.scaling import EXPERIMENT
 
     return [EXPERIMENT]
 
 
-def _report(sample: "Sample", settings: Settings, run: Run) -> dict[str, Any]:
+def _report(sample: "Sample", settings: Settings, run: "Run") -> dict[str, Any]:
     from trainers.experiments.results import stage_bars
     from trainers.expressivity.memorizing import describe, memorize_and_verify
 
     with stage_bars(unit="rows") as progress:
         result = memorize_and_verify(sample, settings.network, run.path / "model.keras", progress)
-    if settings.run.compare is not None:
-        result["trained"] = read_run(settings.run.compare, settings.data.dataset)
     for name, text in describe(result).items():
         print(f"{name + ':':18}{text}", flush=True)
     return result
 
 
-PROGRAM = Program(
-    "trainers.expressivity", __doc__, EPILOG, Settings, _load, _experiments, _report, _check, not_saved=("compare",)
-)
+PROGRAM = Program("trainers.expressivity", __doc__, EPILOG, Settings, _load, _experiments, _report, _check)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

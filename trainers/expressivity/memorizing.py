@@ -103,11 +103,6 @@ def describe(result: Mapping[str, Any]) -> dict[str, str]:
             f"{100 * test['nearest_neighbour']:.2f} % (first {test['nearest_neighbour_rows']:,} tests), most frequent "
             f"class {100 * test['most_frequent_class']:.2f} %"
         )
-    if "trained" in result:
-        trained = result["trained"]
-        lines["trained network"] = (
-            f"{100 * trained['accuracy']:.2f} % with {trained['parameters']:,} parameters ({trained['run']})"
-        )
     return lines
 
 

@@ -123,9 +123,4 @@ def _draw_column(axes: Sequence[Axes], name: str, sizes: NDArray[np.float64], ro
         axes[2].plot(sizes, column("seconds")[-1] * (sizes / sizes[-1]) ** 2, "k:", label="slope 2")
 
 
-def title(rows: Sequence[ScalingRow], settings: Settings) -> str:
-    """Return the title of the figure."""
-    return f"memorizers of {settings.data.dataset}, {settings.data.labels} labels, order {settings.network.order}"
-
-
-EXPERIMENT = Experiment("scaling", cases, measure, {"scaling": draw}, title=title)
+EXPERIMENT = Experiment("scaling", cases, measure, {"scaling": draw})

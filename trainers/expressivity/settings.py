@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from trainers.cli.settings import group, setting
-from trainers.experiments import opening
+from trainers.experiments.opening import RunSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,15 +39,6 @@ class NetworkSettings:
     )
     dtype: Literal["float64", "float32"] = setting("float64", help="number format of the network")
     seed: int = setting(0, help="random seed", at_least=0, at_most=2**31 - 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class RunSettings(opening.RunSettings):
-    """Folder of the results, format of the figures, and a run to compare with."""
-
-    compare: str | None = setting(
-        None, help="compare the test accuracy with this finished run of trainers.cifar", metavar="RUN"
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainers.landscape.targets import Targets
 
 EPILOG = f"""
-experiments, each with a table (CSV), a figure and TensorBoard scalars in --out:
+experiments, each with a table (CSV) and a figure in --out:
   factorization    norm of the best factorization against depth, with the theorem's bound and a lower bound
   descent          gradient descent of residual and standard parameterizations from a small start
   certificate      (figure only) squared gradient along the path, and its guaranteed lower bound (2.3)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.experiment import Cases, Experiment, Scalars, by_columns
+from trainers.experiments.experiment import Cases, Experiment, by_columns
 from trainers.experiments.panels import line, panel_for_each
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
@@ -84,9 +84,4 @@ def _panel(axes: Axes, rows: Sequence[AugmentationRow]) -> None:
     axes.set_xlabel("step")
 
 
-def _scalars(row: AugmentationRow) -> Scalars:
-    values = {f"augmentation risk/{row.target}": row.risk, f"augmentation tau/{row.target}": row.tau}
-    return Scalars(f"augmentation, {row.problem}, start {row.start}", row.step, values)
-
-
-EXPERIMENT = Experiment("augmentation", cases, measure, {"augmentation": draw}, scalars=_scalars)
+EXPERIMENT = Experiment("augmentation", cases, measure, {"augmentation": draw})

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.experiment import Cases, Experiment, Scalars, by_columns
+from trainers.experiments.experiment import Cases, Experiment, by_columns
 from trainers.experiments.panels import line, make_legend_entry, panel_for_each
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
@@ -135,10 +135,4 @@ def _certificate_panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
     axes.set_xlabel("step")
 
 
-def _scalars(row: DescentRow) -> Scalars:
-    values = {f"descent risk/{row.target}": row.risk, f"descent tau/{row.target}": row.tau}
-    values[f"descent squared gradient/{row.target}"] = row.gradient
-    return Scalars(f"descent, {row.network}, depth {row.depth}", row.step, values)
-
-
-EXPERIMENT = Experiment("descent", cases, measure, {"descent": draw, "certificate": draw_certificate}, scalars=_scalars)
+EXPERIMENT = Experiment("descent", cases, measure, {"descent": draw, "certificate": draw_certificate})

@@ -12,10 +12,10 @@ from idmatters_tf.curvature.spectrum import Summary
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
 from trainers.experiments.panels import add_legend, note, panels
 from trainers.shortcuts.data import Problem
-from trainers.shortcuts.networks import LINEAR_NETWORKS
 from trainers.shortcuts.panels import COLORS, mark_depths, shift_depths
 from trainers.shortcuts.settings import ConditionsSettings
 from trainers.shortcuts.spectra import deviation, eigenvalue_pool, summarize_hessian
+from trainers.shortcuts.training import LINEAR_NETWORKS
 
 
 @dataclasses.dataclass(frozen=True)
