@@ -92,7 +92,7 @@ def non_negative(name: str, value: object) -> float:
     Raises:
         ValueError: if it is not a finite number of 0 or more.
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < np.inf:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < np.inf:
         raise ValueError(f"Argument `{name}` must be a finite number of 0 or more. Received: {name}={value!r}")
     return float(value)
 

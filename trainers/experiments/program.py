@@ -51,7 +51,7 @@ class Program:
     """
 
     name: str
-    description: str
+    description: str | None
     epilog: str
     settings: type
     load: Callable[[Any], Problem]
@@ -116,7 +116,7 @@ def _run_experiments(experiments: "Sequence[Experiment]", problem: Problem, sett
     return {"verdicts": verdicts, "tables": sizes}
 
 
-def command_parser(name: str, description: str, epilog: str) -> Parser:
+def command_parser(name: str, description: str | None, epilog: str) -> Parser:
     """Return the argument parser of a program with commands, which lists the commands in its epilog."""
     usage = f"python -m {name} COMMAND [options]"
     return Parser(completion=False, prog=f"python -m {name}", usage=usage, description=description, epilog=epilog)
