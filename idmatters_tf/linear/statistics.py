@@ -87,7 +87,10 @@ def scaled_root(covariance: Floats) -> ScaledRoot:
     Args:
         covariance: symmetric positive semidefinite matrix, (d, d).
     """
-    scales = coordinate_scales(covariance)
+    variances = np.diag(covariance)
+    scales = np.ldexp(1.0, np.frexp(variances)[1] // 2)
+    # A coordinate without variance gets the largest scale.
+    scales[variances <= 0] = scales[variances > 0].max(initial=TINY)
     eigenvalues, vectors = np.linalg.eigh(covariance / scales / scales[:, None])
     if eigenvalues[0] < -1e-10 * eigenvalues[-1]:
         # Semidefinite only up to rounding of its largest entries, which requires a common scale.
@@ -95,15 +98,6 @@ def scaled_root(covariance: Floats) -> ScaledRoot:
         eigenvalues, vectors = np.linalg.eigh(covariance / scales / scales[:, None])
     kept = eigenvalues > len(eigenvalues) * EPS * max(eigenvalues[-1], 0.0)
     return ScaledRoot(scales, vectors[:, kept] * np.sqrt(eigenvalues[kept]))
-
-
-def coordinate_scales(covariance: Floats) -> Floats:
-    """Return powers of two near the standard deviations of the coordinates, (d,), for division without rounding."""
-    variances = np.diag(covariance)
-    scales = np.ldexp(1.0, np.frexp(variances)[1] // 2)
-    # A coordinate without variance gets the largest scale.
-    scales[variances <= 0] = scales[variances > 0].max(initial=TINY)
-    return scales
 
 
 class Regression(NamedTuple):
