@@ -15,7 +15,7 @@ from typing import Any
 
 PACKAGE = "idmatters_tf"
 CLASSES = {
-    "idmatters_tf.expressivity": ("BitReader", "ChunkIndicator", "ExactModel", "SlotLabel"),
+    "idmatters_tf.expressivity": ("ExactModel",),
     "idmatters_tf.initializers": ("IdentityNormal", "ScaledGlorot", "StandardNormal"),
     "idmatters_tf.layers": (
         "BasicBlock2D",
