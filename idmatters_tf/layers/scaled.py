@@ -8,7 +8,7 @@ from keras import ops
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Activation, Initializer, Shape, Tensor
 from idmatters_tf.initializers import reseed
-from idmatters_tf.layers._image_shapes import check_widening, pad_channels, strided_shape
+from idmatters_tf.layers._image_shapes import check_widening, pad_channels, resolve_data_format, strided_shape
 
 # Gain for rectified standard normal numbers: sqrt(2 / (1 - 1 / pi)), Brock et al. (2021), section 4.1.
 RELU_GAIN = 1.7128585504496627
@@ -104,12 +104,14 @@ class ScaledResidualConv2D(keras.layers.Layer):
         standardize: True to standardize both kernels, see `ScaledConv2D`.
         kernel_initializer: initializer of both kernels; `HeNormal(seed)` if None.
         seed: seed of the default initializer.
+        data_format: "channels_last", "channels_first" or None for Keras' setting.
 
     Input shape:
-        `(batch, rows, cols, channels)`; rows and columns may be unknown.
+        `(batch, rows, cols, channels)`, or `(batch, channels, rows, cols)` with "channels_first"; rows and columns may
+        be unknown.
 
     Output shape:
-        `(batch, ceil(rows / strides), ceil(cols / strides), filters)`.
+        `(batch, ceil(rows / strides), ceil(cols / strides), filters)`, or with the channels first.
 
     Example:
 
@@ -129,6 +131,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
         last_kernel_size: int | None = None,
         kernel_initializer: Initializer = None,
         seed: int | None = None,
+        data_format: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -143,7 +146,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
         self.standardize = bool(standardize)
         self.kernel_initializer: Any = keras.initializers.get(kernel_initializer) or keras.initializers.HeNormal(seed)
         self.seed = seed
-        self.data_format = "channels_last"
+        self.data_format = resolve_data_format(data_format, self)
         self.conv1 = self._convolution("conv1", 0, self.kernel_size, 1.0, self.strides)
         self.conv2 = self._convolution("conv2", 1, self.last_kernel_size or self.kernel_size, self.branch_gain)
 
@@ -187,5 +190,6 @@ class ScaledResidualConv2D(keras.layers.Layer):
             "standardize": self.standardize,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "seed": self.seed,
+            "data_format": self.data_format,
         }
         return {**super().get_config(), **config}
