@@ -50,8 +50,7 @@ def all_cnn_c(
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    positive_integer("classes", classes)
-    positive_integer("stem_strides", stem_strides)
+    classes, stem_strides = positive_integer("classes", classes), positive_integer("stem_strides", stem_strides)
     regularizer = decay_regularizer(weight_decay)
     input_dropout, feature_dropout = dropout
 

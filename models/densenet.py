@@ -61,8 +61,7 @@ def densenet(
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
     layers = densenet_layers(depth, bottleneck)
-    positive_integer("growth", growth)
-    positive_integer("classes", classes)
+    growth, classes = positive_integer("growth", growth), positive_integer("classes", classes)
     compression = (0.5 if bottleneck else 1.0) if compression is None else compression
     if not 0 < compression <= 1:
         raise ValueError(f"Argument `compression` must be in (0, 1]. Received: compression={compression}")

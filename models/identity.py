@@ -38,7 +38,7 @@ def identity_network(
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    positive_integer("classes", classes)
+    classes = positive_integer("classes", classes)
     regularizer = decay_regularizer(weight_decay)
     first_initializer, last_initializer = _branch_initializers(layout.initializer, sum(layout.blocks))
 

@@ -1,6 +1,6 @@
 """Residual networks for fast training without normalization layers, in the style of Hardt & Ma's Table 1."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import keras
 
@@ -8,6 +8,7 @@ from idmatters_tf._arguments import positive_integer
 from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers import PatchWhitening2D, ScaledResidualConv2D
 from idmatters_tf.layers._arguments import decay_regularizer, wide_dtype
+from idmatters_tf.models.layout import Layout
 
 
 def normalizer_free_resnet(
@@ -58,39 +59,27 @@ def normalizer_free_resnet(
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    for argument, value in {
-        "classes": classes,
-        "stem": stem,
-        "stem_size": stem_size,
-        "stem_strides": stem_strides,
-        "last_kernel_size": last_kernel_size,
-    }.items():
-        positive_integer(argument, value)
-    counts = [blocks] * len(widths) if isinstance(blocks, int) else list(blocks)
-    if len(counts) != len(widths):
+    counts = tuple(blocks) if isinstance(blocks, Iterable) else (blocks,) * len(widths)
+    # Check the arguments and convert NumPy's integers.
+    layout = Layout(counts, tuple(widths), (2,) * len(widths), stem, stem_size, stem_strides)
+    classes = positive_integer("classes", classes)
+    if list(layout.widths) != sorted(layout.widths) or layout.widths[0] < layout.stem:
         raise ValueError(
-            f"Arguments `blocks` and `widths` must have the same length. Received: blocks={tuple(counts)}, "
-            f"widths={tuple(widths)}"
-        )
-    for count in counts:
-        positive_integer("blocks", count)
-    if not widths or list(widths) != sorted(widths) or widths[0] < stem:
-        raise ValueError(
-            f"Argument `widths` must have at least one stage, and must not decrease from the stem on. Received: "
-            f"widths={tuple(widths)}, stem={stem}"
+            f"Argument `widths` must not decrease from the stem on. Received: widths={layout.widths}, "
+            f"stem={layout.stem}"
         )
     inputs = keras.Input(input_shape, name="images")
     convolution = PatchWhitening2D if whiten_stem else keras.layers.Conv2D
     features = convolution(
-        stem,
-        stem_size,
-        strides=stem_strides,
+        layout.stem,
+        layout.stem_size,
+        strides=layout.stem_strides,
         padding="same",
         activation="relu",
         kernel_initializer=keras.initializers.HeNormal(mix_seed(seed, 0)),  # pyright: ignore[reportArgumentType]
         name="stem",
     )(inputs)
-    for stage, (count, width) in enumerate(zip(counts, widths, strict=True), start=1):
+    for stage, (count, width) in enumerate(zip(layout.blocks, layout.widths, strict=True), start=1):
         for block in range(1, count + 1):
             features = ScaledResidualConv2D(
                 width,

@@ -99,7 +99,7 @@ def _network(
     name: str,
 ) -> keras.Model:
     blocks = resnet_blocks(depth)
-    positive_integer("classes", classes)
+    classes = positive_integer("classes", classes)
     check_choice("shortcut", shortcut, get_args(Shortcut))
     check_choice("norm", norm, ("batch", "synchronized"))
     regularizer = decay_regularizer(weight_decay)

@@ -137,9 +137,9 @@ class ScaledResidualConv2D(keras.layers.Layer):
         super().__init__(**kwargs)
         self.filters = positive_integer("filters", filters, self)
         self.kernel_size = positive_integer("kernel_size", kernel_size, self)
-        self.last_kernel_size = last_kernel_size
+        self.last_kernel_size = None
         if last_kernel_size is not None:
-            positive_integer("last_kernel_size", last_kernel_size, self)
+            self.last_kernel_size = positive_integer("last_kernel_size", last_kernel_size, self)
         self.strides = positive_integer("strides", strides, self)
         self.activation = keras.activations.get(activation)
         self.branch_gain = float(branch_gain)
