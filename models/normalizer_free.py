@@ -51,8 +51,7 @@ def normalizer_free_resnet(
         last_kernel_size: size of each block's second kernel. With 1 a block costs little more than half, so that the
             same number of operations allows almost twice as many blocks.
         standardize: True to standardize the kernels of the blocks.
-        weight_decay: rate in `rate * sum(w^2) / 2`, summed over the kernel of the last layer. The other kernels keep
-            their norm.
+        weight_decay: rate in `rate * sum(w^2) / 2`, summed over the trained kernels.
         seed: non-negative integer that determines all kernels.
         name: name of the model.
 
@@ -68,6 +67,7 @@ def normalizer_free_resnet(
             f"Argument `widths` must not decrease from the stem on. Received: widths={layout.widths}, "
             f"stem={layout.stem}"
         )
+    regularizer = decay_regularizer(weight_decay)
     inputs = keras.Input(input_shape, name="images")
     convolution = PatchWhitening2D if whiten_stem else keras.layers.Conv2D
     features = convolution(
@@ -77,6 +77,7 @@ def normalizer_free_resnet(
         padding="same",
         activation="relu",
         kernel_initializer=keras.initializers.HeNormal(mix_seed(seed, 0)),  # pyright: ignore[reportArgumentType]
+        kernel_regularizer=regularizer,
         name="stem",
     )(inputs)
     for stage, (count, width) in enumerate(zip(layout.blocks, layout.widths, strict=True), start=1):
@@ -88,6 +89,7 @@ def normalizer_free_resnet(
                 last_kernel_size=last_kernel_size,
                 standardize=standardize,
                 kernel_initializer=keras.initializers.HeNormal(mix_seed(seed, stage, block)),
+                kernel_regularizer=regularizer,
                 name=f"stage{stage}_block{block}",
             )(features)
     features = keras.layers.Activation("relu", name="activation")(features)
@@ -97,7 +99,7 @@ def normalizer_free_resnet(
     head = keras.layers.Dense(
         classes,
         kernel_initializer="zeros",
-        kernel_regularizer=decay_regularizer(weight_decay),
+        kernel_regularizer=regularizer,
         dtype=wide,
         name="head",
     )

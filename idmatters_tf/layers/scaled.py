@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_types import Activation, Initializer, Shape, Tensor
+from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import reseed
 from idmatters_tf.layers._image_shapes import check_widening, pad_channels, resolve_data_format, strided_shape
 
@@ -103,6 +103,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
         branch_gain: initial value of the gains of the second kernel.
         standardize: True to standardize both kernels, see `ScaledConv2D`.
         kernel_initializer: initializer of both kernels; `HeNormal(seed)` if None.
+        kernel_regularizer: regularizer of both kernels, without their gains.
         seed: seed of the default initializer.
         data_format: "channels_last", "channels_first" or None for Keras' setting.
 
@@ -130,6 +131,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
         standardize: bool = False,
         last_kernel_size: int | None = None,
         kernel_initializer: Initializer = None,
+        kernel_regularizer: Regularizer = None,
         seed: int | None = None,
         data_format: str | None = None,
         **kwargs: Any,
@@ -145,6 +147,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
         self.branch_gain = float(branch_gain)
         self.standardize = bool(standardize)
         self.kernel_initializer: Any = keras.initializers.get(kernel_initializer) or keras.initializers.HeNormal(seed)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.seed = seed
         self.data_format = resolve_data_format(data_format, self)
         self.conv1 = self._convolution("conv1", 0, self.kernel_size, 1.0, self.strides)
@@ -159,6 +162,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
             strides=strides,
             padding="same",
             kernel_initializer=reseed(self.kernel_initializer, number),
+            kernel_regularizer=self.kernel_regularizer,
             data_format=self.data_format,
             dtype=self.dtype_policy,
             name=name,
@@ -189,6 +193,7 @@ class ScaledResidualConv2D(keras.layers.Layer):
             "branch_gain": self.branch_gain,
             "standardize": self.standardize,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
             "seed": self.seed,
             "data_format": self.data_format,
         }

@@ -45,8 +45,8 @@ class Trajectories:
         layer_norms: spectral norms of the layers W[r, l], (networks..., records, units, n).
         tau: largest spectral norm of (map of a unit - I), (networks..., records). For n = 1 with shortcuts it is
             Hardt & Ma's |||A|||, and for plain networks that of A_i = W_i - I.
-        diverged_at: first step with a loss that is not finite or above 1e6 times the initial one, (networks...) int; -1
-            without divergence.
+        diverged_at: first step with an excess risk that is not finite or above 1e6 times the initial one, to which the
+            initial penalty of the weight decay is added, (networks...) int; -1 without divergence.
         weights: final weights, (networks..., units, n, d, d); NaN for diverged networks.
     """
 
@@ -130,7 +130,8 @@ def gradient_descent(
     active = np.arange(networks)
     descent = _Descent(layers, root, targets, shortcut)
     with np.errstate(over="ignore"):
-        limits = DIVERGED * np.maximum(descent.forward(layers), np.finfo(np.float64).tiny)
+        penalties = decays * np.square(layers).sum(axis=(0, 1, 3, 4)) / 2
+        limits = DIVERGED * np.maximum(descent.forward(layers) + penalties, np.finfo(np.float64).tiny)
     for step in range(steps + 1):
         excess = descent.forward(layers)
         fine = np.isfinite(excess) & (excess <= limits[active])

@@ -78,6 +78,14 @@ def test_many_networks_equal_single_networks(shortcut, samples):
     assert (found.diverged_at == -1).all()
 
 
+def test_weight_decay_moves_away_from_the_optimum_without_divergence():
+    """The minimum of (2 - w)^2 / 2 + w^2 / 4 is w = 4 / 3. The start at the optimum has no excess risk."""
+    found = linear.gradient_descent(np.full((1, 1, 1, 1, 1), 2.0), [[1.0]], [[2.0]], 0.1, 300, False, weight_decay=0.5)
+    assert found.excess_risk[0, 0] == 0
+    assert found.diverged_at[0] == -1
+    np.testing.assert_allclose(found.weights, 4 / 3)
+
+
 def test_divergence_does_not_affect_other_networks():
     W = linear.initial_weights("small", 3, 2, 2, seed=1, networks=4)
     rates = np.array([0.05, 1e9, 0.05, 30.0])

@@ -227,7 +227,11 @@ def _uniform_cross_entropy(logits):
 
 
 def _is_wrong(labels, logits, top=1):
-    """Return 1 where the label is not among the `top` largest logits, and 0 elsewhere."""
+    """Return 1 where the label is not among the `top` largest logits, and 0 elsewhere.
+
+    Of equal logits the first ones are chosen, as in the predictions of the model.
+    """
     if top == 1:
         return tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) != labels, tf.float32)
-    return 1.0 - tf.cast(tf.math.in_top_k(labels, tf.cast(logits, tf.float32), top), tf.float32)
+    _, chosen = tf.math.top_k(logits, top)
+    return tf.cast(tf.reduce_all(chosen != labels[:, None], axis=1), tf.float32)

@@ -97,6 +97,24 @@ def check_gradients(found, model, images, probabilities, atol=1e-6):
     return logits
 
 
+def test_the_top5_error_is_that_of_chance_for_equal_logits():
+    def network():
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(100, kernel_initializer="zeros")])
+
+    learner = Learner(tf.distribute.get_strategy(), network, lambda: Momentum(1.0, 0.0), SCHEDULE, Recipe())
+    rng, labels = np.random.default_rng(0), np.arange(100, dtype=np.int32)
+    images = rng.normal(size=(100, 3)).astype("float32")
+
+    def measured():
+        return learner.evaluation(np.array(learner.evaluation_sums(images, tf.constant(labels), tf.ones(100))))
+
+    assert (measured()["error"], measured()["top5_error"]) == pytest.approx((0.99, 0.95))
+    learner.model.set_weights([rng.normal(size=weight.shape) for weight in learner.model.get_weights()])
+    logits = np.array(learner.model(images))
+    ahead = np.sum(logits > logits[labels, labels][:, None], axis=1)
+    assert measured()["top5_error"] == pytest.approx(np.mean(ahead >= 5))
+
+
 def test_smoothed_labels_are_trained_on_and_plain_ones_reported():
     ours = trainer(label_smoothing=0.3).learner
     images, labels = BATCHES.batch(0)
