@@ -6,7 +6,6 @@ Modules:
     layers         residual blocks, shortcuts, frozen projections and preprocessing
     models         networks of the two papers, as functions that return a `keras.Model`
     optimizers     Momentum (learning rate outside the velocity, as in TensorFlow 1), Muon (orthogonalized momentum)
-    clipping       adaptive gradient clipping for networks without normalization
     callbacks      exact resume of `model.fit`; monitors of norms, distances from the identity and curvature
     determinism    all settings for reproducible training in one call
     surgery        insertion of identity blocks into trained models, and removal of near-identity blocks
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from idmatters_tf import (
         autodiff,
         callbacks,
-        clipping,
         curvature,
         data,
         determinism,
@@ -65,7 +63,6 @@ __all__ = [
     "autodiff",
     "block_distances",
     "callbacks",
-    "clipping",
     "curvature",
     "data",
     "deepen",

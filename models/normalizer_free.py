@@ -22,7 +22,6 @@ def normalizer_free_resnet(
     whiten_stem: bool = False,
     branch_gain: float = 0.2,
     last_kernel_size: int = 1,
-    standardize: bool = False,
     weight_decay: float = 0.0,
     seed: int = 0,
     name: str = "normalizer_free_resnet",
@@ -34,8 +33,7 @@ def normalizer_free_resnet(
     initial loss is ln(classes). All convolutions have biases. It differs from `cifar.identity_resnet` in the gains, the
     biases, the two activations outside of blocks, the stride of the first stage and the head.
 
-    Use it with `idmatters_tf.optimizers.Muon`, which keeps the norm of every kernel. With other optimizers,
-    `standardize=True` bounds the kernels (Brock et al., 2021).
+    Use it with `idmatters_tf.optimizers.Muon`, which keeps the norm of every kernel.
 
     Args:
         input_shape: `(rows, cols, channels)`; rows and cols may be None. Images must be standardized.
@@ -50,7 +48,6 @@ def normalizer_free_resnet(
         branch_gain: initial value of the gains of each block's second kernel, see `ScaledResidualConv2D`.
         last_kernel_size: size of each block's second kernel. With 1 a block costs little more than half, so that the
             same number of operations allows almost twice as many blocks.
-        standardize: True to standardize the kernels of the blocks.
         weight_decay: rate in `rate * sum(w^2) / 2`, summed over the trained kernels.
         seed: non-negative integer that determines all kernels.
         name: name of the model.
@@ -87,7 +84,6 @@ def normalizer_free_resnet(
                 strides=2 if block == 1 else 1,
                 branch_gain=branch_gain,
                 last_kernel_size=last_kernel_size,
-                standardize=standardize,
                 kernel_initializer=keras.initializers.HeNormal(mix_seed(seed, stage, block)),
                 kernel_regularizer=regularizer,
                 name=f"stage{stage}_block{block}",

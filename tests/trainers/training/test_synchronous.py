@@ -124,21 +124,6 @@ def test_smoothed_labels_are_trained_on_and_plain_ones_reported():
     assert float(measured[0]) == pytest.approx(float(tf.reduce_mean(plain)), rel=1e-5)
 
 
-def test_units_of_all_layers_but_the_last_one_are_clipped():
-    def network():
-        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(2)])
-
-    recipe = Recipe(batch_size=16, adaptive_clipping=0.01)
-    learner = Learner(tf.distribute.get_strategy(), network, lambda: Momentum(1.0, 0.0), SCHEDULE, recipe)
-    kernel, bias, last_kernel, last_bias = before = learner.model.get_weights()
-    learner.apply([tf.fill(weight.shape, 3.0) for weight in before], tf.constant(1.0))
-    steps = [one - other for one, other in zip(before, learner.model.get_weights(), strict=True)]
-    np.testing.assert_allclose(np.linalg.norm(steps[0], axis=0), 0.01 * np.linalg.norm(kernel, axis=0), rtol=1e-4)
-    assert np.linalg.norm(steps[1] - bias) == pytest.approx(0.01 * 1e-3, rel=1e-4)
-    np.testing.assert_allclose(steps[2], np.full_like(last_kernel, 3.0), rtol=1e-6)
-    np.testing.assert_allclose(steps[3], np.full_like(last_bias, 3.0))
-
-
 def test_mixed_images_are_trained_on_with_the_labels_of_both_in_one_proportion():
     ours = trainer(mixup=1.0, seed=7, label_smoothing=0.2).learner
     images, labels = BATCHES.batch(0)

@@ -17,7 +17,7 @@ from trainers.training.settings import Settings
 from trainers.training.version_0_1 import upgrade
 
 # As version 0.1.0 recorded them, without the recipe.
-NULLS = dict.fromkeys(("branch_gain", "last_kernel_size", "standardize_kernels", "whiten_stem", "bias", "shortcut"))
+NULLS = dict.fromkeys(("branch_gain", "last_kernel_size", "whiten_stem", "bias", "shortcut"))
 NULLS |= dict.fromkeys(("head", "norm", "norm_momentum", "initializer", "branch_scale", "negative_slope"))
 ABLATIONS = {"bias": False, "shortcut": "pad", "head": "random", "norm": "none", "initializer": "identity"}
 CIFAR = {"dataset": "shapes", "data_dir": None, "train_images": 300, "test_images": 100, "download": True}
@@ -45,7 +45,7 @@ def test_runs_of_trainers_cifar():
     assert (layout.norm_momentum, layout.negative_slope, layout.branch_scale) == (0.99, 0.0, 0.5)
     free = loaded({**CIFAR, **SIZES, "model": "normalizer-free", "branch_gain": 0.3, "last_kernel_size": 3})
     assert (free.network.branch_gain, free.network.last_kernel_size, free.network.stem_size) == (0.3, 3, 3)
-    assert (free.network.standardize_kernels, free.network.whiten_stem) == (False, False)
+    assert free.network.whiten_stem is False
     resnet = loaded({**CIFAR, "model": "resnet", "depth": 8, "shortcut": "none"})
     assert (resnet.network.depth, resnet.network.shortcut, resnet.data.train_images) == (8, "none", 300)
     assert loaded({**CIFAR, "model": "all-cnn"}).network.stem_strides == 1
