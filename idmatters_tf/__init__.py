@@ -18,14 +18,15 @@ Modules:
 
 Also exported: ExactResume, HessianOperator, Muon, RandomProjection, ResidualConv2D, block_distances, deepen, memorize.
 
-Modules and names are imported on first use: `import idmatters_tf` imports neither Keras nor NumPy. It registers the
-classes of the package, so that `keras.saving.load_model` can load models that contain them.
+Modules and names are imported on first use: `import idmatters_tf` imports neither Keras nor NumPy. A module registers
+its classes with Keras when it is imported: `import idmatters_tf.layers` before `keras.saving.load_model` loads models
+that contain them. Compiled models also need `idmatters_tf.optimizers` if they use one, memorizing networks
+`idmatters_tf.expressivity`.
 """
 
 from typing import TYPE_CHECKING
 
 from idmatters_tf._lazy import lazy_attributes
-from idmatters_tf._registration import register
 
 if TYPE_CHECKING:
     from idmatters_tf import (
@@ -88,7 +89,5 @@ _ORIGINS = {
     "deepen": "idmatters_tf.surgery",
     "memorize": "idmatters_tf.expressivity",
 }
-
-register()
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, _ORIGINS)

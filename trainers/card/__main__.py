@@ -179,7 +179,7 @@ def _make(settings: Settings, finished: Finished, out: pathlib.Path) -> int:
     print_lines(f"{out}: weights of {size:.1f} MB, {fits} {SMALL_MB} MB; nothing has been uploaded")
     for which, error in errors.items():
         print(f"error of the weights, {which}: {100 * error:.2f} %")
-    print_lines(f"load it:    import idmatters_tf, keras; model = keras.saving.load_model({str(out)!r})")
+    print_lines(f"load it:    import idmatters_tf.layers, keras; model = keras.saving.load_model({str(out)!r})")
     upload = join_command(["hf", "upload", repository, out, "."])
     print_lines(f"publish it: {upload}     (pip install huggingface_hub; hf auth login)")
     print(f"then:       model = keras.saving.load_model('hf://{repository}')")

@@ -126,7 +126,7 @@ implements the networks and experiments of {papers}.
 ## Use
 
 ```python
-import idmatters_tf  # registers the layers; Keras' safe mode stays on
+import idmatters_tf.layers  # registers the layers; Keras' safe mode stays on
 import keras
 
 model = keras.saving.load_model("hf://{repository}")  # or the path of this folder
