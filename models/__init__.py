@@ -10,6 +10,9 @@ densenet         densenet: the densely connected baseline
 normalizer_free  normalizer_free_resnet: a network with trained gains in place of normalization
 linear           linear_residual, plain, shortcut_network: deep linear networks, for fitting and for curvature
 transfer         features, replace_head: fine-tuning of trained classifiers
+
+The shapes of images are `(rows, cols, channels)`, or `(channels, rows, cols)` under
+`keras.config.set_image_data_format("channels_first")`.
 """
 
 from typing import TYPE_CHECKING

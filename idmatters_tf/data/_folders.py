@@ -160,8 +160,8 @@ def _read_labels(path, images):
     by_name = {words[0]: words[1] for words in lines if len(words) > 1}
     # Names without a suffix, as in LOC_val_solution.csv, or with another one.
     by_stem = {pathlib.Path(name).stem: label for name, label in by_name.items()}
-    labels = [by_name.get(image) or by_stem.get(pathlib.Path(image).stem) for image in images]
-    missing = [image for image, label in zip(images, labels, strict=True) if label is None]
+    labels = [by_name.get(image) or by_stem.get(pathlib.Path(image).stem, "") for image in images]
+    missing = [image for image, label in zip(images, labels, strict=True) if not label]
     if missing:
         raise DataError(f"{path} has no class for {missing[0]} ({len(missing)} of {len(images)} images).")
     return labels

@@ -44,8 +44,8 @@ class Trajectories:
         layer_norms: spectral norms of the layers W[r, l], (networks..., records, units, n).
         tau: largest spectral norm of (map of a unit - I), (networks..., records). For n = 1 with shortcuts it is
             Hardt & Ma's |||A|||, and for plain networks that of A_i = W_i - I.
-        diverged_at: first step with a loss that is not finite or above 1e6 times the initial one, (networks...) int; -1
-            without divergence.
+        diverged_at: first step with an excess risk that is not finite or above 1e6 times the initial one, to which the
+            initial penalty of the weight decay is added, (networks...) int; -1 without divergence.
         weights: final weights, (networks..., units, n, d, d); NaN for diverged networks.
     """
 

@@ -63,7 +63,6 @@ class Program:
     def parser(self) -> Parser:
         """Return the argument parser."""
         parser = Parser(
-            completion=" " not in self.name,
             prog=f"python -m {self.name}",
             description=self.description,
             epilog=self.epilog,
@@ -119,7 +118,7 @@ def _run_experiments(experiments: "Sequence[Experiment]", problem: Problem, sett
 def command_parser(name: str, description: str | None, epilog: str) -> Parser:
     """Return the argument parser of a program with commands, which lists the commands in its epilog."""
     usage = f"python -m {name} COMMAND [options]"
-    return Parser(completion=False, prog=f"python -m {name}", usage=usage, description=description, epilog=epilog)
+    return Parser(prog=f"python -m {name}", usage=usage, description=description, epilog=epilog)
 
 
 def run_command(parser: Parser, commands: Mapping[str, Program], argv: Sequence[str] | None = None) -> int:

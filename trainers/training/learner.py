@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 
 from idmatters_tf._keras_internals import seed_states
-from idmatters_tf.clipping import clip_units, precedes_last_layer
 from idmatters_tf.optimizers import Muon
 from trainers.training.averages import WeightAverages
 from trainers.training.schedule import LinearSchedule, Schedule
@@ -58,7 +57,6 @@ class Learner:
             self._rate: Any = self.optimizer.learning_rate
             self._first_rate = float(np.array(self._rate))
             self._averages = WeightAverages(recipe, self.optimizer, self.model.trainable_variables)
-            self._clipped = precedes_last_layer(self.model)
             self._train_model = accept_any_size(self.model) if recipe.train_sizes else self.model
             # Not weights, and not saved with them.
             self._random_states = [(int(state.numpy()[0]), state) for state in seed_states(self.model)]
@@ -136,8 +134,6 @@ class Learner:
         if self.recipe.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self.recipe.clip_norm, use_norm=norm)
         weights = [variable.value for variable in self.model.trainable_variables]
-        if self.recipe.adaptive_clipping is not None:
-            gradients = clip_units(gradients, weights, self.recipe.adaptive_clipping, which=self._clipped)
         # The optimizer's updates are called directly: `optimizer.apply` would reduce the gradients a second time, and
         # its counter of iterations can lose counts if replicas are not synchronous.
         if self.optimizer.weight_decay:
@@ -218,7 +214,11 @@ def _uniform_cross_entropy(logits):
 
 
 def _is_wrong(labels, logits, top=1):
-    """Return 1 where the label is not among the `top` largest logits, and 0 elsewhere."""
+    """Return 1 where the label is not among the `top` largest logits, and 0 elsewhere.
+
+    Of equal logits the first ones are chosen, as in the predictions of the model.
+    """
     if top == 1:
         return tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) != labels, tf.float32)
-    return 1.0 - tf.cast(tf.math.in_top_k(labels, tf.cast(logits, tf.float32), top), tf.float32)
+    _, chosen = tf.math.top_k(logits, top)
+    return tf.cast(tf.reduce_all(chosen != labels[:, None], axis=1), tf.float32)

@@ -70,13 +70,6 @@ class Recipe:
         above=0,
         common=True,
     )
-    adaptive_clipping: float | None = setting(
-        None,
-        help="clip the gradient of each unit, except in the last layer, to X times the norm of its weights, after "
-        "--clip-norm (Brock et al., 2021)",
-        above=0,
-        unset="no clipping",
-    )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32",
         help="precision of the convolutions; weights stay float32",
