@@ -75,6 +75,21 @@ def test_gauss_newton_against_its_factors(name):
     assert np.linalg.eigvalsh(dense)[0] > -1e-12
 
 
+def test_gauss_newton_of_repeated_outputs():
+    keras.config.set_dtype_policy("float64")
+    inputs = keras.Input((3,))
+    outputs = keras.layers.Dense(2)(inputs)
+    x, y = np.random.default_rng(0).normal(size=(5, 3)), np.random.default_rng(1).normal(size=(5, 2))
+    for same in (outputs, keras.layers.Activation("linear")(outputs)):
+        # For a linear model the matrix is the Hessian.
+        model = keras.Model(inputs, [outputs, same])
+        matrices = [
+            kind(model, ["mse", "mse"], (x, [y, 2 * y]), check=False).to_dense()
+            for kind in (GaussNewtonOperator, HessianOperator)
+        ]
+        np.testing.assert_allclose(*matrices, atol=1e-12)
+
+
 def test_fisher_is_the_second_moment_of_the_examples_gradients():
     model, loss, (x, y) = cases.case("cross-entropy")
     weights = np.random.default_rng(0).uniform(0.5, 2, len(x))
