@@ -5,7 +5,7 @@ Theorems of both papers concern the norms of residual layers: |||A||| is the lar
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,6 +14,7 @@ from keras import ops
 
 from idmatters_tf._keras_internals import get_graph
 from idmatters_tf._keras_types import Tensor
+from idmatters_tf._names import make_unique_name
 from idmatters_tf.isometry.blocks import Block, residual_blocks
 from idmatters_tf.isometry.convolution import ConvolutionOperator
 from idmatters_tf.isometry.spectra import spectral_norm
@@ -74,7 +75,7 @@ def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[
         ValueError: if the image size of a convolutional block is unknown.
     """
     norms = {}
-    for name, layer in _layers(model):
+    for name, layer in _layers(model).items():
         if isinstance(layer, (ResidualConv2D, ScaledResidualConv2D, BasicBlock2D)):
             size, reduced = _image_sizes(name, layer)
             first, second = applied_kernel(layer.conv1), applied_kernel(layer.conv2)
@@ -198,19 +199,23 @@ def branch_bounds(model: keras.Model, norms: Mapping[str, Sequence[KernelNorms]]
         kernels, for blocks without a skip, and for sums x + f(x) unless f is a chain of `Dense`, `Conv2D`,
         `Activation`, `ReLU` and `Dropout` layers.
     """
-    layers, sums = dict(_layers(model)), _residual_sums(residual_blocks(model))
+    layers, sums = _layers(model), _residual_sums(residual_blocks(model))
     return {
         name: _sum_bound(sums[name], kernels) if name in sums else _bound(layers[name], kernels)
         for name, kernels in norms.items()
     }
 
 
-def _layers(model: keras.Model, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name, layer) of all layers. Layers of nested models are "nested/layer"."""
+def _layers(model: keras.Model, prefix: str = "") -> dict[str, Any]:
+    """Return all layers by name. Layers of nested models are "nested/layer"."""
+    found: dict[str, Any] = {}
     for layer in model.layers:
-        yield prefix + layer.name, layer
+        # Subclassed models may contain layers of equal names.
+        name = make_unique_name(prefix + layer.name, found)
+        found[name] = layer
         if get_graph(layer) is not None:
-            yield from _layers(layer, f"{prefix}{layer.name}/")
+            found |= _layers(layer, f"{name}/")
+    return found
 
 
 def _bound(layer: Any, norms: Sequence[KernelNorms]) -> float:

@@ -12,7 +12,7 @@ from idmatters_tf.isometry import (
     kernel_norms,
     spectral_norm,
 )
-from idmatters_tf.layers import ResidualConv2D
+from idmatters_tf.layers import LinearResidual, ResidualConv2D
 
 rng = np.random.default_rng(2)
 
@@ -77,6 +77,25 @@ def test_block_norms_of_a_model():
 def test_convolution_without_size_raises():
     with pytest.raises(ValueError, match=r"shape \(3, 3, 2, 2\). Pass .* as ConvolutionOperator\(kernel, size\)"):
         spectral_norm(np.ones((3, 3, 2, 2)))
+
+
+class TwoOfOneName(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (LinearResidual(name="unit") for _ in range(2))
+
+    def call(self, inputs):
+        return self.second(self.first(inputs))
+
+
+def test_layers_of_equal_names():
+    model = TwoOfOneName()
+    model(np.ones((1, 3)))
+    model.first.kernel.assign(np.eye(3))
+    model.second.kernel.assign(2 * np.eye(3))
+    norms = kernel_norms(model)
+    assert {name: kernels[0].spectral for name, kernels in norms.items()} == {"unit": 1, "unit:2": 2}
+    assert branch_bounds(model, norms) == {"unit": 1, "unit:2": 2}
 
 
 class OfItsOwn(keras.Model):
