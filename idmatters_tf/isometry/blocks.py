@@ -43,6 +43,12 @@ class Block:
         """Layer of a block that is a single layer, otherwise None."""
         return self.calls[0].operation if len(self.calls) == 1 else None
 
+    @property
+    def data_format(self) -> str:
+        """Data format of the images in the block: that of its first layer with one, or Keras' setting."""
+        formats = [getattr(call.operation, "data_format", None) for call in self.calls]
+        return next(filter(None, formats), keras.config.image_data_format())
+
 
 def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
     """Return the blocks of a model, in order of execution.

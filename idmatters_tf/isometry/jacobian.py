@@ -118,7 +118,7 @@ class BlockAtInputs:
         separable: True if examples are treated independently.
     """
 
-    block: Block | None
+    block: Any
     places: Sequence[tuple[Callable[[Any], Any], Tensor]]
     separable: bool
 

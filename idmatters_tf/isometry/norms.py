@@ -61,8 +61,7 @@ def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[
     """Return the norms of the kernels of each residual block of a built model, in order of application.
 
     Args:
-        model: a `keras.Model`. With convolutional blocks it must be functional or Sequential, of known image size and
-            with channels last.
+        model: a `keras.Model`. With convolutional blocks it must be functional or Sequential, of known image size.
         tolerance: tolerance of the spectral norms of convolutions.
 
     Returns:
@@ -114,7 +113,7 @@ def _weighted_calls(block: Block) -> list[Any]:
 
 def _is_plain(layer: Any) -> bool:
     if isinstance(layer, keras.layers.Conv2D):
-        plain = layer.groups == 1 and tuple(layer.dilation_rate) == (1, 1) and layer.data_format == "channels_last"
+        plain = layer.groups == 1 and tuple(layer.dilation_rate) == (1, 1)
         return plain and layer.padding in ("same", "valid")
     return isinstance(layer, keras.layers.Dense)
 
@@ -123,7 +122,7 @@ def _call_norms(call: Any, tolerance: float) -> KernelNorms:
     kernel = applied_kernel(call.operation)
     if isinstance(call.operation, keras.layers.Dense):
         return _matrix_norms(kernel)
-    size = tuple(call.inputs[0].shape[1:3])
+    size = _image_size(call.inputs[0], call.operation)
     if None in size:
         raise _unknown_size(call.name)
     return _convolution_norms(kernel, size, call.operation.strides, tolerance, call.operation.padding)
@@ -145,13 +144,19 @@ def _matrix_norms(kernel: Tensor) -> KernelNorms:
 def _image_sizes(name: str, layer: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return (rows, cols) of the images that a block takes and returns."""
     try:
-        found = tuple(layer.input.shape[1:3]), tuple(layer.output.shape[1:3])
+        found = _image_size(layer.input, layer), _image_size(layer.output, layer)
     except AttributeError:
         # The layer is part of a subclassed model.
         found: Any = ((None, None), (None, None))
     if None in (*found[0], *found[1]):
         raise _unknown_size(name)
     return found
+
+
+def _image_size(tensor: Any, layer: Any) -> tuple[int, int]:
+    """Return (rows, cols) of the images in a symbolic tensor."""
+    rows = 2 if layer.data_format == "channels_first" else 1
+    return tuple(tensor.shape[rows : rows + 2])
 
 
 def _unknown_size(name: str) -> ValueError:

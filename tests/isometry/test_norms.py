@@ -168,6 +168,26 @@ def test_norms_of_sums():
     assert kernel_norms(nested) == {f"body/{name}": values for name, values in norms.items()}
 
 
+def test_channels_first():
+    images, results, weights = rng.normal(size=(1, 7, 6, 2)).astype("float32"), [], None
+    for data_format, axis in (("channels_last", 3), ("channels_first", 1)):
+        data = images if axis == 3 else images.transpose(0, 3, 1, 2)
+        inputs = keras.Input(data.shape[1:])
+        x = ResidualConv2D(4, strides=2, kernel_initializer="he_normal", data_format=data_format, name="layer")(inputs)
+        branch = keras.layers.Conv2D(4, (2, 3), padding="same", data_format=data_format, name="conv")(x)
+        x = keras.layers.Add(name="sum")([x, branch])
+        pool = keras.layers.AveragePooling2D(2, padding="same", data_format=data_format)
+        halves = [pool(x), pool(0.5 * x)]
+        model = keras.Model(inputs, keras.layers.Concatenate(axis, name="halved")(halves))
+        weights = weights or model.get_weights()
+        model.set_weights(weights)
+        norms, distances = kernel_norms(model), block_distances(model, data, ["layer", ("sum", "halved")])
+        kernels = [kernel.spectral for name in ("layer", "sum") for kernel in norms[name]]
+        results.append([*kernels, *branch_bounds(model, norms).values(), *np.concatenate(list(distances.values()))])
+    assert np.isfinite(results).all()
+    np.testing.assert_allclose(*results, rtol=2e-3)
+
+
 def test_sums_have_the_names_of_the_distances():
     model = convolution_sums()
     distances = block_distances(model, rng.normal(size=(1, 6, 5, 2)).astype("float32"))
