@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import json
-import os
 import pathlib
 import re
 

@@ -50,7 +50,6 @@ class NormalizerFree(Stages):
             **_RECIPE,
         },
     }
-    branch_gain: float = setting(0.2, help="initial gain of each block's second kernel", at_least=0)
     last_kernel_size: int = setting(1, help="rows and columns of each block's second kernel", at_least=1, at_most=99)
     whiten_stem: bool = setting(
         False,
@@ -77,6 +76,5 @@ class NormalizerFree(Stages):
             stem_size=self.stem_size,
             stem_strides=self.stem_strides,
             whiten_stem=self.whiten_stem,
-            branch_gain=self.branch_gain,
             last_kernel_size=self.last_kernel_size,
         )

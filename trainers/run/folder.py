@@ -34,8 +34,7 @@ from trainers.run.records import encode, read
 WHERE_DATA_ARE = ("data_dir", "download")
 # Outputs of the training programs: files that are replaced one by one,
 EXPORTED_FILES = ("model.keras", "best/model.keras")
-RESULTS = ("result.json", "metrics.jsonl", "preprocessing.keras", *EXPORTED_FILES)
-RESULTS += ("convergence.png", "convergence.svg", "convergence.pdf")
+RESULTS = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", *EXPORTED_FILES)
 FILES = ("config.json", *RESULTS, ".lock")
 # folders that are replaced as a whole,
 EXPORTED_FOLDERS = ("saved_model", "best/saved_model")

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from idmatters_tf._keras_internals import seed_states
 from idmatters_tf.optimizers import Muon
-from trainers.training.averages import WeightAverages
+from trainers.training.lookahead import Lookahead
 from trainers.training.schedule import LinearSchedule, Schedule
 from trainers.training.settings import Recipe
 from trainers.training.sizes import accept_any_size, resize
@@ -31,8 +31,7 @@ class Learner:
     Args:
         strategy: a `tf.distribute.Strategy`.
         build_model: returns the network, a `keras.Model` from standardized images to logits.
-        make_optimizer: returns a Keras optimizer of the SGD family, with `use_ema` if the recipe averages weights.
-            `averaged` assigns the averages to the network.
+        make_optimizer: returns a Keras optimizer of the SGD family, with `use_ema` if the recipe has lookahead.
         schedule: learning rate.
         recipe: other settings of an update. The batch size is that of the global batch. Clipping bounds the gradient of
             all replicas. With label smoothing, the reported cross-entropy is that of the original labels.
@@ -56,7 +55,7 @@ class Learner:
             self.optimizer.build(self.model.trainable_variables)
             self._rate: Any = self.optimizer.learning_rate
             self._first_rate = float(np.array(self._rate))
-            self._averages = WeightAverages(recipe, self.optimizer, self.model.trainable_variables)
+            self._lookahead = Lookahead(recipe, self.optimizer, self.model.trainable_variables)
             self._train_model = accept_any_size(self.model) if recipe.train_sizes else self.model
             # Not weights, and not saved with them.
             self._random_states = [(int(state.numpy()[0]), state) for state in seed_states(self.model)]
@@ -144,22 +143,8 @@ class Learner:
         else:
             for gradient, weight in zip(gradients, weights, strict=True):
                 self.optimizer.update_step(gradient, weight, rate)
-        self._averages.update(self.step)
+        self._lookahead.update(self.step)
         return norm
-
-    @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Exchange the weights and their averages, if there are any, inside the block."""
-        self.exchange()
-        try:
-            yield
-        finally:
-            self.exchange()
-
-    def exchange(self) -> None:
-        """Exchange the weights and their averages, bitwise. Before the first update there are no averages."""
-        if int(self.step.numpy()):
-            self._averages.exchange()
 
     def evaluation_sums(
         self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, mirror: bool = False

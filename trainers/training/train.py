@@ -169,13 +169,11 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
     records = run.records
     result = summarize(records, steps, learner.parameters)
     title, drops = task.title(learner.parameters), learner.schedule.drop_steps
-    for suffix in sorted({"png", settings.run.format}):
-        convergence(records, run.path / f"convergence.{suffix}", title, drops)
-    with learner.averaged():
-        export_run(task, run, learner.model, steps)
+    convergence(records, run.path / "convergence.png", title, drops)
+    export_run(task, run, learner.model, steps)
     run.finish(result)
     print(describe_result(result))
-    print_lines(f"convergence plot:      {run.path / f'convergence.{settings.run.format}'}")
+    print_lines(f"convergence plot:      {run.path / 'convergence.png'}")
     return 0
 
 

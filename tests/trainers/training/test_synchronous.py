@@ -124,28 +124,6 @@ def test_smoothed_labels_are_trained_on_and_plain_ones_reported():
     assert float(measured[0]) == pytest.approx(float(tf.reduce_mean(plain)), rel=1e-5)
 
 
-def test_the_averages_follow_their_recurrence_and_change_places_with_the_weights():
-    strategy = tf.distribute.get_strategy()
-    recipe = Recipe(batch_size=16, average_weights=0.75)
-    learner = Learner(strategy, build, lambda: Momentum(0.2, 0.9, use_ema=True, ema_momentum=0.75), SCHEDULE, recipe)
-    ours, iterator = SynchronousTrainer(learner), iter(distribute(strategy, lambda share: BATCHES.dataset(0, 3, share)))
-    model, start = learner.model, learner.model.get_weights()
-    with learner.averaged():
-        np.testing.assert_array_equal(model.trainable_variables[0], start[0])
-    weights, averages = [], None
-    for _ in range(3):
-        ours.update(iterator)
-        weights = [np.array(v) for v in model.trainable_variables]
-        averages = averages or weights
-        averages = [0.75 * a + 0.25 * w for a, w in zip(averages, weights, strict=True)]
-    with learner.averaged():
-        for variable, expected in zip(model.trainable_variables, averages, strict=True):
-            np.testing.assert_allclose(variable, expected, atol=1e-6)
-    for variable, expected in zip(model.trainable_variables, weights, strict=True):
-        np.testing.assert_array_equal(variable, expected)
-    assert max(np.abs(a - w).max() for a, w in zip(averages, weights, strict=True)) > 1e-3
-
-
 @pytest.mark.parametrize("steps", [15, 17])
 def test_lookahead_moves_the_weights_to_a_running_average(steps):
     strategy = tf.distribute.get_strategy()
@@ -168,8 +146,6 @@ def test_lookahead_moves_the_weights_to_a_running_average(steps):
         elif step == steps:
             weights = average
         np.testing.assert_allclose(learner.model.get_weights()[0], weights, atol=1e-6)
-        with learner.averaged():
-            np.testing.assert_allclose(learner.model.get_weights()[0], weights, atol=1e-6)
 
 
 def test_free_muon_decays_weights_as_keras_does():

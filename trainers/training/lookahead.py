@@ -1,9 +1,9 @@
-"""Running averages of the weights: averages that are evaluated in place of the weights, and lookahead."""
+"""Lookahead: the weights move to their running average every few steps."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from idmatters_tf._keras_internals import weight_averages
@@ -13,13 +13,10 @@ LOOKAHEAD_STEPS = 5
 """Number of steps between two moves of the weights, as in the airbench94 recipe."""
 
 
-class WeightAverages:
-    """Averages of a recipe, in the variables that Keras' `use_ema` provides.
+class Lookahead:
+    """Running average of the weights, in the variables that Keras' `use_ema` provides.
 
-    With `average_weights`, an exponential moving average is updated in each step, as by Keras, and does not affect
-    training.
-
-    With `lookahead`, every `LOOKAHEAD_STEPS` steps the average moves to `d * average + (1 - d) * weights` with
+    Every `LOOKAHEAD_STEPS` steps the average moves to `d * average + (1 - d) * weights` with
     `d = lookahead^5 (step / steps)^3`, and the weights are set to the average. After the last step they are the
     average itself. The average therefore has little effect at first and smooths the end of the training.
 
@@ -28,8 +25,8 @@ class WeightAverages:
         - Jordan, *94% on CIFAR-10 in 3.29 seconds* (arXiv 2404.00498), section 3.4, for the decay.
 
     Args:
-        recipe: The recipe.
-        optimizer: The built optimizer, with `use_ema` if the recipe has averages.
+        recipe: The recipe. Without lookahead there is nothing to update.
+        optimizer: The built optimizer, with `use_ema` if the recipe has lookahead.
         variables: The variables that the optimizer was built for.
     """
 
@@ -40,17 +37,10 @@ class WeightAverages:
         self._pairs = list(zip(variables, weight_averages(optimizer), strict=False))
 
     def update(self, step: tf.Tensor | tf.Variable) -> None:
-        """Update the averages after an update of the weights; `step` is the number of updates before it."""
-        recipe = self._recipe
-        if recipe.lookahead:
-            self._look_ahead(tf.cast(step, tf.int64) + 1)
+        """Update the average after an update of the weights; `step` is the number of updates before it."""
+        if not self._pairs:
             return
-        # The first average is the weights.
-        decay = tf.where(step > 0, recipe.average_weights, 0.0)
-        for variable, average in self._pairs:
-            self._optimizer.assign(average, decay * average.value + (1 - decay) * variable.value)
-
-    def _look_ahead(self, done):
+        done: Any = tf.cast(step, tf.int64) + 1
         steps = self._recipe.steps
         is_last = done == steps
         is_due = (done % LOOKAHEAD_STEPS == 0) | is_last
@@ -64,12 +54,3 @@ class WeightAverages:
             moved = decay * average.value + (1 - decay) * variable.value
             self._optimizer.assign(average, tf.where(is_due, moved, average.value))
             self._optimizer.assign(variable, tf.where(is_due, moved, variable.value))
-
-    def exchange(self) -> None:
-        """Exchange the weights and the averages that are evaluated in their place, bitwise."""
-        if self._recipe.lookahead:
-            return
-        for variable, average in self._pairs:
-            weights = np.array(variable)
-            variable.assign(np.array(average))
-            average.assign(weights)
