@@ -80,7 +80,7 @@ def main():
         # Two more steps: the first one includes building the pipeline, the last one is followed by an evaluation and a
         # checkpoint.
         trainer = make_trainer(build, BATCH, learning_rate=1e-4)
-        intervals = Intervals(log_every=20, evaluate_every=NEVER, checkpoint_every=NEVER, keep_checkpoints=1)
+        intervals = Intervals(log_every=20, evaluate_every=NEVER, checkpoint_every=NEVER)
         session = Session(run, trainer, test, Events(folder), options.steps + 2, intervals)
         ends, first = [], []
 

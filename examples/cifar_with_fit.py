@@ -33,7 +33,7 @@ PAPER = {"dataset": "cifar10", "network": "identity", "blocks": 9, "widths": (64
 PAPER |= {"weight_decay": 1e-4, "label_smoothing": 0.0, "precision": "float32"}
 PAPER |= {"optimizer": "momentum", "nesterov": False, "muon_norm": "keep", "other_rate": 1.5, "clip_norm": 0.0}
 PAPER |= {"steps": 60_000, "batch_size": 128, "learning_rate": 0.05, "drop_steps": (30_000, 50_000)}
-PAPER |= {"warm_up_steps": 0, "average_weights": 0.0, "evaluate_every": 1000, "steps_per_execution": 1, "seed": 0}
+PAPER |= {"warm_up_steps": 0, "evaluate_every": 1000, "steps_per_execution": 1, "seed": 0}
 PAPER |= {"padding": 2, "padding_mode": "constant", "alternate_flips": False, "cutout": 0, "checkpoint_every": 500}
 FAST = PAPER | {"network": "normalizer-free", "blocks": 3, "widths": (96, 192, 384), "stem": 48, "weight_decay": 0.0}
 FAST |= {"label_smoothing": 0.1, "precision": "bfloat16", "optimizer": "muon", "nesterov": True, "learning_rate": 0.03}
@@ -101,8 +101,6 @@ def build(data, options):
     model = make(data.train_images.shape[1:], data.classes, **shared)
     rate = Schedule(options.learning_rate, options.steps, options.warm_up_steps, tuple(options.drop_steps))
     arguments = {"momentum": 0.9, "nesterov": options.nesterov, "global_clipnorm": options.clip_norm or None}
-    if options.average_weights:
-        arguments |= {"use_ema": True, "ema_momentum": options.average_weights}
     if options.optimizer == "muon":
         optimizer = Muon(rate, norm=options.muon_norm, other_rate=options.other_rate, **arguments)
     else:

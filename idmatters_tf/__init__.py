@@ -6,7 +6,6 @@ Modules:
     layers         residual blocks, shortcuts, frozen projections and preprocessing
     models         networks of the two papers, as functions that return a `keras.Model`
     optimizers     Momentum (learning rate outside the velocity, as in TensorFlow 1), Muon (orthogonalized momentum)
-    clipping       adaptive gradient clipping for networks without normalization
     callbacks      exact resume of `model.fit`; monitors of norms, distances from the identity and curvature
     determinism    all settings for reproducible training in one call
     surgery        insertion of identity blocks into trained models, and removal of near-identity blocks
@@ -19,20 +18,20 @@ Modules:
 
 Also exported: ExactResume, HessianOperator, Muon, RandomProjection, ResidualConv2D, block_distances, deepen, memorize.
 
-Modules and names are imported on first use: `import idmatters_tf` imports neither Keras nor NumPy. It registers the
-classes of the package, so that `keras.saving.load_model` can load models that contain them.
+Modules and names are imported on first use: `import idmatters_tf` imports neither Keras nor NumPy. A module registers
+its classes with Keras when it is imported: `import idmatters_tf.layers` before `keras.saving.load_model` loads models
+that contain them. Compiled models also need `idmatters_tf.optimizers` if they use one, memorizing networks
+`idmatters_tf.expressivity`.
 """
 
 from typing import TYPE_CHECKING
 
 from idmatters_tf._lazy import lazy_attributes
-from idmatters_tf._registration import register
 
 if TYPE_CHECKING:
     from idmatters_tf import (
         autodiff,
         callbacks,
-        clipping,
         curvature,
         data,
         determinism,
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from idmatters_tf.optimizers import Muon
     from idmatters_tf.surgery import deepen
 
-__version__ = "0.2.0"
+__version__ = "0.1.0"
 
 __all__ = [
     "ExactResume",
@@ -65,7 +64,6 @@ __all__ = [
     "autodiff",
     "block_distances",
     "callbacks",
-    "clipping",
     "curvature",
     "data",
     "deepen",
@@ -91,7 +89,5 @@ _ORIGINS = {
     "deepen": "idmatters_tf.surgery",
     "memorize": "idmatters_tf.expressivity",
 }
-
-register()
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, _ORIGINS)

@@ -167,7 +167,7 @@ def _signature(descriptor):
     try:
         signature = json.loads(os.pread(descriptor, 1000, 0))
         return str(signature["host"]), int(signature["pid"])
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+    except (ValueError, KeyError, TypeError):
         return None, None
 
 

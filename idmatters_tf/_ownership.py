@@ -144,10 +144,7 @@ def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
     """
     with open(open_regular(folder / MANIFEST, os.O_RDONLY), "rb") as stream:
         content = stream.read(_LARGEST_MANIFEST)
-    try:
-        manifest = json.loads(content)
-    except RecursionError:
-        manifest = None
+    manifest = json.loads(content)
     values = manifest if isinstance(manifest, dict) else {}
     files, folders = values.get("files"), values.get("folders", [])
     if not isinstance(files, dict) or not all(

@@ -12,8 +12,8 @@ from typing import Any
 
 from generator import DOCS
 from trainers.cli.arguments import UsageError
+from trainers.cli.markdown import as_words, table
 from trainers.cli.settings import as_dict, parse
-from trainers.reporting.markdown import as_words, table
 from trainers.reproduce.rows import FOLDER, NOT_RECORDED, PAPERS, Row, expand_command, format_commands, load
 from trainers.training.program import split
 from trainers.training.recorded import free_on_resume

@@ -8,6 +8,8 @@ import numpy as np
 from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 
+from idmatters_tf._keras_internals.graphs import layers_within
+
 
 def seed_states(model: keras.Model) -> list[keras.Variable]:
     """Return the states, (2,) each, of the model's `keras.random.SeedGenerator`s, as in dropout.
@@ -21,6 +23,16 @@ def random_layers(model: keras.Model) -> list[str]:
     """Return the names of the layers that own a random generator, at any depth of nesting."""
     layers: Any = model._flatten_layers(include_self=False)
     return [layer.name for layer in layers if getattr(layer, "seed_generator", None) is not None]
+
+
+def variable_owners(model: keras.Model) -> dict[int, keras.layers.Layer]:
+    """Return the layer, or model, that has each variable as an attribute, by the identity of the variable."""
+    owners: dict[int, keras.layers.Layer] = {}
+    for layer in layers_within(model):
+        own: Any = layer
+        for variable in [*own._trainable_variables, *own._non_trainable_variables]:
+            owners.setdefault(id(variable), layer)
+    return owners
 
 
 def global_seed_state() -> keras.Variable | None:

@@ -114,5 +114,3 @@ LINKS = [_link_to_a_file, _link_to_nothing, _link_to_a_folder]
 NO_FILES = [_folder, _folder_with_a_file, _old_export, *LINKS, _pipe, _socket]
 NO_FOLDERS = [write_file, *NO_FILES, _other_manifest, _manifest_that_is_a_link, _foreign_file, _foreign_folder]
 NO_FOLDERS += [_link_for_a_listed_file]
-# Objects in place of a folder to which files are added.
-NO_GROWING_FOLDERS = [write_file, *LINKS, _pipe, _socket]

@@ -24,11 +24,11 @@ SHAPE = (16, 16, 3)
 NETWORKS = {
     "all-cnn": ["--preprocess", "channels"],
     "preresnet": ["--depth", 8, "--warm-up-steps", 2],
-    "densenet": ["--depth", 7, "--growth", 4, "--dropout", 0.2],
+    "densenet": ["--depth", 7, "--growth", 4],
 }
 
 
-# DenseNet has the most to restore: batch normalization, and random numbers of dropout.
+# DenseNet has the most to restore: batch normalization in each layer.
 @pytest.mark.parametrize(
     "model", [pytest.param(model, marks=[pytest.mark.slow] * (model != "densenet")) for model in NETWORKS]
 )
@@ -89,7 +89,7 @@ def test_each_model_brings_the_recipe_of_its_paper():
     assert resolved("--model", "resnet", "--depth", 20, "--warm-up-steps", 7)["warm_up_steps"] == 7
     densenet = resolved("--model", "densenet", "--steps", 10)
     assert (densenet["growth"], densenet["batch_size"], densenet["nesterov"]) == (24, 64, True)
-    assert (densenet["steps"], densenet["dropout"], densenet["bottleneck"]) == (10, 0.0, False)
+    assert (densenet["steps"], densenet["bottleneck"]) == (10, False)
     assert resolved("--model", "all-cnn")["preprocess"] == "zca"
     identity = resolved()
     assert (identity["steps"], identity["blocks"], "depth" in identity) == (60_000, [9], False)
@@ -111,14 +111,13 @@ def test_a_preset_leaves_out_what_the_model_does_not_have(model):
         (["--cutout", 4, "--dataset", "folder"], "--cutout is not an option of --dataset folder, but of"),
         (["--model", "resnet", "--depth", 21, "--dataset", "shapes"], "--depth must be 6 n + 2 with"),
         (["--model", "densenet", "--bottleneck", "--depth", 13, "--dataset", "shapes"], "--depth must be 6 n + 4"),
-        (["--lookahead", 0.9, "--average-weights", 0.9], "--lookahead and --average-weights are mutually"),
         (["--train-sizes", 16, 20, "--size-steps", 100], "--size-steps must have as many values"),
         (["--train-sizes", 16, 20, "--size-steps", 100, 50], "--size-steps must be in ascending order"),
         (["--preset", "fast", "--widths", 32, 16], "must not decrease with --model normalizer-free"),
         (["--preset", "fast", "--warm-up-steps", 9000], "--warm-up-steps must be less than --steps"),
         (["--preset", "fast", "--stem", 56, "--whiten-stem"], "--stem must be even and at most 54 with --whiten-stem"),
         (["--whiten-stem"], "--whiten-stem is not an option of --model identity"),
-        (["--mixup", 0.2, "--batch-size", 25], "--batch-size must be even with --mixup"),
+        (["--train-sizes", 16, "--size-steps", 9, "--preprocess", "zca"], "requires --preprocess standardize"),
         (["--optimizer", "muon", "--initializer", "fixup"], "the zero kernels of --initializer fixup"),
         (["--mirror"], "--mirror requires --evaluate"),
         (["--dataset", "shapes", "--train-images", 50, "--held-out", 50], "--held-out must be less than the 50"),

@@ -96,7 +96,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):
             ["--data-dir", tree, "--val", "valid"],
             "or val='train' to evaluate on the training images. (option --val or --val-fraction)",
         ),
-        (["--data-dir", tree, "--classes", 7], "--classes must be at least the 60 of the data. Received: 7"),
         (["--blocks", 3, 4], "--blocks must have one value, or as many as --widths"),
         (["--widths", 64, 32, 16, 8], "must not decrease with --shortcut pad"),
         (["--preset", "fast", "--widths", 64, 32, 16, 8], "must not decrease with --model normalizer-free"),
@@ -115,7 +114,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):
 
 
 def test_the_paper_s_recipe_is_the_default():
-    expected = {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 256, "steps": 700_000, "decay_factor": 0.94}
+    expected = {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 256, "steps": 700_000, "decay_epochs": 2.0}
     assert {name: as_dict(ImageNet.resolve({}, {}))[name] for name in expected} == expected
     drops = decay_steps(700_000, 1_281_167, 256, 2)
     # A decay at the first step after 2, 4, ... epochs.

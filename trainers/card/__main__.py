@@ -41,7 +41,7 @@ A residual network for the data set {settings[dataset]} with {result[parameters]
 idmatters_tf. Its inputs are raw images, uint8 of shape (n, {shape}), its outputs logits of {data[classes]:,} classes.
 
 ```python
-import idmatters_tf, keras  # idmatters_tf registers the layers
+import idmatters_tf.layers, keras  # registers the layers
 
 model = keras.saving.load_model("hf://{repository}")  # or the path of this folder
 logits = model(images)
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (beside / "training.json").write_text(json.dumps(training, indent=2) + "\n", encoding="utf-8")
         shutil.copy(run.path / "convergence.png", beside)
     print_lines(f"{out}: test error {100 * error:.2f} %; nothing has been uploaded")
-    print_lines(f"load it:    import idmatters_tf, keras; model = keras.saving.load_model({str(out)!r})")
+    print_lines(f"load it:    import idmatters_tf.layers, keras; model = keras.saving.load_model({str(out)!r})")
     print_lines(f"publish it: {join_command(['hf', 'upload', settings.repository, out, '.'])}")
     return 0
 
@@ -137,7 +137,7 @@ def readme(repository: str, license: str, split: str, training: Mapping[str, Any
 
     kind, dataset, name = "image-classification", str(training["settings"]["dataset"]), repository.split("/")[1]
     accuracy = round(1 - training["error"], 6)
-    result = EvalResult(kind, ON_HUB.get(dataset, dataset), dataset, "accuracy", accuracy, dataset_split=split)
+    result = EvalResult(kind, str(ON_HUB.get(dataset, dataset)), dataset, "accuracy", accuracy, dataset_split=split)
     about = {"license": license, "library_name": "keras", "pipeline_tag": kind, "tags": ["keras", kind]}
     header = ModelCardData(**about, datasets=ON_HUB.get(dataset), model_name=name, eval_results=[result]).to_yaml()
     facts = {"shape": ", ".join(map(str, training["data"]["image_shape"])), "percent": 100 * training["error"]}

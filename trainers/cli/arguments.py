@@ -5,24 +5,16 @@ Options are defined by dataclasses, see `trainers.cli.settings`.
 
 import argparse
 import difflib
-import importlib
-import itertools
+import functools
 import pathlib
 import re
 import shutil
-import textwrap
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import idmatters_tf
-from trainers.cli.text import escape_controls, uses_console_scripts
 
 _WIDTH = 110
-# Minimum number of columns for a remark beside a command; with fewer, it is printed below.
-_REMARK = 24
-_MODULES, _SCRIPTS = "python -m trainers.", "idmatters-"
-# Completion by the metavar of an option, as attributes of the package shtab.
-_COMPLETED = {"DIR": "DIRECTORY", "RUN": "DIRECTORY", "FILE": "FILE"}
 
 
 class UsageError(Exception):
@@ -34,12 +26,11 @@ class RunError(Exception):
 
     Args:
         reason: a sentence.
-        advice: sentences with the remedy. The other tasks of a cluster print them in place of their own.
+        advice: sentences with the remedy.
     """
 
     def __init__(self, reason: str, advice: str = ""):
         super().__init__(f"{reason} {advice}".strip())
-        self.reason, self.advice = reason, advice
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,16 +38,14 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         help_all: add `--help-all`; `--help` then omits the options passed to `hide`.
-        completion: add `--print-completion`, which requires the package shtab.
         kwargs: see `argparse.ArgumentParser`.
     """
 
-    def __init__(self, help_all: bool = False, completion: bool = True, **kwargs: Any):
-        if uses_console_scripts():
-            for name in ("prog", "usage", "epilog"):
-                if kwargs.get(name):
-                    kwargs[name] = kwargs[name].replace(_MODULES, _SCRIPTS)
-        super().__init__(formatter_class=_HelpFormatter, allow_abbrev=False, **kwargs)
+    def __init__(self, help_all: bool = False, **kwargs: Any):
+        # The width of the terminal, or COLUMNS, up to a readable maximum.
+        width = min(shutil.get_terminal_size(fallback=(_WIDTH + 2, 24)).columns - 2, _WIDTH)
+        layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=width)
+        super().__init__(formatter_class=layout, allow_abbrev=False, **kwargs)
         self._hidden: list[argparse.Action] = []
         if help_all:
             about = "show all options and exit"
@@ -64,14 +53,6 @@ class Parser(argparse.ArgumentParser):
         folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
         version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
         self.add_argument("--version", action="version", version=version, help="show version and location and exit")
-        if completion:
-            self.add_argument(
-                "--print-completion",
-                action=_PrintCompletion,
-                default=argparse.SUPPRESS,
-                metavar="{bash,zsh}",
-                help="print a completion script for the shell and exit",
-            )
         self._shows_all = not help_all
 
     def hide(self, action: argparse.Action) -> None:
@@ -101,13 +82,7 @@ class Parser(argparse.ArgumentParser):
             known = [option for action in self._actions for option in action.option_strings]
             hint = suggest(unknown[1].replace("_", "-"), known)
             message += f".{hint}" if hint else ""
-        self.exit(2, f"{self.prog}: error: {escape_controls(message)} (see --help)\n")
-
-
-def list_choices(action: argparse.Action) -> list[str]:
-    """Return the values of an option whose metavar lists them as "{a,b}", or an empty list."""
-    metavar = action.metavar if isinstance(action.metavar, str) else ""
-    return metavar.strip("{}").split(",") if metavar.startswith("{") else []
+        self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -120,54 +95,3 @@ class _HelpAll(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         print(parser.format_help_all(), end="")
         parser.exit()
-
-
-class _PrintCompletion(argparse.Action):
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if values not in ("bash", "zsh"):
-            raise argparse.ArgumentError(self, f"expected one of bash, zsh, received {values!r}")
-        shtab: Any = importlib.import_module("shtab")
-        # A shell completes the first word of a command, which `python -m` does not identify.
-        parser.prog = parser.prog.replace(_MODULES, _SCRIPTS)
-        for action in parser._actions:  # noqa: SLF001 - argparse has no public list
-            if choices := list_choices(action):
-                action.choices = choices
-            elif action.metavar in _COMPLETED:
-                action.complete = getattr(shtab, _COMPLETED[action.metavar])
-        print(shtab.complete(parser, shell=values))
-        parser.exit()
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str):
-        # The width of the terminal, or COLUMNS, up to a readable maximum.
-        columns = shutil.get_terminal_size(fallback=(_WIDTH + 2, 24)).columns
-        super().__init__(prog, max_help_position=32, width=min(columns - 2, _WIDTH))
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Fill paragraphs, and wrap the remarks of indented commands without breaking the commands."""
-        filled = []
-        lines = text.strip("\n").splitlines()
-        for is_prose, together in itertools.groupby(lines, lambda line: bool(line) and not line[0].isspace()):
-            pieces, wrap = list(together), _wrap_remark
-            if is_prose:
-                pieces, wrap = [" ".join(pieces)], _fill
-            filled += [line for piece in pieces for line in wrap(piece, width)]
-        return "\n".join(indent + line for line in filled)
-
-
-def _wrap_remark(line: str, width: int) -> list[str]:
-    found = re.fullmatch(r"(\s*\S.*?)\s{2,}(\S.*)", line)
-    if len(line) <= width or found is None:
-        return [line]
-    column = found.start(2)
-    if column + _REMARK <= width:
-        return _fill(found[2], width, line[:column], " " * column)
-    below = " " * (len(line) - len(line.lstrip()) + 4)
-    return [found[1], *_fill(found[2], width, below, below)]
-
-
-def _fill(text: str, width: int, first: str = "", others: str = "") -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
-    )

@@ -26,16 +26,9 @@ class RunSettings:
     debug: bool = setting(False, help="show tracebacks")
 
 
-def settings_to_save(settings: Any, *not_saved: str) -> dict[str, Any]:
-    """Return the settings that determine the results, as JSON values by name.
-
-    Args:
-        settings: a dataclass of settings.
-        not_saved: names of further settings that do not change the results, besides --out, --overwrite, --format and
-            --debug.
-    """
-    left_out = {*_NOT_SAVED, *not_saved}
-    return {name: value for name, value in as_dict(settings).items() if name not in left_out}
+def settings_to_save(settings: Any) -> dict[str, Any]:
+    """Return the settings that determine the results, as JSON values by name."""
+    return {name: value for name, value in as_dict(settings).items() if name not in _NOT_SAVED}
 
 
 @contextlib.contextmanager

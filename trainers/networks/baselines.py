@@ -29,7 +29,6 @@ class ResNet(Network):
             "learning_rate": 0.1,
             "drop_steps": (32_000, 48_000),
             "warm_up_steps": 400,
-            "warm_up_rate": 0.01,
             "augment": "standard",
             "preprocess": "pixels",
         },
@@ -114,12 +113,6 @@ class DenseNet(Network):
     depth: int = setting(100, help="number of layers", at_least=1, at_most=100_000)
     growth: int = setting(24, help="channels added by each layer", metavar="K", at_least=1, at_most=100_000)
     bottleneck: bool = setting(False, help="use bottlenecks and compression (DenseNet-BC)")
-    dropout: float = setting(
-        0.0,
-        help="dropout rate after each convolution; 0.2 in the paper without augmentation",
-        at_least=0,
-        below=1,
-    )
 
     def __post_init__(self) -> None:
         try:
@@ -144,7 +137,6 @@ class DenseNet(Network):
             depth=self.depth,
             growth=self.growth,
             bottleneck=self.bottleneck,
-            dropout=self.dropout,
             norm=norm,
         )
 

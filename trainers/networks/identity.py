@@ -33,7 +33,6 @@ class Identity(Stages):
     first_stride: int = setting(
         1, help="stride of the first stage; each other stage starts with stride 2", at_least=1, at_most=99
     )
-    bias: bool = setting(False, help="add biases to the residual convolutions and the stem")
     shortcut: Shortcut = setting(
         "pad",
         help="shortcut of blocks that change the shape: pooling or subsampling with zero padding, or 1x1 convolutions; "
@@ -44,12 +43,6 @@ class Identity(Stages):
         "none",
         help="batch normalization after each 3x3 convolution, or before each one of a branch (the paper's base code)",
         common=True,
-    )
-    norm_momentum: float = setting(
-        0.99,
-        help="momentum of the moving averages of batch normalization; 0.9 in the paper's base code",
-        at_least=0,
-        below=1,
     )
     initializer: Initializer = setting(
         "identity",
@@ -63,12 +56,6 @@ class Identity(Stages):
         "and ReZero",
         unset="no factor",
         at_least=0,
-    )
-    negative_slope: float = setting(
-        0.0,
-        help="slope of the ReLUs below 0; 0.1 in the paper's base code",
-        at_least=0,
-        below=1,
     )
 
     def __post_init__(self) -> None:

@@ -8,13 +8,13 @@
 """
 
 import csv
+import json
 import math
 import pathlib
 import re
 import statistics
 from typing import Any
 
-from trainers.cli.reading import read_json
 from trainers.reproduce.rows import Number
 from trainers.run.records import read_objects
 
@@ -81,7 +81,7 @@ def _values(path: pathlib.Path, number: Number) -> list[Any]:
     if path.suffix == ".csv":
         lines: list[Any] = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     else:
-        lines = read_objects(path) if path.suffix == ".jsonl" else [read_json(path)]
+        lines = read_objects(path) if path.suffix == ".jsonl" else [json.loads(path.read_bytes())]
     # In CSV files all values are text.
     chosen = [line for line in lines if all(str(line.get(name)) == str(value) for name, value in number.where.items())]
     return [_at(line, number.key or "") for line in chosen]

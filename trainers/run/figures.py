@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from idmatters_tf._replacing import replacing
-from trainers.cli.text import escape_controls
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,8 +56,8 @@ def convergence(records: Records, path: str | os.PathLike, title: str, drop_step
         label = None if number else "learning rate drop"
         axes.axvline(drop, color="grey", linestyle=":", linewidth=1, label=label)
     axes.set_ylabel("error, %" if with_top5 else "top-1 error, %")
-    axes.set_title(escape_controls(title), fontsize=10, parse_math=False)
-    set_logarithmic(axes, [error for _, error in [*train, *test, *with_top5]])
+    axes.set_title(title, fontsize=10, parse_math=False)
+    _set_logarithmic(axes, [error for _, error in [*train, *test, *with_top5]])
     axes.grid(alpha=0.3)
     axes.legend()
     save_figure(figure, path)
@@ -92,12 +91,12 @@ def comparison(
         whole = [member for member in members if not _describe_diverged([runs[member]])] or members
         tests = [test for member in whole if (test := _errors(runs[member], "test"))]
         # Names of folders are not formulas, even with a dollar sign.
-        name = escape_controls(name).replace("$", r"\$")
+        name = name.replace("$", r"\$")
         ended = _describe_diverged([runs[member] for member in members])
         if not tests:
             axes.plot([], [], linestyle="", label=f"{name} (no test{ended})")
             continue
-        color, style = line_style(drawn)
+        color, style = f"C{drawn % 10}", ("-", "--", ":")[drawn // 10 % 3]
         drawn += 1
         for member in members:
             train = _errors(runs[member], "train")
@@ -117,8 +116,8 @@ def comparison(
         axes.plot(steps, means, color=color, linestyle=style, marker=marker, markersize=4, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("top-1 error, %    (test: strong, training: faint)")
-    axes.set_title(escape_controls(title), fontsize=10, parse_math=False)
-    set_logarithmic(axes, errors)
+    axes.set_title(title, fontsize=10, parse_math=False)
+    _set_logarithmic(axes, errors)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     return save_figure(figure, path)
@@ -158,12 +157,7 @@ def save_figure(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
     return path
 
 
-def line_style(number: int) -> tuple[str, str]:
-    """Return the color and the line style of the n-th curve, counted from 0."""
-    return f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
-
-
-def set_logarithmic(axes: "Axes", values: Iterable[float]) -> None:
+def _set_logarithmic(axes: "Axes", values: Iterable[float]) -> None:
     """Make the vertical axis logarithmic with labels at 1, 2 and 5 times the powers of 10.
 
     Zeros are drawn at the lower edge. An axis without positive values stays linear.
@@ -185,28 +179,9 @@ def set_logarithmic(axes: "Axes", values: Iterable[float]) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def series(records: Records, kind: str, path: str, factor: float = 1.0) -> list[tuple[float, float]]:
-    """Return (step, value) of each record of a kind that has a number at a path.
-
-    Args:
-        records: records of metrics.jsonl.
-        kind: "train", "test" or "curvature".
-        path: keys separated by dots, such as "norms.mean_frobenius".
-        factor: factor on the values.
-    """
-    found = []
-    for record in records:
-        value: Any = record
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        if record["kind"] == kind and type(value) in (int, float):
-            found.append((record["step"], factor * value))
-    return found
-
-
 def _errors(records, kind):
     """Return (step, top-1 error in percent) of each record of a kind."""
-    return series(records, kind, "error", 100.0)
+    return [(record["step"], 100 * record["error"]) for record in records if record["kind"] == kind]
 
 
 def rate_drops(records: Records) -> list[int]:

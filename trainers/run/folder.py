@@ -25,7 +25,6 @@ from idmatters_tf._ownership import check_folder, check_replaceable, open_regula
 from idmatters_tf._replacing import remove_unfinished, write_atomically
 from idmatters_tf._run_description import describe_differences, describe_environment_change
 from trainers.cli.arguments import UsageError
-from trainers.cli.reading import read_json
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import discard_message, print_message
 from trainers.cli.text import as_text
@@ -35,16 +34,15 @@ from trainers.run.records import encode, read
 WHERE_DATA_ARE = ("data_dir", "download")
 # Outputs of the training programs: files that are replaced one by one,
 EXPORTED_FILES = ("model.keras", "best/model.keras")
-RESULTS = ("result.json", "metrics.jsonl", "preprocessing.keras", *EXPORTED_FILES)
-RESULTS += ("convergence.png", "convergence.svg", "convergence.pdf")
-FILES = ("config.json", *RESULTS, ".lock", ".cluster-token")
+RESULTS = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", *EXPORTED_FILES)
+FILES = ("config.json", *RESULTS, ".lock")
 # folders that are replaced as a whole,
 EXPORTED_FOLDERS = ("saved_model", "best/saved_model")
 # and folders to which files are added.
 CHECKPOINTS, EVENTS = ("checkpoints", "checkpoints/best"), "events"
 FOLDERS = ("best", *CHECKPOINTS, EVENTS, "events/train", "events/test")
 # Files in a run's folder before the run has started.
-_PREPARATIONS = (".cluster-token", ".lock", ".writing-")
+_PREPARATIONS = (".lock", ".writing-")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,8 +144,7 @@ class Run:
             names: names of files that the program writes in addition to those of every run.
         """
         if not self.writes:
-            # The chief may be writing the other files. Only the token is read here.
-            check_replaceable(self.path / ".cluster-token")
+            # The chief may be writing the files.
             return
         for name in FOLDERS:
             check_folder(self.path / name, links=name != EVENTS)
@@ -170,7 +167,7 @@ class Run:
         if not self.exists():
             raise UsageError(f"{self.path} is not a run: there is no config.json in it. Use the --out of a run.")
         try:
-            config = read_json(self.config_path)
+            config = json.loads(self.config_path.read_bytes())
             check_config(config)
         except ValueError as error:
             raise UsageError(
@@ -369,7 +366,7 @@ class Run:
         if not self.result_path.is_file():
             return None
         try:
-            result = read_json(self.result_path)
+            result = json.loads(self.result_path.read_bytes())
             check_result(result, numbers)
         except ValueError as error:
             raise UsageError(

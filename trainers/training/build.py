@@ -39,33 +39,26 @@ def in_float32(task: Task, model: keras.Model, replicas: int = 1) -> keras.Model
 def get_optimizer_factory(recipe: Recipe) -> Callable[[], keras.optimizers.Optimizer]:
     """Return a function that creates the optimizer of a recipe."""
     shared: dict[str, Any] = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
-    if recipe.average_weights or recipe.lookahead:
-        # With lookahead the decay depends on the step; Keras provides the variables.
-        shared |= {"use_ema": True, "ema_momentum": recipe.average_weights or recipe.lookahead}
+    if recipe.lookahead:
+        # The decay depends on the step; Keras provides the variables.
+        shared |= {"use_ema": True, "ema_momentum": recipe.lookahead}
     if recipe.optimizer == "muon":
         if recipe.has_free_muon and recipe.weight_decay:
             shared["weight_decay"] = recipe.weight_decay
         return lambda: Muon(recipe.learning_rate, norm=recipe.muon_norm, other_rate=recipe.other_rate, **shared)
-    make = Momentum if recipe.momentum_convention == "tensorflow1" else keras.optimizers.SGD
-    return lambda: make(recipe.learning_rate, **shared)
+    return lambda: Momentum(recipe.learning_rate, **shared)
 
 
 def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -> Learner:
     """Build the learner of a task, with random numbers determined by the seed.
 
     Raises:
-        UsageError: the batch cannot be divided evenly among the replicas, or into pairs with mixup.
+        UsageError: the batch cannot be divided evenly among the replicas.
     """
     recipe, replicas = task.settings.recipe, strategy.num_replicas_in_sync
     if recipe.batch_size % replicas:
         raise UsageError(f"--batch-size must be a multiple of the {replicas} replicas. Received: {recipe.batch_size}")
-    if recipe.mixup and recipe.batch_size % (2 * replicas):
-        raise UsageError(
-            f"--batch-size must be a multiple of {2 * replicas}, two images for each replica, with --mixup. Received: "
-            f"{recipe.batch_size}"
-        )
-    if task.settings.devices.deterministic:
-        tf.config.experimental.enable_op_determinism()
+    tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(recipe.seed)
     dtype = "mixed_bfloat16" if recipe.precision == "bfloat16" else "float32"
     return Learner(

@@ -26,7 +26,6 @@ from idmatters_tf._locking import check_held
 from idmatters_tf._replacing import remove_unfinished
 from idmatters_tf._run_description import describe_other_run
 from trainers.cli.arguments import RunError, UsageError
-from trainers.cli.reading import read_json
 from trainers.run.records import encode, read
 
 RECORDS = "metrics.jsonl"
@@ -173,7 +172,7 @@ def check_identity(path: pathlib.Path, identity: Mapping[str, Any] | None) -> No
     if identity is None:
         return
     try:
-        saved = dict(read_json(path / IDENTITY))
+        saved = dict(json.loads((path / IDENTITY).read_bytes()))
     except (OSError, TypeError, ValueError):
         saved = {IDENTITY: "unreadable"}
     error = describe_other_run(path, saved, identity)

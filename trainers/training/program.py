@@ -17,7 +17,7 @@ def make_parser(task: type[Task], description: str | None, epilog: str) -> Parse
     """Return the parser of a task's settings and commands."""
     program = f"python -m {task.program}"
     parser = Parser(help_all=True, prog=program, usage=f"{program} [OPTIONS]", description=description, epilog=epilog)
-    add_options(parser, Settings, lambda chosen: as_dict(task.resolve({}, chosen)))
+    add_options(parser, Settings, as_dict(task.resolve({}, {})))
     add_options(parser, task.command_type)
     return parser
 

@@ -12,7 +12,7 @@ from idmatters_tf._checkpointing import describe_newest
 from idmatters_tf._progress import Progress
 from idmatters_tf.data.protocols import EvaluationBatchSource
 from trainers.cli.arguments import RunError
-from trainers.cluster.join import Alone, Cluster
+from trainers.cluster.tasks import Cluster
 from trainers.run.events import BEST, Events
 from trainers.run.folder import Run
 from trainers.run.signals import SignalHandler
@@ -22,6 +22,9 @@ from trainers.training.settings import Intervals
 
 # Called after each step with the number of the step and the seconds since the run began.
 Callback = Callable[[int, float], object]
+
+# Number of recent checkpoints that are kept, besides the one with the lowest test error.
+KEPT_CHECKPOINTS = 3
 
 
 class Trainer(Protocol):
@@ -48,7 +51,7 @@ class Session:
         events: a `trainers.run.events.Events`.
         steps: number of updates of the whole run.
         intervals: intervals of records, evaluations and checkpoints.
-        cluster: tasks that train together, see `trainers.cluster.join`.
+        cluster: tasks that train together, see `trainers.cluster.tasks`.
         identity: identity of the run, see `trainers.training.recorded.identity`. It is recorded in checkpoints, and
             checkpoints of other runs are rejected.
     """
@@ -65,11 +68,11 @@ class Session:
         identity: Mapping[str, Any] | None = None,
     ):
         self.run, self.trainer, self.test, self.events = run, trainer, test, events
-        self.steps, self.intervals, self.cluster = steps, intervals, cluster or Alone()
+        self.steps, self.intervals, self.cluster = steps, intervals, cluster or Cluster()
         learner = trainer.learner
         self.checkpoints = Checkpoints(
             run.checkpoints_path,
-            intervals.keep_checkpoints,
+            KEPT_CHECKPOINTS,
             model=learner.model,
             identity=identity,
             optimizer=learner.optimizer,
@@ -83,10 +86,9 @@ class Session:
     def resume(self, say: Callable[[str], object]) -> int:
         """Restore the newest intact checkpoint and its metrics. Returns its step, 0 for a new run."""
         step = (self.checkpoints.restore(say) or 0) if self.run.writes else None
-        step = self.cluster.gather("the step to resume from", step)[self.cluster.chief]
+        step = self.cluster.gather(step)[0]
         if step and not self.run.writes:
             self.checkpoints.restore_step(step)
-        self.trainer.learner.exchange()
         records = self.run.restore_metrics(step, self.checkpoints.records(step) if step else [])
         self._seconds_before = max((record.get("seconds", 0.0) for record in records), default=0.0)
         return step
@@ -148,7 +150,7 @@ class Session:
     def evaluate(self, step: int, handler: SignalHandler | None = None) -> bool:
         """Evaluate the network on the test images, and record the result and the norms of the blocks.
 
-        The weights with the lowest error so far are kept. If weights are averaged, the averages are evaluated.
+        The weights with the lowest error so far are kept.
 
         Args:
             step: number of updates made.
@@ -160,13 +162,9 @@ class Session:
         """
 
         def between():
-            if handler is not None and handler.received is not None and self.cluster.alone:
+            if handler is not None and handler.received is not None and not self.cluster.is_synchronous:
                 raise _Interrupted
 
-        with self.trainer.learner.averaged():
-            return self._evaluate(step, between)
-
-    def _evaluate(self, step, between):
         model = self.trainer.learner.model
         try:
             measured = self.trainer.evaluate(self.test, progress=self.run.writes, between=between)
@@ -186,15 +184,12 @@ class Session:
         return True
 
     def save(self, step: int) -> None:
-        """Save a checkpoint. In a synchronous cluster, all tasks first compare their weights.
-
-        If weights are averaged, the network of the checkpoint has the averages, because other programs read only these.
-        """
-        if not self.cluster.alone and not self.cluster.asynchronous:
-            self.cluster.agree(f"the weights at step {step}", self.trainer.learner.digest())
+        """Save a checkpoint. In a synchronous cluster, all tasks first compare their weights."""
+        if self.cluster.is_synchronous:
+            self.cluster.agree({f"the checksum of the weights at step {step}": self.trainer.learner.digest()})
         if self.run.writes:
             self.run.sync_metrics()
-            with self.trainer.learner.averaged(), self.trainer.learner.first_rate():
+            with self.trainer.learner.first_rate():
                 self.checkpoints.save(step, self.run.records)
 
     def _diverged(self, step):

@@ -30,11 +30,6 @@ class Recipe:
     )
     learning_rate: float = setting(0.05, help="initial learning rate", above=0, common=True)
     momentum: float = setting(0.9, help="coefficient of momentum", at_least=0, below=1)
-    momentum_convention: Literal["tensorflow1", "keras"] = setting(
-        "tensorflow1",
-        help="apply the learning rate after the velocity (w -= lr v, the paper's optimizer) or inside it (Keras' SGD); "
-        "the two differ only after the rate has changed",
-    )
     nesterov: bool = setting(False, help="use Nesterov momentum")
     optimizer: Literal["momentum", "muon"] = setting(
         "momentum",
@@ -57,12 +52,6 @@ class Recipe:
         at_least=0,
         below=1,
     )
-    mixup: float = setting(
-        0.0,
-        help="train on convex combinations of two images and of their labels, with one proportion per batch from "
-        "Beta(X, X) (Zhang et al., 2018; 0: no mixup)",
-        at_least=0,
-    )
     weight_decay: float = setting(
         1e-4,
         help="add X * sum(w^2) / 2 over the kernels to the loss, as the paper's code does; with --muon-norm free, "
@@ -76,13 +65,6 @@ class Recipe:
         above=0,
         common=True,
     )
-    adaptive_clipping: float | None = setting(
-        None,
-        help="clip the gradient of each unit, except in the last layer, to X times the norm of its weights, after "
-        "--clip-norm (Brock et al., 2021)",
-        above=0,
-        unset="no clipping",
-    )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32",
         help="precision of the convolutions; weights stay float32",
@@ -94,13 +76,6 @@ class Recipe:
         at_least=0,
         at_most=2**31 - 1,
         common=True,
-    )
-    average_weights: float = setting(
-        0.0,
-        help="evaluate, keep and export the exponential moving average of the weights with this decay (Polyak & "
-        "Juditsky, 1992; 0: the weights themselves); moving statistics of batch normalization are not averaged",
-        at_least=0,
-        below=1,
     )
     lookahead: float = setting(
         0.0,
@@ -128,7 +103,8 @@ class Recipe:
     )
     schedule: Literal["drops", "linear", "decay"] = setting(
         "drops",
-        help="learning rate schedule: drops at --drop-steps, linear decrease to 0, or decay every --decay-epochs",
+        help="learning rate schedule: division by 10 at --drop-steps, linear decrease to 0, or decay by 0.94 every "
+        "--decay-epochs",
     )
     drop_steps: tuple[int, ...] = setting(
         (30_000, 50_000),
@@ -136,10 +112,10 @@ class Recipe:
         at_least=0,
         may_be_empty=True,
     )
-    drop_factor: float = setting(10.0, help="divisor of the learning rate at each drop", at_least=1)
     warm_up_steps: int = setting(
         0,
-        help="number of steps at the beginning with --warm-up-rate, or of the linear increase with --schedule linear",
+        help="number of steps at the beginning with a tenth of the learning rate, or of the linear increase with "
+        "--schedule linear",
         at_least=0,
     )
     final_rate: float = setting(
@@ -148,9 +124,7 @@ class Recipe:
         at_least=0,
         at_most=1,
     )
-    warm_up_rate: float = setting(0.01, help="learning rate of the warm-up", above=0)
     decay_epochs: float = setting(2.0, help="number of epochs between two decays of the learning rate", above=0)
-    decay_factor: float = setting(0.94, help="factor on the learning rate at each decay", above=0, at_most=1)
 
     def __post_init__(self) -> None:
         if list(self.drop_steps) != sorted(self.drop_steps):
@@ -162,10 +136,6 @@ class Recipe:
                 f"--size-steps must have as many values as --train-sizes. Received: {list(self.size_steps)} and "
                 f"{list(self.train_sizes)}"
             )
-        if self.lookahead and self.average_weights:
-            raise UsageError("--lookahead and --average-weights are mutually exclusive. Use one of them.")
-        if self.mixup and self.batch_size % 2:
-            raise UsageError(f"--batch-size must be even with --mixup. Received: {self.batch_size}")
         if self.schedule == "linear" and self.warm_up_steps >= self.steps:
             raise UsageError(
                 f"--warm-up-steps must be less than --steps with --schedule linear. Received: {self.warm_up_steps} of "
@@ -218,7 +188,6 @@ class Devices:
         at_least=1,
         at_most=64,
     )
-    deterministic: bool = setting(True, help="use deterministic operations only, although GPUs have faster ones")
     cluster_timeout: float = setting(
         600.0,
         help="number of seconds to wait for absent tasks of the cluster",
@@ -226,13 +195,6 @@ class Devices:
         above=0,
         at_most=10_000_000,
         free_per_task=True,
-    )
-    control_port: int | None = setting(
-        None,
-        help="port on the chief's machine for the coordination of tasks",
-        unset="the chief's port + 1000",
-        at_least=1,
-        at_most=65535,
     )
     parameter_servers: int = setting(
         0,
@@ -244,21 +206,11 @@ class Devices:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """Intervals and formats of the output."""
+    """Intervals of the output."""
 
     log_every: int = setting(20, help="number of steps between training records", at_least=1)
     evaluate_every: int = setting(1000, help="number of steps between evaluations", at_least=1, common=True)
     checkpoint_every: int = setting(500, help="number of steps between checkpoints", at_least=1)
-    keep_checkpoints: int = setting(
-        3,
-        help="number of recent checkpoints to keep; the weights with the lowest test error are also kept",
-        at_least=1,
-        free_per_task=True,
-    )
-    format: Literal["png", "svg", "pdf"] = setting(
-        "png",
-        help="format of the convergence plot; svg and pdf are written in addition to png",
-    )
     histograms: bool = setting(False, help="write histograms of all weights to TensorBoard at each evaluation")
 
 
@@ -310,6 +262,11 @@ class Settings:
     run: Intervals = group(Intervals, "run", free_on_resume=True)
 
     def __post_init__(self) -> None:
+        if self.recipe.train_sizes and self.data.has_preprocessing:
+            raise UsageError(
+                "--train-sizes standardizes each scaled image, so it requires --preprocess standardize. Remove "
+                "--train-sizes, or change --preprocess."
+            )
         if self.recipe.optimizer == "muon" and not self.recipe.has_free_muon and self.network.has_zero_kernels:
             raise UsageError(
                 "--optimizer muon keeps the norm of every kernel, so the zero kernels of --initializer fixup would "

@@ -6,7 +6,7 @@ rounding.
 
 - Here, one all-reduce combines gradients, float32 sums of the loss and a request to stop. `fit` reduces the gradients
   in the optimizer and cannot stop all workers after the same step.
-- Here, the rate, weight averages, mixup and the random numbers of dropout are functions of the step. In `fit`, layers
+- Here, the rate, lookahead and the random numbers of dropout are functions of the step. In `fit`, layers
   have random states and the optimizer counts iterations.
 - Here, each size of training images has a trace, and evaluation counts each image once on any number of replicas.
 - `fit` is not faster: for a small network on two CPU cores both make the same number of steps per second.
@@ -110,7 +110,7 @@ class SynchronousTrainer:
         due = session.evaluation_is_due(first)
         if first >= steps and not due:
             return None
-        stop = _CommonStop(session.cluster.alone)
+        stop = _CommonStop(not session.cluster.is_synchronous)
         with SignalHandler() as handler, session.progress:
             if due and not session.evaluate(first, handler):
                 return handler.received

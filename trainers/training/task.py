@@ -104,7 +104,7 @@ class Task:
             raise UsageError("--curvature-every works on one machine, not in a cluster. Remove it.")
         if cluster is None or not cluster.asynchronous:
             return
-        for name in ("average_weights", "lookahead", "train_sizes"):
+        for name in ("lookahead", "train_sizes"):
             if getattr(self.settings.recipe, name):
                 raise UsageError(
                     f"--{name.replace('_', '-')} requires synchronous training, not parameter servers. Remove it."

@@ -171,9 +171,9 @@ def test_a_lost_folder_is_noticed_by_each_way_to_write(tmp_path, kind):
     ):
         with pytest.raises(FolderLost, match=f"{path}.* was deleted, moved or replaced while this process was using"):
             write()
-    write_atomically(tmp_path / "report.html", "")
+    write_atomically(tmp_path / "report.md", "")
     lock.release()
-    (tmp_path / "report.html").unlink()
+    (tmp_path / "report.md").unlink()
     assert tree(tmp_path) == before
 
 

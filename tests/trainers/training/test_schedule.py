@@ -14,7 +14,7 @@ def test_the_rate_drops_at_its_steps():
 
 
 def test_the_rate_warms_up_and_drops():
-    schedule = Schedule(0.1, (5,), drop_factor=10.0, warm_up_steps=2, warm_up_rate=0.01)
+    schedule = Schedule(0.1, (5,), drop_factor=10.0, warm_up_steps=2)
     np.testing.assert_allclose(rates(schedule, 7), [0.01, 0.01, 0.1, 0.1, 0.1, 0.01, 0.01], rtol=1e-6)
 
 
