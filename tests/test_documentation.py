@@ -10,8 +10,7 @@ from tests.conftest import ROOT
 from tests.support.images import make_tree
 from tests.support.processes import run_steps
 from trainers.cli.settings import parse, with_defaults
-from trainers.reproduce.rows import load
-from trainers.reproduce.running import format_commands
+from trainers.reproduce.rows import format_commands, load
 from trainers.training.program import split
 
 PAGES = [
