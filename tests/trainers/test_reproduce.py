@@ -373,10 +373,10 @@ def test_commands_with_and_without_a_folder_of_data():
     inside = "trainers.imagenet --data-dir DATA/imagenette --size 64"
     assert expand_command(inside, "o", "/d")[1:3] == ["--data-dir", "/d/imagenette"]
     assert expand_command(inside, "o", None) == ["trainers.imagenet", "--size", "64"]
-    row = Row("row", 1, "item", commands=(command, "benchmarks/growth.py"), tests=("tests/a.py",))
+    row = Row("row", 1, "item", commands=(command, "benchmarks/memorize.py"), tests=("tests/a.py",))
     assert format_commands(row, "o", "D") == [
         "python -m trainers.cifar --dataset cifar10 --data-dir D --blocks 1 --out o/a",
-        "python benchmarks/growth.py",
+        "python benchmarks/memorize.py",
         "python -m pytest tests/a.py",
     ]
 
