@@ -10,7 +10,7 @@ TEST_PROCESSES ?= 4
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help train test slow lowest lint format docs bench wheel clean
+.PHONY: help train test slow lowest lint format docs wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -52,9 +52,6 @@ format: $(VENV)/installed  ## format the code
 
 docs: $(VENV)/installed  ## build the site in build/site, with warnings as errors
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/site
-
-bench: $(VENV)/installed  ## run the benchmarks, each against an alternative (half an hour; PyTorch if it is installed)
-	$(BIN)/python benchmarks/everything.py
 
 wheel: $(VENV)/installed  ## build the wheel in dist/
 	$(BIN)/python -m build --no-isolation --wheel
