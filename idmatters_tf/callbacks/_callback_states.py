@@ -2,7 +2,7 @@
 
 The state of Keras' callbacks is a fixed list of attributes for each class. Other callbacks may implement `get_state()`
 and `set_state(state)`. Otherwise the attributes that have changed since training began are saved, if they are plain
-data.
+data. The value of a variable in an attribute is assigned to the variable.
 """
 
 import hashlib
@@ -18,7 +18,8 @@ from typing import Any
 import keras
 
 from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, flush_events, layers_within
-from idmatters_tf.callbacks._encoding import Encoder, NotPlainData
+from idmatters_tf.callbacks import _devices
+from idmatters_tf.callbacks._encoding import Encoder, NotPlainData, is_variable
 from idmatters_tf.callbacks._model_parts import find_optimizers
 
 # Content of the file of a `CSVLogger`.
@@ -63,6 +64,7 @@ class CallbackState:
         self._is_keras_own = type(callback) is known
         self._has_methods = all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
         self._before: dict[str, str] = {}
+        self._variables = {name for name, value in vars(callback).items() if is_variable(value)}
         if not self._has_methods and not self._is_keras_own:
             self._before = self._fingerprints()
 
@@ -75,7 +77,7 @@ class CallbackState:
         callback: Any = self.callback
         if self._has_methods:
             return self._check_plain(callback.get_state())
-        state = {name: getattr(callback, name) for name in self._attributes if hasattr(callback, name)}
+        state = {name: _read(getattr(callback, name)) for name in self._attributes if hasattr(callback, name)}
         if isinstance(callback, keras.callbacks.CSVLogger):
             state[_TEXT] = _read_file(callback)
         if isinstance(callback, keras.callbacks.TensorBoard):
@@ -83,7 +85,8 @@ class CallbackState:
             flush_events(callback)
         if not self._is_keras_own:
             now = self._fingerprints()
-            state |= {name: getattr(callback, name) for name in now if now[name] != self._before.get(name)}
+            changed = [name for name in now if now[name] != self._before.get(name)]
+            state |= {name: self._read_attribute(name) for name in changed}
         return self._check_plain(state) if state else None
 
     def set(self, state: Any) -> None:
@@ -95,8 +98,19 @@ class CallbackState:
         for name, value in state.items():
             if name == _TEXT:
                 _restore_file(callback, value)
+            elif is_variable(vars(callback).get(name)):
+                _devices.assign(vars(callback)[name], value)
             else:
                 setattr(callback, name, value)
+
+    def _read_attribute(self, name):
+        value = getattr(self.callback, name)
+        if is_variable(value) and name not in self._variables:
+            raise ValueError(
+                f"The callback {self.name} created the variable `{name}` during training, so that a restarted process "
+                f"cannot restore it. Create it in `__init__` or `on_train_begin`."
+            )
+        return _read(value)
 
     def _check_plain(self, state):
         try:
@@ -114,7 +128,7 @@ class CallbackState:
                 continue
             encoder = Encoder()
             try:
-                text = json.dumps(encoder.encode(value))
+                text = json.dumps(encoder.encode(_read(value)))
             except NotPlainData as error:
                 raise ValueError(
                     f"The callback {self.name} cannot be restored: its attribute `{name}` contains {error}. {_REMEDY}"
@@ -149,6 +163,11 @@ def name_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, k
         same = sum(type(other).__qualname__ == name for other in found.values())
         found[f"{name} {same + 1}" if same else name] = callback
     return found
+
+
+def _read(value):
+    """Return the value of an attribute that is a variable, and any other attribute unchanged."""
+    return _devices.read(value) if is_variable(value) else value
 
 
 def _read_file(logger):

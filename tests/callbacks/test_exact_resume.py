@@ -73,19 +73,21 @@ def with_loss(optimizer, **more):
 
 
 class Counter(keras.callbacks.Callback):
-    """Callback with plain data that affect the training."""
+    """Callback with plain data and a variable that affect the training."""
 
     def __init__(self):
         super().__init__()
         self.losses, self.best = [], {"loss": np.float32(9)}
+        self.scale = keras.Variable(0.05, trainable=False)
 
     def on_train_batch_end(self, batch, logs=None):
+        self.scale.assign(0.99 * self.scale)
         self.losses.append((batch, logs["loss"]))
         self.best["loss"] = min(self.best["loss"], np.float32(logs["loss"]))
 
     def on_epoch_begin(self, epoch, logs=None):
         if len(self.losses) > 2 * STEPS:
-            self.model.optimizer.learning_rate.assign(0.05 * self.losses[2 * STEPS][1])
+            self.model.optimizer.learning_rate.assign(self.scale * self.losses[2 * STEPS][1])
 
 
 class Noise(keras.callbacks.Callback):

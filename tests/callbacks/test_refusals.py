@@ -108,6 +108,8 @@ SHARED = arrays()
             {},
             "callback Keeper cannot be restored: its attribute `kept` contains builtins.object",
         ),
+        ([Keeper([keras.Variable(0.0)])], {}, r"callback Keeper.*`kept` contains .*Variable. Add methods"),
+        ([Keeper(0, later=lambda: keras.Variable(0.0))], {}, "created the variable `kept` during training"),
         ([], {"data": SHARED, "validation_data": SHARED}, "same object as the training data"),
         ([], {"validation_data": generator(), "validation_steps": 1}, "validation data are a generator"),
         ([], {"data": FunctionBatches(noise, 4)}, "batch 0 differs between two calls"),
