@@ -204,9 +204,22 @@ def running_fit(model: keras.Model) -> RunningFit | None:
     return None
 
 
-def start_at_epoch(model: keras.Model, epoch: int | None) -> None:
-    """Replace `initial_epoch` of a running `fit`, in `on_train_begin`; None restores it."""
-    model._initial_epoch = epoch
+def start_at_epoch(model: keras.Model, epoch: int) -> None:
+    """Replace `initial_epoch` of a running `fit`, in the last `on_train_begin`."""
+    model._initial_epoch = _ReadOnce(epoch, model)
+
+
+class _ReadOnce(int):
+    """Value of `_initial_epoch` for one `fit`, which evaluates `self._initial_epoch or initial_epoch` once."""
+
+    def __new__(cls, epoch: int, model: keras.Model) -> "_ReadOnce":
+        self = super().__new__(cls, epoch)
+        self._model = model
+        return self
+
+    def __bool__(self) -> bool:
+        self._model._initial_epoch = None
+        return int(self) != 0
 
 
 def flush_events(callback: keras.callbacks.TensorBoard) -> None:

@@ -64,6 +64,8 @@ class CallbackState:
         self._is_keras_own = type(callback) is known
         self._has_methods = all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
         self._before: dict[str, str] = {}
+        is_logger = isinstance(callback, keras.callbacks.CSVLogger)
+        self._log = _LogFile(callback) if is_logger else None
         self._variables = {name for name, value in vars(callback).items() if is_variable(value)}
         if not self._has_methods and not self._is_keras_own:
             self._before = self._fingerprints()
@@ -78,8 +80,8 @@ class CallbackState:
         if self._has_methods:
             return self._check_plain(callback.get_state())
         state = {name: _read(getattr(callback, name)) for name in self._attributes if hasattr(callback, name)}
-        if isinstance(callback, keras.callbacks.CSVLogger):
-            state[_TEXT] = _read_file(callback)
+        if self._log is not None:
+            state[_TEXT] = self._log.read()
         if isinstance(callback, keras.callbacks.TensorBoard):
             # A resumed process does not write the points before the checkpoint again.
             flush_events(callback)
@@ -96,8 +98,8 @@ class CallbackState:
             callback.set_state(state)
             return
         for name, value in state.items():
-            if name == _TEXT:
-                _restore_file(callback, value)
+            if name == _TEXT and self._log is not None:
+                self._log.restore(value)
             elif is_variable(vars(callback).get(name)):
                 _devices.assign(vars(callback)[name], value)
             else:
@@ -170,20 +172,50 @@ def _read(value):
     return _devices.read(value) if is_variable(value) else value
 
 
-def _read_file(logger):
-    """Return the content of the file of a `CSVLogger`, or None if it is not open."""
-    if logger.csv_file is None or logger.csv_file.closed:
-        return None
-    logger.csv_file.flush()
-    # Reading bytes preserves the line ends \r\n.
-    return pathlib.Path(logger.filename).read_bytes().decode()
+class _LogFile:
+    """File of a `CSVLogger`.
 
+    Without `append`, the file belongs to the run. With `append`, other runs may have added rows after the checkpoint,
+    which are kept. Rows of this run after the checkpoint are written again with the same values, and the first of two
+    equal rows is removed.
+    """
 
-def _restore_file(logger, text):
-    """Restore the file of a `CSVLogger` for appending. Its `on_train_begin` may have created a new one."""
-    if text is None:
-        return
-    logger.csv_file.close()
-    pathlib.Path(logger.filename).write_bytes(text.encode())
-    logger.csv_file = open(logger.filename, "a")  # noqa: SIM115 - closed by the logger
-    logger.append_header = not text
+    def __init__(self, logger: Any):
+        self._logger = logger
+        # Absolute, since the program may change the current folder during `fit`.
+        self._path = pathlib.Path(logger.filename).absolute()
+        # Length of the text of a checkpoint, and later rows.
+        self._length, self._rows = 0, []
+
+    def read(self) -> str | None:
+        """Return the content of the file, or None if it is not open."""
+        if self._logger.csv_file is None or self._logger.csv_file.closed:
+            return None
+        self._logger.csv_file.flush()
+        # Reading bytes preserves the line ends \r\n.
+        text = self._path.read_bytes().decode()
+        head, rows = text[: self._length], text[self._length :].splitlines(keepends=True)
+        for row in self._rows:
+            if rows.count(row) > 1:
+                rows.remove(row)
+        content = "".join([head, *rows])
+        if content != text:
+            self._write(content)
+        return content
+
+    def restore(self, text: str | None) -> None:
+        """Restore the file for appending. The logger's `on_train_begin` may have created a new one."""
+        if text is None:
+            return
+        if not self._logger.append:
+            self._write(text)
+        else:
+            now = self._path.read_bytes().decode()
+            self._length = len(text)
+            self._rows = now[self._length :].splitlines(keepends=True) if now.startswith(text) else []
+
+    def _write(self, text):
+        self._logger.csv_file.close()
+        self._path.write_bytes(text.encode())
+        self._logger.csv_file = open(self._path, "a")  # noqa: SIM115 - closed by the logger
+        self._logger.writer, self._logger.append_header = None, not text

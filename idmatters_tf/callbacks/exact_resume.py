@@ -15,11 +15,16 @@ from idmatters_tf._keras_internals import RunningFit, build_for_training, runnin
 from idmatters_tf._tensorflow_internals.pipelines import is_reshuffled
 from idmatters_tf.callbacks import _devices, _saved_run, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, name_callbacks
-from idmatters_tf.callbacks._configuration import describe_configuration, find_difference, label_optimizer
+from idmatters_tf.callbacks._configuration import (
+    describe_configuration,
+    drop_trainable,
+    find_difference,
+    label_optimizer,
+)
 from idmatters_tf.callbacks._folder_locks import lock, unlock, unlock_on_error
 from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_optimizers
 from idmatters_tf.callbacks._saved_run import REMEDY
-from idmatters_tf.callbacks._sources import make_source
+from idmatters_tf.callbacks._sources import has_hooks, make_source
 
 
 class ExactResume(keras.callbacks.Callback):
@@ -86,7 +91,8 @@ class ExactResume(keras.callbacks.Callback):
         self, folder: str | os.PathLike, every: int | Literal["epoch"] = "epoch", keep: int = 2, seed: int = 0
     ):
         super().__init__()
-        self.folder = pathlib.Path(folder)
+        # Absolute, since the program may change the current folder during `fit`.
+        self.folder = pathlib.Path(folder).absolute()
         self.every: int | str = every if every == "epoch" else positive_integer("every", every, self)
         self.keep = positive_integer("keep", keep, self)
         self.seed = seed_number(seed, self)
@@ -135,6 +141,10 @@ class _StateCallback(keras.callbacks.Callback):
         self._pending: dict[str, Any] | None = None
         self._epoch = self._step = 0
         self._checked = False
+        # Trainable layers in the first batch of the run, None before it, and in the last one while that is repeated.
+        self._traced: list[bool] | None = None
+        self._trainable: list[bool] | None = None
+        self._has_trained = False
         self._writer = BackgroundWriter()
         # Configuration at the start of the run.
         self._configuration: dict[str, Any] = {}
@@ -165,14 +175,15 @@ class _StateCallback(keras.callbacks.Callback):
             self._pending = self._load()
             self._step = self._fit.initial_epoch * self._source.steps_per_epoch
             if self._pending is not None:
-                self._resume_from(model, self._pending)
+                self._resume_from(self._pending)
         for each in _trained_objects(model).values():
-            _unfinished[each] = self._resume.folder.resolve()
+            _unfinished[each] = self._resume.folder
         self._resume.resumed_at = 0 if self._pending is None else self._step
+        if self._pending is not None:
+            start_at_epoch(model, self._start_epoch(self._pending))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, offset = epoch, 0
-        start_at_epoch(self._model, None)
         if self._pending is not None and self._pending["batch"]:
             # Keras has reset the metrics, and the other callbacks have handled the beginning of the epoch again.
             self._restore(self._pending)
@@ -181,7 +192,22 @@ class _StateCallback(keras.callbacks.Callback):
         self._pending = None
         self._source.seek(epoch, offset)
 
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._has_trained:
+            return
+        self._has_trained = True
+        now = _training_state.read_trainable(self._model)
+        if self._traced is None:
+            self._traced = now
+        elif not self._model.run_eagerly:
+            # TensorFlow traces the training step now. It trains the same layers as in the first batch of the run.
+            self._trainable = now
+            _training_state.set_trainable(self._model, self._traced)
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._trainable is not None:
+            _training_state.set_trainable(self._model, self._trainable)
+            self._trainable = None
         # With several steps per execution the last step may be beyond the epoch.
         done, before = min(batch + 1, self._source.steps_per_epoch), self._step
         if done == self._source.steps_per_epoch or self._model.stop_training:
@@ -202,7 +228,6 @@ class _StateCallback(keras.callbacks.Callback):
     def on_train_end(self, logs: Any = None) -> None:
         with unlock_on_error(self._resume.folder):
             self._writer.wait()
-        start_at_epoch(self._model, None)
         self._source.close()
         for each in _trained_objects(self._model).values():
             _unfinished.pop(each, None)
@@ -217,12 +242,14 @@ class _StateCallback(keras.callbacks.Callback):
 
     def _identify(self, model):
         """Return the values that identify a training run."""
+        weights = self._fit.class_weight
         return {
             "Keras' backend": keras.backend.backend(),
             "the set of devices": _devices.describe_devices(model),
             "steps_per_epoch": self._source.steps_per_epoch,
             "steps_per_execution": model.steps_per_execution,
             "the optimizer": type(model.optimizer).__name__,
+            "class_weight": None if weights is None else {int(key): float(value) for key, value in weights.items()},
             "the checksum of batch 0": self._source.digest(),
         }
 
@@ -236,18 +263,32 @@ class _StateCallback(keras.callbacks.Callback):
             self._checked = True
         read = _training_state.read(model)
         read["variables"] |= {owner: waiting.values for owner, waiting in self._waiting.items() if not waiting.is_built}
+        current = describe_configuration(model)
+        self._check_unchanged(current)
         state = {
             "epoch": epoch,
             "batch": batch,
             "stopped": bool(model.stop_training),
             "identity": self._identity,
-            "configuration": {"start": self._configuration, "current": describe_configuration(model)},
+            "configuration": {"start": self._configuration, "current": current},
+            "trainable": _training_state.read_trainable(model),
+            "traced": self._traced,
             "description": described,
             "state": read,
             "data": self._source.state(epoch, batch),
             "callbacks": {name: each.get() for name, each in self._states.items()},
         }
         _saved_run.save(self._resume.folder, self._step, state, self._resume.keep, self._writer)
+
+    def _check_unchanged(self, current):
+        """Raise ValueError if a callback has changed a layer, except for freezing or unfreezing it."""
+        start, now = (drop_trainable(each["the model"]) for each in (self._configuration, current))
+        difference = find_difference(start, start, now, "the model")
+        if difference is not None:
+            raise ValueError(
+                f"{difference}: a callback has changed it, so that a restarted process cannot restore it. Make it a "
+                f"weight of the layer (`add_weight`)."
+            )
 
     def _describe(self, model):
         """Return the description of the current variables. Raise ValueError if the first step created other ones."""
@@ -285,6 +326,11 @@ class _StateCallback(keras.callbacks.Callback):
                 f"{path} is a checkpoint of epoch {saved['epoch']}, but `fit` begins with "
                 f"initial_epoch={self._fit.initial_epoch}. {REMEDY}"
             )
+        if saved["batch"] and saved["epoch"] >= self._fit.epochs:
+            raise ValueError(
+                f"{path} is a checkpoint within epoch {saved['epoch'] + 1}, after {saved['batch']} batches. Received: "
+                f"epochs={self._fit.epochs}. Call `fit` with epochs={saved['epoch'] + 1} or more. {REMEDY}"
+            )
         _saved_run.warn_of_environment(saved)
 
     def _check_configuration(self, path, saved):
@@ -295,9 +341,7 @@ class _StateCallback(keras.callbacks.Callback):
         start, current = known["start"], known["current"]
         # After an exception an optimizer may have any learning rate. It is restored instead of compared.
         left = {
-            name
-            for name, each in _trained_objects(self._model).items()
-            if _unfinished.get(each) == self._resume.folder.resolve()
+            name for name, each in _trained_objects(self._model).items() if _unfinished.get(each) == self._resume.folder
         }
         before, after = ({name: each for name, each in part.items() if name not in left} for part in (start, now))
         difference = find_difference(before, current, after)
@@ -305,12 +349,15 @@ class _StateCallback(keras.callbacks.Callback):
             raise ValueError(f"{path} is a checkpoint of another run: {difference}. {REMEDY}")
         self._configuration = start
 
-    def _resume_from(self, model, saved):
-        """Restore the state of a checkpoint and set the position of `fit`."""
-        epoch = max(saved["epoch"], self._fit.epochs) if saved["stopped"] else saved["epoch"]
-        start_at_epoch(model, epoch)
-        if epoch >= self._fit.epochs:
+    def _start_epoch(self, saved):
+        """Return the epoch at which `fit` continues. A run that a callback has stopped does not continue."""
+        return max(saved["epoch"], self._fit.epochs) if saved["stopped"] else saved["epoch"]
+
+    def _resume_from(self, saved):
+        """Restore the state of a checkpoint."""
+        if self._start_epoch(saved) >= self._fit.epochs:
             _warn_of_finished(self._resume.folder, saved, self._fit.epochs)
+        self._traced = saved["traced"]
         self._step = saved["epoch"] * self._source.steps_per_epoch + saved["batch"]
         # Checkpoints of early versions contain no state of the data.
         self._source.restore(saved.get("data"), saved["epoch"], saved["batch"])
@@ -319,6 +366,7 @@ class _StateCallback(keras.callbacks.Callback):
     def _restore(self, saved):
         for waiting in self._waiting.values():
             waiting.drop()
+        _training_state.set_trainable(self._model, saved["trainable"])
         self._waiting = _training_state.assign(self._model, saved["state"], saved["description"])
         for name, state in saved["callbacks"].items():
             if state is not None:
@@ -364,6 +412,11 @@ def _check_validation_data(data):
         raise ValueError(
             "The validation data are a generator, whose position ExactResume cannot restore. Pass arrays, a "
             "tf.data.Dataset or a PyDataset."
+        )
+    if has_hooks(x):
+        raise ValueError(
+            f"The validation data are a PyDataset that may change between epochs, in the `on_epoch_begin` or "
+            f"`on_epoch_end` of {type(x).__name__}. Pass a dataset of a class without these methods."
         )
     if is_reshuffled(x):
         raise ValueError(

@@ -11,6 +11,7 @@ from idmatters_tf._keras_internals import RunningFit
 from idmatters_tf.callbacks._sources import random_access
 from idmatters_tf.callbacks._sources.base import Source
 from idmatters_tf.callbacks._sources.iterators import GrainIterator
+from idmatters_tf.callbacks._sources.random_access import has_hooks as has_hooks
 from idmatters_tf.callbacks._sources.tf_data import TensorFlowDataset
 from idmatters_tf.callbacks._sources.torch_loaders import TorchLoader
 from idmatters_tf.callbacks.batches import Batches
