@@ -85,9 +85,9 @@ class RunningFit:
     _first: int = 0
 
     def converted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Convert the batches of an iterator of TensorFlow or torch as Keras does on JAX, without prefetching."""
+        """Convert the batches of an iterator of TensorFlow as Keras does on JAX, without prefetching."""
         adapter: Any = copy.copy(self.adapter)
-        setattr(adapter, "_dataloader" if isinstance(adapter, TorchDataLoaderAdapter) else "_dataset", batches)
+        adapter._dataset = batches
         return iter(adapter.get_jax_iterator())
 
     def arrays(self) -> tuple[tuple[Any, ...], int]:

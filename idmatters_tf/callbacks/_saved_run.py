@@ -65,8 +65,7 @@ def check_identity(path: pathlib.Path, saved: Mapping[str, Any], identity: Mappi
     """Raise ValueError if a checkpoint has another format or belongs to another run."""
     if saved["format"] != FORMAT:
         raise ValueError(f"{path} has format {saved['format']}, this version reads {FORMAT}. {REMEDY}")
-    # Early versions supported one device only.
-    error = describe_other_run(path, {"the set of devices": _devices.ONE, **saved["identity"]}, identity)
+    error = describe_other_run(path, saved["identity"], identity)
     if error is not None:
         raise ValueError(f"{error} {REMEDY}")
 

@@ -44,7 +44,7 @@ class ExactResume(keras.callbacks.Callback):
       `on_epoch_end`, with the global generators of Python and NumPy seeded by (`seed`, epoch);
     - a Grain `MapDataset`, whose element `epoch * len + index` is the batch of a step;
     - a `tf.data.Dataset` whose iterator TensorFlow can save, with seeds, see `_sources.tf_data`; a Grain `IterDataset`
-      or `DataLoader`; torchdata's `StatefulDataLoader`;
+      or `DataLoader`;
     - `ArrayBatches`, or `FunctionBatches` of a function of the step.
 
     With `steps_per_epoch` in `fit`, an epoch is that number of batches of an endless sequence of passes over the data,
@@ -335,10 +335,7 @@ class _StateCallback(keras.callbacks.Callback):
 
     def _check_configuration(self, path, saved):
         """Raise ValueError if the configuration of the model, an optimizer or the loss differs from that of the run."""
-        # Checkpoints of early versions contain no configuration.
-        now = self._configuration
-        known = saved.get("configuration", {"start": now, "current": now})
-        start, current = known["start"], known["current"]
+        now, start, current = self._configuration, saved["configuration"]["start"], saved["configuration"]["current"]
         # After an exception an optimizer may have any learning rate. It is restored instead of compared.
         left = {
             name for name, each in _trained_objects(self._model).items() if _unfinished.get(each) == self._resume.folder
@@ -359,8 +356,7 @@ class _StateCallback(keras.callbacks.Callback):
             _warn_of_finished(self._resume.folder, saved, self._fit.epochs)
         self._traced = saved["traced"]
         self._step = saved["epoch"] * self._source.steps_per_epoch + saved["batch"]
-        # Checkpoints of early versions contain no state of the data.
-        self._source.restore(saved.get("data"), saved["epoch"], saved["batch"])
+        self._source.restore(saved["data"], saved["epoch"], saved["batch"])
         self._restore(saved)
 
     def _restore(self, saved):

@@ -1,7 +1,6 @@
 """Errors of `ExactResume` for state that cannot be restored, and for checkpoints of another run."""
 
 import os
-import pathlib
 import socket
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import scipy.sparse
 
 from idmatters_tf import _keras_internals
 from idmatters_tf._locking import FILE, FolderInUse, FolderLock
-from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, _devices, _saved_run
+from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches, _devices
 from tests.conftest import ROOT
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -174,13 +173,6 @@ def test_strategies_of_several_machines():
     model: Any = Model()
     with pytest.raises(ValueError, match="MirroredStrategy`. Received: CollectiveAllReduceStrategy"):
         _devices.check_devices(model)
-
-
-def test_early_checkpoints_are_those_of_one_device():
-    saved = {"format": _saved_run.FORMAT, "identity": {}}
-    _saved_run.check_identity(pathlib.Path(), saved, {"the set of devices": "one device"})
-    with pytest.raises(ValueError, match="the set of devices was 'one device', now '2 CPUs"):
-        _saved_run.check_identity(pathlib.Path(), saved, {"the set of devices": "2 CPUs (MirroredStrategy)"})
 
 
 @pytest.mark.parametrize(
