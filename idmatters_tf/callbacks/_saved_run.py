@@ -11,7 +11,7 @@ import keras
 from idmatters_tf import _checkpointing, _environment, _replacing
 from idmatters_tf._background import BackgroundWriter
 from idmatters_tf._run_description import describe_environment_change, describe_other_run
-from idmatters_tf.callbacks import _devices, _encoding
+from idmatters_tf.callbacks import _encoding
 
 FORMAT = 1
 REMEDY = "Start the same script as before, or pass another folder to ExactResume."
