@@ -1,5 +1,6 @@
-"""Configuration of the model, optimizers and loss of a `fit` as plain data, and comparison of two configurations."""
+"""Configuration and environment of a `fit` as plain data, and comparison with those of a checkpoint."""
 
+import functools
 import hashlib
 import json
 import math
@@ -10,16 +11,37 @@ from typing import Any
 import keras
 import numpy as np
 
+from idmatters_tf import _environment
 from idmatters_tf._arguments import abbreviate
 from idmatters_tf._keras_internals import compile_arguments, get_graph, layers_within, loss_arguments
 from idmatters_tf.callbacks._model_parts import find_optimizers
+from idmatters_tf.checkpointing import describe_environment_change
 
 # Numbered names, locations of classes, code, and seeds, since the states of their generators are restored.
 _DROPPED = {"build_config", "build_input_shape", "code", "compile_config", "module", "registered_name", "seed"}
 _DROPPED |= {"shared_object_id"}
 # Length of an array's JSON text that is saved in full.
 _LONGEST_ARRAY = 500
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy", "idmatters-tf")
 _HISTORIES = {"input_layers", "keras_history", "output_layers"}
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return the versions of packages, and the threads and devices of this process."""
+    return {"versions": _collect_versions(), "numerics": _environment.describe_numerics(keras.backend.backend())}
+
+
+@functools.cache
+def _collect_versions():
+    # Reading the metadata of installed packages takes milliseconds.
+    return _environment.collect_versions(_PACKAGES)
+
+
+def warn_of_environment(saved: Mapping[str, Any]) -> None:
+    """Warn if the environment of a checkpoint differs, so that results will differ from an uninterrupted run."""
+    warning = describe_environment_change(saved, describe_environment())
+    if warning is not None:
+        warnings.warn(warning, stacklevel=2)
 
 
 def describe_configuration(model: keras.Model) -> dict[str, Any]:

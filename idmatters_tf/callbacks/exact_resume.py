@@ -10,21 +10,24 @@ from typing import Any, Literal
 import keras
 
 from idmatters_tf._arguments import positive_integer, seed_number
-from idmatters_tf._background import BackgroundWriter
 from idmatters_tf._keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
 from idmatters_tf._tensorflow_internals.pipelines import is_reshuffled
-from idmatters_tf.callbacks import _devices, _saved_run, _training_state
+from idmatters_tf.callbacks import _devices, _encoding, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, name_callbacks
 from idmatters_tf.callbacks._configuration import (
     describe_configuration,
+    describe_environment,
     drop_trainable,
     find_difference,
     label_optimizer,
+    warn_of_environment,
 )
-from idmatters_tf.callbacks._folder_locks import lock, unlock, unlock_on_error
 from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_optimizers
-from idmatters_tf.callbacks._saved_run import REMEDY
 from idmatters_tf.callbacks._sources import has_hooks, make_source
+from idmatters_tf.callbacks._stores import close_on_error, close_store, open_store
+from idmatters_tf.checkpointing import describe_other_run
+
+REMEDY = "Start the same script as before, or pass another folder to ExactResume."
 
 
 class ExactResume(keras.callbacks.Callback):
@@ -81,8 +84,8 @@ class ExactResume(keras.callbacks.Callback):
     Raises:
         ValueError: by `fit`, if state cannot be restored, or if the checkpoint belongs to another configuration of the
             model, an optimizer or the loss. The message names the cause.
-        idmatters_tf._locking.FolderInUse: by `fit`, if another process uses the folder.
-        idmatters_tf._locking.FolderLost: by `fit`, if the folder or its lock was removed during the run.
+        idmatters_tf.checkpointing.FolderInUse: by `fit`, if another process uses the folder.
+        idmatters_tf.checkpointing.FolderLost: by `fit`, if the folder or its lock was removed during the run.
         OSError: by `fit`, if a checkpoint cannot be written. Earlier ones are unchanged. Raised when the next
             checkpoint is due or at the end of training.
     """
@@ -145,7 +148,7 @@ class _StateCallback(keras.callbacks.Callback):
         self._traced: list[bool] | None = None
         self._trainable: list[bool] | None = None
         self._has_trained = False
-        self._writer = BackgroundWriter()
+        self._store: Any = None
         # Configuration at the start of the run.
         self._configuration: dict[str, Any] = {}
         # Owners of optimizers that were not built when `fit` began, and optimizers that wait for their values.
@@ -170,8 +173,8 @@ class _StateCallback(keras.callbacks.Callback):
         self._configuration = describe_configuration(model)
         self._source.attach(self._fit)
         self._states = {name: CallbackState(each, name) for name, each in name_callbacks(others).items()}
-        self._writer = lock(self._resume.folder)
-        with unlock_on_error(self._resume.folder):
+        self._store = open_store(self._resume.folder, self._resume.keep)
+        with close_on_error(self._resume.folder):
             self._pending = self._load()
             self._step = self._fit.initial_epoch * self._source.steps_per_epoch
             if self._pending is not None:
@@ -215,25 +218,25 @@ class _StateCallback(keras.callbacks.Callback):
             return
         self._step = self._epoch * self._source.steps_per_epoch + done
         if self._is_due(before):
-            with unlock_on_error(self._resume.folder):
+            with close_on_error(self._resume.folder):
                 self._save(self._epoch, done)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         before, self._step = self._step, (epoch + 1) * self._source.steps_per_epoch
         ends = epoch + 1 >= self._fit.epochs or bool(self._model.stop_training)
         if ends or self._resume.every == "epoch" or self._is_due(before):
-            with unlock_on_error(self._resume.folder):
+            with close_on_error(self._resume.folder):
                 self._save(epoch + 1, 0)
 
     def on_train_end(self, logs: Any = None) -> None:
-        with unlock_on_error(self._resume.folder):
-            self._writer.wait()
+        with close_on_error(self._resume.folder):
+            self._store.wait()
         self._source.close()
         for each in _trained_objects(self._model).values():
             _unfinished.pop(each, None)
         for waiting in self._waiting.values():
             waiting.drop()
-        unlock(self._resume.folder)
+        close_store(self._resume.folder)
 
     def _is_due(self, before):
         """Return True if a checkpoint is due in (before, now]."""
@@ -255,7 +258,7 @@ class _StateCallback(keras.callbacks.Callback):
 
     def _save(self, epoch, batch):
         # Only one copy of the state exists at a time.
-        self._writer.wait()
+        self._store.wait()
         model: Any = self.model  # on JAX this assigns the current values to the variables
         described = self._describe(model)
         if not self._checked:
@@ -270,6 +273,7 @@ class _StateCallback(keras.callbacks.Callback):
             "batch": batch,
             "stopped": bool(model.stop_training),
             "identity": self._identity,
+            "environment": describe_environment(),
             "configuration": {"start": self._configuration, "current": current},
             "trainable": _training_state.read_trainable(model),
             "traced": self._traced,
@@ -278,7 +282,7 @@ class _StateCallback(keras.callbacks.Callback):
             "data": self._source.state(epoch, batch),
             "callbacks": {name: each.get() for name, each in self._states.items()},
         }
-        _saved_run.save(self._resume.folder, self._step, state, self._resume.keep, self._writer)
+        self._store.save(self._step, _encoding.Snapshot(state).write)
 
     def _check_unchanged(self, current):
         """Raise ValueError if a callback has changed a layer, except for freezing or unfreezing it."""
@@ -304,14 +308,18 @@ class _StateCallback(keras.callbacks.Callback):
 
     def _load(self):
         """Return the newest intact checkpoint, or None."""
-        path, saved = _saved_run.load_newest(self._resume.folder)
-        if saved is not None:
-            self._check_same(path, saved)
+        path = self._store.find_newest(_warn_of_damage)
+        if path is None:
+            return None
+        saved = _encoding.read(path)
+        self._check_same(path, saved)
         return saved
 
     def _check_same(self, path, saved):
         """Raise ValueError if a checkpoint does not belong to this run."""
-        _saved_run.check_identity(path, saved, self._identity)
+        error = describe_other_run(path, saved["identity"], self._identity)
+        if error is not None:
+            raise ValueError(f"{error} {REMEDY}")
         difference = _training_state.find_difference(
             saved["description"], self._variables, self._unbuilt & set(saved["description"])
         )
@@ -331,7 +339,7 @@ class _StateCallback(keras.callbacks.Callback):
                 f"{path} is a checkpoint within epoch {saved['epoch'] + 1}, after {saved['batch']} batches. Received: "
                 f"epochs={self._fit.epochs}. Call `fit` with epochs={saved['epoch'] + 1} or more. {REMEDY}"
             )
-        _saved_run.warn_of_environment(saved)
+        warn_of_environment(saved["environment"])
 
     def _check_configuration(self, path, saved):
         """Raise ValueError if the configuration of the model, an optimizer or the loss differs from that of the run."""
@@ -376,6 +384,12 @@ _unfinished: weakref.WeakKeyDictionary[Any, pathlib.Path] = weakref.WeakKeyDicti
 def _trained_objects(model):
     """Return the model and its optimizers by their names in `describe_configuration`."""
     return {"the model": model, **{label_optimizer(path): each for path, each in find_optimizers(model).items()}}
+
+
+def _warn_of_damage(path, damage):
+    if (path / "checkpoint.index").exists():
+        raise ValueError(f"{path} was written by another program. Pass a separate folder to ExactResume.")
+    warnings.warn(f"Checkpoint {path} is damaged ({damage}). Falling back to the previous one.", stacklevel=2)
 
 
 def _warn_of_finished(folder, saved, epochs):

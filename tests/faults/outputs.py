@@ -75,7 +75,7 @@ def in_the_way(bench: Bench, chance: random.Random, most: int) -> Tally:
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    occupy(path, root / "elsewhere")
+    occupy(path)
     before = tree(root)
     code, said = _ended(bench, words, run, out)
     tally, lines = Tally(), [line for line in said.splitlines() if line.startswith("error: ")]
@@ -129,8 +129,7 @@ def _prepared(bench: Bench, words: list[str]) -> tuple[pathlib.Path, pathlib.Pat
     if "--resume" in words:
         (run / "result.json").unlink()
         shutil.rmtree(max((run / "checkpoints").glob("step-*")))
-    for folder in (out, root / "elsewhere"):
-        folder.mkdir()
+    out.mkdir()
     return root, run, out
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
-from idmatters_tf._checkpointing import saving
+from idmatters_tf.checkpointing import saving
 from idmatters_tf.data import shapes
 from tests.conftest import ROOT
 from trainers import cifar

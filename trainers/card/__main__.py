@@ -8,8 +8,7 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from idmatters_tf._ownership import check_replaceable
-from idmatters_tf._replacing import remove_unfinished, updating
+from idmatters_tf.checkpointing import check_replaceable, remove_unfinished, updating
 from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.reading import read_json

@@ -8,7 +8,7 @@ from typing import Any
 
 import matplotlib
 
-from idmatters_tf._locking import check_held
+from idmatters_tf.checkpointing import check_held
 from trainers.experiments.experiment import AnyExperiment, Scalars
 from trainers.experiments.progress import stage_bars
 from trainers.run.figures import save_figure

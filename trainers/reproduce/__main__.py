@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from idmatters_tf import _environment
-from idmatters_tf._replacing import write_atomically
+from idmatters_tf.checkpointing import write_atomically
 from trainers.cli.arguments import Parser, RunError, UsageError, suggest
 from trainers.cli.reading import read_json
 from trainers.cli.settings import add_options, parse, setting, with_defaults

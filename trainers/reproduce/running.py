@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-from idmatters_tf._ownership import open_regular
 from trainers.cli.arguments import RunError, UsageError
 from trainers.launch import as_module, child_environment
 from trainers.reproduce.rows import DataSet, Row
@@ -141,7 +140,7 @@ def _run(words: Sequence[str], log: pathlib.Path) -> int:
     tests = words[1:3] == ["-m", "pytest"]
     print(f"$ {shlex.join(['python', *words[1:]])}", flush=True)
     with (
-        open(open_regular(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as kept,
+        open(log, "ab") as kept,
         subprocess.Popen(
             words,
             env=child_environment({}),

@@ -10,7 +10,7 @@ import pathlib
 
 import numpy as np
 
-from idmatters_tf._checkpointing import checkpoint_path, find_newest_intact
+from idmatters_tf.checkpointing import checkpoint_path, find_newest_intact
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, print_message
 

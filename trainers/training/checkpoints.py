@@ -1,6 +1,6 @@
 """Checkpoints of a run: a `tf.train.Checkpoint`, the records so far and the identity of the run.
 
-`idmatters_tf._checkpointing` contains the format of the folders.
+`idmatters_tf.checkpointing` contains the format of the folders.
 
 Training does not wait for the disk. `tf.train.Checkpoint` first writes its files into TensorFlow's in-memory file
 system (`ram://`), and a thread copies them to the disk while training continues. For all strategies, the files are
@@ -21,19 +21,19 @@ import keras
 import tensorflow as tf
 
 from idmatters_tf._background import BackgroundWriter
-from idmatters_tf._checkpointing import (
+from idmatters_tf.checkpointing import (
+    check_held,
     checkpoint_path,
     describe_newest,
+    describe_other_run,
     find_newest_intact,
     list_steps,
-    remove,
+    remove_checkpoint,
     remove_oldest,
+    remove_unfinished,
     rename_damaged,
     saving,
 )
-from idmatters_tf._locking import check_held
-from idmatters_tf._replacing import remove_unfinished
-from idmatters_tf._run_description import describe_other_run
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.reading import read_json
 from trainers.run.records import encode, read
@@ -122,7 +122,7 @@ class Checkpoints:
             for other in list_steps(self.folder / BEST):
                 # A run that falls back to an earlier checkpoint may have left later ones.
                 if other != step:
-                    remove(self.folder / BEST, other)
+                    remove_checkpoint(self.folder / BEST, other)
 
         self._save(self.folder / BEST, step, self._weights, {}, remove_others)
 

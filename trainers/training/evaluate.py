@@ -3,7 +3,7 @@
 import pathlib
 from typing import TYPE_CHECKING
 
-from idmatters_tf._checkpointing import list_steps
+from idmatters_tf.checkpointing import list_steps
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, print_lines, print_message
 from trainers.cli.text import program_command

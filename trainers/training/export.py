@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from idmatters_tf._checkpointing import list_steps
-from idmatters_tf._replacing import replacing
+from idmatters_tf.checkpointing import list_steps, replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_lines, print_message

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from idmatters_tf._checkpointing import describe_newest, list_steps
+from idmatters_tf.checkpointing import describe_newest, list_steps
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict, options
 from trainers.cli.startup import discard_message, import_tensorflow, print_lines, print_message

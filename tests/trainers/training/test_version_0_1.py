@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from idmatters_tf._checkpointing import saving
+from idmatters_tf.checkpointing import saving
 from tests.support.processes import assert_same_run, records
 from trainers import cifar
 from trainers.cifar import Cifar

@@ -1,52 +1,99 @@
-"""Atomic checkpoints, which are complete or absent after a kill at any moment.
+"""Folders of checkpoints.
 
 A checkpoint is a folder `step-00001000` with arbitrary files and a manifest of their sizes and SHA-256 sums. It
 receives its name when it is complete, so that a kill at any moment leaves the earlier checkpoints unchanged. Later
 damage is detected by the sums, and the previous checkpoint is used.
-
-The caller determines the content of the files: `trainers.training.checkpoints` writes TensorFlow checkpoints,
-`idmatters_tf.callbacks.ExactResume` arrays. Neither Keras nor TensorFlow is imported.
 """
 
 import contextlib
 import os
 import pathlib
 import re
-import stat
 from collections.abc import Callable, Iterator
 
-from idmatters_tf._locking import check_held
-from idmatters_tf._ownership import (
+from idmatters_tf._background import BackgroundWriter
+from idmatters_tf.checkpointing.files import (
     MANIFEST,
     PathOccupied,
     check_replaceable,
-    find_mode,
     fingerprint,
     read_manifest,
-    remove_own,
+    remove_listed,
+    remove_unfinished,
+    replacing,
     write_manifest,
 )
-from idmatters_tf._replacing import replacing
+from idmatters_tf.checkpointing.locks import check_held
 
-CHECKPOINT_PREFIX = "step-"
-_CHECKPOINT = re.compile(CHECKPOINT_PREFIX + "([0-9]{8,18})")
+_NAME = re.compile("step-([0-9]{8,18})")
 
 
-def checkpoint_name(step: int) -> str:
-    """Return the name of the checkpoint of a step."""
-    return f"{CHECKPOINT_PREFIX}{step:08d}"
+class CheckpointStore:
+    """Checkpoints in a folder, which a thread writes in the background. At most one write is in progress.
+
+    Args:
+        folder: folder of the checkpoints, created with the first one. Only one process may use it, see `FolderLock`.
+        keep: number of checkpoints to keep.
+        required: name of a file that every checkpoint contains.
+    """
+
+    def __init__(self, folder: str | os.PathLike, keep: int, required: str):
+        self.folder, self.keep, self.required = pathlib.Path(folder), keep, required
+        self._writer = BackgroundWriter()
+
+    def save(self, step: int, write: Callable[[pathlib.Path], object]) -> None:
+        """Write a checkpoint and then remove the oldest ones in the background, after the previous write.
+
+        Args:
+            step: number of completed training steps.
+            write: function that writes the files to an empty folder. It must not use values that training changes.
+
+        Raises:
+            OSError: the previous checkpoint could not be written. Earlier ones are unchanged.
+            FolderLost: the folder or its lock was removed.
+        """
+
+        def run():
+            try:
+                with saving(self.folder, step) as path:
+                    write(path)
+            except OSError as error:
+                newest = describe_newest(self.folder)
+                error.add_note(f"The checkpoint of step {step} could not be saved in {self.folder}. {newest}")
+                raise
+            remove_oldest(self.folder, self.keep)
+
+        self._writer.submit(run)
+
+    def wait(self) -> None:
+        """Wait for the last write and raise its error, see `save`."""
+        self._writer.wait()
+
+    def find_newest(self, report: Callable[[pathlib.Path, str], object]) -> pathlib.Path | None:
+        """Return the newest intact checkpoint, or None. Remove unfinished files, and rename damaged checkpoints.
+
+        Args:
+            report: called with the path of each damaged checkpoint and a description of the damage.
+        """
+        remove_unfinished(self.folder)
+
+        def on_damage(path, damage):
+            report(path, damage)
+            rename_damaged(path)
+
+        step = find_newest_intact(self.folder, self.required, on_damage)
+        return None if step is None else checkpoint_path(self.folder, step)
 
 
 def checkpoint_path(folder: str | os.PathLike, step: int) -> pathlib.Path:
     """Return the path of the checkpoint of a step in the folder of checkpoints."""
-    return pathlib.Path(folder) / checkpoint_name(step)
+    return pathlib.Path(folder) / f"step-{step:08d}"
 
 
 def list_steps(folder: str | os.PathLike) -> list[int]:
     """Return the steps of all checkpoints in a folder in ascending order, including damaged ones."""
-    names = [path.name for path in pathlib.Path(folder).glob(f"{CHECKPOINT_PREFIX}*")]
-    steps = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
-    return sorted(step for step in steps if checkpoint_name(step) in names)
+    matches = {path.name: _NAME.fullmatch(path.name) for path in pathlib.Path(folder).glob("step-*")}
+    return sorted(int(match[1]) for match in matches.values() if match)
 
 
 def describe_newest(folder: str | os.PathLike) -> str:
@@ -85,15 +132,15 @@ def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
 def remove_oldest(folder: str | os.PathLike, keep: int) -> None:
     """Remove all but the `keep` newest checkpoints. Checkpoints with foreign files are kept."""
     for old in list_steps(folder)[:-keep]:
-        remove(folder, old)
+        remove_checkpoint(folder, old)
 
 
-def remove(folder: str | os.PathLike, step: int) -> None:
+def remove_checkpoint(folder: str | os.PathLike, step: int) -> None:
     """Remove the checkpoint of a step, unless it contains foreign files."""
     path = checkpoint_path(folder, step)
     with contextlib.suppress(PathOccupied):
         check_replaceable(path, folder=True)
-        remove_own(path)
+        remove_listed(path)
 
 
 def find_newest_intact(
@@ -108,46 +155,36 @@ def find_newest_intact(
     """
     for step in reversed(list_steps(folder)):
         path = checkpoint_path(folder, step)
-        what = _damage(path, required)
-        if what is None:
+        damage = _find_damage(path, required)
+        if damage is None:
             return step
-        on_damage(path, what)
+        on_damage(path, damage)
     return None
 
 
 def rename_damaged(path: pathlib.Path) -> None:
     """Rename a damaged checkpoint, since the resumed run will save its step again."""
     number = os.getpid()
-    while find_mode(aside := path.with_name(f"damaged-{path.name}-{number}")) is not None:
+    while (aside := path.with_name(f"damaged-{path.name}-{number}")).exists():
         number += 1
     os.rename(path, aside)
 
 
-def _damage(path, required):
+def _find_damage(path, required):
     """Return a description of the damage of a checkpoint, or None."""
     try:
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
-            return "it is not a folder"
-        for entry in os.scandir(path):
-            # TensorFlow would open the file, and a named pipe would block forever.
-            if not entry.is_file(follow_symlinks=False):
-                return f"{entry.name} is not a regular file"
         manifest = read_manifest(path)
-        if path.name != checkpoint_name(manifest["step"]):
+        if path != checkpoint_path(path.parent, manifest["step"]):
             return f"it belongs to step {manifest['step']}"
         if required not in manifest["files"]:
-            return f"{MANIFEST} is not readable"
-        there = os.listdir(path)
+            return f"{MANIFEST} lists no {required}"
         for name, expected in manifest["files"].items():
-            # Only files inside of the folder are opened.
-            if name not in there:
-                return f"{name} is missing"
             if fingerprint(path / name) != expected:
                 return f"{name} has another checksum"
     except FileNotFoundError as error:
         return f"{pathlib.Path(error.filename).name} is missing"
     except (ValueError, KeyError, TypeError):
         return f"{MANIFEST} is not readable"
-    except (OSError, PathOccupied) as error:
+    except OSError as error:
         return str(error)
     return None
