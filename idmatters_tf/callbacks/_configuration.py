@@ -15,7 +15,6 @@ from idmatters_tf import _environment
 from idmatters_tf._arguments import abbreviate
 from idmatters_tf._keras_internals import compile_arguments, get_graph, layers_within, loss_arguments
 from idmatters_tf.callbacks._model_parts import find_optimizers
-from idmatters_tf.checkpointing import describe_environment_change
 
 # Numbered names, locations of classes, code, and seeds, since the states of their generators are restored.
 _DROPPED = {"build_config", "build_input_shape", "code", "compile_config", "module", "registered_name", "seed"}
@@ -39,7 +38,7 @@ def _collect_versions():
 
 def warn_of_environment(saved: Mapping[str, Any]) -> None:
     """Warn if the environment of a checkpoint differs, so that results will differ from an uninterrupted run."""
-    warning = describe_environment_change(saved, describe_environment())
+    warning = _environment.describe_environment_change(saved, describe_environment())
     if warning is not None:
         warnings.warn(warning, stacklevel=2)
 

@@ -6,7 +6,6 @@ import pathlib
 import warnings
 from collections.abc import Iterator
 
-from idmatters_tf.callbacks import _encoding
 from idmatters_tf.checkpointing import CheckpointStore, FolderLock
 
 # By folder. Keras does not notify callbacks when `fit` raises. The next `fit` of this process then takes over the lock.
@@ -22,7 +21,7 @@ def open_store(folder: pathlib.Path, keep: int) -> CheckpointStore:
         FolderInUse: another process holds the lock.
     """
     close_store(folder)
-    lock, store = FolderLock(folder), CheckpointStore(folder, keep, _encoding.STATE)
+    lock, store = FolderLock(folder), CheckpointStore(folder, keep)
     _open[folder] = lock, store
     return store
 

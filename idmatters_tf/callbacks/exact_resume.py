@@ -25,7 +25,7 @@ from idmatters_tf.callbacks._configuration import (
 from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_optimizers
 from idmatters_tf.callbacks._sources import has_hooks, make_source
 from idmatters_tf.callbacks._stores import close_on_error, close_store, open_store
-from idmatters_tf.checkpointing import describe_other_run
+from idmatters_tf.checkpointing import checkpoint_path, describe_other_run, find_newest_intact
 
 REMEDY = "Start the same script as before, or pass another folder to ExactResume."
 
@@ -308,9 +308,10 @@ class _StateCallback(keras.callbacks.Callback):
 
     def _load(self):
         """Return the newest intact checkpoint, or None."""
-        path = self._store.find_newest(_warn_of_damage)
-        if path is None:
+        step = find_newest_intact(self._resume.folder, _encoding.STATE, _warn_of_damage, repair=True)
+        if step is None:
             return None
+        path = checkpoint_path(self._resume.folder, step)
         saved = _encoding.read(path)
         self._check_same(path, saved)
         return saved

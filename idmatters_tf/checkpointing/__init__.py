@@ -2,8 +2,7 @@
 
 files      atomic replacement of files and folders, and manifests with SHA-256 sums
 locks      one process at a time in a folder
-store      folders of checkpoints: background writes, the newest N, fallback over damaged ones
-identity   comparison of the runs and environments of checkpoints
+store      checkpoints: background writes, the newest N, fallback over damaged ones, comparison of runs
 
 `ExactResume` and the training programs use this package. The caller determines the content of a checkpoint. Neither
 Keras nor TensorFlow is imported.
@@ -17,25 +16,19 @@ from idmatters_tf.checkpointing.files import (
     remove_listed,
     remove_unfinished,
     replacing,
-    updating,
     write_atomically,
     write_manifest,
-)
-from idmatters_tf.checkpointing.identity import (
-    describe_differences,
-    describe_environment_change,
-    describe_other_run,
 )
 from idmatters_tf.checkpointing.locks import LOCK_FILE, FolderInUse, FolderLock, FolderLost, check_held
 from idmatters_tf.checkpointing.store import (
     CheckpointStore,
     checkpoint_path,
+    describe_differences,
     describe_newest,
+    describe_other_run,
     find_newest_intact,
     list_steps,
-    remove_checkpoint,
-    remove_oldest,
-    rename_damaged,
+    remove_steps,
     saving,
 )
 
@@ -52,19 +45,15 @@ __all__ = [
     "check_replaceable",
     "checkpoint_path",
     "describe_differences",
-    "describe_environment_change",
     "describe_newest",
     "describe_other_run",
     "find_newest_intact",
     "list_steps",
-    "remove_checkpoint",
     "remove_listed",
-    "remove_oldest",
+    "remove_steps",
     "remove_unfinished",
-    "rename_damaged",
     "replacing",
     "saving",
-    "updating",
     "write_atomically",
     "write_manifest",
 ]

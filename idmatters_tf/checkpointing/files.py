@@ -15,7 +15,7 @@ import os
 import pathlib
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from idmatters_tf.checkpointing.locks import check_held
@@ -106,40 +106,6 @@ def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
     """Write a file of text (UTF-8) or bytes, see `replacing`."""
     with replacing(path) as beside:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-@contextlib.contextmanager
-def updating(folder: str | os.PathLike, names: Iterable[str] = ()) -> Iterator[pathlib.Path]:
-    """Yield an empty folder for files, which replace those of the same names in `folder` after the block has succeeded.
-
-    Each file is replaced atomically, first those in `names` in this order. All other files of `folder` are kept.
-
-    Args:
-        folder: an existing folder.
-        names: names of the files that are known before the block.
-
-    Raises:
-        PathOccupied: the object at one of the names is a folder. Nothing is changed.
-        OSError: a file could not be written.
-    """
-    folder, names = pathlib.Path(folder), list(names)
-    check_held(folder)
-    for name in names:
-        check_replaceable(folder / name)
-    beside = folder / f"{_WRITING}{os.getpid()}-files"
-    try:
-        _remove(beside)
-        beside.mkdir()
-        yield beside
-        written = sorted(path.name for path in beside.iterdir())
-        written.sort(key=lambda name: names.index(name) if name in names else len(names))
-        _flush(beside)
-        check_held(folder)
-        for name in written:
-            os.replace(beside / name, folder / name)
-        _sync(folder)
-    finally:
-        _remove(beside)
 
 
 def remove_unfinished(folder: str | os.PathLike) -> None:

@@ -9,8 +9,10 @@ import contextlib
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
+from idmatters_tf._arguments import abbreviate
 from idmatters_tf._background import BackgroundWriter
 from idmatters_tf.checkpointing.files import (
     MANIFEST,
@@ -34,11 +36,10 @@ class CheckpointStore:
     Args:
         folder: folder of the checkpoints, created with the first one. Only one process may use it, see `FolderLock`.
         keep: number of checkpoints to keep.
-        required: name of a file that every checkpoint contains.
     """
 
-    def __init__(self, folder: str | os.PathLike, keep: int, required: str):
-        self.folder, self.keep, self.required = pathlib.Path(folder), keep, required
+    def __init__(self, folder: str | os.PathLike, keep: int):
+        self.folder, self.keep = pathlib.Path(folder), keep
         self._writer = BackgroundWriter()
 
     def save(self, step: int, write: Callable[[pathlib.Path], object]) -> None:
@@ -61,28 +62,13 @@ class CheckpointStore:
                 newest = describe_newest(self.folder)
                 error.add_note(f"The checkpoint of step {step} could not be saved in {self.folder}. {newest}")
                 raise
-            remove_oldest(self.folder, self.keep)
+            remove_steps(self.folder, list_steps(self.folder)[: -self.keep])
 
         self._writer.submit(run)
 
     def wait(self) -> None:
         """Wait for the last write and raise its error, see `save`."""
         self._writer.wait()
-
-    def find_newest(self, report: Callable[[pathlib.Path, str], object]) -> pathlib.Path | None:
-        """Return the newest intact checkpoint, or None. Remove unfinished files, and rename damaged checkpoints.
-
-        Args:
-            report: called with the path of each damaged checkpoint and a description of the damage.
-        """
-        remove_unfinished(self.folder)
-
-        def on_damage(path, damage):
-            report(path, damage)
-            rename_damaged(path)
-
-        step = find_newest_intact(self.folder, self.required, on_damage)
-        return None if step is None else checkpoint_path(self.folder, step)
 
 
 def checkpoint_path(folder: str | os.PathLike, step: int) -> pathlib.Path:
@@ -122,29 +108,23 @@ def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
     try:
         check_replaceable(path, folder=True)
     except PathOccupied as error:
-        rename_damaged(error.path)
+        _set_aside(error.path)
     with replacing(path, folder=True) as beside:
         beside.mkdir()
         yield beside
         write_manifest(beside, step=step)
 
 
-def remove_oldest(folder: str | os.PathLike, keep: int) -> None:
-    """Remove all but the `keep` newest checkpoints. Checkpoints with foreign files are kept."""
-    for old in list_steps(folder)[:-keep]:
-        remove_checkpoint(folder, old)
-
-
-def remove_checkpoint(folder: str | os.PathLike, step: int) -> None:
-    """Remove the checkpoint of a step, unless it contains foreign files."""
-    path = checkpoint_path(folder, step)
-    with contextlib.suppress(PathOccupied):
-        check_replaceable(path, folder=True)
-        remove_listed(path)
+def remove_steps(folder: str | os.PathLike, steps: Iterable[int]) -> None:
+    """Remove the checkpoints of steps. Checkpoints with foreign files are kept."""
+    for path in (checkpoint_path(folder, step) for step in steps):
+        with contextlib.suppress(PathOccupied):
+            check_replaceable(path, folder=True)
+            remove_listed(path)
 
 
 def find_newest_intact(
-    folder: str | os.PathLike, required: str, on_damage: Callable[[pathlib.Path, str], object]
+    folder: str | os.PathLike, required: str, on_damage: Callable[[pathlib.Path, str], object], repair: bool = False
 ) -> int | None:
     """Return the step of the newest intact checkpoint, or None.
 
@@ -152,18 +132,23 @@ def find_newest_intact(
         folder: folder of the checkpoints.
         required: name of a file that every checkpoint contains.
         on_damage: called with the path of each newer damaged checkpoint and a description of the damage.
+        repair: if True, remove unfinished files and rename damaged checkpoints, since the resumed run will save their
+            steps again. The caller must be the only process that writes to the folder.
     """
+    if repair:
+        remove_unfinished(folder)
     for step in reversed(list_steps(folder)):
         path = checkpoint_path(folder, step)
         damage = _find_damage(path, required)
         if damage is None:
             return step
         on_damage(path, damage)
+        if repair:
+            _set_aside(path)
     return None
 
 
-def rename_damaged(path: pathlib.Path) -> None:
-    """Rename a damaged checkpoint, since the resumed run will save its step again."""
+def _set_aside(path):
     number = os.getpid()
     while (aside := path.with_name(f"damaged-{path.name}-{number}")).exists():
         number += 1
@@ -188,3 +173,29 @@ def _find_damage(path, required):
     except OSError as error:
         return str(error)
     return None
+
+
+def describe_differences(
+    saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None
+) -> list[str]:
+    """Return "NAME was VALUE, now VALUE" for each name whose values differ.
+
+    Args:
+        saved: values by name. A missing value equals None.
+        now: other values by name.
+        names: names to compare. If None, those of `saved`.
+    """
+    return [
+        f"{name} was {abbreviate(saved.get(name))}, now {abbreviate(now.get(name))}"
+        for name in (saved if names is None else names)
+        if saved.get(name) != now.get(name)
+    ]
+
+
+def describe_other_run(path: str | os.PathLike, saved: Mapping[str, Any], identity: Mapping[str, Any]) -> str | None:
+    """Return an error message with the differences if a checkpoint belongs to another run, or None.
+
+    Values that the checkpoint does not contain are not compared.
+    """
+    found = describe_differences(saved, identity)
+    return f"{path} is a checkpoint of another run: {'; '.join(found)}." if found else None

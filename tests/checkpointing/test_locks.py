@@ -14,7 +14,6 @@ from idmatters_tf.checkpointing import (
     FolderLock,
     FolderLost,
     saving,
-    updating,
     write_atomically,
 )
 from tests.conftest import ROOT
@@ -98,11 +97,7 @@ def test_nothing_is_written_to_a_lost_folder(tmp_path, kind):
         with saving(path / "checkpoints", 1):
             pass
 
-    def update():
-        with updating(path):
-            pass
-
-    for write in (save, update, lambda: write_atomically(path / "table.csv", "")):
+    for write in (save, lambda: write_atomically(path / "table.csv", "")):
         with pytest.raises(FolderLost, match=f"{path}.* was deleted, moved or replaced while this process was using"):
             write()
     write_atomically(tmp_path / "report.html", "")

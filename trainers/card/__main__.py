@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import shutil
+import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from idmatters_tf.checkpointing import check_replaceable, remove_unfinished, updating
+from idmatters_tf.checkpointing import check_replaceable, remove_unfinished, write_atomically
 from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.reading import read_json
@@ -284,12 +286,16 @@ def _write(
     text, training = describe(finished, settings, errors, repository, weights_digest(run.path))
     fitted = preprocessing.load(run.path) if task.settings.data.has_preprocessing else None
     model = with_preprocessing(network, fitted, finished.described.output_names)
-    with updating(out, FILES) as beside:
+    with tempfile.TemporaryDirectory(dir=out, prefix=f".writing-{os.getpid()}-") as folder:
+        beside = pathlib.Path(folder)
         weights.save(model, beside)
         (beside / "README.md").write_text(text, encoding="utf-8")
         (beside / TRAINING).write_text(json.dumps(training, indent=2) + "\n", encoding="utf-8")
         if (run.path / "convergence.png").is_file():
             shutil.copy(run.path / "convergence.png", beside / "convergence.png")
+        for name in FILES:
+            if (beside / name).is_file():
+                write_atomically(out / name, (beside / name).read_bytes())
 
 
 def _without_folders(words: Sequence[str]) -> list[str]:

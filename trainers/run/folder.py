@@ -25,7 +25,6 @@ from idmatters_tf.checkpointing import (
     check_replaceable,
     checkpoint_path,
     describe_differences,
-    describe_environment_change,
     list_steps,
     remove_listed,
     remove_unfinished,
@@ -250,7 +249,7 @@ class Run:
                     f"the checksums differ. The order of the images is part of the checksum."
                 )
             now = {"versions": _environment.collect_versions(), "numerics": numerics or {}}
-            warning = describe_environment_change(config, now)
+            warning = _environment.describe_environment_change(config, now)
             if warning is not None and self.writes:
                 print_message(warning)
             return

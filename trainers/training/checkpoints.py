@@ -28,10 +28,8 @@ from idmatters_tf.checkpointing import (
     describe_other_run,
     find_newest_intact,
     list_steps,
-    remove_checkpoint,
-    remove_oldest,
+    remove_steps,
     remove_unfinished,
-    rename_damaged,
     saving,
 )
 from trainers.cli.arguments import RunError, UsageError
@@ -113,16 +111,16 @@ class Checkpoints:
                 unchanged. The next call of `save`, `save_best` or `wait` raises the error.
         """
         texts = {RECORDS: encode(records)}
-        self._save(self.folder, step, self._checkpoint, texts, lambda: remove_oldest(self.folder, self.keep))
+        self._save(
+            self.folder, step, self._checkpoint, texts, lambda: remove_steps(self.folder, self.steps()[: -self.keep])
+        )
 
     def save_best(self, step: int) -> None:
         """Save the weights in place of the best ones so far. Raises RunError as `save` does."""
 
         def remove_others():
-            for other in list_steps(self.folder / BEST):
-                # A run that falls back to an earlier checkpoint may have left later ones.
-                if other != step:
-                    remove_checkpoint(self.folder / BEST, other)
+            # A run that falls back to an earlier checkpoint may have left later ones.
+            remove_steps(self.folder / BEST, {*list_steps(self.folder / BEST)} - {step})
 
         self._save(self.folder / BEST, step, self._weights, {}, remove_others)
 
@@ -173,14 +171,13 @@ class Checkpoints:
         Raises:
             UsageError: the checkpoint, or the one with the best weights, belongs to another run.
         """
-        for folder in (self.folder, self.folder / BEST):
-            remove_unfinished(folder)
-
-        def on_damage(path, damage):
-            report(f"checkpoint {path} is damaged ({damage}): falling back to the previous one")
-            rename_damaged(path)
-
-        step = find_newest_intact(self.folder, _INDEX, on_damage)
+        remove_unfinished(self.folder / BEST)
+        step = find_newest_intact(
+            self.folder,
+            _INDEX,
+            lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): falling back to the previous one"),
+            repair=True,
+        )
         # Damaged best weights are reported when they are needed.
         best = find_newest_intact(self.folder / BEST, _INDEX, lambda *_: None)
         if best is not None:

@@ -7,7 +7,6 @@ import pytest
 
 from idmatters_tf import _environment
 from idmatters_tf.callbacks._configuration import warn_of_environment
-from idmatters_tf.checkpointing import describe_environment_change
 from trainers.run.folder import Run
 
 DATA = {"digest": "1", "origin": "made up"}
@@ -56,7 +55,7 @@ def test_a_pre_release_of_keras_is_recorded_and_compared(monkeypatch):
     found = _environment.collect_versions()
     assert found["keras-nightly"] == "3.16.0.dev1"
     changed = {"versions": {**found, "keras-nightly": "3.16.0.dev2"}}
-    warning = describe_environment_change({"versions": found}, changed)
+    warning = _environment.describe_environment_change({"versions": found}, changed)
     assert warning is not None
     assert warning.startswith("keras-nightly was '3.16.0.dev1', now '3.16.0.dev2': results will differ by rounding")
 
