@@ -70,7 +70,8 @@ class FolderLock:
 
     def release(self) -> None:
         """Release the lock."""
-        if self.held:
+        # A lock file is empty.
+        if self.held and not self._path.stat().st_size:
             self._path.unlink()
         _held.discard(self)
         self._lock.release()

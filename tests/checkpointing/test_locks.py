@@ -66,6 +66,12 @@ def test_folders_that_remain_empty_are_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.json", "filled", "kept"]
 
 
+def test_a_lock_file_with_content_is_kept(tmp_path):
+    (tmp_path / LOCK_FILE).write_text("mine")
+    FolderLock(tmp_path).release()
+    assert (tmp_path / LOCK_FILE).read_text() == "mine"
+
+
 def replace(run):
     run.rename(run.with_name("moved"))
     FolderLock(run)
