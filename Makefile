@@ -10,7 +10,7 @@ TEST_PROCESSES ?= 4
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help train test slow faults lowest lint format docs gallery user bench wheel clean
+.PHONY: help train test slow lowest lint format docs user bench wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -25,13 +25,10 @@ train: $(VENV)/installed  ## set up, then train on the built-in data (two minute
 	$(BIN)/python -m trainers.cifar --preset quick
 
 test: $(VENV)/installed  ## set up, then run the tests in four processes (TESTS=tests/linear: a part of them)
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(TESTS)
 
 slow: $(VENV)/installed  ## run all tests, with the slow tests and long variants that `make test` leaves out (an hour)
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder --slow $(TESTS)
-
-faults: $(VENV)/installed  ## inject 100 SIGKILLs and many other faults; resumes where it stopped (FAULTS=50 SEED=0 KINDS="kills soak")
-	$(BIN)/python -m tests.faults --faults $(or $(FAULTS),50) --seed $(or $(SEED),0) $(if $(KINDS),--kinds $(KINDS))
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --slow $(TESTS)
 
 lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=tests/linear: a part of them)
 	$(PYTHON) -m venv $(VENV)-lowest
@@ -39,7 +36,7 @@ lowest:  ## run the tests with the lowest versions that setup.cfg allows (TESTS=
 	$(VENV)-lowest/bin/uv pip compile --quiet --python $(VENV)-lowest/bin/python --resolution lowest-direct \
 		--extra tensorflow-cpu --extra train --extra test --output-file $(VENV)-lowest/constraints.txt setup.cfg
 	$(VENV)-lowest/bin/pip install --quiet --constraint $(VENV)-lowest/constraints.txt --editable '.[tensorflow-cpu,train,test]'
-	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder $(TESTS)
+	$(VENV)-lowest/bin/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(TESTS)
 
 lint: $(VENV)/installed  ## check style, docstrings, spelling, annotations, imports and types
 	$(BIN)/ruff check .
@@ -55,9 +52,6 @@ format: $(VENV)/installed  ## format the code
 
 docs: $(VENV)/installed  ## build the site in build/site, with warnings as errors
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/site
-
-gallery: $(VENV)/installed  ## run the examples and record their output for the site (EXAMPLES=draw_shapes: one of them)
-	$(BIN)/python docs/gallery/record.py $(EXAMPLES)
 
 user: docs  ## test as a new user would: fresh environments, the wheel, README, pages, examples, the site in Chromium
 	$(BIN)/python .ci/new_user.py --screenshots build/seen

@@ -55,7 +55,6 @@ for split in ("train", "val"):
 """
 # Small options of the examples. Others run without options.
 SMALL = {
-    "certificate_along_descent": "--steps 20",
     "cifar_with_fit": "--preset quick --blocks 1 --stem 4 --widths 4 8 --batch-size 16 --steps 4 --evaluate-every 4",
     "curvature_of_your_model": "--epochs 1 --images 60",
     "deepen_a_trained_model": "--epochs 1 --images 100",

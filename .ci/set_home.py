@@ -1,6 +1,6 @@
 """Fill in the address of the repository before a release is built.
 
-    python .ci/set_home.py https://github.com/OWNER/NAME v0.2.0
+    python .ci/set_home.py https://github.com/OWNER/NAME v0.1.0
 
 The repository itself contains no address. This script changes two files in place, and the changes are not committed:
 
@@ -59,7 +59,7 @@ def make_links_absolute(text: str, home: str, tag: str) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("home", help="address of the repository, such as https://github.com/OWNER/NAME")
-    parser.add_argument("tag", help="tag of the release, such as v0.2.0")
+    parser.add_argument("tag", help="tag of the release, such as v0.1.0")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT, help="folder of setup.cfg and README.md")
     options = parser.parse_args(argv)
     home = options.home.rstrip("/")

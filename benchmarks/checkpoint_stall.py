@@ -3,10 +3,9 @@
     python benchmarks/checkpoint_stall.py [--rounds N] [--every N] [--batch-size N] [--blocks N] [--widths C ...]
                                           [--folder DIR]
 
-Table 1's network of 13.5 million weights is trained with momentum by Keras' `fit` with `ExactResume`, and by the update
-of the training programs with their checkpoints. Checkpoints are alternately written in the background and waited for at
-once. The stall is the time that a checkpoint adds between two training steps. A cycle is a checkpoint and the training
-steps up to the next one, which share the cores with the write.
+Table 1's network of 13.5 million weights is trained with momentum by Keras' `fit` with `ExactResume`. Checkpoints are
+alternately written in the background and waited for at once. The stall is the time that a checkpoint adds between two
+training steps. A cycle is a checkpoint and the training steps up to the next one, which share the cores with the write.
 """
 
 import argparse
@@ -21,16 +20,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from harness import results
 from harness.timing import ratio
-from harness.trainer import make_trainer
 from idmatters_tf._background import BackgroundWriter
 from idmatters_tf.callbacks import ExactResume, FunctionBatches
 from idmatters_tf.models.cifar import identity_resnet
 from idmatters_tf.optimizers import Momentum
-from trainers.training.checkpoints import Checkpoints
 
 BACKGROUND, AT_ONCE = "in the background", "waited for at once"
 # Checkpoints of each kind that are not measured: the first one includes a check of the training step.
@@ -123,24 +119,6 @@ def measure_fit(options: argparse.Namespace, build: Callable[[], keras.Model], f
     return recorder
 
 
-def measure_program(options: argparse.Namespace, build: Callable[[], keras.Model], folder: pathlib.Path) -> Recorder:
-    """Measure checkpoints of the training programs."""
-    recorder, trainer = Recorder(), make_trainer(build, options.batch_size, learning_rate=1e-3)
-    learner = trainer.learner
-    batches = iter(tf.data.Dataset.from_tensors(make_batch(options.batch_size)).repeat())
-    checkpoints = Checkpoints(folder, model=learner.model, optimizer=learner.optimizer, step=learner.step)
-    float(trainer.update(batches)[0])
-    with recorder.recording(), checkpoints:
-        for step in range(2 * (options.rounds + WARM_UP)):
-            start = time.perf_counter()
-            checkpoints.save(step)
-            saved = time.perf_counter()
-            for _ in range(options.every):
-                float(trainer.update(batches)[0])
-            recorder.add(saved - start, time.perf_counter() - start)
-    return recorder
-
-
 def make_batch(size: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     return rng.normal(size=(size, 32, 32, 3)).astype("float32"), rng.integers(10, size=size).astype("int32")
@@ -161,10 +139,9 @@ def main():
         return identity_resnet(blocks=options.blocks, widths=tuple(options.widths))
 
     with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
-        for name, measure in (("fit", measure_fit), ("training programs", measure_program)):
-            folder = pathlib.Path(temporary) / name
-            measure(options, build, folder).report(report, name)
-            size = sum(path.stat().st_size for path in max(folder.glob("step-*")).iterdir())
+        folder = pathlib.Path(temporary)
+        measure_fit(options, build, folder).report(report, "fit")
+        size = sum(path.stat().st_size for path in max(folder.glob("step-*")).iterdir())
     report.finish(
         f"{size / 1e6:.1f} MB a checkpoint, batch {options.batch_size}, {options.every} steps between checkpoints."
     )

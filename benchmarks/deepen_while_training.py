@@ -12,8 +12,8 @@ Three ways to spend the same number of multiply-adds on CIFAR-10:
 The shallow phases take more steps. The networks belong to the family of Hardt & Ma's Table 1, with batch normalization,
 a stem of stride 2, and stages at 16x16, 8x8 and 4x4 pixels. Recipe: momentum 0.9, batches of 128, weight decay 1e-4,
 pad by 4, crop, flip, standardize; the learning rate increases over a twentieth of the multiply-adds and then decreases
-linearly to zero. An update counts as three forward passes; multiply-adds are those of `idmatters_tf.models.cost`
-(convolutions and head).
+linearly to zero. An update counts as three forward passes; multiply-adds are those of the
+convolutions and the head.
 
 The budget is that of `--steps` updates of the deep network. Each finished run is a line of results.jsonl. If the
 benchmark is stopped, the same command resumes it after the last finished network. The outputs are a table with verdicts
@@ -41,7 +41,6 @@ from idmatters_tf.data.augment import AUGMENTATIONS
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.initializers import StandardNormal
 from idmatters_tf.layers import ResidualConv2D
-from idmatters_tf.models.cost import identity_network_cost
 from idmatters_tf.models.identity import identity_network
 from idmatters_tf.models.layout import Layout
 from idmatters_tf.surgery import deepen
@@ -78,9 +77,15 @@ def layout(blocks, widths):
 
 
 def cost(blocks, data, options):
-    """Return the multiply-adds of an update."""
-    forward = identity_network_cost(layout(blocks, options.widths), data.image_shape[0], data.classes).multiply_adds
-    return 3 * forward * options.batch_size
+    """Return the multiply-adds of the convolutions and the head in an update."""
+    height, width, channels = data.image_shape
+    pixels, inputs = -(-height // 2) * -(-width // 2), options.widths[0]
+    forward = 9 * channels * inputs * pixels
+    for stage, outputs in enumerate(options.widths):
+        pixels //= 4 if stage else 1
+        forward += pixels * (9 * inputs * outputs + (2 * blocks - 1) * 9 * outputs**2)
+        inputs = outputs
+    return 3 * (forward + inputs * data.classes) * options.batch_size
 
 
 def new_block(shape):

@@ -20,7 +20,7 @@ author = copyright = "The idmatters_tf contributors"
 release = idmatters_tf.__version__
 html_title = f"{project} {release}"
 
-extensions = ["myst_parser", "sphinx_design"]
+extensions = ["myst_parser"]
 extensions += [f"sphinx.ext.{name}" for name in ("autodoc", "napoleon", "mathjax", "viewcode")]
 root_doc = "index"
 source_suffix = {".md": "markdown"}
@@ -34,7 +34,6 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 
 myst_heading_anchors = 3
-myst_enable_extensions = ["colon_fence"]
 # Links to files of the repository outside of docs/ are not cross-references.
 suppress_warnings = ["myst.xref_missing", "myst.header"]
 

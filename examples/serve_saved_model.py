@@ -3,8 +3,9 @@
     python examples/serve_saved_model.py [SAVED_MODEL] [IMAGE ...]
 
 SAVED_MODEL is the export of a training run, by default runs/quick/saved_model, which `make train` writes. Images are
-PNG or JPEG files and are resized to the network's input. Without images the script classifies a light disc on a dark
-ground. The export takes raw pixels and contains the standardization and the names of the classes. Takes seconds.
+PNG or JPEG files and are resized to the network's input, as in evaluations of runs with --augment paper or none.
+Without images the script classifies a light disc on a dark ground. The export takes raw pixels and contains the
+standardization and the names of the classes. Takes seconds.
 """
 
 import argparse
@@ -17,8 +18,10 @@ import tensorflow as tf
 
 
 def read(path, rows, cols):
+    """Return the pixels that evaluations of the training programs see, see `idmatters_tf.data.imagenet.load_image`."""
     image = tf.io.decode_image(tf.io.read_file(path), channels=3, expand_animations=False)
-    return tf.cast(tf.round(tf.image.resize(image, (rows, cols), antialias=True)), tf.uint8)
+    # Without antialiasing, like the images of the training.
+    return tf.cast(tf.round(tf.image.resize(image, (rows, cols))), tf.uint8)
 
 
 def draw_disc(rows, cols):
@@ -47,7 +50,7 @@ def main():
     start = time.perf_counter()
     answer = serve(images=images)
     milliseconds = 1000 * (time.perf_counter() - start)
-    # Exports of earlier versions return numbers without names.
+    # Exports of data without class names return numbers only.
     classes = answer.get("name", tf.strings.as_string(answer["label"])).numpy()
     for image, name, probabilities in zip(shown, classes, answer["probabilities"], strict=True):
         print(f"{image}: {name.decode()} with probability {float(tf.reduce_max(probabilities)):.3f}")

@@ -6,7 +6,6 @@ Modules:
     layers         residual blocks, shortcuts, frozen projections and preprocessing
     models         networks of the two papers, as functions that return a `keras.Model`
     optimizers     Momentum (learning rate outside the velocity, as in TensorFlow 1), Muon (orthogonalized momentum)
-    clipping       adaptive gradient clipping for networks without normalization
     callbacks      exact resume of `model.fit`; monitors of norms, distances from the identity and curvature
     checkpointing  atomic, checksummed files and checkpoints; locks of folders
     determinism    all settings for reproducible training in one call
@@ -20,21 +19,21 @@ Modules:
 
 Also exported: ExactResume, HessianOperator, Muon, RandomProjection, ResidualConv2D, block_distances, deepen, memorize.
 
-Modules and names are imported on first use: `import idmatters_tf` imports neither Keras nor NumPy. It registers the
-classes of the package, so that `keras.saving.load_model` can load models that contain them.
+Modules and names are imported on first use: `import idmatters_tf` imports neither Keras nor NumPy. A module registers
+its classes with Keras when it is imported: `import idmatters_tf.layers` before `keras.saving.load_model` loads models
+that contain them. Compiled models also need `idmatters_tf.optimizers` if they use one, memorizing networks
+`idmatters_tf.expressivity`.
 """
 
 from typing import TYPE_CHECKING
 
 from idmatters_tf._lazy import lazy_attributes
-from idmatters_tf._registration import register
 
 if TYPE_CHECKING:
     from idmatters_tf import (
         autodiff,
         callbacks,
         checkpointing,
-        clipping,
         curvature,
         data,
         determinism,
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from idmatters_tf.optimizers import Muon
     from idmatters_tf.surgery import deepen
 
-__version__ = "0.2.0"
+__version__ = "0.1.0"
 
 __all__ = [
     "ExactResume",
@@ -68,7 +67,6 @@ __all__ = [
     "block_distances",
     "callbacks",
     "checkpointing",
-    "clipping",
     "curvature",
     "data",
     "deepen",
@@ -94,7 +92,5 @@ _ORIGINS = {
     "deepen": "idmatters_tf.surgery",
     "memorize": "idmatters_tf.expressivity",
 }
-
-register()
 
 __getattr__, __dir__ = lazy_attributes(__name__, __all__, _ORIGINS)

@@ -7,27 +7,22 @@ product of the spatial sizes, so that k = 1 for `Dense` kernels.
 import math
 import random
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 import numpy as np
 
-from idmatters_tf._keras_types import Tensor
-
-InitializerT = TypeVar("InitializerT", bound=keras.initializers.Initializer)
+from idmatters_tf._arguments import seed_number
+from idmatters_tf._keras_types import Initializer, Tensor
 
 
 class _ScaledNormal(keras.initializers.Initializer):
     """Normal distribution whose standard deviation is a function of the shape of the kernel."""
 
     def __init__(self, seed: int | None = None):
-        if not (seed is None or isinstance(seed, int)):
-            raise ValueError(
-                f"Argument `seed` of {type(self).__name__} must be an integer or None. Received: seed={seed!r}"
-            )
-        self.seed = seed
+        self.seed = None if seed is None else seed_number(seed, self)
         # From Python's generator, as in Keras' initializers, so that keras.utils.set_random_seed determines it.
-        self._drawn_seed = random.randrange(2**31) if seed is None else seed
+        self._drawn_seed = random.randrange(2**31) if self.seed is None else self.seed
 
     def __call__(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         if len(shape) < 2:
@@ -55,7 +50,7 @@ class IdentityNormal(_ScaledNormal):
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, section 4.1 (the same in all versions).
 
     Args:
-        seed: integer for equal values at each call, or None.
+        seed: non-negative integer for equal values at each call, or None.
 
     Example:
 
@@ -74,7 +69,7 @@ class StandardNormal(_ScaledNormal):
     Source: Hardt & Ma, section 4.1. Their TensorFlow base code uses sqrt(2) times this deviation (He et al., 2015).
 
     Args:
-        seed: integer for equal values at each call, or None.
+        seed: non-negative integer for equal values at each call, or None.
 
     Example:
 
@@ -96,7 +91,7 @@ class ScaledGlorot(_ScaledNormal):
 
     Args:
         scale: factor; 0.01 in the paper, 1 for Glorot's distribution.
-        seed: integer for equal values at each call, or None.
+        seed: non-negative integer for equal values at each call, or None.
 
     Example:
 
@@ -121,19 +116,22 @@ class ScaledGlorot(_ScaledNormal):
         return {"scale": self.scale, **super().get_config()}
 
 
-def reseed(initializer: InitializerT, *salt: int) -> InitializerT:
-    """Return a copy of a Keras initializer with its integer seed, if any, mixed with `salt`.
+def reseed(initializer: Initializer, *salt: int) -> Initializer:
+    """Return the initializer of one of several kernels: a copy with its integer seed, if any, mixed with `salt`.
 
-    A layer with several kernels of one shape needs several seeds: a seeded initializer returns the same numbers for
-    each.
+    An initializer with an integer seed, or with none, returns the same numbers at each call. One with a
+    `keras.random.SeedGenerator`, and a function of shape and dtype, are returned as they are.
 
     Args:
-        initializer: a `keras.initializers.Initializer`.
+        initializer: a `keras.initializers.Initializer` or a function.
         salt: non-negative integers.
     """
-    config = initializer.get_config()
-    if isinstance(config.get("seed"), int):
-        config["seed"] = mix_seed(config["seed"], *salt)
+    config = initializer.get_config() if isinstance(initializer, keras.initializers.Initializer) else {}
+    seed = config.get("seed", initializer)
+    if isinstance(seed, int):
+        config["seed"] = mix_seed(seed, *salt)
+    elif seed is not None:
+        return initializer
     return type(initializer).from_config(config)
 
 

@@ -4,13 +4,15 @@ cifar            identity_resnet: the all-convolutional residual network of Hard
 imagenet         identity_resnet34: its variant for ImageNet, section 4.2
 identity         identity_network: the common builder, for any `layout.Layout`
 layout           Layout: depth, widths and ablations of the networks above
-cost             identity_network_cost: parameters, operations and memory, computed without building the network
 all_cnn          all_cnn_c: the all-convolutional baseline
 resnet           resnet, preresnet: residual baselines
 densenet         densenet: the densely connected baseline
 normalizer_free  normalizer_free_resnet: a network with trained gains in place of normalization
 linear           linear_residual, plain, shortcut_network: deep linear networks, for fitting and for curvature
 transfer         features, replace_head: fine-tuning of trained classifiers
+
+The shapes of images are `(rows, cols, channels)`, or `(channels, rows, cols)` under
+`keras.config.set_image_data_format("channels_first")`.
 """
 
 from typing import TYPE_CHECKING
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from idmatters_tf.models import (
         all_cnn,
         cifar,
-        cost,
         densenet,
         identity,
         imagenet,
@@ -39,7 +40,6 @@ if __name__ == "models":
 __all__ = [
     "all_cnn",
     "cifar",
-    "cost",
     "densenet",
     "features",
     "identity",

@@ -8,7 +8,7 @@ import keras
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf.initializers import mix_seed
-from idmatters_tf.layers._arguments import decay_regularizer
+from idmatters_tf.layers._arguments import decay_regularizer, wide_dtype
 
 # Channels, kernel size, stride and padding of all convolutions but the last. Dropout follows the strided ones.
 CONVOLUTIONS = (
@@ -50,8 +50,7 @@ def all_cnn_c(
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    positive_integer("classes", classes)
-    positive_integer("stem_strides", stem_strides)
+    classes, stem_strides = positive_integer("classes", classes), positive_integer("stem_strides", stem_strides)
     regularizer = decay_regularizer(weight_decay)
     input_dropout, feature_dropout = dropout
 
@@ -78,7 +77,6 @@ def all_cnn_c(
             features = dropped(features)
     # The ninth convolution has a ReLU as well (Table 1). The averages of its outputs are the logits.
     features = convolution(features, 9, classes, 1, 1, "same")
-    logits = keras.layers.GlobalAveragePooling2D(dtype=keras.config.dtype_policy().variable_dtype, name="pool")(
-        features
-    )
+    wide = wide_dtype(keras.config.dtype_policy())
+    logits = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
     return keras.Model(inputs, logits, name=name)

@@ -11,6 +11,7 @@ from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Initializer, Shape, Tensor
 from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers._arguments import decay_regularizer
+from idmatters_tf.layers._image_shapes import channel_axis
 from idmatters_tf.layers.basic_block import batch_normalization
 from idmatters_tf.models.layout import densenet_layers
 from idmatters_tf.models.resnet import logits
@@ -60,8 +61,7 @@ def densenet(
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
     layers = densenet_layers(depth, bottleneck)
-    positive_integer("growth", growth)
-    positive_integer("classes", classes)
+    growth, classes = positive_integer("growth", growth), positive_integer("classes", classes)
     compression = (0.5 if bottleneck else 1.0) if compression is None else compression
     if not 0 < compression <= 1:
         raise ValueError(f"Argument `compression` must be in (0, 1]. Received: compression={compression}")
@@ -106,10 +106,10 @@ def densenet(
             if bottleneck:
                 added = normalized(convolution(added, 4 * growth, 1, f"{at}_narrow"), f"{at}_narrow")
             added = convolution(added, growth, 3, f"{at}_conv")
-            features = keras.layers.Concatenate(name=f"{at}_concat")([features, added])
+            features = keras.layers.Concatenate(axis=channel_axis(), name=f"{at}_concat")([features, added])
         if block < len(layers):
             at = f"transition{block}"
-            kept = int(compression * features.shape[-1])
+            kept = int(compression * features.shape[channel_axis()])
             features = convolution(normalized(features, at), kept, 1, f"{at}_conv")
             features = keras.layers.AveragePooling2D(2, name=f"{at}_pool")(features)
     outputs = logits(normalized(features, "last"), classes, regularizer, seed)

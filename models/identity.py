@@ -12,7 +12,8 @@ from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Activation, Initializer, Regularizer
 from idmatters_tf.initializers import IdentityNormal, StandardNormal, mix_seed
 from idmatters_tf.layers import RandomProjection, ResidualConv2D
-from idmatters_tf.layers._arguments import decay_regularizer
+from idmatters_tf.layers._arguments import decay_regularizer, wide_dtype
+from idmatters_tf.layers._image_shapes import channel_axis
 from idmatters_tf.models.layout import Head, Layout
 
 
@@ -37,7 +38,7 @@ def identity_network(
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    positive_integer("classes", classes)
+    classes = positive_integer("classes", classes)
     regularizer = decay_regularizer(weight_decay)
     first_initializer, last_initializer = _branch_initializers(layout.initializer, sum(layout.blocks))
 
@@ -76,7 +77,7 @@ def identity_network(
     if layout.norm is not None and layout.norm_first:
         features = _normalization(layout, "last_norm")(features)
     # The last layers use at least float32: class scores need more than bfloat16's 8 bits.
-    wide = features.dtype
+    wide = wide_dtype(keras.config.dtype_policy())
     features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
     kind = "zero" if layout.initializer == "fixup" and layout.head == "trained" else layout.head
     head = build_head(kind, classes, seed, kernel_regularizer=regularizer, dtype=wide, name="head")
@@ -104,7 +105,7 @@ def build_head(
 
 def _normalization(layout: Layout, name: str) -> keras.layers.BatchNormalization:
     return keras.layers.BatchNormalization(
-        momentum=layout.norm_momentum, synchronized=layout.norm == "synchronized", name=name
+        axis=channel_axis(), momentum=layout.norm_momentum, synchronized=layout.norm == "synchronized", name=name
     )
 
 

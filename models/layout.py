@@ -1,7 +1,7 @@
 """Layouts of the networks, without Keras.
 
-`Layout` describes the all-convolutional networks near the identity. The builders in `identity`, `cifar` and `imagenet`,
-`idmatters_tf.models.cost` and the command lines of the programs use it. Ablations are fields of it.
+`Layout` describes the all-convolutional networks near the identity. The builders in `identity`, `cifar` and `imagenet`
+and the command lines of the programs use it. Ablations are fields of it.
 """
 
 import dataclasses
@@ -73,10 +73,12 @@ class Layout:
                     f"Arguments `{argument}` and `widths` must have the same length. Received: "
                     f"{argument}={getattr(self, argument)}, widths={self.widths}"
                 )
-        positive_integer("stem", self.stem)
-        for argument in ("blocks", "widths"):
-            for stage, value in enumerate(getattr(self, argument)):
-                positive_integer(f"{argument}[{stage}]", value)
+        for argument in ("stem", "stem_size", "stem_strides"):
+            object.__setattr__(self, argument, positive_integer(argument, getattr(self, argument)))
+        for argument in ("blocks", "widths", "strides"):
+            values = enumerate(getattr(self, argument))
+            checked = tuple(positive_integer(f"{argument}[{stage}]", value) for stage, value in values)
+            object.__setattr__(self, argument, checked)
         check_choice("shortcut", self.shortcut, get_args(Shortcut))
         check_choice("initializer", self.initializer, get_args(Initializer))
         check_choice("head", self.head, get_args(Head))
@@ -84,9 +86,9 @@ class Layout:
 
 def cifar_layout(blocks: int, widths: Sequence[int], stem: int, **others: Any) -> Layout:
     """Return a layout with equal stages, all but the first with stride 2. `others` are fields of `Layout`."""
-    positive_integer("blocks", blocks)
     widths = tuple(widths)
-    return Layout((blocks,) * len(widths), widths, (1, *(2,) * (len(widths) - 1))[: len(widths)], stem, **others)
+    counts = (positive_integer("blocks", blocks),) * len(widths)
+    return Layout(counts, widths, (1, *(2,) * (len(widths) - 1))[: len(widths)], stem, **others)
 
 
 def imagenet_layout(

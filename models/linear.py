@@ -41,7 +41,7 @@ def linear_residual(
             An integer seed is mixed with the number of the layer. With "zero-asymmetric" the last layer maps to zero
             and all others are the identity; gradient descent then also reaches targets with a negative determinant, see
             `idmatters_tf.linear.initial_weights`.
-        weight_decay: rate in rate * ||A||_F^2 / 2, as in `idmatters_tf.linear.gradient_descent`.
+        weight_decay: rate in rate * ||A||_F^2 / 2.
         seed: seed of the default initializer.
         name: name of the model.
 

@@ -1,13 +1,14 @@
 """Residual networks for fast training without normalization layers, in the style of Hardt & Ma's Table 1."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import keras
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers import PatchWhitening2D, ScaledResidualConv2D
-from idmatters_tf.layers._arguments import decay_regularizer
+from idmatters_tf.layers._arguments import decay_regularizer, wide_dtype
+from idmatters_tf.models.layout import Layout
 
 
 def normalizer_free_resnet(
@@ -21,7 +22,6 @@ def normalizer_free_resnet(
     whiten_stem: bool = False,
     branch_gain: float = 0.2,
     last_kernel_size: int = 1,
-    standardize: bool = False,
     weight_decay: float = 0.0,
     seed: int = 0,
     name: str = "normalizer_free_resnet",
@@ -33,8 +33,7 @@ def normalizer_free_resnet(
     initial loss is ln(classes). All convolutions have biases. It differs from `cifar.identity_resnet` in the gains, the
     biases, the two activations outside of blocks, the stride of the first stage and the head.
 
-    Use it with `idmatters_tf.optimizers.Muon`, which keeps the norm of every kernel. With other optimizers,
-    `standardize=True` bounds the kernels (Brock et al., 2021).
+    Use it with `idmatters_tf.optimizers.Muon`, which keeps the norm of every kernel.
 
     Args:
         input_shape: `(rows, cols, channels)`; rows and cols may be None. Images must be standardized.
@@ -49,66 +48,55 @@ def normalizer_free_resnet(
         branch_gain: initial value of the gains of each block's second kernel, see `ScaledResidualConv2D`.
         last_kernel_size: size of each block's second kernel. With 1 a block costs little more than half, so that the
             same number of operations allows almost twice as many blocks.
-        standardize: True to standardize the kernels of the blocks.
-        weight_decay: rate in `rate * sum(w^2) / 2`, summed over the kernel of the last layer. The other kernels keep
-            their norm.
+        weight_decay: rate in `rate * sum(w^2) / 2`, summed over the trained kernels.
         seed: non-negative integer that determines all kernels.
         name: name of the model.
 
     Returns:
         A `keras.Model` from images to logits, float32 also under a 16-bit dtype policy.
     """
-    for argument, value in {
-        "classes": classes,
-        "stem": stem,
-        "stem_size": stem_size,
-        "stem_strides": stem_strides,
-        "last_kernel_size": last_kernel_size,
-    }.items():
-        positive_integer(argument, value)
-    counts = [blocks] * len(widths) if isinstance(blocks, int) else list(blocks)
-    if len(counts) != len(widths):
+    counts = tuple(blocks) if isinstance(blocks, Iterable) else (blocks,) * len(widths)
+    # Check the arguments and convert NumPy's integers.
+    layout = Layout(counts, tuple(widths), (2,) * len(widths), stem, stem_size, stem_strides)
+    classes = positive_integer("classes", classes)
+    if list(layout.widths) != sorted(layout.widths) or layout.widths[0] < layout.stem:
         raise ValueError(
-            f"Arguments `blocks` and `widths` must have the same length. Received: blocks={tuple(counts)}, "
-            f"widths={tuple(widths)}"
+            f"Argument `widths` must not decrease from the stem on. Received: widths={layout.widths}, "
+            f"stem={layout.stem}"
         )
-    for count in counts:
-        positive_integer("blocks", count)
-    if not widths or list(widths) != sorted(widths) or widths[0] < stem:
-        raise ValueError(
-            f"Argument `widths` must have at least one stage, and must not decrease from the stem on. Received: "
-            f"widths={tuple(widths)}, stem={stem}"
-        )
+    regularizer = decay_regularizer(weight_decay)
     inputs = keras.Input(input_shape, name="images")
     convolution = PatchWhitening2D if whiten_stem else keras.layers.Conv2D
     features = convolution(
-        stem,
-        stem_size,
-        strides=stem_strides,
+        layout.stem,
+        layout.stem_size,
+        strides=layout.stem_strides,
         padding="same",
         activation="relu",
         kernel_initializer=keras.initializers.HeNormal(mix_seed(seed, 0)),  # pyright: ignore[reportArgumentType]
+        kernel_regularizer=regularizer,
         name="stem",
     )(inputs)
-    for stage, (count, width) in enumerate(zip(counts, widths, strict=True), start=1):
+    for stage, (count, width) in enumerate(zip(layout.blocks, layout.widths, strict=True), start=1):
         for block in range(1, count + 1):
             features = ScaledResidualConv2D(
                 width,
                 strides=2 if block == 1 else 1,
                 branch_gain=branch_gain,
                 last_kernel_size=last_kernel_size,
-                standardize=standardize,
                 kernel_initializer=keras.initializers.HeNormal(mix_seed(seed, stage, block)),
+                kernel_regularizer=regularizer,
                 name=f"stage{stage}_block{block}",
             )(features)
     features = keras.layers.Activation("relu", name="activation")(features)
-    # Use float32 also under 16-bit policies: class scores need more than bfloat16's 8 bits.
-    features = keras.layers.GlobalAveragePooling2D(dtype="float32", name="pool")(features)
+    # Class scores need more than bfloat16's 8 bits.
+    wide = wide_dtype(keras.config.dtype_policy())
+    features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
     head = keras.layers.Dense(
         classes,
         kernel_initializer="zeros",
-        kernel_regularizer=decay_regularizer(weight_decay),
-        dtype="float32",
+        kernel_regularizer=regularizer,
+        dtype=wide,
         name="head",
     )
     return keras.Model(inputs, head(features), name=name)

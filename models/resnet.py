@@ -12,7 +12,7 @@ from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._keras_types import Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import mix_seed
 from idmatters_tf.layers import BasicBlock2D
-from idmatters_tf.layers._arguments import decay_regularizer
+from idmatters_tf.layers._arguments import decay_regularizer, wide_dtype
 from idmatters_tf.layers.basic_block import batch_normalization
 from idmatters_tf.models.layout import RESNET_IMAGENET, Shortcut, resnet_blocks
 
@@ -99,7 +99,7 @@ def _network(
     name: str,
 ) -> keras.Model:
     blocks = resnet_blocks(depth)
-    positive_integer("classes", classes)
+    classes = positive_integer("classes", classes)
     check_choice("shortcut", shortcut, get_args(Shortcut))
     check_choice("norm", norm, ("batch", "synchronized"))
     regularizer = decay_regularizer(weight_decay)
@@ -149,7 +149,7 @@ def _network(
 
 def logits(features: Tensor, classes: int, regularizer: Regularizer, seed: int) -> Tensor:
     """Return the logits: the mean over space and a dense layer, initialized as in the published Torch code."""
-    wide = keras.config.dtype_policy().variable_dtype
+    wide = wide_dtype(keras.config.dtype_policy())
     features = keras.layers.GlobalAveragePooling2D(dtype=wide, name="pool")(features)
     initializer: Initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", mix_seed(seed, 1))
     return keras.layers.Dense(

@@ -69,7 +69,7 @@ def replace_head(
     Raises:
         ValueError: `features` does not accept the model, or another argument is invalid.
     """
-    positive_integer("classes", classes)
+    classes = positive_integer("classes", classes)
     check_choice("head", head, get_args(Head))
     seed_number(seed)
     if class_names is not None and len(class_names) != classes:

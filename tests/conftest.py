@@ -20,32 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 import hypothesis
 import pytest
 
-# A flush to the disk can take seconds on a busy machine. It matters after a power cut only, which no test simulates.
-os.fsync = lambda fd: None
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Tests that start several processes at once; two of them side by side would be too many for small machines.
-SEVERAL_PROCESSES = (
-    "tests/trainers/cluster/test_clusters.py",
-    "tests/trainers/test_imagenet.py::test_workers",
-)
-# The longest tests come first, so that no process is left alone with one.
-FIRST = (
-    "tests/faults",
-    *SEVERAL_PROCESSES,
-    "tests/models/test_jax_backend.py",
-    "tests/trainers/test_cifar.py",
-    "tests/curvature",
-    "tests/callbacks",
-    "tests/trainers/test_fast.py",
-    "tests/trainers/test_curvature.py",
-    "tests/trainers/cluster",
-    "tests/test_examples.py",
-    "tests/test_documentation.py",
-    "tests/trainers",
-    "tests/isometry",
-    "tests/models",
-)
 
 # Timings vary on shared machines, so no deadline; the same examples each time, so that a failure can be repeated.
 hypothesis.settings.register_profile("fast", deadline=None, derandomize=True, max_examples=20)
@@ -81,26 +56,6 @@ def pytest_collection_modifyitems(config, items):
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
-    items.sort(key=lambda item: next((i for i, path in enumerate(FIRST) if item.nodeid.startswith(path)), len(FIRST)))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """Run each file in one process, since its tests share fixtures, and all tests of several processes in one.
-
-    The kills of `fit` take minutes on each backend and run in separate processes.
-
-    By the tests' names: the marker that pytest-xdist 3.8 groups by does nothing with pytest 9.
-    """
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Groups(LoadScopeScheduling):
-        def _split_scope(self, nodeid):
-            if "test_survived[fit-" in nodeid:
-                return nodeid
-            return "processes" if nodeid.startswith(SEVERAL_PROCESSES) else nodeid.partition("::")[0]
-
-    return Groups(config, log)
 
 
 @pytest.fixture(autouse=True)

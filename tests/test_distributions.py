@@ -1,4 +1,4 @@
-"""The source distribution is complete, and the wheel works in projects that have packages of the same names."""
+"""The wheel is complete, and works in projects that have packages of the same names."""
 
 import importlib.util
 import json
@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 
 import pytest
 
@@ -63,17 +62,6 @@ def tracked_files():
     return [name for name in listed.split("\0") if name and os.path.lexists(ROOT / name)]
 
 
-def test_the_sdist_has_every_tracked_file_once(distributions):
-    (sdist,) = distributions.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        found = {member.name.partition("/")[2] for member in archive if not member.isdir()}
-    # The link idmatters_tf/models is a folder there, and models/ is left out.
-    expected = {f"idmatters_tf/{name}" if name.startswith("models/") else name for name in tracked_files()}
-    expected -= {"idmatters_tf/models", ".gitignore"}
-    assert {name for name in expected if not name.startswith(".github/")} <= found
-    assert {name for name in found - expected if ".egg-info/" not in name} == {"PKG-INFO"}
-
-
 def test_the_wheel_installs_two_packages(site):
     names = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
     assert names == {"bin", "idmatters_tf", "trainers"}
@@ -108,7 +96,6 @@ def test_both_sides_work_beside_a_folder_named_models(is_package, site, tmp_path
     if is_package:
         help_text = run(site, tmp_path, sys.executable, "-m", "trainers.cifar", "--help")
         assert "usage: python -m trainers.cifar" in help_text
-        assert "35,694,336 parameters" in run(site, tmp_path, sys.executable, "-m", "trainers.plan")
 
 
 def test_console_scripts_work_beside_a_package_named_trainers(site, tmp_path):
@@ -121,13 +108,11 @@ def test_console_scripts_work_beside_a_package_named_trainers(site, tmp_path):
     version = run(site, tmp_path, site / "bin/idmatters-cifar", "--version")
     assert version == f"idmatters-tf {idmatters_tf.__version__} in {site}\n"
     assert "theorem-3-2" in run(site, tmp_path, site / "bin/idmatters-reproduce", "--list")
-    sweep = run(site, tmp_path, site / "bin/idmatters-sweep", "--dry-run", "--", "cifar", "--dataset", "shapes")
-    assert [line.split()[0] for line in sweep.splitlines()] == ["idmatters-cifar"] * 3
 
 
 def test_no_module_has_two_names():
     """Those imported here so far: `models` and `idmatters_tf/models` are one folder."""
-    for name in ("cost", "layout", "linear"):
+    for name in ("layout", "linear"):
         __import__(f"idmatters_tf.models.{name}")
     files = {}
     for name, module in list(sys.modules.items()):

@@ -16,7 +16,7 @@ from trainers.training.program import split
 
 PAGES = [
     ROOT / "README.md",
-    *(page for page in sorted(ROOT.glob("docs/**/*.md")) if "generated" not in page.parts),
+    *(page for page in sorted(ROOT.glob("docs/**/*.md")) if not {"generated", "experiments"} & {*page.parts}),
     ROOT / "CONTRIBUTING.md",
 ]
 PAGES += [ROOT / folder / "README.md" for folder in ("benchmarks", "examples")]
@@ -27,7 +27,7 @@ TRAINING_PAGES = [START, OWN_IMAGES, ROOT / "docs/howto/imagenet.md", ROOT / "do
 SLOW = ("fine_tuning", "own_images", "imagenet", "networks", "block_distances", "hessian_spectrum", "deepen")
 # Pages whose blocks run one by one.
 ALONE = ("README.md", "resume.md")
-PROGRAMS = ("cifar", "imagenet", "launch", "plan", "report", "sweep", "landscape.__main__", "shortcuts.__main__")
+PROGRAMS = ("cifar", "imagenet", "launch", "report", "landscape.__main__", "shortcuts.__main__")
 PROGRAMS += ("expressivity.__main__", "reproduce.__main__", "card.__main__")
 # NAME, COMMAND, N and ... stand for something else, $ for a variable of the shell.
 PLACEHOLDER = re.compile(r"\bNAME|\bCOMMAND|\bN\b|\.\.\.|\$")
@@ -118,13 +118,7 @@ def check(words):
         own, (_, inner, *rest) = argv[: argv.index("--")], argv[argv.index("--") :]
         module.parser().parse_args([*own, "--", inner, *rest])
         check((f"trainers.{inner}", *rest))
-    elif program == "sweep":
-        from trainers.sweep import list_runs
-
-        typed = parse(module.parser(), argv)
-        _, inner, *rest = typed.pop("command")
-        assert list_runs(inner, rest, with_defaults(module.Settings, typed))
-    elif program in ("plan", "report"):
+    elif program in ("report",):
         module.parser().parse_args(argv)
     else:
         module = importlib.import_module(f"{name}.__main__")
@@ -146,7 +140,6 @@ def test_commands_are_found():
     found = all_commands()
     assert len(found) > 30
     assert ("trainers.cifar", "--dataset", "cifar10") in found
-    assert ("trainers.plan",) in found
     with pytest.raises(Exception, match="stem"):
         check(("trainers.imagenet", "--blocks", "1", "1", "--stem", "64", "--widths", "32", "64"))
 

@@ -42,14 +42,6 @@ def test_factorize_a_matrix(tmp_path):
     assert error < 1e-13
 
 
-def test_certificate_along_descent():
-    said = run_script(EXAMPLES / "certificate_along_descent.py", "--steps", 20)
-    for line in said.splitlines()[1:]:
-        _, _, tau, squared_gradient, certified = (float(word) for word in line.split())
-        assert tau < 1
-        assert certified <= squared_gradient
-
-
 @pytest.mark.slow
 def test_curvature_of_your_model(tmp_path):
     said = run_script(EXAMPLES / "curvature_of_your_model.py", "--out", tmp_path, "--epochs", 1, "--images", 60)

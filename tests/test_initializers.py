@@ -48,11 +48,14 @@ def test_without_a_seed_instances_differ_and_the_global_seed_rules():
     np.testing.assert_array_equal(*values)
 
 
-def test_reseeded_copies_differ_and_plain_initialisers_pass_through():
+def test_reseeded_initializers_differ_and_plain_ones_pass_through():
     first, second = reseed(IdentityNormal(seed=3), 0), reseed(IdentityNormal(seed=3), 1)
     assert not np.array_equal(first((3, 4)), second((3, 4)))
     np.testing.assert_array_equal(first((3, 4)), reseed(IdentityNormal(seed=3), 0)((3, 4)))
     assert isinstance(reseed(keras.initializers.Zeros(), 1), keras.initializers.Zeros)
+    assert reseed(keras.ops.ones, 1) is keras.ops.ones
+    generator = keras.initializers.HeNormal(keras.random.SeedGenerator(3))
+    assert not np.array_equal(*(reseed(generator, number)((3, 4)) for number in range(2)))
     assert reseed(IdentityNormal(), 1).seed is None
 
 
@@ -65,8 +68,10 @@ def test_mixed_seeds_differ(pairs):
 def test_bad_arguments():
     with pytest.raises(ValueError, match=r"rank 2 or more.*\(5,\)"):
         IdentityNormal()((5,))
-    with pytest.raises(ValueError, match="`seed` of IdentityNormal.*'x'"):
-        IdentityNormal(seed="x")
+    for seed in ("x", -1):
+        with pytest.raises(ValueError, match=f"`seed` of IdentityNormal must be a non-negative.*{seed}"):
+            IdentityNormal(seed=seed)
+    assert IdentityNormal(seed=np.int64(1)).get_config() == {"seed": 1}
     for scale in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="`scale`.*positive"):
             ScaledGlorot(scale=scale)

@@ -54,7 +54,6 @@ examples:
   python -m trainers.imagenet --model resnet --data-dir ILSVRC2012   ResNet-34 of He et al.
   python -m trainers.launch --workers 2 -- imagenet ...        two processes on this machine
   python -m trainers.imagenet --resume --out runs/trial        resume, as the same command does
-  python -m trainers.plan --help                               estimate the training time
 
 --data-dir contains train/CLASS/*.JPEG and val/CLASS/*.JPEG (or a flat val/ with --val-labels), or only CLASS/*.JPEG
 with --val-fraction 0.1, or imagenet2012 as prepared by TensorFlow Datasets, or the two ILSVRC2012 tar files. Images are

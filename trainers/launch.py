@@ -17,9 +17,8 @@ from typing import IO
 
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
-from trainers.cli.startup import LAUNCHER_VARIABLE, run_program
+from trainers.cli.startup import run_program
 from trainers.cli.text import CONSOLE_VARIABLE, uses_console_scripts
-from trainers.cluster import token
 from trainers.run.signals import SignalHandler
 
 EXAMPLES = """
@@ -59,20 +58,30 @@ def parser() -> Parser:
     usage = f"{program} [OPTIONS] -- PROGRAM ..."
     parser = Parser(prog=program, usage=usage, description=__doc__, epilog=EXAMPLES)
     add_options(parser, Settings)
-    add_command(parser)
+    help_text = "cifar or imagenet, and its options"
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help=help_text)
     return parser
 
 
-def add_command(parser: Parser) -> None:
-    """Add the argument `-- PROGRAM ...`, the command of a training program."""
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="cifar or imagenet, and its options"
-    )
-
-
-def split_command(words: Sequence[str]) -> list[str]:
-    """Return the training program and its options from the words of `-- PROGRAM ...`; may be empty."""
-    return list(words[1:] if words[:1] == ["--"] else words)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code."""
+    typed = parse(parser(), argv)
+    command = [word for word in typed.pop("command") if word != "--"]
+    settings = with_defaults(Settings, typed)
+    if not command or command[0] not in PROGRAMS:
+        raise UsageError(
+            f"expected a training program after --, {' or '.join(PROGRAMS)}, for example: -- cifar --preset quick. "
+            f"Received: {' '.join(command[:1]) or 'nothing'}"
+        )
+    jobs = local_cluster(settings.workers, settings.ps)
+    processes = Processes()
+    with processes.signals:
+        for job, addresses in jobs.items():
+            for index in range(len(addresses)):
+                config = json.dumps({"cluster": jobs, "task": {"type": job, "index": index}})
+                words = [f"trainers.{command[0]}", *command[1:]]
+                processes.start(f"{job} {index}", as_module(words), child_environment({"TF_CONFIG": config}))
+        return processes.wait()
 
 
 def as_module(words: Sequence[str]) -> list[str]:
@@ -88,126 +97,48 @@ def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **variables, **form, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
-def check_program(name: str) -> None:
-    """Raise UsageError if a name is not that of a training program."""
-    if name not in PROGRAMS:
-        raise UsageError(
-            f"expected the name of a training program after --: {' or '.join(PROGRAMS)}. Received: {name!r}"
-        )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code."""
-    typed = parse(parser(), argv)
-    command = split_command(typed.pop("command"))
-    settings = with_defaults(Settings, typed)
-    if not command:
-        raise UsageError("the training program is missing. Pass it after --, for example: -- cifar --preset quick")
-    check_program(command[0])
-    jobs, control_port = local_cluster(settings.workers, settings.ps)
-    secret = {token.VARIABLE: os.environ.get(token.VARIABLE) or token.generate()}
-    processes = Processes()
-    with processes.forwarding_signals():
-        for job, addresses in jobs.items():
-            for index in range(len(addresses)):
-                config = {"cluster": jobs, "task": {"type": job, "index": index}}
-                variables = {"TF_CONFIG": json.dumps(config), **secret}
-                # The default control port may be used by another cluster on this machine.
-                words = [f"trainers.{command[0]}", *command[1:], "--control-port", str(control_port)]
-                processes.start(f"{job} {index}", as_module(words), variables)
-        return processes.wait()
-
-
-def local_cluster(workers: int, ps: int = 0) -> tuple[dict[str, list[str]], int]:
-    """Return the jobs of a cluster on this machine at free ports, and a free control port."""
+def local_cluster(workers: int, ps: int = 0) -> dict[str, list[str]]:
+    """Return the jobs of a cluster on this machine at free ports."""
     names = ["chief"] * (ps > 0) + ["worker"] * workers + ["ps"] * ps
-    with_sockets = [socket.create_server(("127.0.0.1", 0)) for _ in (*names, "control")]
-    ports = [each.getsockname()[1] for each in with_sockets]
-    for each in with_sockets:
-        each.close()
     jobs: dict[str, list[str]] = {}
-    for name, port in zip(names, ports[:-1], strict=True):
-        jobs.setdefault(name, []).append(f"127.0.0.1:{port}")
-    return jobs, ports[-1]
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            jobs.setdefault(name, []).append(f"127.0.0.1:{listener.getsockname()[1]}")
+    return jobs
 
 
 class Processes:
     """Child processes whose output is printed line by line with their names.
 
-    They exit within seconds after the end of this process, even if it was killed: they read from a pipe whose writing
-    end only this process holds, see `trainers.cli.startup`.
+    Attributes:
+        signals: context in which SIGTERM and Ctrl-C are forwarded to all processes; the third signal kills them.
     """
 
     def __init__(self) -> None:
-        self._watched, self._held = os.pipe()
         self._processes: dict[str, subprocess.Popen[str]] = {}
-        self._readers: dict[str, threading.Thread] = {}
+        self._readers: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._signals = SignalHandler(self._forward, patience=None)
+        self.signals = SignalHandler(self._forward, patience=None)
 
-    def start(
-        self,
-        name: str,
-        command: Sequence[str],
-        variables: Mapping[str, str] | None = None,
-        cores: Sequence[int] | None = None,
-    ) -> None:
-        """Start a process in its own process group, so that it receives signals from `forwarding_signals` only.
-
-        Args:
-            name: name of the process.
-            command: command line of the process.
-            variables: environment variables in addition to those of this process.
-            cores: CPU cores of the process, on systems that support affinity.
-        """
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Start a process in its own session, so that Ctrl-C reaches it once, through `signals`."""
         process = subprocess.Popen(
             command,
-            env=child_environment({**(variables or {}), LAUNCHER_VARIABLE: str(self._watched)}),
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="backslashreplace",
             start_new_session=True,
-            pass_fds=(self._watched,),
         )
-        if cores is not None and hasattr(os, "sched_setaffinity"):
-            # The process may have ended already.
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(process.pid, cores)
         self._processes[name] = process
         reader = threading.Thread(target=self._copy, args=(name, process.stdout), daemon=True)
         reader.start()
-        self._readers[name] = reader
-        if self._signals.received is not None:
+        self._readers.append(reader)
+        if self.signals.received is not None:
             # Received during the start of this process.
-            process.send_signal(self._signals.received)
-
-    def _copy(self, name: str, stream: IO[str]) -> None:
-        for line in stream:
-            # The processes continue if the output is closed.
-            with self._lock, contextlib.suppress(OSError):
-                print(f"[{name}] {line}", end="", flush=True)
-
-    def forwarding_signals(self) -> SignalHandler:
-        """Return a context in which SIGTERM and Ctrl-C are sent to all processes; the third signal kills them."""
-        return self._signals
-
-    def _forward(self, number: int, count: int) -> None:
-        self.send(number if count < 3 else signal.SIGKILL)
-
-    def send(self, number: int) -> None:
-        """Send a signal to all running processes."""
-        for process in self._processes.values():
-            if process.poll() is None:
-                process.send_signal(number)
-
-    def collect_ended(self) -> dict[str, int]:
-        """Return the exit codes of the processes that have ended since the last call, after printing their output."""
-        codes = {name: code for name, process in self._processes.items() if (code := process.poll()) is not None}
-        for name in codes:
-            self._readers.pop(name).join(timeout=5)
-            del self._processes[name]
-        return {name: _to_shell_code(code) for name, code in codes.items()}
+            process.send_signal(self.signals.received)
 
     def wait(self) -> int:
         """Wait for all processes, end the others if one fails, and return the first nonzero exit code, or 0."""
@@ -217,24 +148,29 @@ class Processes:
             for name, code in zip(self._processes, codes, strict=True):
                 if code and not failure:
                     failure, failed_at = code, time.monotonic()
-                    if not self._signals.received and len(codes) > 1:
+                    if not self.signals.received and len(codes) > 1:
                         print(f"{name} ended with exit code {code}; ending the others", file=sys.stderr, flush=True)
-            if failure and not self._signals.received and time.monotonic() - failed_at > GRACE_SECONDS:
-                self.send(signal.SIGKILL)
+            if failure and not self.signals.received and time.monotonic() - failed_at > GRACE_SECONDS:
+                self._send(signal.SIGKILL)
             time.sleep(0.05)
-        for reader in self._readers.values():
+        for reader in self._readers:
             reader.join(timeout=5)
-        return _to_shell_code(failure or next(filter(None, codes), 0))
+        code = failure or next(filter(None, codes), 0)
+        # Shells report 128 + signal in place of a negative number.
+        return 128 - code if code < 0 else code
 
-    def close(self) -> None:
-        """Close the pipe, after the end of all processes."""
-        os.close(self._held)
-        os.close(self._watched)
+    def _forward(self, number: int, count: int) -> None:
+        self._send(number if count < 3 else signal.SIGKILL)
 
+    def _send(self, number: int) -> None:
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.send_signal(number)
 
-def _to_shell_code(code: int) -> int:
-    """Return the exit code in the convention of shells, 128 + signal instead of a negative number."""
-    return 128 - code if code < 0 else code
+    def _copy(self, name: str, stream: IO[str]) -> None:
+        for line in stream:
+            with self._lock:
+                print(f"[{name}] {line}", end="", flush=True)
 
 
 if __name__ == "__main__":

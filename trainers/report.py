@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from idmatters_tf.checkpointing import check_replaceable, write_atomically
 from trainers.cli.arguments import Parser, UsageError
+from trainers.cli.markdown import as_words, cell
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import print_lines, run_program
-from trainers.reporting.markdown import as_words, cell
-from trainers.reporting.page import BEGINNING, differing_settings, page
 from trainers.run.folder import Run
 from trainers.training.recorded import free_on_resume
 
@@ -23,13 +22,10 @@ examples:
   python -m trainers.report runs/* --out reports/all            all runs that have a test result
   python -m trainers.report runs/a runs/b --names pad "1x1"     other names
   python -m trainers.report runs/* --format pdf                 the plot as vector graphics
-  python -m trainers.report runs/* --html report.html           one file with results, curves, settings and images
 
-The program prints a table and writes comparison.png (or another --format), comparison.md and comparison.csv. Runs that
-differ only in the seed are also summarized by mean and standard deviation, in seeds.csv. The runs are those of
-trainers.cifar, trainers.imagenet and trainers.sweep.
-
---html writes only one self-contained file. It accepts the runs of all programs.
+The program prints a table and writes comparison.png (or another --format), comparison.md and comparison.csv. Finished
+runs that differ only in the seed are also summarized by mean and standard deviation, in seeds.csv. The runs are those
+of trainers.cifar and trainers.imagenet.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
@@ -48,7 +44,6 @@ class Settings:
     names: tuple[str, ...] | None = setting(
         None, help="names of the runs, in the same order (default: names of the folders)", metavar="NAME"
     )
-    html: str | None = setting(None, help="write one self-contained HTML file only", metavar="FILE")
     title: str = setting("Convergence", help="title of the plot", metavar="TEXT")
     format: Literal["png", "svg", "pdf"] = setting("png", help="format of the plot")
     debug: bool = setting(False, help="show tracebacks")
@@ -72,8 +67,6 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     settings = with_defaults(Settings, parse(parser(), argv))
-    if settings.html is not None:
-        return _write_html(settings, settings.html)
     runs = {}
     for name, path in zip(settings.names or _short_names(settings.runs), settings.runs, strict=True):
         run = Run(path)
@@ -110,33 +103,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _write_html(settings: Settings, file: str) -> int:
-    """Write the HTML page about runs of any program."""
-    check_replaceable(file)
-    if not _may_be_page(pathlib.Path(file)):
-        raise UsageError(f"--html {file} exists and is not a page of this program. Name another file.")
-    names = settings.names or _short_names(settings.runs)
-    runs = {name: Run(path) for name, path in zip(names, settings.runs, strict=True)}
-    for run in runs.values():
-        run.config()
-    trainings = {name: run for name, run in runs.items() if run.metrics()}
-    text = page(runs, settings.title, make_rows(trainings) if trainings else ())
-    try:
-        write_atomically(pathlib.Path(file), text)
-    except OSError as error:
-        raise UsageError(f"--html {file} cannot be written: {error.strerror}. Name another file.") from error
-    print_lines(f"{file}: {len(runs)} runs, {len(text.encode()) / 1e6:.1f} MB")
-    return 0
-
-
-def _may_be_page(path: pathlib.Path) -> bool:
-    """Return True if a path does not exist, or is an empty file or a page of this program."""
-    if not path.exists():
-        return True
-    with path.open("rb") as stream:
-        return stream.read(len(BEGINNING)) in (b"", BEGINNING.encode())
-
-
 def make_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     """Return a row of the table for each run.
 
@@ -147,7 +113,7 @@ def make_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
         Dicts with the same keys: errors in percent, sizes, speed, and the settings in which the runs differ.
     """
     settings = _settings_that_matter(runs)
-    differing = differing_settings(settings)
+    differing = _differing_settings(settings)
     rows = []
     for name, run in runs.items():
         records, result = run.metrics(), run.result() or {}
@@ -187,12 +153,14 @@ def group_seeds(runs: Mapping[str, Run]) -> dict[str, list[str]]:
 
 
 def make_seed_rows(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    """Return a row for each group of `group_seeds`: mean and standard deviation over the runs without divergence."""
+    """Return a row for each group of `group_seeds`: mean and standard deviation over the finished runs."""
     settings = _settings_that_matter(runs)
-    differing = [key for key in differing_settings(settings) if key != "seed"]
+    differing = [key for key in _differing_settings(settings) if key != "seed"]
     rows = []
     for name, members in groups.items():
-        good = [_errors(runs[member]) for member in members if not _state(runs[member]).startswith("diverged")]
+        states = [_state(runs[member]) for member in members]
+        good = [_errors(runs[member]) for member, state in zip(members, states, strict=True) if state == "finished"]
+        diverged = sum(state.startswith("diverged") for state in states)
         columns = {
             "best error, %": [best for best, _, _, _ in good if best is not None],
             "last error, %": [last for _, _, last, _ in good if last is not None],
@@ -202,7 +170,8 @@ def make_seed_rows(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]])
                 "runs": name,
                 "seeds": " ".join(str(settings[member].get("seed", "")) for member in members),
                 **{column: format_mean_and_deviation(values) for column, values in columns.items()},
-                "diverged": f"{len(members) - len(good)} of {len(members)}",
+                "diverged": f"{diverged} of {len(members)}",
+                "finished": f"{len(good)} of {len(members)}",
                 **{key: as_words(settings[members[0]].get(key)) for key in differing},
             }
         )
@@ -234,6 +203,12 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         text += f"| {' | '.join(padded)} |\n"
     return text
+
+
+def _differing_settings(settings):
+    """Return the names of the settings in which runs differ."""
+    keys = dict.fromkeys(key for values in settings.values() for key in values)
+    return [key for key in keys if len({repr(values.get(key)) for values in settings.values()}) > 1]
 
 
 def _settings_that_matter(runs):

@@ -3,7 +3,7 @@
 import csv
 
 from generator import DOCS
-from trainers.reporting.markdown import table
+from trainers.cli.markdown import table
 
 RESULTS = DOCS.parent / "benchmarks/results/curvature_sweep.csv"
 _INTRODUCTION = """# Accuracy of curvature products

@@ -9,22 +9,13 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from generator import DOCS
-from trainers.cli.arguments import Parser, list_choices
-from trainers.reporting.markdown import cell, table
+from trainers.cli.arguments import Parser
+from trainers.cli.markdown import cell, table
 
 _INTRODUCTION = """# Command lines
 
 Each program runs as a console script or as a Python module. `--help` prints the options of a page below. The training
 programs list their common options with `--help` and all options with `--help-all`.
-
-## Shell completion
-
-`--print-completion` prints a completion script for bash or zsh. It needs the package `shtab`:
-
-```
-pip install 'idmatters-tf[completion]'
-idmatters-cifar --print-completion bash > ~/.local/share/bash-completion/completions/idmatters-cifar
-```
 
 ## Programs
 
@@ -128,7 +119,9 @@ def _described(action: argparse.Action) -> tuple[str, str]:
 
 
 def _choices(action: argparse.Action) -> str:
-    choices = list_choices(action)
+    """Return the values of an option whose metavar lists them as "{a,b}"."""
+    metavar = action.metavar if isinstance(action.metavar, str) else ""
+    choices = metavar.strip("{}").split(",") if metavar.startswith("{") else []
     return f"One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
 
 

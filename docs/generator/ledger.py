@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from generator import DOCS
 from trainers.cli.arguments import UsageError
+from trainers.cli.markdown import as_words, table
 from trainers.cli.settings import as_dict, parse
-from trainers.reporting.markdown import as_words, table
 from trainers.reproduce.rows import NOT_RECORDED, PAPERS, Row, data_sets, load
 from trainers.reproduce.running import expand_command, format_commands
 from trainers.training.program import split

@@ -11,9 +11,7 @@ from generator import FOLDER
 _RULES = (
     (r"trainers/reproduce/rows/([\w.-]+)\.toml", r"ledger/\2"),
     (r"trainers/reproduce/rows", "ledger/index"),
-    (r"examples/README\.md", "gallery/index"),
-    (r"examples/(\w+)\.(?:py|ipynb)", r"gallery/\2"),
-    (r"trainers/(cifar|imagenet|launch|plan|report|sweep)\.py", r"commands/\2"),
+    (r"trainers/(cifar|imagenet|launch|report)\.py", r"commands/\2"),
     (r"trainers/(card|expressivity|landscape|reproduce|shortcuts)/__main__\.py", r"commands/\2"),
     (r"trainers", "commands/index"),
     (r"benchmarks/results/curvature_sweep\.csv", "curvature-cases"),

@@ -67,6 +67,7 @@ from idmatters_tf._keras_internals.variables import (
     set_path,
     value_outside_functions,
     variable_key,
+    variable_owners,
     weight_averages,
     weight_decay_exclusions,
 )

@@ -9,6 +9,8 @@ from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 from keras.src.utils import rng_utils
 
+from idmatters_tf._keras_internals.graphs import layers_within
+
 
 def seed_states(model: keras.Model) -> list[keras.Variable]:
     """Return the states, (2,) each, of the model's `keras.random.SeedGenerator`s, as in dropout.
@@ -27,6 +29,16 @@ def random_layers(model: keras.Model) -> list[str]:
 def has_global_seed() -> bool:
     """Return True if `keras.utils.set_random_seed` has seeded the global generators."""
     return rng_utils.get_random_seed() is not None
+
+
+def variable_owners(model: keras.Model) -> dict[int, keras.layers.Layer]:
+    """Return the layer, or model, that has each variable as an attribute, by the identity of the variable."""
+    owners: dict[int, keras.layers.Layer] = {}
+    for layer in layers_within(model):
+        own: Any = layer
+        for variable in [*own._trainable_variables, *own._non_trainable_variables]:
+            owners.setdefault(id(variable), layer)
+    return owners
 
 
 def global_seed_state() -> keras.Variable | None:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from idmatters_tf._keras_internals import substitute_values
+from idmatters_tf._keras_internals import get_mask, set_mask, substitute_values
 from idmatters_tf._keras_types import Tensor
 
 
@@ -40,14 +40,16 @@ class FlatFunction:
         if len(set(named)) < len(named):
             raise ValueError("Argument `point` must not contain a variable twice. Pass each variable once.")
         self.point = [_float_tensor(leaf) for leaf in leaves]
+        self._masks = [get_mask(leaf) for leaf in leaves]
         self._outputs: Any = None
 
-    def __call__(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], None]:
-        """Return the outputs as a flat list, and no auxiliary values.
+    def __call__(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor | None]]:
+        """Return the outputs and their Keras masks as flat lists. The tensors receive the masks of the point.
 
         Raises:
             ValueError: if the outputs are not floating-point tensors.
         """
+        set_masks(tensors, self._masks)
         values = [
             (variable, tensor)
             for variable, tensor in zip(self._variables, tensors, strict=True)
@@ -63,7 +65,7 @@ class FlatFunction:
             dtype = keras.backend.standardize_dtype(output.dtype)
             if not keras.backend.is_float_dtype(dtype):
                 raise ValueError(f"Argument `function` must return floating-point tensors. Received: {dtype}")
-        return outputs, None
+        return outputs, [get_mask(output) for output in outputs]
 
     def scalar(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return the output of a function with one scalar output.
@@ -95,6 +97,13 @@ class FlatFunction:
     def vector_at_outputs(self, vector: Any, outputs: Sequence[Tensor]) -> list[Tensor]:
         """Return a vector in the structure of the outputs as a flat list, or raise ValueError if it does not fit."""
         return _flatten_vector(vector, self._outputs, outputs, "the outputs of `function`")
+
+
+def set_masks(tensors: Sequence[Tensor], masks: Sequence[Tensor | None]) -> None:
+    """Attach Keras masks to tensors; None attaches nothing."""
+    for tensor, mask in zip(tensors, masks, strict=True):
+        if mask is not None:
+            set_mask(tensor, mask)
 
 
 def _float_tensor(leaf: Any) -> Tensor:

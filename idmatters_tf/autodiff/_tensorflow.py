@@ -32,7 +32,7 @@ def tensors(structure: Any) -> Any:
 
 def gradient(function: Callable[[Tensors], Any], point: Tensors) -> tuple[Any, Tensors]:
     """See `Backend.gradient`."""
-    point = [tf.convert_to_tensor(part) for part in point]
+    point = _separate(point)
     with raise_missing_gradient(), _differentiable_again():
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(point)
@@ -44,12 +44,12 @@ def linearize(
     function: Callable[[Tensors], tuple[Tensors, Any]], point: Tensors
 ) -> tuple[Tensors, Any, LinearMap, LinearMap]:
     """See `Backend.linearize`. J v is the derivative of J^T u with respect to u, without forward-mode derivatives."""
-    point = [tf.convert_to_tensor(part) for part in point]
+    point = _separate(point)
     tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
     with raise_missing_gradient(), _differentiable_again(), tape:
         tape.watch(point)
         outputs, auxiliary = function(point)
-        outputs = [tf.convert_to_tensor(output) for output in outputs]
+        outputs = _separate(outputs)
     directions = [tf.zeros_like(output) for output in outputs]
     transposing = tf.GradientTape(persistent=True, watch_accessed_variables=False)
     with raise_missing_gradient(), differentiable_twice(), transposing:
@@ -69,7 +69,7 @@ def linearize(
 
 def hessian_product(function: Callable[[Tensors], Any], point: Tensors) -> LinearMap:
     """See `Backend.hessian_product`."""
-    point = [tf.convert_to_tensor(part) for part in point]
+    point = _separate(point)
     outer = tf.GradientTape(persistent=True, watch_accessed_variables=False)
     with raise_missing_gradient(), differentiable_twice(), outer:
         outer.watch(point)
@@ -112,6 +112,14 @@ def vectorizing() -> Iterator[None]:
             yield
     except (ValueError, NotImplementedError, tf.errors.OpError) as error:
         raise CannotVectorize(str(error)) from error
+
+
+def _separate(tensors: Tensors) -> Tensors:
+    """Return new tensors with the same values.
+
+    Tapes distinguish tensors by identity. The given ones may occur several times, or in closures of the function.
+    """
+    return [tf.identity(tensor) for tensor in tensors]
 
 
 def _gradient(tape: Any, target: Any, sources: Any, output_gradients: Any = None) -> Tensors:

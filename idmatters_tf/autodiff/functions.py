@@ -10,7 +10,7 @@ from keras import ops
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.autodiff._backend import CannotVectorize, LinearMap, current_backend
-from idmatters_tf.autodiff._flat import FlatFunction
+from idmatters_tf.autodiff._flat import FlatFunction, set_masks
 
 DEFAULT_CHUNK = 64
 
@@ -111,7 +111,8 @@ class Linearization:
 
     def __init__(self, flat: FlatFunction):
         self._flat = flat
-        self._outputs, _, self._jvp, self._vjp = current_backend().linearize(flat, flat.point)
+        self._outputs, masks, self._jvp, self._vjp = current_backend().linearize(flat, flat.point)
+        set_masks(self._outputs, masks)
         self.value = flat.like_outputs(self._outputs)
 
     def jvp(self, vector: Any) -> Any:

@@ -193,6 +193,14 @@ def _is_listed(path, folder, manifest):
     return path.relative_to(folder).as_posix() in manifest["folders" if path.is_dir() else "files"]
 
 
+def _is_complete(folder):
+    """Return True for a folder that contains all files that its manifest lists."""
+    try:
+        return all((folder / name).exists() for name in read_manifest(folder)["files"])
+    except (ValueError, OSError):
+        return False
+
+
 def _aside(path):
     """Return the temporary path of a folder while it is replaced."""
     return path.with_name(f"{_REPLACED}{path.name}")
@@ -211,12 +219,14 @@ def _exchange(new, path):
 
 
 def _finish_exchange(path):
-    """Restore the old folder if there is no new one, otherwise remove it."""
-    if path.exists():
-        remove_listed(_aside(path))
-    elif _aside(path).exists():
-        os.rename(_aside(path), path)
+    """Restore the old folder if there is no new one, otherwise remove it. Foreign files are kept."""
+    aside = _aside(path)
+    if not path.exists() and _is_complete(aside):
+        os.rename(aside, path)
         _sync(path.parent)
+    elif aside.exists() and (path.exists() or _foreign(aside) is None):
+        # If there is no new folder, the removal was interrupted.
+        remove_listed(aside)
 
 
 def _remove(path):

@@ -5,9 +5,10 @@ from typing import Any
 
 import keras
 
-from idmatters_tf._keras_internals import get_mask, set_mask
+from idmatters_tf._keras_internals import get_mask
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.autodiff._backend import Backend, LinearMap
+from idmatters_tf.autodiff._flat import set_masks
 from idmatters_tf.curvature._objective import Objective
 
 
@@ -54,9 +55,7 @@ class BatchFunctions:
 
         def loss_at(outputs: list[Tensor]) -> Tensor:
             # Masks are attached to the tensors that the model returned, not to these replacements.
-            for output, mask in zip(outputs, masks, strict=True):
-                if mask is not None:
-                    set_mask(output, mask)
+            set_masks(outputs, masks)
             return self._objective.data_loss(
                 batch, keras.tree.pack_sequence_as(found["structure"], outputs), scales[:-1]
             )

@@ -13,8 +13,9 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from idmatters_tf._keras_internals import seed_states, substitute_values
+from idmatters_tf._keras_internals import seed_states, substitute_values, variable_owners
 from idmatters_tf._keras_types import Tensor
+from idmatters_tf._names import make_unique_name
 from idmatters_tf.curvature._batches import Batches
 from idmatters_tf.curvature._losses import DataLoss, no_example_losses, split_batch
 
@@ -62,7 +63,7 @@ class Objective:
         self.size = sum(self.sizes)
         # Dtype of the values, because JAX stores float64 variables as float32 unless jax_enable_x64 is set.
         self.dtype = str(np.result_type(*(_get_dtype(variable) for variable in self.variables)))
-        self.slices = _layer_slices(self.variables, self.sizes)
+        self.slices = _layer_slices(model, self.variables, self.sizes)
         self._seeds = {id(state) for state in seed_states(model)}
         self.batches = Batches(data, batch_size, class_weight)
 
@@ -228,19 +229,24 @@ def _resolve_variables(model: keras.Model, variables: Any) -> list[keras.Variabl
     return flat
 
 
-def _layer_slices(variables: Iterable[keras.Variable], sizes: Iterable[int]) -> dict[str, slice]:
-    """Return the slice of the flat vector for each layer, in order."""
+def _layer_slices(model: keras.Model, variables: Iterable[keras.Variable], sizes: Iterable[int]) -> dict[str, slice]:
+    """Return the slice of the flat vector for each layer, in order.
+
+    Layers in different nested models may have the same name. A layer occurs twice if variables of other layers are
+    between its variables.
+    """
     slices: dict[str, slice] = {}
+    owners = variable_owners(model)
     last, name, stop = None, "", 0
     for variable, size in zip(variables, sizes, strict=True):
         layer = variable.path.rpartition("/")[0] or variable.path
+        current = id(owners.get(id(variable))), layer
         start, stop = stop, stop + size
-        if layer == last:
+        if current == last:
             start = slices[name].start
         else:
-            # A layer occurs twice if variables of other layers are between its variables.
-            name = layer if layer not in slices else f"{layer} from {start}"
-        slices[name], last = slice(start, stop), layer
+            name = make_unique_name(layer, slices)
+        slices[name], last = slice(start, stop), current
     return slices
 
 

@@ -90,7 +90,7 @@ class CurvatureOperator(scipy.sparse.linalg.LinearOperator):
 
     @property
     def layers(self) -> dict[str, slice]:
-        """Slice of a vector for each layer, by layer name."""
+        """Slice of a vector for each layer, by layer name. A second layer of the same name is "name:2"."""
         return dict(self._objective.slices)
 
     def loss(self) -> float:

@@ -5,7 +5,6 @@ cifar      CIFAR-10 and CIFAR-100, from the official binary files or through Ten
 mnist      MNIST, from the official idx files or through TensorFlow Datasets
 shapes     a built-in, generated data set that needs no files
 augment    crops, flips, cutout and standardization of batches
-mixup      convex combinations of the images of a batch
 protocols  interfaces between data sets and training code
 batches    batches of images in memory: order, augmentation and shares of replicas
 imagenet   ImageNet and other folders of images, read during training
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
         cifar,
         imagenet,
         images,
-        mixup,
         mnist,
         protocols,
         shapes,
@@ -36,7 +34,6 @@ __all__ = [
     "cifar",
     "imagenet",
     "images",
-    "mixup",
     "mnist",
     "protocols",
     "shapes",

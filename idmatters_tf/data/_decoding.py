@@ -181,25 +181,24 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
     """Decode an image or a window of it.
 
     Args:
-        contents: string scalar, content of a JPEG, PNG, WebP, BMP or GIF file. Of an animation the first image is
-            decoded.
+        contents: string scalar, content of a JPEG, PNG, WebP, BMP or GIF file. Of an animated GIF the first image is
+            decoded. The orientation in EXIF data is ignored, as usual for ImageNet.
         window: function from the shape of the image to a window, or None for the whole image. JPEG files are decoded in
             the window only.
 
     Returns:
         uint8, `(rows, cols, 3)`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: the content is not an image, or an animated WebP image.
     """
 
-    def webp():
-        # With 3 channels TensorFlow rejects animations and transparency.
-        return tf.io.decode_webp(contents, channels=0)[0, :, :, :3]
-
     def other():
-        image = tf.cond(
-            _is_webp(contents),
-            webp,
-            lambda: tf.io.decode_image(contents, channels=3, expand_animations=False),
-        )
+        kinds = [
+            (_is_webp(contents), lambda: _decode_webp(contents)),
+            (_has_palette(contents), lambda: _decode_palette(contents)),
+        ]
+        image = tf.case(kinds, lambda: tf.io.decode_image(contents, channels=3, expand_animations=False))
         if window is None:
             return image
         part = window(tf.shape(image))
@@ -215,5 +214,34 @@ def decode(contents: tf.Tensor, window: Window | None = None) -> tf.Tensor:
 
 def _is_webp(contents):
     """Return True if a file starts with 8 bytes ("RIFF" and its length) and "WEBP"."""
-    long_enough = tf.strings.length(contents) >= 12
-    return tf.cond(long_enough, lambda: tf.strings.substr(contents, 8, 4) == b"WEBP", lambda: False)
+    return (tf.strings.length(contents) >= 21) & (_part(contents, 8, 4) == b"WEBP")
+
+
+def _decode_webp(contents):
+    # TensorFlow's decoder returns garbage for animations, or aborts the process. A bit in the header marks them.
+    is_extended = _part(contents, 12, 4) == b"VP8X"
+    flags = tf.io.decode_raw(_part(contents, 20, 1), tf.uint8)[0]
+    is_animated = is_extended & (tf.bitwise.bitwise_and(flags, tf.constant(2, tf.uint8)) > 0)
+    with tf.control_dependencies([tf.debugging.assert_equal(is_animated, False, "animated WebP image")]):
+        # With 3 channels TensorFlow rejects transparency.
+        return tf.io.decode_webp(contents, channels=0)[0, :, :, :3]
+
+
+def _has_palette(contents):
+    """Return True for a BMP file with 8 bits for each pixel."""
+    is_bmp = (tf.strings.length(contents) >= 54) & (_part(contents, 0, 2) == b"BM")
+    return is_bmp & (_part(contents, 28, 2) == b"\x08\x00")
+
+
+def _decode_palette(contents):
+    indices = tf.cast(tf.io.decode_bmp(contents, channels=0)[:, :, 0], tf.int32)
+    pixels, header = (tf.io.decode_raw(_part(contents, place, 4), tf.int32)[0] for place in (10, 14))
+    colors = tf.io.decode_raw(_part(contents, 14 + header, pixels - 14 - header), tf.uint8)
+    # Blue, green, red and an unused byte.
+    return tf.gather(tf.reshape(colors, [-1, 4])[:, 2::-1], indices)
+
+
+def _part(contents, begin, length):
+    """Return bytes of a file, fewer at its end."""
+    begin = tf.minimum(begin, tf.strings.length(contents))
+    return tf.strings.substr(contents, begin, length)

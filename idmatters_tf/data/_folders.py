@@ -157,11 +157,14 @@ def _read_labels(path, images):
         if len(lines) != len(images):
             raise DataError(f"{path} has {len(lines)} lines of one class each for {len(images)} images.")
         return [words[0] for words in lines]
-    by_name = {pathlib.Path(words[0]).stem: words[1] for words in lines if len(words) > 1}
-    missing = [image for image in images if pathlib.Path(image).stem not in by_name]
+    by_name = {words[0]: words[1] for words in lines if len(words) > 1}
+    # Names without a suffix, as in LOC_val_solution.csv, or with another one.
+    by_stem = {pathlib.Path(name).stem: label for name, label in by_name.items()}
+    labels = [by_name.get(image) or by_stem.get(pathlib.Path(image).stem, "") for image in images]
+    missing = [image for image, label in zip(images, labels, strict=True) if not label]
     if missing:
         raise DataError(f"{path} has no class for {missing[0]} ({len(missing)} of {len(images)} images).")
-    return [by_name[pathlib.Path(image).stem] for image in images]
+    return labels
 
 
 def check_same_classes(train: ImageFiles, test: ImageFiles) -> None:
@@ -194,7 +197,8 @@ def _checksum(name):
 
 
 def _is_image(entry):
-    return entry.name.lower().endswith(SUFFIXES) and not entry.is_dir()
+    # macOS writes a hidden file ._NAME beside each NAME on other file systems.
+    return entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") and not entry.is_dir()
 
 
 def _images_and_others(folder):

@@ -7,10 +7,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import socket
-import threading
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from typing import Any, TypeAlias, cast
 
@@ -103,53 +99,19 @@ def as_data_error(name: str, data_dir: Path) -> Iterator[None]:
         ) from error
 
 
-def server_answers(address: tuple[str, int], timeout: float = 1.0) -> bool:
-    """Return True if a server, or the proxy for it, accepts a connection within `timeout`, including name look-up.
-
-    TensorFlow Datasets itself retries for minutes.
-
-    Args:
-        address: (host, port).
-        timeout: timeout in seconds.
-    """
-    host, port = address
-    proxy = urllib.request.getproxies().get("https")
-    if proxy:
-        parsed = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
-        host, port = parsed.hostname, parsed.port or 80
-    answered = threading.Event()
-
-    def connect():
-        try:
-            socket.create_connection((host, port), timeout=timeout).close()
-        except OSError:
-            return
-        answered.set()
-
-    # In a thread, because the name look-up has no timeout.
-    attempt = threading.Thread(target=connect, daemon=True)
-    attempt.start()
-    attempt.join(timeout)
-    return answered.is_set()
-
-
-def not_found(
-    name: str, data_dir: Path | None, looked_for: str, silent_server: str | None = None, hint: str = ""
-) -> DataNotFound:
+def not_found(name: str, data_dir: Path | None, looked_for: str, hint: str = "") -> DataNotFound:
     """Return the error for a data set that was not found.
 
     Args:
         name: name of the data set.
         data_dir: searched folder, or None for the default folder.
         looked_for: description of the files that were searched.
-        silent_server: host that did not answer when a download was tried, or None.
         hint: a further sentence that starts with a space.
     """
     root = data_root(data_dir)
-    tried = f", and {silent_server} does not answer, so it cannot be downloaded now" if silent_server else ""
     missing = "" if root.exists() else ", which does not exist"
     return DataNotFound(
         f"{name} was not found in {root}{missing} (looked for {looked_for} and a prepared TensorFlow data set "
-        f"{name}/){tried}.{hint} Pass the folder that holds one of these as `data_dir`.",
+        f"{name}/).{hint} Pass the folder that holds one of these as `data_dir`.",
         arguments=("data_dir",),
     )

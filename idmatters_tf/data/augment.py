@@ -139,6 +139,10 @@ def standardize(images: tf.Tensor) -> tf.Tensor:
     """
     size = images.shape[1] * images.shape[2] * images.shape[3]  # pyright: ignore[reportOperatorIssue]
     mean = tf.reduce_mean(images, axis=[1, 2, 3], keepdims=True)
+    deviations = images - mean
     variance = tf.reduce_mean(tf.square(images), axis=[1, 2, 3], keepdims=True) - tf.square(mean)
-    # The lower bound 1 / sqrt(size) on the deviation. Pixels are integers, so rounding errors do not reach it.
-    return (images - mean) * tf.math.rsqrt(tf.maximum(variance, 1.0 / size))
+    # The difference cancels for images of nearly one color.
+    exact = tf.reduce_mean(tf.square(deviations), axis=[1, 2, 3], keepdims=True)
+    variance = tf.where(variance > 1e-4 * tf.square(mean), variance, exact)
+    # The lower bound 1 / sqrt(size) on the deviation.
+    return deviations * tf.math.rsqrt(tf.maximum(variance, 1.0 / size))

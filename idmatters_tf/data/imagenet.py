@@ -15,6 +15,10 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
+from idmatters_tf._arguments import check_choice
 from idmatters_tf.data import _folders
 from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._records import Records
@@ -113,6 +117,33 @@ class StreamedImageData:
             test=self.train.without(places[:-count]),
             origin=f"{self.origin}; tested on {count} images held out of the training images",
         )
+
+
+def load_image(path: Path, size: int, augmentation: str = "paper") -> NDArray[np.uint8]:
+    """Load an image as evaluations of the training programs do, for predictions with an exported model.
+
+    The image is resized by bilinear interpolation without antialiasing. Other methods increase the error of networks
+    that were trained on images resized in this way.
+
+    Args:
+        path: JPEG, PNG, WebP, BMP or GIF file.
+        size: rows and columns of the result, those of the model's input.
+        augmentation: `--augment` of the training run. "standard" takes the central square of 224/256 of the shorter
+            side, "paper" and "none" the whole image.
+
+    Returns:
+        Pixels, `(size, size, 3)`. Evaluations standardize the resized image before it is rounded to whole numbers.
+
+    Raises:
+        tf.errors.OpError: the file cannot be read as an image.
+    """
+    import tensorflow as tf
+
+    from idmatters_tf.data import _decoding
+
+    check_choice("augmentation", augmentation, _decoding.AUGMENTATIONS)
+    image = _decoding.decode(tf.io.read_file(str(path)), _decoding.evaluation_window(augmentation))
+    return tf.cast(tf.round(tf.image.resize(image, (size, size))), tf.uint8).numpy()
 
 
 def locate(data_dir: Path | None = None) -> Location | None:

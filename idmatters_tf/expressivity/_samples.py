@@ -1,6 +1,5 @@
-"""Validation, scaling and deduplication of points and labels."""
+"""Validation and deduplication of points and labels."""
 
-import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,8 +9,6 @@ Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.integer[Any]]
 
 CHUNK_ENTRIES = 2**24
-# Squares of numbers from 2^-400 to 2^400 and their sums neither overflow nor underflow in float64.
-SAFE_EXPONENT = 400
 
 
 def check_sample(x: ArrayLike, labels: ArrayLike, classes: int | None = None) -> tuple[NDArray[Any], Integers, int]:
@@ -60,35 +57,6 @@ def check_sample(x: ArrayLike, labels: ArrayLike, classes: int | None = None) ->
             row = rows.start + int(np.argmax(bad))
             raise ValueError(f"Argument `x` must be finite. Received: NaN or infinite entries in row {row}")
     return x, labels, int(classes)
-
-
-def scale_points(x: NDArray[Any]) -> tuple[NDArray[Any], float]:
-    """Scale the points by a power of two so that squares of their entries neither overflow nor underflow.
-
-    Returns:
-        (points, factor) with `points = factor * x` exactly. x itself and 1 if no scaling is necessary.
-    """
-    largest = max(float(np.abs(x[rows]).max()) for rows in chunks(x))
-    exponent = math.frexp(largest)[1]
-    if x.dtype.kind != "f" or not largest or abs(exponent) <= SAFE_EXPONENT:
-        return x, 1.0
-    factor = 2.0 ** -min(max(exponent, -1000), 1000)
-    return x.astype(np.float64) * factor, factor
-
-
-def unscale_projection(projection: Floats, factor: float) -> Floats:
-    """Multiply a projection of scaled points by their factor, so that it applies to the original points.
-
-    Raises:
-        ValueError: if the points are so small that the projection overflows.
-    """
-    with np.errstate(over="ignore"):
-        product = projection * factor
-    if not np.isfinite(product).all():
-        raise ValueError(
-            "Argument `x` is too small for weights in float64. Multiply it by a power of two, say 2.0**100."
-        )
-    return product
 
 
 def chunks(x: NDArray[Any]) -> list[slice]:

@@ -12,19 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from idmatters_tf._arguments import check_choice, positive_integer, seed_number
-from idmatters_tf.expressivity._samples import check_sample, chunks, distinct_rows, scale_points, unscale_projection
+from idmatters_tf.expressivity._samples import check_sample, chunks, distinct_rows
 from idmatters_tf.expressivity.construction import Order, TooClose, Weights, construct
-from idmatters_tf.expressivity.lookup_memorizer import memorize_by_lookup
 from idmatters_tf.expressivity.models import ExactModel
 from idmatters_tf.expressivity.verification import Verification, verify
 from idmatters_tf.layers import ResidualDenseStack
 
 Dtype: TypeAlias = Literal["float64", "float32"]
 
-Construction: TypeAlias = Literal["hardt-ma", "yun", "lookup", "bit-extraction"]
-
 ORDERS: tuple[Order, ...] = ("norm", "ridge", "paper")
-CONSTRUCTIONS: tuple[Construction, ...] = ("hardt-ma", "yun", "lookup", "bit-extraction")
 DTYPES: tuple[Dtype, ...] = ("float64", "float32")
 # Smallest relative margin that is safe from float32's rounding (6e-8 times the length of inner products).
 SAFE_FLOAT32_MARGIN = 1e-4
@@ -75,7 +71,6 @@ def memorize(
     dtype: Dtype = "float64",
     check: Sequence[Dtype] = DTYPES,
     progress: Callable[[str, int, int], object] | None = None,
-    construction: Construction = "hardt-ma",
 ) -> keras.Model:
     """Build a network of ReLUs that maps every row of x to the one-hot vector of its label, in closed form.
 
@@ -83,23 +78,13 @@ def memorize(
     layers are `projection` (Dense), `blocks` (`ResidualDenseStack`, where `.block(j)` is a `ResidualDense`),
     `last_hidden` and `last` (Dense).
 
-    Other constructions store far fewer numbers. They are not residual networks near the identity, their margins are
-    tiny, and they require float64:
-
-    - "yun": three layers of O(sqrt(n)) hard-tanh units with 2 n weights (Yun, Sra & Jadbabaie, 2019, see
-      `idmatters_tf.expressivity.three_layers`);
-    - "lookup": as many numbers in tables of integers, which float64 reads without rounding;
-    - "bit-extraction": the same tables packed into the 53 bits of float64 (Park et al., 2021; Vardi, Yehudai & Shamir,
-      2022, see `idmatters_tf.expressivity.lookup`).
-
     Source: Hardt & Ma, *Identity Matters in Deep Learning*, Theorem 3.2: ceil(n/k) blocks h + V relu(U h + s) after a
     random projection, then a block without skip; O(n log n + r^2) parameters for k = O(log n). The default order works
     for any distinct rows and any width. The paper's thresholds require widths in the hundreds, and several of its
     constants are wrong, see `check_assumption` and docs/reference/results/expressivity.md.
 
     Args:
-        x: (n, d) real and finite. Equal rows with equal labels count once. Very large and very small points, from
-            1e-300 to 1e300, are scaled by a power of two.
+        x: (n, d) real and finite. Equal rows with equal labels count once.
         labels: (n,) integers in [0, classes).
         classes: r. By default the largest label plus 1.
         width: k >= 1, width of the residual blocks.
@@ -111,11 +96,9 @@ def memorize(
             raised.
         check: dtypes in which every row is verified. () for none.
         progress: callable that receives ("building", points done, n) and ("checking in DTYPE", rows done, n).
-        construction: "hardt-ma", "yun", "lookup" or "bit-extraction". `width` and `order` are for "hardt-ma" only.
 
     Returns:
-        A `keras.Model`, (batch, d) -> (batch, classes), with a `Report` (a `LookupReport` for the other constructions)
-        as its attribute `report`.
+        A `keras.Model`, (batch, d) -> (batch, classes), with a `Report` as its attribute `report`.
 
     Raises:
         ValueError: if an argument is invalid, if equal rows have different labels, if two rows cannot be separated in
@@ -131,21 +114,16 @@ def memorize(
     """
     x, labels, classes = check_sample(x, labels, classes)
     _check_options(width, order, dtype, check, seed)
-    check_choice("construction", construction, CONSTRUCTIONS)
-    if construction != "hardt-ma":
-        return memorize_by_lookup(x, labels, classes, construction, width, order, seed, dtype, check, progress)
     if order == "paper":
         _check_unit_norms(x)
     start = time.perf_counter()
     kept = distinct_rows(x, labels)
-    points, factor = scale_points(x if len(kept) == len(x) else x[kept])
-    their_labels = labels[kept]
+    points = x if len(kept) == len(x) else x[kept]
     building = None if progress is None else lambda done, total: progress("building", done, total)
     try:
-        weights = construct(points, their_labels, classes, width, order, seed, building)
+        weights = construct(points, labels[kept], classes, width, order, seed, building)
     except TooClose as error:
         raise ValueError(error.describe(kept)) from None
-    weights = dataclasses.replace(weights, projection=unscale_projection(weights.projection, factor))
     smallest = float(weights.margins.min())
     if dtype == "float32" and smallest < SAFE_FLOAT32_MARGIN:
         warnings.warn(

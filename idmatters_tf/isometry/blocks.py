@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from idmatters_tf._keras_internals import Call, graph_calls, is_addition
+from idmatters_tf._names import make_unique_name
 from idmatters_tf.layers import (
     BasicBlock2D,
     LinearResidual,
@@ -41,6 +42,12 @@ class Block:
     def layer(self) -> Any:
         """Layer of a block that is a single layer, otherwise None."""
         return self.calls[0].operation if len(self.calls) == 1 else None
+
+    @property
+    def data_format(self) -> str:
+        """Data format of the images in the block: that of its first layer with one, or Keras' setting."""
+        formats = [getattr(call.operation, "data_format", None) for call in self.calls]
+        return next(filter(None, formats), keras.config.image_data_format())
 
 
 def find_blocks(model: keras.Model, blocks: Any = None) -> list[Block]:
@@ -143,7 +150,8 @@ def _residual_ends(calls: Sequence[Call]) -> tuple[list[str], list[tuple[Any, An
                 if id(skip) in ancestors.get(id(branch), set()):
                     start = skip
         if start is not None:
-            names.append(_make_unique_name(call.name, names))
+            # A shared layer is called several times.
+            names.append(make_unique_name(call.name, names))
             ends.append((start, call.outputs[0]))
     return names, ends
 
@@ -197,16 +205,6 @@ def _find_call(name: str, calls: Sequence[Call]) -> Call:
         f"Argument `blocks` names {name!r}, which is not a layer of the model (layers inside other layers, and of "
         f"models that are called several times, cannot be named). Its layers: {_names(calls)}"
     )
-
-
-def _make_unique_name(name: str, names: Sequence[str]) -> str:
-    """Return the name, with a number from the second call of a shared layer on."""
-    if name not in names:
-        return name
-    number = 2
-    while f"{name}:{number}" in names:
-        number += 1
-    return f"{name}:{number}"
 
 
 def _names(calls: Sequence[Call], most: int = 20) -> str:

@@ -11,7 +11,15 @@ from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_internals import AttachedMasks, graph_calls, graph_inputs, run_calls, substitute_values
+from idmatters_tf._keras_internals import (
+    AttachedMasks,
+    get_mask,
+    graph_calls,
+    graph_inputs,
+    run_calls,
+    set_mask,
+    substitute_values,
+)
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.autodiff import Linearization, linearize
 from idmatters_tf.isometry.blocks import Block, find_blocks
@@ -84,7 +92,10 @@ class JacobianOperator(scipy.sparse.linalg.LinearOperator):
             single = getattr(self._single, kind)
             return np.stack([self._product(single, vector).ravel() for vector in vectors], axis=1)
         if self._copies is None:
-            self._copies = linearize(self._function, ops.concatenate([self._point] * self._chunk))
+            copies: Any = ops.concatenate([self._point] * self._chunk)
+            mask = get_mask(self._point)
+            set_mask(copies, None if mask is None else ops.concatenate([mask] * self._chunk))
+            self._copies = linearize(self._function, copies)
         columns = []
         for start in range(0, len(vectors), self._chunk):
             part = vectors[start : start + self._chunk]
@@ -107,7 +118,7 @@ class BlockAtInputs:
         separable: True if examples are treated independently.
     """
 
-    block: Block | None
+    block: Any
     places: Sequence[tuple[Callable[[Any], Any], Tensor]]
     separable: bool
 
@@ -157,7 +168,13 @@ def whole_at_inputs(model: keras.Model, inputs: Any, training: bool = False, tog
             raise ValueError(f"The model {model.name!r} has {len(outputs)} outputs. Name a block with one output.")
         return outputs[0]
 
-    return BlockAtInputs(None, [(function, batch[rows]) for rows in _rows(batch, training or together)], not training)
+    mask = get_mask(batch)
+    places = []
+    for rows in _rows(batch, training or together):
+        point = batch[rows]
+        set_mask(point, None if mask is None else mask[rows])
+        places.append((function, point))
+    return BlockAtInputs(None, places, not training)
 
 
 def blocks_at_inputs(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._keras_internals import layers_within
 from idmatters_tf._keras_types import Tensor
+from idmatters_tf._names import make_unique_name
 from idmatters_tf.isometry.convolution import ConvolutionOperator
 from idmatters_tf.isometry.norms import applied_kernel
 from idmatters_tf.isometry.spectra import spectral_norm
@@ -124,14 +125,15 @@ def kernel_distances(model: keras.Model) -> dict[str, KernelDistance]:
         model: built model with any image size. Nested models are included.
 
     Returns:
-        Dict from the path of the kernel to `KernelDistance`, without `spectral` for convolutions.
+        Dict from the path of the kernel to `KernelDistance`, without `spectral` for convolutions. A second kernel of
+        the same path, as in nested models with layers of equal names, is "path:2".
     """
     found = {}
     for layer in layers_within(model):
         convolution = isinstance(layer, keras.layers.Conv2D) and layer.groups == 1
         if convolution or isinstance(layer, keras.layers.Dense):
             kernel: Any = layer.kernel
-            found[kernel.path] = kernel_distance(applied_kernel(layer))
+            found[make_unique_name(kernel.path, found)] = kernel_distance(applied_kernel(layer))
     return found
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from idmatters_tf._progress import Progress
 from idmatters_tf.curvature.estimators import trace
 from idmatters_tf.isometry.blocks import Block, find_blocks
-from idmatters_tf.isometry.jacobian import BlockAtInputs, JacobianOperator, blocks_at_inputs, whole_at_inputs
+from idmatters_tf.isometry.jacobian import JacobianOperator, blocks_at_inputs, whole_at_inputs
 from idmatters_tf.isometry.spectra import (
     SMALL,
     GramOperator,
@@ -119,7 +119,9 @@ def block_distances(
     found = {}
     with Progress(len(find_blocks(model, blocks)), "distances", progress, unit="blocks") as bar:
         for at in blocks_at_inputs(model, inputs, blocks, training):
-            found[_name(at)] = np.array([_distance(at.block, jacobian, tolerance, seed) for jacobian in at.jacobians()])
+            found[at.block.name] = np.array(
+                [_distance(at.block, jacobian, tolerance, seed) for jacobian in at.jacobians()]
+            )
             bar.advance()
     return found
 
@@ -160,7 +162,7 @@ def measure(
         for at in blocks_at_inputs(model, inputs, blocks, training):
             rows = [_measure(at.block, jacobian, tolerance, products, seed) for jacobian in at.jacobians()]
             distance, relative, largest, smallest, exact = (np.array(column) for column in zip(*rows, strict=True))
-            found[_name(at)] = BlockIsometry(distance, relative, largest, smallest, bool(exact.all()))
+            found[at.block.name] = BlockIsometry(distance, relative, largest, smallest, bool(exact.all()))
             bar.advance()
         values = _end_to_end(model, inputs, training) if end_to_end else None
     return Isometry(found, values)
@@ -203,17 +205,13 @@ def plot_distances(axes: Any, curves: Mapping[str, Mapping[str, Floats]], floor:
         axes.legend(fontsize=8)
 
 
-def _name(at: BlockAtInputs) -> str:
-    return "" if at.block is None else at.block.name
-
-
-def _distance(block: Block | None, jacobian: JacobianOperator, tolerance: float, seed: int) -> float:
+def _distance(block: Block, jacobian: JacobianOperator, tolerance: float, seed: int) -> float:
     identity = _identity(block, jacobian)
     return np.nan if identity is None else spectral_norm(_Difference(jacobian, identity), tolerance, seed)
 
 
 def _measure(
-    block: Block | None, jacobian: JacobianOperator, tolerance: float, products: int, seed: int
+    block: Block, jacobian: JacobianOperator, tolerance: float, products: int, seed: int
 ) -> tuple[float, float, float, float, bool]:
     """Return (distance, relative, largest, smallest, exact)."""
     identity = _identity(block, jacobian)
@@ -269,7 +267,7 @@ class _Difference(scipy.sparse.linalg.LinearOperator):
         return self._first.rmatmat(matrix) - self._second.rmatmat(matrix)
 
 
-def _identity(block: Block | None, jacobian: JacobianOperator) -> Any:
+def _identity(block: Block, jacobian: JacobianOperator) -> Any:
     """Return the identity between the two ends of a block as an operator, or None if there is none."""
     if not _resizes(jacobian):
         # `eye_array` requires SciPy 1.12.
@@ -280,21 +278,20 @@ def _identity(block: Block | None, jacobian: JacobianOperator) -> Any:
     return JacobianOperator(shortcut, np.zeros(jacobian.input_shape, jacobian.dtype))
 
 
-def _shortcut(block: Block | None, inputs: Sequence[int], outputs: Sequence[int], dtype: str) -> Any:
-    own = getattr(None if block is None else block.layer, "skip", None)
+def _shortcut(block: Block, inputs: Sequence[int], outputs: Sequence[int], dtype: str) -> Any:
+    own = getattr(block.layer, "skip", None)
     if isinstance(own, PadShortcut2D):
         return own
     if len(inputs) != 4 or len(outputs) != 4:
         return None
-    axis = 1 if getattr(None if block is None else block.layer, "data_format", None) == "channels_first" else 3
+    axis = 1 if block.data_format == "channels_first" else 3
     sides = [place for place in (1, 2, 3) if place != axis]
     strides = {round(inputs[place] / outputs[place]) for place in sides}
     stride = strides.pop() if len(strides) == 1 else 0
     fits = stride >= 1 and all(-(-inputs[place] // stride) == outputs[place] for place in sides)
     if not fits or inputs[axis] > outputs[axis]:
         return None
-    data_format = "channels_first" if axis == 1 else "channels_last"
-    return PadShortcut2D(outputs[axis], stride, data_format=data_format, dtype=dtype)
+    return PadShortcut2D(outputs[axis], stride, data_format=block.data_format, dtype=dtype)
 
 
 def _end_to_end(model: keras.Model, inputs: Any, training: bool) -> Floats | None:

@@ -5,7 +5,7 @@ Theorems of both papers concern the norms of residual layers: |||A||| is the lar
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,6 +14,7 @@ from keras import ops
 
 from idmatters_tf._keras_internals import get_graph
 from idmatters_tf._keras_types import Tensor
+from idmatters_tf._names import make_unique_name
 from idmatters_tf.isometry.blocks import Block, residual_blocks
 from idmatters_tf.isometry.convolution import ConvolutionOperator
 from idmatters_tf.isometry.spectra import spectral_norm
@@ -60,8 +61,7 @@ def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[
     """Return the norms of the kernels of each residual block of a built model, in order of application.
 
     Args:
-        model: a `keras.Model`. With convolutional blocks it must be functional or Sequential, of known image size and
-            with channels last.
+        model: a `keras.Model`. With convolutional blocks it must be functional or Sequential, of known image size.
         tolerance: tolerance of the spectral norms of convolutions.
 
     Returns:
@@ -74,7 +74,7 @@ def kernel_norms(model: keras.Model, tolerance: float = 1e-3) -> dict[str, list[
         ValueError: if the image size of a convolutional block is unknown.
     """
     norms = {}
-    for name, layer in _layers(model):
+    for name, layer in _layers(model).items():
         if isinstance(layer, (ResidualConv2D, ScaledResidualConv2D, BasicBlock2D)):
             size, reduced = _image_sizes(name, layer)
             first, second = applied_kernel(layer.conv1), applied_kernel(layer.conv2)
@@ -113,7 +113,7 @@ def _weighted_calls(block: Block) -> list[Any]:
 
 def _is_plain(layer: Any) -> bool:
     if isinstance(layer, keras.layers.Conv2D):
-        plain = layer.groups == 1 and tuple(layer.dilation_rate) == (1, 1) and layer.data_format == "channels_last"
+        plain = layer.groups == 1 and tuple(layer.dilation_rate) == (1, 1)
         return plain and layer.padding in ("same", "valid")
     return isinstance(layer, keras.layers.Dense)
 
@@ -122,7 +122,7 @@ def _call_norms(call: Any, tolerance: float) -> KernelNorms:
     kernel = applied_kernel(call.operation)
     if isinstance(call.operation, keras.layers.Dense):
         return _matrix_norms(kernel)
-    size = tuple(call.inputs[0].shape[1:3])
+    size = _image_size(call.inputs[0], call.operation)
     if None in size:
         raise _unknown_size(call.name)
     return _convolution_norms(kernel, size, call.operation.strides, tolerance, call.operation.padding)
@@ -144,13 +144,19 @@ def _matrix_norms(kernel: Tensor) -> KernelNorms:
 def _image_sizes(name: str, layer: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return (rows, cols) of the images that a block takes and returns."""
     try:
-        found = tuple(layer.input.shape[1:3]), tuple(layer.output.shape[1:3])
+        found = _image_size(layer.input, layer), _image_size(layer.output, layer)
     except AttributeError:
         # The layer is part of a subclassed model.
         found: Any = ((None, None), (None, None))
     if None in (*found[0], *found[1]):
         raise _unknown_size(name)
     return found
+
+
+def _image_size(tensor: Any, layer: Any) -> tuple[int, int]:
+    """Return (rows, cols) of the images in a symbolic tensor."""
+    rows = 2 if layer.data_format == "channels_first" else 1
+    return tuple(tensor.shape[rows : rows + 2])
 
 
 def _unknown_size(name: str) -> ValueError:
@@ -198,19 +204,23 @@ def branch_bounds(model: keras.Model, norms: Mapping[str, Sequence[KernelNorms]]
         kernels, for blocks without a skip, and for sums x + f(x) unless f is a chain of `Dense`, `Conv2D`,
         `Activation`, `ReLU` and `Dropout` layers.
     """
-    layers, sums = dict(_layers(model)), _residual_sums(residual_blocks(model))
+    layers, sums = _layers(model), _residual_sums(residual_blocks(model))
     return {
         name: _sum_bound(sums[name], kernels) if name in sums else _bound(layers[name], kernels)
         for name, kernels in norms.items()
     }
 
 
-def _layers(model: keras.Model, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name, layer) of all layers. Layers of nested models are "nested/layer"."""
+def _layers(model: keras.Model, prefix: str = "") -> dict[str, Any]:
+    """Return all layers by name. Layers of nested models are "nested/layer"."""
+    found: dict[str, Any] = {}
     for layer in model.layers:
-        yield prefix + layer.name, layer
+        # Subclassed models may contain layers of equal names.
+        name = make_unique_name(prefix + layer.name, found)
+        found[name] = layer
         if get_graph(layer) is not None:
-            yield from _layers(layer, f"{prefix}{layer.name}/")
+            found |= _layers(layer, f"{name}/")
+    return found
 
 
 def _bound(layer: Any, norms: Sequence[KernelNorms]) -> float:

@@ -10,7 +10,7 @@ def decay_regularizer(weight_decay: float) -> keras.regularizers.Regularizer | N
     return keras.regularizers.L2(weight_decay / 2) if weight_decay else None
 
 
-def wide_dtype(layer: keras.layers.Layer) -> str:
-    """Return the dtype of a layer's sums: its compute dtype, or float32 if that has 16 bits."""
-    compute_dtype = keras.backend.standardize_dtype(layer.compute_dtype)
+def wide_dtype(owner: keras.layers.Layer | keras.dtype_policies.DTypePolicy) -> str:
+    """Return the dtype of sums and logits: the compute dtype of a layer or policy, or float32 if that has 16 bits."""
+    compute_dtype = keras.backend.standardize_dtype(owner.compute_dtype)
     return "float32" if compute_dtype in ("float16", "bfloat16") else compute_dtype

@@ -25,9 +25,9 @@ def resolve_data_format(value: str | None, layer: keras.layers.Layer) -> str:
     )
 
 
-def channel_axis(data_format: str) -> int:
-    """Return the axis of the channels in a batch of images."""
-    return 1 if data_format == "channels_first" else 3
+def channel_axis(data_format: str | None = None) -> int:
+    """Return the axis of the channels in a batch of images; for None, with Keras' setting."""
+    return 1 if (data_format or keras.config.image_data_format()) == "channels_first" else 3
 
 
 def channels(input_shape: Shape, layer: ImageLayer) -> int:

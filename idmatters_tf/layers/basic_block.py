@@ -100,7 +100,7 @@ class BasicBlock2D(keras.layers.Layer):
         return batch_normalization(
             self.norm_regularizer,
             self.norm,
-            axis=channel_axis(self.data_format),
+            data_format=self.data_format,
             dtype=self.dtype_policy,
             name=name,
         )
@@ -159,13 +159,14 @@ class BasicBlock2D(keras.layers.Layer):
 
 
 def batch_normalization(
-    regularizer: Regularizer, norm: str = "batch", **kwargs: Any
+    regularizer: Regularizer, norm: str = "batch", data_format: str | None = None, **kwargs: Any
 ) -> keras.layers.BatchNormalization:
     """Return a batch normalization with the constants of the published Torch code.
 
     Args:
         regularizer: regularizer of scale and shift.
         norm: "batch", or "synchronized" for statistics over all replicas.
+        data_format: "channels_last", "channels_first" or None for Keras' setting.
         kwargs: see `keras.layers.BatchNormalization`.
     """
     return keras.layers.BatchNormalization(
@@ -174,5 +175,6 @@ def batch_normalization(
         gamma_regularizer=regularizer,
         beta_regularizer=regularizer,
         synchronized=norm == "synchronized",
+        axis=channel_axis(data_format),
         **kwargs,
     )

@@ -28,7 +28,7 @@ class ClassNames(keras.layers.Layer):
     """
 
     def __init__(self, class_names: Sequence[str], **kwargs: Any):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)
         names = tuple(class_names)
         if not names or not all(isinstance(name, str) for name in names):
             raise ValueError(
@@ -48,6 +48,9 @@ class ClassNames(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
+
+    def compute_output_spec(self, inputs: Tensor) -> keras.KerasTensor:
+        return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "class_names": list(self.class_names)}

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from idmatters_tf._arguments import positive_integer
+from idmatters_tf._arguments import positive_integer, seed_number
 from idmatters_tf._keras_types import Shape, Tensor
 from idmatters_tf.layers.dense import last_dimension
 
@@ -43,11 +43,7 @@ class RandomProjection(keras.layers.Layer):
     def __init__(self, units: int, seed: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.units = positive_integer("units", units, self)
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ValueError(
-                f"Argument `seed` of RandomProjection must be a non-negative integer. Received: seed={seed!r}"
-            )
-        self.seed = seed
+        self.seed = seed_number(seed, self)
 
     def build(self, input_shape: Shape) -> None:
         fan_in = last_dimension(input_shape, self)

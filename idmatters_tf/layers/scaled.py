@@ -1,4 +1,4 @@
-"""Convolutions with trained gains on their kernels, and optional standardization of the kernels."""
+"""Convolutions with trained gains on their kernels."""
 
 from typing import Any
 
@@ -6,13 +6,9 @@ import keras
 from keras import ops
 
 from idmatters_tf._arguments import positive_integer
-from idmatters_tf._keras_types import Activation, Initializer, Shape, Tensor
+from idmatters_tf._keras_types import Activation, Initializer, Regularizer, Shape, Tensor
 from idmatters_tf.initializers import reseed
-from idmatters_tf.layers._image_shapes import check_widening, pad_channels, strided_shape
-
-# Gain for rectified standard normal numbers: sqrt(2 / (1 - 1 / pi)), Brock et al. (2021), section 4.1.
-RELU_GAIN = 1.7128585504496627
-_EPSILON = 1e-4
+from idmatters_tf.layers._image_shapes import check_widening, pad_channels, resolve_data_format, strided_shape
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -20,17 +16,14 @@ class ScaledConv2D(keras.layers.Conv2D):
     """Convolution with a trained gain for each output channel: `convolution(x, gain * kernel) + bias`.
 
     The gains multiply the kernel instead of the outputs, at negligible cost. With kernels of constant norm
-    (`idmatters_tf.optimizers.Muon`) or standardized kernels, the gains determine the scale of the outputs, as those of
-    batch normalization do.
+    (`idmatters_tf.optimizers.Muon`), the gains determine the scale of the outputs, as those of batch normalization do.
 
     Source: Brock et al., *Characterizing signal propagation to close the performance gap in unnormalized ResNets*
-    (2021), Eq. 3, for `standardize=True`, which replaces each output channel's kernel W by
-    `1.71 (W - mean) / sqrt(fan_in * variance)`, over its fan_in entries. The paper has the same gain.
+    (2021), section 4.1, who apply the gains to standardized kernels.
 
     Args:
         filters, kernel_size, kwargs: see `keras.layers.Conv2D`.
         gain: initial value of the gains.
-        standardize: True to standardize each output channel's kernel first.
 
     Input shape:
         `(batch, rows, cols, channels)`, or `(batch, channels, rows, cols)` with "channels_first".
@@ -39,12 +32,9 @@ class ScaledConv2D(keras.layers.Conv2D):
         See `keras.layers.Conv2D`.
     """
 
-    def __init__(
-        self, filters: int, kernel_size: int, gain: float = 1.0, standardize: bool = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, filters: int, kernel_size: int, gain: float = 1.0, **kwargs: Any) -> None:
         super().__init__(filters, kernel_size, **kwargs)
         self.gain = float(gain)
-        self.standardize = bool(standardize)
 
     def build(self, input_shape: Any) -> None:
         super().build(input_shape)
@@ -54,22 +44,12 @@ class ScaledConv2D(keras.layers.Conv2D):
 
     @property
     def applied_kernel(self) -> Tensor:
-        """Kernel of the convolution: the gains times the (standardized) kernel."""
-        kernel: Tensor = self._standardized() if self.standardize else self.kernel
-        return self.gains * ops.cast(kernel, self.gains.dtype)
+        """Kernel of the convolution: the gains times the kernel."""
+        return self.gains * ops.cast(self.kernel, self.gains.dtype)
 
     def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
-        scaled = self._standardized() if self.standardize else kernel
         gains: Tensor = ops.cast(self.gains, inputs.dtype)
-        return super().convolution_op(inputs, gains * ops.cast(scaled, inputs.dtype))
-
-    def _standardized(self) -> Tensor:
-        # Rounding to bfloat16 would change the variance.
-        kernel: Tensor = ops.cast(self.kernel, "float32")
-        fan_in = kernel.shape[0] * kernel.shape[1] * kernel.shape[2]
-        centered: Tensor = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
-        variance: Tensor = ops.mean(ops.square(centered), axis=(0, 1, 2), keepdims=True)
-        return RELU_GAIN * centered * ops.rsqrt(fan_in * variance + _EPSILON)
+        return super().convolution_op(inputs, gains * ops.cast(kernel, inputs.dtype))
 
     # Keras' convolutions save only the kernel and the bias.
     def save_own_variables(self, store: Any) -> None:
@@ -79,7 +59,7 @@ class ScaledConv2D(keras.layers.Conv2D):
         keras.layers.Layer.load_own_variables(self, store)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "gain": self.gain, "standardize": self.standardize}
+        return {**super().get_config(), "gain": self.gain}
 
 
 @keras.saving.register_keras_serializable(package="idmatters_tf")
@@ -87,9 +67,9 @@ class ScaledResidualConv2D(keras.layers.Layer):
     """Residual block with trained gains on both kernels: `x + C2(activation(C1 x))`, with biases.
 
     This form of Hardt & Ma's block trains fast without normalization layers. The kernels are initialized as in He et
-    al. (2015). Use an optimizer that keeps their norm (`idmatters_tf.optimizers.Muon`), or standardize them. The gains
-    of the second kernel, initially `branch_gain`, determine the distance of the block from the identity. 0 is SkipInit
-    (De & Smith, 2020) for each channel; 0.2 is the alpha of Brock et al. (2021).
+    al. (2015). Use an optimizer that keeps their norm (`idmatters_tf.optimizers.Muon`). The gains of the second kernel,
+    initially `branch_gain`, determine the distance of the block from the identity. 0 is SkipInit (De & Smith, 2020) for
+    each channel; 0.2 is the alpha of Brock et al. (2021).
 
     Under 16-bit policies the sum has the compute dtype, for speed, unlike in `ResidualConv2D`. Branches of a fifth of
     their skips are large enough for this precision.
@@ -101,15 +81,17 @@ class ScaledResidualConv2D(keras.layers.Layer):
         strides: stride of the first convolution. The skip is average-pooled over windows of this size.
         activation: activation between the two convolutions.
         branch_gain: initial value of the gains of the second kernel.
-        standardize: True to standardize both kernels, see `ScaledConv2D`.
         kernel_initializer: initializer of both kernels; `HeNormal(seed)` if None.
+        kernel_regularizer: regularizer of both kernels, without their gains.
         seed: seed of the default initializer.
+        data_format: "channels_last", "channels_first" or None for Keras' setting.
 
     Input shape:
-        `(batch, rows, cols, channels)`; rows and columns may be unknown.
+        `(batch, rows, cols, channels)`, or `(batch, channels, rows, cols)` with "channels_first"; rows and columns may
+        be unknown.
 
     Output shape:
-        `(batch, ceil(rows / strides), ceil(cols / strides), filters)`.
+        `(batch, ceil(rows / strides), ceil(cols / strides), filters)`, or with the channels first.
 
     Example:
 
@@ -125,25 +107,26 @@ class ScaledResidualConv2D(keras.layers.Layer):
         strides: int = 1,
         activation: Activation = "relu",
         branch_gain: float = 0.2,
-        standardize: bool = False,
         last_kernel_size: int | None = None,
         kernel_initializer: Initializer = None,
+        kernel_regularizer: Regularizer = None,
         seed: int | None = None,
+        data_format: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.filters = positive_integer("filters", filters, self)
         self.kernel_size = positive_integer("kernel_size", kernel_size, self)
-        self.last_kernel_size = last_kernel_size
+        self.last_kernel_size = None
         if last_kernel_size is not None:
-            positive_integer("last_kernel_size", last_kernel_size, self)
+            self.last_kernel_size = positive_integer("last_kernel_size", last_kernel_size, self)
         self.strides = positive_integer("strides", strides, self)
         self.activation = keras.activations.get(activation)
         self.branch_gain = float(branch_gain)
-        self.standardize = bool(standardize)
         self.kernel_initializer: Any = keras.initializers.get(kernel_initializer) or keras.initializers.HeNormal(seed)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.seed = seed
-        self.data_format = "channels_last"
+        self.data_format = resolve_data_format(data_format, self)
         self.conv1 = self._convolution("conv1", 0, self.kernel_size, 1.0, self.strides)
         self.conv2 = self._convolution("conv2", 1, self.last_kernel_size or self.kernel_size, self.branch_gain)
 
@@ -152,10 +135,10 @@ class ScaledResidualConv2D(keras.layers.Layer):
             self.filters,
             size,
             gain=gain,
-            standardize=self.standardize,
             strides=strides,
             padding="same",
             kernel_initializer=reseed(self.kernel_initializer, number),
+            kernel_regularizer=self.kernel_regularizer,
             data_format=self.data_format,
             dtype=self.dtype_policy,
             name=name,
@@ -184,8 +167,9 @@ class ScaledResidualConv2D(keras.layers.Layer):
             "strides": self.strides,
             "activation": keras.activations.serialize(self.activation),
             "branch_gain": self.branch_gain,
-            "standardize": self.standardize,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
             "seed": self.seed,
+            "data_format": self.data_format,
         }
         return {**super().get_config(), **config}

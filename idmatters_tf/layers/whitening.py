@@ -8,6 +8,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike
 
 from idmatters_tf._keras_types import Shape
+from idmatters_tf.layers._image_shapes import channel_axis
 
 _PATCHES_AT_ONCE = 100_000
 
@@ -28,10 +29,10 @@ class PatchWhitening2D(keras.layers.Conv2D):
         filters: number of output channels, even and at most twice the numbers in a patch.
         kernel_size: size of the patches.
         epsilon: term added to the eigenvalues.
-        kwargs: see `keras.layers.Conv2D`; "channels_last" only.
+        kwargs: see `keras.layers.Conv2D`. Groups and dilation are not supported.
 
     Input shape:
-        `(batch, rows, cols, channels)`.
+        `(batch, rows, cols, channels)`, or `(batch, channels, rows, cols)` with "channels_first".
 
     Output shape:
         See `keras.layers.Conv2D`.
@@ -47,32 +48,35 @@ class PatchWhitening2D(keras.layers.Conv2D):
     def __init__(self, filters: int, kernel_size: Any, epsilon: float = 5e-4, **kwargs: Any) -> None:
         super().__init__(filters, kernel_size, **kwargs)
         self.epsilon = float(epsilon)
-        if self.data_format != "channels_last" or self.groups != 1:
+        if self.groups != 1 or self.dilation_rate != (1, 1):
             raise ValueError(
-                f"Layer {self.name} needs data_format='channels_last' and groups=1. Received: "
-                f"data_format={self.data_format!r}, groups={self.groups}"
+                f"Layer {self.name} needs groups=1 and dilation_rate=1. Received: groups={self.groups}, "
+                f"dilation_rate={self.dilation_rate}"
             )
 
     def build(self, input_shape: Shape) -> None:
-        most = 2 * self.kernel_size[0] * self.kernel_size[1] * (input_shape[-1] or 0)
+        most = 2 * self.kernel_size[0] * self.kernel_size[1] * (input_shape[channel_axis(self.data_format)] or 0)
         if self.filters % 2 or self.filters > most:
             raise ValueError(
                 f"Argument `filters` must be even and at most {most}, twice the numbers in a patch. Received: "
                 f"filters={self.filters}"
             )
         super().build(input_shape)
-        kernel: Any = self.kernel
-        kernel.trainable = False
+
+    def add_weight(self, *args: Any, name: str | None = None, trainable: bool = True, **kwargs: Any) -> keras.Variable:
+        # `layer.trainable = True` would unfreeze a kernel that was added as a trainable weight and frozen afterwards.
+        return super().add_weight(*args, name=name, trainable=trainable and name != "kernel", **kwargs)
 
     def adapt(self, images: ArrayLike) -> None:
         """Fit the kernel to all patches of some training images, in float64.
 
         Args:
-            images: `(n, rows, cols, channels)`, preprocessed as the inputs of the layer. A thousand suffice.
+            images: batch of the input shape, preprocessed as the inputs of the layer. A thousand images suffice.
         """
         images = np.asarray(images)
         if not self.built:
             self.build(images.shape)
+        images = np.moveaxis(images, channel_axis(self.data_format), 3)
         count, total, products = 0, np.zeros(()), np.zeros(())
         # (n, rows, cols, channels, *kernel_size), without copying.
         windows = sliding_window_view(images, self.kernel_size, axis=(1, 2))  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -29,10 +29,8 @@ from idmatters_tf.linear.factorization import (
     augment,
     factorization_bounds,
     factorize,
-    flip_sign,
     scale_to_smallest_gamma,
 )
-from idmatters_tf.linear.operator_angle import operator_angle
 from idmatters_tf.linear.orthogonal import NormalForm, normal_form
 
 # Li et al.: loss, gradient and Hessian of n-shortcut and plain networks, and the zero point.
@@ -46,74 +44,39 @@ from idmatters_tf.linear.statistics import (
     PrincipalComponents,
     Statistics,
     least_squares_optimum,
-    principal_components,
     sufficient_statistics,
     whiten,
 )
 
 # Gradient descent of many networks in parallel.
 from idmatters_tf.linear.dynamics import Trajectories, gradient_descent, sweep
-from idmatters_tf.linear.power_projection import Projected, positivity, project_to_positive, projected_descent
-
-# Gradient flow, its conserved quantities, and comparison with descent.
-from idmatters_tf.linear.flow import (
-    Flow,
-    FlowComparison,
-    balance_defects,
-    balancedness,
-    descent_against_flow,
-    gradient_flow,
-    sharpness,
-)
-
-# Guarantees of convergence theorems, and the identity start.
-from idmatters_tf.linear.certificates import Certificate, certificates
-from idmatters_tf.linear.identity_start import identity_start_barrier, scalar_recursions
 
 __all__ = [
-    "Certificate",
     "DominanceFactors",
     "FactorizationBounds",
-    "Flow",
-    "FlowComparison",
     "GradientDominance",
     "NormalForm",
     "Optimum",
     "PrincipalComponents",
-    "Projected",
     "ScaledTarget",
     "ShortcutHessian",
     "Statistics",
     "Trajectories",
     "augment",
-    "balance_defects",
-    "balancedness",
-    "certificates",
     "compose",
-    "descent_against_flow",
     "dominance_factors",
     "excess_risk",
     "factorization_bounds",
     "factorize",
-    "flip_sign",
     "gradient_descent",
     "gradient_dominance",
-    "gradient_flow",
-    "identity_start_barrier",
     "initial_weights",
     "layer_norms",
     "least_squares_optimum",
     "normal_form",
-    "operator_angle",
     "population_risk",
-    "positivity",
-    "principal_components",
-    "project_to_positive",
-    "projected_descent",
     "risk_gradient",
-    "scalar_recursions",
     "scale_to_smallest_gamma",
-    "sharpness",
     "shortcut_compose",
     "shortcut_gradient",
     "shortcut_hessian",

@@ -1,10 +1,7 @@
 """Argument checks of this package (real, finite, correct shape) and type aliases."""
 
-import dataclasses
-import functools
 import numbers
-from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,47 +12,6 @@ from idmatters_tf._arguments import positive_integer as positive_integer
 Floats: TypeAlias = NDArray[np.float64]
 Booleans: TypeAlias = NDArray[np.bool_]
 Integers: TypeAlias = NDArray[np.int64]
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def within_float64(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function to raise ValueError on float64 overflow, in place of warnings and infinite or NaN results.
-
-    The function must check its arguments for NaN and infinity.
-    """
-
-    @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                result = function(*args, **kwargs)
-        except (np.linalg.LinAlgError, OverflowError) as error:
-            # LAPACK does not converge on infinite products.
-            raise overflow(function.__name__) from error
-        if not all(np.isfinite(leaf).all() for leaf in _floats(result)):
-            raise overflow(function.__name__)
-        return result
-
-    return checked
-
-
-def overflow(function: str) -> ValueError:
-    """Return the error for results of `function` that exceed float64."""
-    return ValueError(
-        f"Arguments of `{function}` must keep its result within float64. Received: arguments for which it overflows. "
-        f"Scale them down."
-    )
-
-
-def _floats(result: object) -> Iterator[Any]:
-    if dataclasses.is_dataclass(result):
-        yield from (leaf for field in dataclasses.fields(result) for leaf in _floats(getattr(result, field.name)))
-    elif isinstance(result, tuple):
-        yield from (leaf for part in cast("tuple[object, ...]", result) for leaf in _floats(part))
-    elif isinstance(result, (float, np.ndarray)):
-        yield result
 
 
 def real_array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None) -> Floats:
@@ -86,9 +42,7 @@ def real_array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None)
         square = shape[-2:] == ("d", "d") and array.ndim == len(shape) and array.shape[-1] != array.shape[-2]
         remedy = " Residual layers keep the dimension: pad with zeros to make it square." if square else ""
         raise ValueError(f"Argument `{name}` must have shape {expected}. Received: shape {array.shape}.{remedy}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        # Finite numbers of wider types can be infinite in float64.
-        array = array.astype(np.float64, copy=False)
+    array = array.astype(np.float64, copy=False)
     if not np.isfinite(array).all():
         raise ValueError(
             f"Argument `{name}` must be finite. Received: {np.count_nonzero(~np.isfinite(array))} of {array.size} "
@@ -117,14 +71,12 @@ def covariance_matrix(name: str, value: ArrayLike | None, dim: int) -> Floats:
         return np.eye(dim)
     matrix = real_array(name, value, (dim, dim))
     size = np.abs(matrix).max()
-    # Halves cannot overflow.
-    halves = matrix / 2
-    if (difference := 2 * np.abs(halves - halves.T).max()) > 1e-10 * size:
+    if (difference := np.abs(matrix - matrix.T).max()) > 1e-10 * size:
         raise ValueError(
             f"Argument `{name}` must be symmetric. Received: a matrix that differs from its transpose by "
             f"{difference:.3g}. Pass X @ X.T / m for data X of shape (d, m)."
         )
-    matrix = halves + halves.T
+    matrix = (matrix + matrix.T) / 2
     smallest = np.linalg.eigvalsh(matrix)[0]
     if smallest < -1e-10 * size:
         raise ValueError(
@@ -134,28 +86,15 @@ def covariance_matrix(name: str, value: ArrayLike | None, dim: int) -> Floats:
     return matrix
 
 
-def finite_number(name: str, value: object) -> float:
-    """Return `value` as a float.
-
-    Raises:
-        ValueError: if it is not a number that is finite in float64. Booleans are not numbers.
-    """
-    number = _number(value)
-    if not np.isfinite(number):
-        raise ValueError(f"Argument `{name}` must be a finite number. Received: {name}={_describe(value)}")
-    return number
-
-
 def non_negative(name: str, value: object) -> float:
     """Return `value` as a float.
 
     Raises:
         ValueError: if it is not a finite number of 0 or more.
     """
-    number = _number(value)
-    if not 0 <= number < np.inf:
-        raise ValueError(f"Argument `{name}` must be a finite number of 0 or more. Received: {name}={_describe(value)}")
-    return number
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < np.inf:
+        raise ValueError(f"Argument `{name}` must be a finite number of 0 or more. Received: {name}={value!r}")
+    return float(value)
 
 
 def non_negative_integer(name: str, value: object) -> int:
@@ -165,19 +104,5 @@ def non_negative_integer(name: str, value: object) -> int:
         ValueError: if it is not an integer of 0 or more.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
-        raise ValueError(f"Argument `{name}` must be an integer of 0 or more. Received: {name}={_describe(value)}")
+        raise ValueError(f"Argument `{name}` must be an integer of 0 or more. Received: {name}={value!r}")
     return int(value)
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return np.nan
-    try:
-        return float(value)
-    except OverflowError:
-        return np.inf
-
-
-def _describe(value: object) -> str:
-    # Python refuses to print integers of thousands of digits.
-    return f"an integer of {value.bit_length()} bits" if isinstance(value, int) and abs(value) >> 64 else repr(value)

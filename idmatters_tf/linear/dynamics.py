@@ -40,13 +40,12 @@ class Trajectories:
     Attributes:
         steps: number of updates before each record, (records,).
         excess_risk: L - L_min, (networks..., records).
-        gradient_norm: Frobenius norm of the full gradient (without weight decay), (networks..., records); infinite if
-            its square overflows.
+        gradient_norm: Frobenius norm of the full gradient, (networks..., records); infinite if its square overflows.
         layer_norms: spectral norms of the layers W[r, l], (networks..., records, units, n).
         tau: largest spectral norm of (map of a unit - I), (networks..., records). For n = 1 with shortcuts it is
             Hardt & Ma's |||A|||, and for plain networks that of A_i = W_i - I.
-        diverged_at: first step with a loss that is not finite or above 1e6 times the initial one, (networks...) int; -1
-            without divergence.
+        diverged_at: first step with an excess risk that is not finite or above 1e6 times the initial one, to which the
+            initial penalty of the weight decay is added, (networks...) int; -1 without divergence.
         weights: final weights, (networks..., units, n, d, d); NaN for diverged networks.
     """
 
@@ -85,10 +84,9 @@ def gradient_descent(
     learning_rates: ArrayLike,
     steps: int,
     shortcut: bool = True,
-    weight_decay: ArrayLike = 0.0,
     record_every: int = 1,
 ) -> Trajectories:
-    """Run gradient descent W <- W - rate * (dL/dW + decay * W) of many networks of the same shape in parallel.
+    """Run gradient descent W <- W - rate * dL/dW of many networks of the same shape in parallel.
 
     Source: Li et al., Eq. 7. Diverged networks are removed and do not affect the others.
 
@@ -99,8 +97,6 @@ def gradient_descent(
         learning_rates: a number, or one for each network.
         steps: number of updates.
         shortcut: False for plain networks.
-        weight_decay: a number, or one for each network. It adds decay * ||W||_F^2 / 2 to the minimized loss, but not to
-            the recorded loss.
         record_every: number of updates between records. The start and the end are always recorded.
 
     Returns:
@@ -108,8 +104,7 @@ def gradient_descent(
     """
     W = real_array("W", W, ("networks", "units", "n", "d", "d"))
     networks, d = len(W), W.shape[-1]
-    rates = _broadcast_to_networks("learning_rates", learning_rates, networks)
-    decays = _broadcast_to_networks("weight_decay", weight_decay, networks)
+    rates = _broadcast_to_networks(learning_rates, networks)
     steps = non_negative_integer("steps", steps)
     # All larger numbers are equivalent.
     record_every = min(positive_integer("record_every", record_every), steps + 1)
@@ -149,8 +144,8 @@ def gradient_descent(
             found.layer_norms[record] = norms.transpose(2, 0, 1)
             found.tau[record] = _unit_norms(layers, norms, shortcut).max(axis=0)
         # The last gradient is only recorded.
-        factors = (rates[active], decays[active]) if step < steps else (np.zeros(active.size), np.zeros(active.size))
-        squared_norms = descent.backward(layers, *factors, measure=records)
+        used = rates[active] if step < steps else np.zeros(active.size)
+        squared_norms = descent.backward(layers, used, measure=records)
         if records:
             found.gradient_norm[active, np.searchsorted(recorded, step)] = np.sqrt(squared_norms)
     found.weights[active] = layers.transpose(2, 0, 1, 3, 4)
@@ -166,7 +161,6 @@ def sweep(
     syx: ArrayLike,
     learning_rates: ArrayLike,
     steps: int,
-    weight_decay: float = 0.0,
     record_every: int = 1,
     workers: int | None = None,
 ) -> dict[Name, Trajectories]:
@@ -178,7 +172,6 @@ def sweep(
         syx: Y X^T / m, (d, d).
         learning_rates: (rates,).
         steps: see `gradient_descent`.
-        weight_decay: see `gradient_descent`.
         record_every: see `gradient_descent`.
         workers: number of processes; if None, the number of cores, or one for small sweeps. The result does not depend
             on it.
@@ -198,7 +191,7 @@ def sweep(
     # the interpreter lock.
     order = sorted(checked, key=lambda name: -checked[name][0].size)
     parallel = joblib.Parallel(n_jobs=min(positive_integer("workers", workers), max(len(order), 1)))
-    arguments = sxx, syx, rates, steps, weight_decay, record_every
+    arguments = sxx, syx, rates, steps, record_every
     descend = cast("Callable[..., Any]", joblib.delayed(_run_every_rate))  # pyright: ignore[reportUnknownMemberType]
     descents = cast("list[Trajectories]", parallel(descend(*checked[name], *arguments) for name in order))
     results = dict(zip(order, descents, strict=True))
@@ -212,11 +205,10 @@ def _run_every_rate(
     syx: ArrayLike,
     rates: Floats,
     steps: int,
-    weight_decay: float,
     record_every: int,
 ) -> Trajectories:
     networks = np.repeat(W, len(rates), axis=0), sxx, syx, np.tile(rates, len(W))
-    return gradient_descent(*networks, steps, shortcut, weight_decay, record_every).reshaped(len(W), len(rates))
+    return gradient_descent(*networks, steps, shortcut, record_every).reshaped(len(W), len(rates))
 
 
 class _Descent:
@@ -256,13 +248,12 @@ class _Descent:
             self._output -= self._targets
             return np.einsum("kij,kij->k", self._output, self._output) / 2
 
-    def backward(self, layers: Floats, rates: Floats, decays: Floats, measure: bool) -> Floats:
+    def backward(self, layers: Floats, rates: Floats, measure: bool) -> Floats:
         """Update the layers in place, after `forward`.
 
         Args:
             layers: (units, n, networks, d, d).
             rates: learning rates, (networks,).
-            decays: weight decays, (networks,).
             measure: True computes the norms of the gradients.
 
         Returns:
@@ -270,9 +261,8 @@ class _Descent:
         """
         units, n, networks = layers.shape[:3]
         squared_norms = np.zeros(networks)
-        steps, keeps = -rates[:, None, None], (1 - rates * decays)[:, None, None]
+        steps = -rates[:, None, None]
         error, one, other, gradient = self._output, *self._spares, self._gradient
-        decaying = decays.any()
         with np.errstate(over="ignore", invalid="ignore"):
             if not measure:
                 # All gradients are linear in the error, which is scaled once in place of each gradient.
@@ -286,8 +276,6 @@ class _Descent:
                     if measure:
                         squared_norms += np.einsum("kij,kij->k", gradient, gradient)
                         gradient *= steps
-                    if decaying:
-                        weights *= keeps
                     weights += gradient
                     behind, before, free = before, free, before
                 if self._shortcut:
@@ -313,11 +301,11 @@ def _unit_norms(layers: Floats, norms: Floats, shortcut: bool) -> Floats:
     return layer_norms(branch if shortcut else branch - np.eye(layers.shape[-1]))
 
 
-def _broadcast_to_networks(name: str, values: ArrayLike, networks: int) -> Floats:
-    checked = real_array(name, values, None)
+def _broadcast_to_networks(rates: ArrayLike, networks: int) -> Floats:
+    checked = real_array("learning_rates", rates, None)
     if checked.shape not in ((), (networks,)) or (checked < 0).any():
         raise ValueError(
-            f"Argument `{name}` must be a number of 0 or more, or one for each of the {networks} networks. Received: "
-            f"{checked.tolist()!r}"
+            f"Argument `learning_rates` must be a number of 0 or more, or one for each of the {networks} networks. "
+            f"Received: {checked.tolist()!r}"
         )
     return np.broadcast_to(checked, (networks,))

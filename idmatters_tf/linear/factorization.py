@@ -16,19 +16,16 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, positive_integer, real_array, within_float64
-from idmatters_tf.linear.network import compose
+from idmatters_tf.linear._arguments import Floats, positive_integer, real_array
 from idmatters_tf.linear.operator_angle import operator_angle
 from idmatters_tf.linear.orthogonal import decompose_rotation, rotate, rotate_minus_identity, split_rotation
 
 
-@within_float64
 def factorize(
     R: ArrayLike,
     depth: int,
     method: Literal["polar", "paper", "log", "psd"] = "polar",
     on_negative_determinant: Literal["raise", "augment"] = "raise",
-    refine: bool = False,
 ) -> Floats:
     """Compute A with (I + A_l) ... (I + A_1) = R and small layers.
 
@@ -51,9 +48,6 @@ def factorize(
         depth: l, a positive integer.
         method: see above.
         on_negative_determinant: "raise", or "augment" to factorize diag(R, -1), see `augment`.
-        refine: True recomputes the last factor from R and the product of the others. `compose` then returns R up to its
-            last digits, and the error of the exact product is about halved. The norm of the last layer changes by about
-            1e-16 times the condition number of R.
 
     Returns:
         (depth, d, d) float64, or (depth, d+1, d+1) if R was augmented. `compose` returns R with a relative error of
@@ -89,12 +83,7 @@ def factorize(
     _require_positive_determinant(decomposition)
     if depth == 1:
         return (R - np.eye(len(R)))[None]
-    A = METHODS[method](R, depth, decomposition)
-    if refine:
-        others = compose(A[:-1])
-        # (I + A_l) others = R, solved for A_l.
-        A[-1] = np.linalg.solve(others.T, (R - others).T).T
-    return A
+    return METHODS[method](R, depth, decomposition)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +106,6 @@ class FactorizationBounds:
     gamma: float
 
 
-@within_float64
 def factorization_bounds(R: ArrayLike, depth: int) -> FactorizationBounds:
     """Compute bounds on the norm of the best factorization: the theorem's, that of `factorize`, and a lower bound.
 
@@ -165,26 +153,6 @@ def augment(R: ArrayLike) -> Floats:
     return scipy.linalg.block_diag(real_array("R", R, ("d", "d")), np.array([[-1.0]]))
 
 
-def flip_sign(R: ArrayLike) -> Floats:
-    """Return -R, which flips the sign of the determinant by flipping the labels, for odd d.
-
-    Source: Hardt & Ma, footnote 2 (v2, v3).
-
-    Args:
-        R: (d, d) with odd d.
-
-    Raises:
-        ValueError: for even d, where det(-R) = det R.
-    """
-    R = real_array("R", R, ("d", "d"))
-    if len(R) % 2 == 0:
-        raise ValueError(
-            f"Argument `R` must have an odd dimension, because det(-R) = det R otherwise. Received: shape {R.shape}. "
-            f"Use `augment`."
-        )
-    return -R
-
-
 class ScaledTarget(NamedTuple):
     """Scaled target, `scaled = factor * R`."""
 
@@ -192,7 +160,6 @@ class ScaledTarget(NamedTuple):
     factor: float
 
 
-@within_float64
 def scale_to_smallest_gamma(R: ArrayLike) -> ScaledTarget:
     """Scale R to sigma_min = 1/sqrt(kappa) and sigma_max = sqrt(kappa), which minimizes gamma = log(kappa) / 2.
 

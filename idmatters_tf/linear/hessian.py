@@ -18,11 +18,10 @@ import numpy as np
 import scipy.sparse.linalg
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, overflow, within_float64
+from idmatters_tf.linear._arguments import Floats
 from idmatters_tf.linear.shortcuts import layer_jacobians, problem
 
 
-@within_float64
 def shortcut_hessian(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> Floats:
     """Compute the dense Hessian of L(W) = ||Y - f(W) X||_F^2 / (2m).
 
@@ -90,10 +89,7 @@ class ShortcutHessian(scipy.sparse.linalg.LinearOperator):
         self._shortcut = bool(shortcut)
         Q, P, end_to_end = layer_jacobians(self._W, shortcut)
         self._Q, self._Qt, self._P, self._Pt = Q, Q.swapaxes(1, 2).copy(), P, P.swapaxes(1, 2).copy()
-        with np.errstate(over="ignore", invalid="ignore"):
-            self._backward = self._Pt @ (end_to_end @ self._sxx - syx)
-        if not np.isfinite(self._backward).all():
-            raise overflow("ShortcutHessian")
+        self._backward = self._Pt @ (end_to_end @ self._sxx - syx)
         self._Wt = self._W.swapaxes(2, 3).copy()
         super().__init__(np.float64, (self._W.size, self._W.size))  # pyright: ignore[reportCallIssue]
 

@@ -12,10 +12,9 @@ A[0] is their A_1 and is applied first; the map is (I + A_l) ... (I + A_1). Li e
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, non_negative_integer, positive_integer, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, non_negative_integer, positive_integer, real_array
 
 
-@within_float64
 def compose(A: ArrayLike) -> Floats:
     """Return the end-to-end map (I + A_l) ... (I + A_1) of a linear residual network.
 
@@ -40,7 +39,6 @@ def compose(A: ArrayLike) -> Floats:
     return product
 
 
-@within_float64
 def shortcut_compose(W: ArrayLike, shortcut: bool = True) -> Floats:
     """Return the end-to-end map of an n-shortcut network or a plain network.
 
@@ -81,12 +79,6 @@ def layer_norms(A: ArrayLike) -> Floats:
     return np.asarray(np.linalg.norm(A, 2, axis=(-2, -1)))
 
 
-def frobenius_norm(M: Floats) -> float:
-    """Return ||M||_F without overflow or underflow of squares."""
-    exponent = np.frexp(np.abs(M).max(initial=0.0))[1]
-    return float(np.ldexp(np.linalg.norm(np.ldexp(M, -exponent)), exponent))
-
-
 def tensor_norm(A: ArrayLike) -> float:
     """Return |||A|||, the largest spectral norm of the layers.
 
@@ -117,17 +109,13 @@ def initial_weights(
 ) -> Floats:
     """Draw starting points of gradient descent.
 
-    Source: Li et al., section 5, for "xavier", "orthogonal" and "small" (Xavier times 0.01, called "zero
-    initialization" in the paper).
-
-    "zero-asymmetric" is the start of Wu, Wang & Ma, *Global Convergence of Gradient Descent for Deep Linear Residual
-    Networks* (arXiv 1911.00645): all layers are the identity and the last one is zero. From it gradient descent reaches
-    every target, for any sign of its determinant. Its loss curves are equal for targets R and Q R with orthogonal Q:
-    with V_l = Q^T W_l for the last layer and the others unchanged, a step from V for R is the step from W for Q R, and
-    both start at zero. Other starts near the identity stall at the singular maps if det R < 0.
+    Source: Li et al., section 5. "small" is called "zero initialization" in the paper. "zero-asymmetric" is the start
+    of Wu, Wang & Ma, *Global Convergence of Gradient Descent for Deep Linear Residual Networks* (arXiv 1911.00645): all
+    layers are the identity and the last one is zero. From it gradient descent reaches every target, for any sign of its
+    determinant.
 
     Args:
-        kind: "zero"; "xavier": N(0, 1/dim); "small": 0.01 times that; "orthogonal": Haar-distributed; "identity";
+        kind: "zero"; "xavier": N(0, 1/dim); "small": 0.01 times that; "orthogonal": Haar-distributed;
             "zero-asymmetric".
         units: number of units.
         shortcut_depth: layers per unit, Li et al.'s n.
@@ -148,8 +136,6 @@ def initial_weights(
     rng = np.random.default_rng(seed)
     if kind == "zero":
         return np.zeros(shape)
-    if kind == "identity":
-        return np.broadcast_to(np.eye(dim), shape).copy()
     if kind == "zero-asymmetric":
         return _zero_asymmetric(shape, shortcut)
     if kind == "xavier":
@@ -161,7 +147,7 @@ def initial_weights(
         # The signs make the distribution independent of the QR algorithm (Mezzadri, 2007).
         return q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
     raise ValueError(
-        f"Argument `kind` must be one of 'zero', 'identity', 'zero-asymmetric', 'xavier', 'small', 'orthogonal'. "
+        f"Argument `kind` must be one of 'zero', 'zero-asymmetric', 'xavier', 'small', 'orthogonal'. "
         f"Received: kind={kind!r}"
     )
 

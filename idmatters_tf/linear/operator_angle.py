@@ -10,13 +10,12 @@ import scipy.linalg
 import scipy.optimize
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, real_array
 
 # Number of grid points of the parameter. A coarse grid can miss the minimum (observed at 5 points, not at 9).
 GRID = 17
 
 
-@within_float64
 def operator_angle(R: ArrayLike) -> float:
     """Compute the largest angle between x and R x, in [0, pi]; its cosine is the first antieigenvalue of R.
 

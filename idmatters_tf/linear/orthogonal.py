@@ -13,7 +13,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, Integers, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, Integers, real_array
 
 
 class NormalForm(NamedTuple):
@@ -23,7 +23,6 @@ class NormalForm(NamedTuple):
     blocks: Floats
 
 
-@within_float64
 def normal_form(N: ArrayLike) -> NormalForm:
     """Decompose a real normal matrix as S D S^T, with S orthogonal and D block diagonal with blocks of size 1 or 2.
 
@@ -47,9 +46,6 @@ def normal_form(N: ArrayLike) -> NormalForm:
     [-2.0, 2.0]
     """
     N = real_array("N", N, ("d", "d"))
-    # In units of the largest entry's power of two, to avoid overflow and underflow of squares.
-    exponent = np.frexp(np.abs(N).max())[1]
-    N = np.ldexp(N, -exponent)
     defect, size = np.linalg.norm(N @ N.T - N.T @ N), np.linalg.norm(N)
     if defect > 1e-10 * size**2:
         raise ValueError(
@@ -64,7 +60,7 @@ def normal_form(N: ArrayLike) -> NormalForm:
         b = (T[i + 1, i] - T[i, i + 1]) / 2
         a = (T[i, i] + T[i + 1, i + 1]) / 2
         D[i : i + 2, i : i + 2] = [[a, -b], [b, a]]
-    return NormalForm(S, np.ldexp(D, exponent))
+    return NormalForm(S, D)
 
 
 class Rotation(NamedTuple):

@@ -12,12 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, covariance_matrix, non_negative, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, covariance_matrix, non_negative, real_array
 from idmatters_tf.linear.network import shortcut_compose
 from idmatters_tf.linear.statistics import regression
 
 
-@within_float64
 def shortcut_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float, shortcut: bool = True) -> float:
     """Compute the loss L(W) = ||Y - f(W) X||_F^2 / (2m), with f the end-to-end map.
 
@@ -41,7 +40,6 @@ def shortcut_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float
     return float(np.vdot(f @ sxx, f) / 2 - np.vdot(f, syx) + syy_trace / 2)
 
 
-@within_float64
 def excess_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = True) -> float:
     """Compute L(W) - L_min = ||(f - W*) S_XX^(1/2)||_F^2 / 2 with high relative accuracy, also near the optimum.
 
@@ -57,7 +55,6 @@ def excess_risk(W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, shortcut: bool = T
     return float(np.linalg.norm(shortcut_compose(W, shortcut) @ root - targets) ** 2 / 2)
 
 
-@within_float64
 def shortcut_gradient(
     W: ArrayLike, sxx: ArrayLike, syx: ArrayLike, syy_trace: float | None = None, shortcut: bool = True
 ) -> Floats:

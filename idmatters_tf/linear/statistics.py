@@ -8,7 +8,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, covariance_matrix, positive_integer, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, covariance_matrix, positive_integer, real_array
+
+EPS, TINY = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
 
 
 class Statistics(NamedTuple):
@@ -22,7 +24,6 @@ class Statistics(NamedTuple):
     syy_trace: float
 
 
-@within_float64
 def sufficient_statistics(X: ArrayLike, Y: ArrayLike) -> Statistics:
     """Compute the second moments of a data set, whose size does not depend on the number of samples.
 
@@ -45,7 +46,6 @@ class Optimum(NamedTuple):
     loss: float
 
 
-@within_float64
 def least_squares_optimum(X: ArrayLike, Y: ArrayLike) -> Optimum:
     """Compute the optimal end-to-end map W* = Y X^+ and the minimum loss ||Y - W* X||_F^2 / (2m).
 
@@ -87,23 +87,17 @@ def scaled_root(covariance: Floats) -> ScaledRoot:
     Args:
         covariance: symmetric positive semidefinite matrix, (d, d).
     """
-    scales = coordinate_scales(covariance)
+    variances = np.diag(covariance)
+    scales = np.ldexp(1.0, np.frexp(variances)[1] // 2)
+    # A coordinate without variance gets the largest scale.
+    scales[variances <= 0] = scales[variances > 0].max(initial=TINY)
     eigenvalues, vectors = np.linalg.eigh(covariance / scales / scales[:, None])
     if eigenvalues[0] < -1e-10 * eigenvalues[-1]:
         # Semidefinite only up to rounding of its largest entries, which requires a common scale.
         scales[:] = scales.max()
         eigenvalues, vectors = np.linalg.eigh(covariance / scales / scales[:, None])
-    kept = eigenvalues > len(eigenvalues) * np.finfo(np.float64).eps * max(eigenvalues[-1], 0.0)
+    kept = eigenvalues > len(eigenvalues) * EPS * max(eigenvalues[-1], 0.0)
     return ScaledRoot(scales, vectors[:, kept] * np.sqrt(eigenvalues[kept]))
-
-
-def coordinate_scales(covariance: Floats) -> Floats:
-    """Return powers of two near the standard deviations of the coordinates, (d,), for division without rounding."""
-    variances = np.diag(covariance)
-    scales = np.ldexp(1.0, np.frexp(variances)[1] // 2)
-    # A coordinate without variance gets the largest scale.
-    scales[variances <= 0] = scales[variances > 0].max(initial=np.finfo(np.float64).tiny)
-    return scales
 
 
 class Regression(NamedTuple):
@@ -127,20 +121,13 @@ def regression(sxx: ArrayLike, syx: ArrayLike) -> Regression:
         syx: (d, d).
 
     Raises:
-        ValueError: if syx is not of the form W sxx, which is impossible for second moments of data, or W exceeds
-            float64.
+        ValueError: if syx is not of the form W sxx, which is impossible for second moments of data.
     """
     syx = real_array("syx", syx, ("d", "d"))
     scales, root = scaled_root(covariance_matrix("sxx", sxx, len(syx)))
-    with np.errstate(over="ignore"):
-        scaled = syx / scales
-    if not np.isfinite(scaled).all():
-        raise ValueError(
-            "Arguments `sxx` and `syx` must have an optimal map within float64. Received: moments whose quotient "
-            "overflows. Scale the data."
-        )
+    scaled = syx / scales
     targets = np.asarray(np.linalg.lstsq(root, scaled.T, rcond=None)[0].T, np.float64)
-    if np.abs(targets @ root.T - scaled).max() > 1e-7 * max(np.abs(scaled).max(), np.finfo(np.float64).tiny):
+    if np.abs(targets @ root.T - scaled).max() > 1e-7 * max(np.abs(scaled).max(), TINY):
         raise ValueError(
             "Argument `syx` must have rows in the range of `sxx`. Received: rows outside it, for which the loss has no "
             "minimum. Compute both from the same data with `sufficient_statistics`."
@@ -159,7 +146,6 @@ class PrincipalComponents(NamedTuple):
     mean: Floats
 
 
-@within_float64
 def whiten(
     X: ArrayLike, components: int | None = None, method: Literal["svd", "covariance"] = "svd"
 ) -> PrincipalComponents:
@@ -182,55 +168,36 @@ def whiten(
     Raises:
         ValueError: if the data have fewer than `components` components.
     """
-    (coordinates, directions, mean), variances, exponent = _principal_components(X, components, method)
-    scale = np.sqrt(variances)
-    return PrincipalComponents(coordinates / scale, np.ldexp(directions / scale, -exponent), np.ldexp(mean, exponent))
-
-
-@within_float64
-def principal_components(
-    X: ArrayLike, components: int | None = None, method: Literal["svd", "covariance"] = "svd"
-) -> PrincipalComponents:
-    """Compute the data in the coordinates of their principal components, with the largest variance first.
-
-    Args and errors: as `whiten`.
-
-    Returns:
-        `PrincipalComponents`, (coordinates, directions, mean), with orthonormal rows as directions.
-    """
-    (coordinates, directions, mean), _, exponent = _principal_components(X, components, method)
-    return PrincipalComponents(np.ldexp(coordinates, exponent), directions, np.ldexp(mean, exponent))
-
-
-def _principal_components(X: ArrayLike, components: int | None, method: str) -> tuple[PrincipalComponents, Floats, int]:
-    """Return the components of X / 2^exponent, their variances (components, 1), and the exponent.
-
-    In these units the largest entry is near 1, and squares neither overflow nor underflow.
-    """
     X = real_array("X", X, ("d", "m"))
-    exponent = int(np.frexp(np.abs(X).max())[1])
-    X = np.ldexp(X, -exponent)
     mean = X.mean(axis=1, keepdims=True)
     centered = X - mean
-    eps, tiny = np.finfo(np.float64).eps, np.finfo(np.float64).tiny
-    if method == "svd":
-        vectors, singular_values, _ = np.linalg.svd(centered, full_matrices=False)
-        scale = max(np.abs(X).max() * np.sqrt(X.size), tiny)
-        available = int(np.count_nonzero(singular_values > max(X.shape) * eps * scale))
-        directions = vectors.T[: _check_components(components, available)]
-        coordinates = directions @ centered
-        variances = np.mean(coordinates**2, axis=1, keepdims=True)
-        return PrincipalComponents(coordinates, directions, mean), variances, exponent
-    if method != "covariance":
+    if method not in ("svd", "covariance"):
         raise ValueError(f"Argument `method` must be 'svd' or 'covariance'. Received: method={method!r}")
-    values, vectors = np.linalg.eigh(centered @ centered.T / X.shape[1])
-    scale = max(float(np.abs(X).max()) ** 2 * len(X), tiny)
-    available = int(np.count_nonzero(values > max(X.shape) * eps * scale))
+    decompose = _components_by_svd if method == "svd" else _components_by_covariance
+    directions, variances = decompose(centered, float(np.abs(X).max()), components)
+    scale = np.sqrt(variances)
+    return PrincipalComponents(directions @ centered / scale, directions / scale, mean)
+
+
+def _components_by_svd(centered: Floats, largest: float, components: int | None) -> tuple[Floats, Floats]:
+    """Return the directions (components, d) and their variances (components, 1); `largest` is max |X|."""
+    vectors, singular_values, _ = np.linalg.svd(centered, full_matrices=False)
+    scale = max(largest * np.sqrt(centered.size), TINY)
+    available = int(np.count_nonzero(singular_values > max(centered.shape) * EPS * scale))
+    directions = vectors.T[: _check_components(components, available)]
+    return directions, np.mean((directions @ centered) ** 2, axis=1, keepdims=True)
+
+
+def _components_by_covariance(centered: Floats, largest: float, components: int | None) -> tuple[Floats, Floats]:
+    """Return the same as `_components_by_svd`."""
+    values, vectors = np.linalg.eigh(centered @ centered.T / centered.shape[1])
+    scale = max(largest**2 * len(centered), TINY)
+    available = int(np.count_nonzero(values > max(centered.shape) * EPS * scale))
     kept = _check_components(components, available)
     columns = vectors[:, ::-1][:, :kept]
     # Fixed signs make the result independent of the LAPACK implementation.
     columns = columns * np.sign(columns[np.abs(columns).argmax(axis=0), np.arange(kept)])
-    return PrincipalComponents(columns.T @ centered, columns.T, mean), values[::-1][:kept, None], exponent
+    return columns.T, values[::-1][:kept, None]
 
 
 def _check_components(components: int | None, available: int) -> int:

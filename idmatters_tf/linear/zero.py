@@ -6,7 +6,7 @@ Source: Li et al., *Demystifying ResNet*, Theorem 1 and appendix A.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmatters_tf.linear._arguments import Floats, covariance_matrix, positive_integer, real_array, within_float64
+from idmatters_tf.linear._arguments import Floats, covariance_matrix, positive_integer, real_array
 from idmatters_tf.linear.hessian import shortcut_hessian
 
 
@@ -26,7 +26,6 @@ def zero_stationary_order(shortcut_depth: int, sxx: ArrayLike, syx: ArrayLike) -
     return positive_integer("shortcut_depth", shortcut_depth) * (2 if _vanishes(sxx - syx, sxx, syx) else 1) - 1
 
 
-@within_float64
 def zero_hessian_spectrum(units: int, n: int, sxx: ArrayLike, syx: ArrayLike, slope: float = 1.0) -> Floats:
     """Compute all eigenvalues of the Hessian at W = 0.
 

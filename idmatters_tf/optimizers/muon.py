@@ -8,7 +8,7 @@ References:
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import keras
@@ -27,8 +27,10 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 Norm = Literal["keep", "free"]
 
+_KERNEL_NAMES = ("kernel", "pointwise_kernel", "recurrent_kernel")
 
-def orthogonalize(matrix: Tensor, iterations: int = 5) -> Tensor:
+
+def orthogonalize(matrix: Tensor, iterations: int = 5, dtype: str | None = None) -> Tensor:
     """Move the singular values of a matrix towards 1 and keep its singular vectors: U S V^T becomes about U V^T.
 
     The matrix is divided by its Frobenius norm. Each iteration then applies s -> a s + b s^3 + c s^5 to all singular
@@ -42,9 +44,10 @@ def orthogonalize(matrix: Tensor, iterations: int = 5) -> Tensor:
     Source: Jordan et al., *Muon: An optimizer for hidden layers in neural networks* (2024).
 
     Args:
-        matrix: `(..., rows, columns)`, of any float type, which is also the type of the computation. Leading axes are
-            a batch of matrices.
+        matrix: `(..., rows, columns)`, of any float type. Leading axes are a batch of matrices.
         iterations: a positive integer.
+        dtype: type of the matrix products and of the result; by default that of the matrix. The norm is computed in
+            float32 or float64.
 
     Returns:
         A tensor of the same shape. A matrix of zeros stays zero.
@@ -52,8 +55,10 @@ def orthogonalize(matrix: Tensor, iterations: int = 5) -> Tensor:
     a, b, c = NEWTON_SCHULZ
     is_wide = matrix.shape[-2] < matrix.shape[-1]
     x: Any = ops.swapaxes(matrix, -1, -2) if is_wide else matrix
-    squares: Any = ops.sum(ops.square(ops.cast(x, "float32")), axis=(-2, -1), keepdims=True)
-    x = x * ops.cast(ops.rsqrt(squares + 1e-30), x.dtype)
+    # In float16 the norm of small matrices would be 0, and its inverse infinite.
+    x = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+    squares: Any = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
+    x = ops.cast(x * ops.rsqrt(squares + 1e-30), dtype or matrix.dtype)
     gram: Any = ops.matmul(ops.swapaxes(x, -1, -2), x)
     identity: Any = ops.eye(x.shape[-1], dtype=x.dtype)
     factor: Any = None
@@ -94,9 +99,13 @@ class Muon(Momentum):
     identity, as the paper's, need this mode. Weight decay is decoupled: `weight_decay=` subtracts `lr * weight_decay *
     W` first, as in all Keras optimizers.
 
-    Variables of fewer than `least_rank` axes (biases, gains, the last layer) are updated as by `Momentum`, with the
-    learning rate multiplied by `other_rate`. Kernels of equal shape are orthogonalized in one batched product, except
-    in `model.fit` under a `tf.distribute` strategy of several replicas.
+    Only kernels whose last axis is known to be that of the outputs are orthogonalized: those of dense layers (with
+    `least_rank=2`), of ordinary convolutions and of the 1x1 convolutions of separable ones, see `select_kernels`. All
+    other variables are updated as by `Momentum`, with the learning rate multiplied by `other_rate`: biases, gains,
+    embeddings, the query, key and value kernels of attention, and depthwise and transposed convolutions.
+
+    Kernels of equal shape are orthogonalized in one batched product, except in `model.fit` under a `tf.distribute`
+    strategy of several replicas.
 
     References: see the module.
 
@@ -108,7 +117,7 @@ class Muon(Momentum):
         norm: `"keep"` or `"free"`.
         iterations: Number of Newton-Schulz iterations in `orthogonalize`.
         other_rate: Factor on the learning rate of all other variables.
-        least_rank: Number of axes from which on a variable counts as a kernel. With 2, the kernels of dense layers
+        least_rank: Number of axes from which on a variable may count as a kernel. With 2, the kernels of dense layers
             count as well, the last layer's included.
         orthogonalize_dtype: Type of the orthogonalization, such as `"bfloat16"`.
         kwargs: See `keras.optimizers.SGD`.
@@ -143,6 +152,7 @@ class Muon(Momentum):
         self.other_rate = float(other_rate)
         self.least_rank = int(least_rank)
         self.orthogonalize_dtype = orthogonalize_dtype
+        self._kernel_indices: frozenset[int] = frozenset()
 
     def build(self, variables: Any) -> None:
         for variable in self.kernels_of_zeros(variables):
@@ -152,16 +162,39 @@ class Muon(Momentum):
                 f"norm='free'."
             )
         super().build(variables)
+        self._kernel_indices = frozenset(self._get_variable_index(kernel) for kernel in self.select_kernels(variables))
 
-    def kernels_of_zeros(self, variables: Iterable[keras.Variable]) -> list[keras.Variable]:
+    def select_kernels(self, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
+        """Return the variables that are orthogonalized.
+
+        They have at least `least_rank` axes, more than one output, and the name that Keras gives to kernels. Their
+        layer's name contains neither "depthwise" nor "transpose", as the default names of layers with other axes do.
+        A bias of the layer must have the size of the last axis. Without a bias, kernels of three axes are not selected,
+        since they may be those of attention.
+
+        Args:
+            variables: The trainable variables of a model, or of a part of it.
+        """
+        layers = [variable.path.rpartition("/")[0] for variable in variables]
+        biases = {(layer, *v.shape) for layer, v in zip(layers, variables, strict=True) if v.name == "bias"}
+        with_bias = {layer for layer, *_ in biases}
+
+        def is_kernel(layer: str, variable: keras.Variable) -> bool:
+            *_, outputs = shape = variable.shape or (1,)
+            if len(shape) < self.least_rank or outputs == 1 or variable.name not in _KERNEL_NAMES:
+                return False
+            layer_name = layer.rpartition("/")[2]
+            if "depthwise" in layer_name or "transpose" in layer_name:
+                return False
+            return (layer, outputs) in biases if layer in with_bias else len(shape) != 3
+
+        return [variable for layer, variable in zip(layers, variables, strict=True) if is_kernel(layer, variable)]
+
+    def kernels_of_zeros(self, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
         """Return the kernels that would stay zero: those whose values are all zero, with `norm="keep"`."""
         if self.norm == "free":
             return []
-        return [
-            variable
-            for variable in variables
-            if self._is_kernel(variable) and not np.any(value_outside_functions(variable))
-        ]
+        return [kernel for kernel in self.select_kernels(variables) if not np.any(value_outside_functions(kernel))]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         self.update_steps([gradient], [variable], learning_rate)
@@ -174,17 +207,17 @@ class Muon(Momentum):
             variables: Variables that the optimizer was built for.
             learning_rate: A scalar.
         """
-        groups: dict[tuple[int, ...], list[tuple[Any, Any]]] = {}
+        groups: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
         for gradient, variable in zip(gradients, variables, strict=True):
-            if self._is_kernel(variable):
-                key = (math.prod(variable.shape[:-1]), variable.shape[-1])
+            if self._get_variable_index(variable) in self._kernel_indices:
+                key = (math.prod(variable.shape[:-1]), variable.shape[-1], variable.dtype)
                 groups.setdefault(key, []).append((self.advance_velocity(gradient, variable), variable))
             else:
                 rate: Any = ops.cast(learning_rate, variable.dtype)
                 super().update_step(gradient, variable, self.other_rate * rate)
-        for shape, members in groups.items():
-            matrices = [ops.cast(ops.reshape(step, shape), self.orthogonalize_dtype) for step, _ in members]
-            directions = orthogonalize(ops.stack(matrices), self.iterations_of_orthogonalization)
+        for (rows, columns, _), members in groups.items():
+            matrices = ops.stack([ops.reshape(step, (rows, columns)) for step, _ in members])
+            directions = orthogonalize(matrices, self.iterations_of_orthogonalization, self.orthogonalize_dtype)
             for place, (_, variable) in enumerate(members):
                 self._move(variable, directions[place], learning_rate)
 
@@ -194,9 +227,6 @@ class Muon(Momentum):
             super()._backend_update_step(grads, trainable_variables, learning_rate)
         else:
             self.update_steps(grads, trainable_variables, learning_rate)
-
-    def _is_kernel(self, variable: Any) -> bool:
-        return len(variable.shape) >= self.least_rank
 
     def _move(self, variable: Any, direction: Any, learning_rate: Any) -> None:
         rows, columns = math.prod(variable.shape[:-1]), variable.shape[-1]

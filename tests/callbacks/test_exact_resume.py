@@ -1,14 +1,11 @@
 """Exact resume of a `fit` that is stopped at any point, compared with an uninterrupted one.
 
-The parts of a run use the same compiled model, whose variables are overwritten in between: `tests.faults` kills
-processes. The tests run on the backend of KERAS_BACKEND. `test_devices` runs them on JAX.
+The parts of a run use the same compiled model, whose variables are overwritten in between:
+`test_killed_fit` kills processes. The tests run on the backend of KERAS_BACKEND. `test_devices` runs them on JAX.
 """
 
 import dataclasses
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +15,6 @@ import pytest
 
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, FunctionBatches
 from idmatters_tf.callbacks._callback_states import CallbackState
-from tests.conftest import ROOT
 from tests.support.adversarial import Adversarial
 from tests.support.killed_fit import shown_scalars
 
@@ -500,14 +496,3 @@ def test_the_progress_bar_of_a_resumed_epoch(tmp_path):
     resumed = shown()
     assert [step for step, _ in resumed] == [6, 7, 8]
     assert resumed[0][1] == pytest.approx(2)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_two_optimizers_survive_sigkill(tmp_path):
-    """`tests.faults` kills a classifier with one optimizer."""
-    command = [sys.executable, "-m", "tests.support.killed_fit", tmp_path, "2", "two optimizers"]
-    command += ["--network", "adversarial", "--sources", "`ArrayBatches`"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)[0][2:4] == [2, 2], done.stderr

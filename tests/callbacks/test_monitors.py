@@ -120,10 +120,9 @@ def test_bounds_of_branches():
     assert np.isnan(bounds["normalised"])
 
 
-@pytest.mark.parametrize("standardize", [False, True])
-def test_gains_are_part_of_the_norms(standardize):
+def test_gains_are_part_of_the_norms():
     images = keras.Input((4, 4, 2))
-    block = ScaledResidualConv2D(3, strides=2, last_kernel_size=1, standardize=standardize, name="block")
+    block = ScaledResidualConv2D(3, strides=2, last_kernel_size=1, name="block")
     model = keras.Model(images, block(images))
     for convolution in (block.conv1, block.conv2):
         convolution.gains.assign(rng.normal(size=3))

@@ -2,7 +2,7 @@
 
 The learning rate of step s is 2^s, and the gradient of the loss is the sum of the batch's weighted rows. The weights of
 the model are therefore integers whose binary digits are the steps at which each example was used. The tests run on the
-backend of KERAS_BACKEND; `test_devices` runs them on JAX. `tests.faults` trains with compiled steps on such data.
+backend of KERAS_BACKEND; `test_devices` runs them on JAX. `test_killed_fit` trains with compiled steps on such data.
 """
 
 import dataclasses

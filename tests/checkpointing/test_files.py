@@ -212,6 +212,33 @@ def test_a_foreign_folder_of_the_name_that_is_put_aside_stays(tmp_path):
     assert tree(tmp_path) == before
 
 
+@pytest.mark.parametrize("removed", [(), ("saved_model.pb",), None])
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_folder_put_aside_without_a_successor_is_not_lost(tmp_path, removed, foreign):
+    """Test that a complete folder is restored, that an incomplete one is removed, and that foreign files are kept."""
+    aside = tmp_path / ".replaced-x"
+    if removed is None:
+        aside.mkdir()
+    else:
+        write_folder(tmp_path / "x", "old")
+        (tmp_path / "x").rename(aside)
+        for name in removed:
+            (aside / name).unlink()
+    if foreign:
+        (aside / "thesis.txt").write_text("mine")
+    before = contents(aside)
+    remove_unfinished(tmp_path)
+    restores = removed == ()
+    assert os.listdir(tmp_path) == (["x"] if restores else [".replaced-x"] if foreign else [])
+    if restores or foreign:
+        assert contents(tmp_path / ("x" if restores else ".replaced-x")) == before
+    if foreign:
+        with pytest.raises(PathOccupied, match=r"x (contains thesis\.txt|is a folder without)"):
+            write_folder(tmp_path / "x")
+    else:
+        write_folder(tmp_path / "x")
+
+
 def test_names_that_only_look_unfinished_stay(tmp_path):
     (tmp_path / ".writing-novel.md").write_text("mine")
     (tmp_path / ".writing-7-x").write_text("half")

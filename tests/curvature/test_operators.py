@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmatters_tf import linear
-from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator, dense_hessian
+from idmatters_tf.curvature import FisherOperator, GaussNewtonOperator, HessianOperator, dense_hessian, layer_coupling
 from idmatters_tf.models.linear import assign_weights, shortcut_network
 from tests.support import curvature_cases as cases
 
@@ -73,6 +73,21 @@ def test_gauss_newton_against_its_factors(name):
     dense = GaussNewtonOperator(model, loss, (x, y), **options).to_dense()
     np.testing.assert_allclose(dense, expected, atol=1e-12)
     assert np.linalg.eigvalsh(dense)[0] > -1e-12
+
+
+def test_gauss_newton_of_repeated_outputs():
+    keras.config.set_dtype_policy("float64")
+    inputs = keras.Input((3,))
+    outputs = keras.layers.Dense(2)(inputs)
+    x, y = np.random.default_rng(0).normal(size=(5, 3)), np.random.default_rng(1).normal(size=(5, 2))
+    for same in (outputs, keras.layers.Activation("linear")(outputs)):
+        # For a linear model the matrix is the Hessian.
+        model = keras.Model(inputs, [outputs, same])
+        matrices = [
+            kind(model, ["mse", "mse"], (x, [y, 2 * y]), check=False).to_dense()
+            for kind in (GaussNewtonOperator, HessianOperator)
+        ]
+        np.testing.assert_allclose(*matrices, atol=1e-12)
 
 
 def test_fisher_is_the_second_moment_of_the_examples_gradients():
@@ -173,6 +188,22 @@ def test_variables_restrict_to_a_block_and_blocks_are_parts_of_the_whole():
         assert HessianOperator(model, loss, data, variables, check=False).variables == restricted.variables
     frozen = HessianOperator(model, loss, data, model.layers[1].moving_variance, check=False)
     assert frozen.shape == (2, 2)
+
+
+def test_layers_of_equal_names_are_distinguished():
+    keras.config.set_dtype_policy("float64")
+    inputs = keras.Input((3,))
+    towers = [keras.Model(inputs, keras.layers.Dense(2, name="a")(inputs)) for _ in range(2)]
+    model = keras.Model(inputs, keras.layers.Add()([tower(inputs) for tower in towers]))
+    data = np.random.default_rng(0).normal(size=(5, 3)), np.random.default_rng(1).normal(size=(5, 2))
+    operator = HessianOperator(model, "mse", data, check=False)
+    assert operator.layers == {"a": slice(0, 8), "a:2": slice(8, 16)}
+    assert {name: block.shape for name, block in operator.blocks().items()} == {"a": (8, 8), "a:2": (8, 8)}
+    # The two blocks and those between them are equal.
+    np.testing.assert_allclose(layer_coupling(operator).norms, np.linalg.norm(operator.blocks()["a"]))
+    (first, bias), (second, _) = (tower.trainable_variables for tower in towers)
+    apart = HessianOperator(model, "mse", data, [first, second, bias], check=False)
+    assert apart.layers == {"a": slice(0, 6), "a:2": slice(6, 12), "a:3": slice(12, 14)}
 
 
 def test_the_model_is_left_as_it_was_and_followed():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from idmatters_tf.data.augment import AUGMENTATIONS, CropAndFlip, InMemoryImages, standardize
 from idmatters_tf.data.batches import EvaluationBatches, TrainBatches
 from idmatters_tf.data.protocols import Share
+from idmatters_tf.layers import PerImageStandardization
 
 rng = np.random.default_rng(4)
 IMAGES = rng.integers(0, 256, (50, 6, 8, 3), dtype=np.uint8)
@@ -34,6 +35,10 @@ def test_crops_and_flips_equal_plain_slicing(padding, wanted):
 def test_standardization_equals_tensorflows():
     images = tf.cast(np.concatenate([IMAGES, np.full((1, 6, 8, 3), 77), np.zeros((1, 6, 8, 3))]), tf.float32)
     np.testing.assert_allclose(standardize(images), tf.image.per_image_standardization(images), atol=2e-5)
+    nearly_blank = np.full((3, 8, 8, 3), 250.0, "float32")
+    nearly_blank[1, 0, 0, 0], nearly_blank[2, :4] = 251, 249
+    exported = PerImageStandardization()(nearly_blank)
+    np.testing.assert_allclose(standardize(tf.constant(nearly_blank)), exported, atol=1e-3)
 
 
 def test_each_epoch_is_a_permutation_of_its_own():

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import re
-import socket
 import tarfile
 
 import numpy as np
@@ -177,7 +176,6 @@ def test_the_data_of_the_other_data_set_are_recognized(name, other, tmp_path, mo
         members.add(folder, folder.name)
     message = f"contains {other}, not {name}. Load {other}, or pass the folder of {name} as `data_dir`"
     # The data set itself, whose folder is not a place to download the other one to.
-    monkeypatch.setattr(_sources, "server_answers", lambda _: True)
     monkeypatch.setattr(_sources, "load_tfds", lambda name, folder, download: (name, folder, download))
     for place in (folder, prepared, prepared.parent, archive, archive.parent):
         with pytest.raises(DataError, match=message) as caught:
@@ -188,23 +186,6 @@ def test_the_data_of_the_other_data_set_are_recognized(name, other, tmp_path, mo
         with pytest.raises(DataError, match=message):
             cifar.load(name, place)
         assert cifar.load(name, place, download=True) == (name, place, True)
-
-
-def test_a_server_that_does_not_answer_is_noticed(tmp_path, monkeypatch):
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        address = listener.getsockname()
-        monkeypatch.setattr(cifar, "DOWNLOAD_HOST", address)
-        for variable in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-            monkeypatch.delenv(variable, raising=False)
-        # Bound, but not listening.
-        with pytest.raises(DataError, match=r"127.0.0.1 does not answer"):
-            cifar.load("cifar10", tmp_path, download=True)
-        listener.listen()
-        assert _sources.server_answers(address)
-        # With a proxy set, the proxy is what has to answer.
-        monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-        assert not _sources.server_answers(address)
 
 
 def test_tensorflow_datasets(tmp_path):

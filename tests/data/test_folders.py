@@ -1,6 +1,7 @@
 """Folders of images: listing and error messages."""
 
 import os
+import shutil
 
 import pytest
 
@@ -29,6 +30,23 @@ def test_a_tree(tree):
     digest = data.digest()
     (tree / "val" / "n02" / "2_3.JPEG").unlink()
     assert imagenet.load(tree).digest() != digest
+
+
+def test_hidden_files_are_not_images(tree):
+    digest = imagenet.load(tree).digest()
+    (tree / "train" / "n00" / "._0_0.JPEG").write_bytes(b"resource fork of macOS")
+    assert imagenet.load(tree).digest() == digest
+
+
+def test_flat_images_of_equal_stems_have_their_own_classes(tree):
+    first, second = sorted((tree / "val").glob("*/*"))[:2]
+    shutil.move(first, tree / "val" / "a.jpg")
+    shutil.move(second, tree / "val" / "a.png")
+    for folder in (tree / "val").glob("n*"):
+        shutil.rmtree(folder)
+    (tree / "val_labels.txt").write_text("a.jpg n01\na.png n02\n")
+    data = imagenet.load(tree)
+    assert dict(zip(data.test.names, data.test.labels, strict=True)) == {"a.jpg": 1, "a.png": 2}
 
 
 def test_a_class_may_be_called_like_an_image(tree):

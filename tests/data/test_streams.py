@@ -66,6 +66,7 @@ def in_memory(files, place, size=SIZE):
         ("PNG", "RGB"),
         ("BMP", "RGB"),
         ("BMP", "L"),
+        ("BMP", "P"),
         ("WEBP", "RGB"),
         ("WEBP", "RGBA"),
         ("GIF", "P"),
@@ -86,6 +87,26 @@ def test_every_kind_of_file_decodes_to_its_colours(kind, mode):
     inner = _decoding.decode(tf.constant(data), window).numpy().astype(int)[2:-2, 2:-2]
     assert np.abs(inner - got[5:21, 7:33]).mean() < 1
     np.testing.assert_array_equal(shapes[0][:2], [40, 56])
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_animated_webp_images_are_rejected(mode):
+    frames = [Image.open(io.BytesIO(encoded(rng, 40, 56, "PNG", "RGB"))).convert(mode) for _ in range(3)]
+    stream = io.BytesIO()
+    frames[0].save(stream, "WEBP", save_all=True, append_images=frames[1:])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="animated WebP image"):
+        _decoding.decode(tf.constant(stream.getvalue()))
+
+
+@pytest.mark.parametrize("augmentation", ["paper", "standard"])
+def test_users_load_images_as_evaluations_do(files, augmentation):
+    batches = StreamEvaluationBatches(files, 5, augmentation, SIZE)
+    pixels, _, _ = next(iter(batches.dataset()))
+    evaluated = _decoding.resize(*pixels, SIZE).numpy()
+    for place, expected in enumerate(evaluated):
+        loaded = imagenet.load_image(files.describe(place), SIZE, augmentation)
+        assert loaded.dtype == np.uint8
+        assert np.abs(loaded - expected).max() <= 0.5 + 1e-4
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 10**6))

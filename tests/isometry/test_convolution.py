@@ -151,6 +151,13 @@ def test_kernels_of_a_model():
     zero, same = found.values()
     assert (zero.relative, zero.orthogonal, zero.spectral) == (1, 1, None)
     assert (same.relative, same.spectral) == (0, 0)
+    # Two layers of the same path.
+    inputs = keras.Input((2,))
+    towers = [keras.Model(inputs, keras.layers.Dense(2, name="a")(inputs)) for _ in range(2)]
+    for factor, tower in enumerate(towers, 1):
+        tower.get_layer("a").kernel.assign(factor * np.eye(2))
+    found = kernel_distances(keras.Model(inputs, [tower(inputs) for tower in towers]))
+    assert {path: distance.relative for path, distance in found.items()} == {"a/kernel": 0, "a/kernel:2": 1}
     scaled = keras.Sequential([keras.Input((5, 5, 2)), ScaledConv2D(2, 1, gain=3.0)])
     scaled.layers[0].kernel.assign(np.eye(2)[None, None])
     assert [each.relative for each in kernel_distances(scaled).values()] == [2]

@@ -12,7 +12,7 @@ from idmatters_tf.isometry import (
     kernel_norms,
     spectral_norm,
 )
-from idmatters_tf.layers import ResidualConv2D
+from idmatters_tf.layers import LinearResidual, ResidualConv2D
 
 rng = np.random.default_rng(2)
 
@@ -77,6 +77,25 @@ def test_block_norms_of_a_model():
 def test_convolution_without_size_raises():
     with pytest.raises(ValueError, match=r"shape \(3, 3, 2, 2\). Pass .* as ConvolutionOperator\(kernel, size\)"):
         spectral_norm(np.ones((3, 3, 2, 2)))
+
+
+class TwoOfOneName(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (LinearResidual(name="unit") for _ in range(2))
+
+    def call(self, inputs):
+        return self.second(self.first(inputs))
+
+
+def test_layers_of_equal_names():
+    model = TwoOfOneName()
+    model(np.ones((1, 3)))
+    model.first.kernel.assign(np.eye(3))
+    model.second.kernel.assign(2 * np.eye(3))
+    norms = kernel_norms(model)
+    assert {name: kernels[0].spectral for name, kernels in norms.items()} == {"unit": 1, "unit:2": 2}
+    assert branch_bounds(model, norms) == {"unit": 1, "unit:2": 2}
 
 
 class OfItsOwn(keras.Model):
@@ -147,6 +166,26 @@ def test_norms_of_sums():
     nested = convolution_sums(nested=True)
     nested.set_weights(model.get_weights())
     assert kernel_norms(nested) == {f"body/{name}": values for name, values in norms.items()}
+
+
+def test_channels_first():
+    images, results, weights = rng.normal(size=(1, 7, 6, 2)).astype("float32"), [], None
+    for data_format, axis in (("channels_last", 3), ("channels_first", 1)):
+        data = images if axis == 3 else images.transpose(0, 3, 1, 2)
+        inputs = keras.Input(data.shape[1:])
+        x = ResidualConv2D(4, strides=2, kernel_initializer="he_normal", data_format=data_format, name="layer")(inputs)
+        branch = keras.layers.Conv2D(4, (2, 3), padding="same", data_format=data_format, name="conv")(x)
+        x = keras.layers.Add(name="sum")([x, branch])
+        pool = keras.layers.AveragePooling2D(2, padding="same", data_format=data_format)
+        halves = [pool(x), pool(0.5 * x)]
+        model = keras.Model(inputs, keras.layers.Concatenate(axis, name="halved")(halves))
+        weights = weights or model.get_weights()
+        model.set_weights(weights)
+        norms, distances = kernel_norms(model), block_distances(model, data, ["layer", ("sum", "halved")])
+        kernels = [kernel.spectral for name in ("layer", "sum") for kernel in norms[name]]
+        results.append([*kernels, *branch_bounds(model, norms).values(), *np.concatenate(list(distances.values()))])
+    assert np.isfinite(results).all()
+    np.testing.assert_allclose(*results, rtol=2e-3)
 
 
 def test_sums_have_the_names_of_the_distances():

@@ -17,6 +17,14 @@ def test_logits_pass_and_names_are_saved(tmp_path):
     assert reloaded.get_layer("classes").class_names == ("cat", "dog", "Übersee")
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "float64"])
+def test_logits_keep_their_dtype(policy):
+    logits = np.float32([[1 / 3, 100.1]])
+    layer = ClassNames(["cat", "dog"], dtype=policy)
+    np.testing.assert_array_equal(layer(logits), logits)
+    assert layer(keras.Input((2,), dtype="float32")).dtype == layer(logits).dtype == "float32"
+
+
 def test_bad_arguments():
     for names in ([], [1, 2]):
         with pytest.raises(ValueError, match="`class_names` must be one string for each class"):

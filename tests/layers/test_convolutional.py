@@ -100,6 +100,9 @@ def test_the_default_start_is_near_the_identity_and_the_two_kernels_differ():
     assert 0 < np.linalg.norm(branch) < 2e-3 * np.linalg.norm(images)
     assert not np.array_equal(block.conv1.kernel, block.conv2.kernel)
     np.testing.assert_array_equal(ResidualConv2D(64, kernel_initializer="zeros")(images), images)
+    drawn = ResidualConv2D(4, kernel_initializer=keras.initializers.HeNormal(keras.random.SeedGenerator(1)))
+    drawn.build((None, 8, 8, 4))
+    assert not np.array_equal(drawn.conv1.kernel, drawn.conv2.kernel)
 
 
 def test_a_branch_scale_multiplies_the_branch():

@@ -32,6 +32,18 @@ def test_linear_residual_is_h_plus_a_h():
     np.testing.assert_array_equal(LinearResidual()(h), h)
 
 
+@pytest.mark.parametrize("layer", [ResidualDense, ResidualDenseStack, LinearResidual, ShortcutUnit])
+def test_initializers_may_be_functions_or_draw_from_a_generator(layer):
+    sizes = {ResidualDense: (4,), ResidualDenseStack: (2, 4), LinearResidual: (), ShortcutUnit: (2,)}[layer]
+    generator = keras.initializers.RandomNormal(seed=keras.random.SeedGenerator(1))
+    for initializer in (keras.ops.ones, generator):
+        built = layer(*sizes, kernel_initializer=initializer)
+        built.build((None, 4))
+        kernels = [np.array(weight).ravel() for weight in built.weights if weight.name != "s"]
+        assert all(kernel.all() for kernel in kernels)
+        assert initializer is keras.ops.ones or len(np.unique(kernels)) == np.size(kernels)
+
+
 @given(st.integers(1, 6), st.integers(1, 6), st.booleans())
 def test_residual_dense_is_h_plus_v_relu(dim, units, skip):
     h = rng.normal(size=(3, dim)).astype("float32")

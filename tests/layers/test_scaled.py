@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf.layers.scaled import RELU_GAIN, ScaledConv2D, ScaledResidualConv2D
+from idmatters_tf.layers.scaled import ScaledConv2D, ScaledResidualConv2D
 from idmatters_tf.models.normalizer_free import normalizer_free_resnet
 from tests.layers.test_convolutional import naive_convolution, naive_shortcut
 from tests.support.checks import check_layer, check_saving
@@ -25,30 +25,6 @@ def test_gains_multiply_the_kernel_of_each_output_channel():
     weights = set_random(layer, images.shape)
     expected = naive_convolution(images, weights["kernel"] * weights["gains"], 2) + weights["bias"]
     check_layer(layer, images, expected, atol=1e-4)
-
-
-def test_standardized_kernels_have_mean_0_and_the_norm_of_the_gain():
-    layer = ScaledConv2D(4, 3, gain=0.5, standardize=True, padding="same", name="layer")
-    images = rng.normal(size=(2, 5, 5, 3)).astype("float32")
-    layer.build(images.shape)
-    # The outputs do not depend on an offset or a factor of the kernel.
-    kernel = rng.normal(size=(3, 3, 3, 4))
-    outputs = []
-    for factor, offset in ((1.0, 0.0), (30.0, -7.0)):
-        layer.set_weights([factor * kernel + offset, np.zeros(4), np.full(4, 0.5)])
-        outputs.append(np.array(layer(images)))
-    np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-3)
-    # The norm is the gain times the paper's gamma, for both sets of weights.
-    applied = np.array(layer.applied_kernel).reshape(27, 4)
-    np.testing.assert_allclose(applied.mean(axis=0), 0, atol=1e-6)
-    np.testing.assert_allclose(applied.var(axis=0) * 27, (0.5 * RELU_GAIN) ** 2, rtol=1e-3)
-    standard = (kernel - kernel.mean((0, 1, 2))) / kernel.std((0, 1, 2)) / np.sqrt(27) * RELU_GAIN
-    check_layer(layer, images, naive_convolution(images, 0.5 * standard), atol=1e-3)
-
-
-def test_the_gain_keeps_the_variance_of_rectified_normal_numbers():
-    rectified = np.maximum(np.random.default_rng(1).normal(size=1_000_000), 0)
-    assert RELU_GAIN**2 * rectified.var() == pytest.approx(1, rel=5e-3)
 
 
 @pytest.mark.parametrize(("filters", "strides", "last_kernel_size"), [(3, 1, None), (8, 2, 1)])
@@ -87,6 +63,14 @@ def test_the_network_starts_at_the_logarithm_of_the_classes_and_saves(tmp_path):
     model = normalizer_free_resnet(blocks=1, widths=(8, 16), stem=4)
     assert model.output.dtype == "float32"
     assert model.get_layer("stage2_block1").output.dtype == "bfloat16"
+
+
+def test_weight_decay_is_half_the_rate_times_the_squares_of_the_trained_kernels():
+    model = normalizer_free_resnet(blocks=1, widths=(8, 16), stem=4, weight_decay=0.02, whiten_stem=True)
+    kernels = [weight for weight in model.trainable_weights if weight.path.endswith("kernel")]
+    expected = sum(0.02 / 2 * np.sum(np.square(kernel)) for kernel in kernels)
+    np.testing.assert_allclose(sum(np.array(loss) for loss in model.losses), expected, rtol=1e-5)
+    assert len(model.losses) == 5
 
 
 def test_bad_arguments():

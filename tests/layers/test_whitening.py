@@ -30,14 +30,21 @@ def test_outputs_are_uncorrelated_and_of_variance_one(size, filters):
     assert (np.diff(norms) >= 0).all()
     if size == 2:
         check_layer(layer, images)
+    first = PatchWhitening2D(filters, size, epsilon=1e-9, data_format="channels_first")
+    first.adapt(np.moveaxis(images, 3, 1))
+    np.testing.assert_array_equal(first.kernel, layer.kernel)
 
 
 def test_the_kernel_is_frozen_and_the_network_saves(tmp_path):
     model = normalizer_free_resnet((14, 12, 3), blocks=1, widths=(12,), stem=12, stem_size=2, whiten_stem=True)
     stem, images = model.get_layer("stem"), smooth_images()
     stem.adapt(images)
-    assert [variable.path for variable in stem.trainable_variables] == ["stem/bias"]
-    assert "stem/kernel" not in [variable.path for variable in model.trainable_variables]
+    # Fine-tuning freezes the layers and unfreezes them again.
+    for trainable in (True, False, True):
+        model.trainable = stem.trainable = trainable
+        paths = ["stem/bias"] if trainable else []
+        assert [variable.path for variable in stem.trainable_variables] == paths
+        assert [variable.path for variable in model.trainable_variables if "stem" in variable.path] == paths
     again = check_saving(model, images, tmp_path / "model.keras")
     np.testing.assert_array_equal(again.get_layer("stem").kernel, stem.kernel)
 
@@ -46,3 +53,6 @@ def test_filters_come_in_pairs_and_are_no_more_than_there_are():
     for filters in (7, 26):
         with pytest.raises(ValueError, match="`filters` must be even and at most 24"):
             PatchWhitening2D(filters, 2).build((None, 8, 8, 3))
+    for options in ({"groups": 2}, {"dilation_rate": 2}):
+        with pytest.raises(ValueError, match="needs groups=1 and dilation_rate=1"):
+            PatchWhitening2D(4, 2, **options)

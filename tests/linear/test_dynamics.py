@@ -41,10 +41,6 @@ def test_whitening(seed):
     np.testing.assert_allclose(by_covariance.transform @ (X - by_covariance.mean), by_covariance.coordinates, atol=1e-9)
     np.testing.assert_allclose(whitened @ whitened.T / 30, np.eye(3), atol=1e-9)
     np.testing.assert_allclose(whitened, transform @ (X - mean), atol=1e-9 * np.abs(transform).max())
-    coordinates, directions, _ = linear.principal_components(X)
-    variances = np.mean(coordinates**2, axis=1)
-    np.testing.assert_allclose(variances, np.linalg.eigvalsh(np.cov(X, bias=True))[::-1], rtol=1e-6)
-    np.testing.assert_allclose(directions @ directions.T, np.eye(4), atol=1e-12)
     assert linear.whiten(np.outer([1.0, 2.0], np.arange(5.0))).coordinates.shape == (1, 5)
 
 
@@ -55,10 +51,10 @@ def test_many_networks_equal_single_networks(shortcut, samples):
     sxx, syx, trace = linear.sufficient_statistics(X, Y)
     minimum = linear.least_squares_optimum(X, Y)[1]
     W = rng.normal(size=(4, 2, 2, 3, 3)) / 3
-    rates, decays = np.array([0.01, 0.02, 0.05, 0.1]), np.array([0.0, 0.1, 0.0, 0.2])
-    found = linear.gradient_descent(W, sxx, syx, rates, 25, shortcut, decays, record_every=10)
+    rates = np.array([0.01, 0.02, 0.05, 0.1])
+    found = linear.gradient_descent(W, sxx, syx, rates, 25, shortcut, record_every=10)
     assert found.steps.tolist() == [0, 10, 20, 25]
-    for one, rate, decay, k in zip(W.copy(), rates, decays, range(4), strict=True):
+    for one, rate, k in zip(W.copy(), rates, range(4), strict=True):
         for step in range(26):
             gradient = linear.shortcut_gradient(one, sxx, syx, shortcut=shortcut)
             if step in found.steps:
@@ -73,7 +69,7 @@ def test_many_networks_equal_single_networks(shortcut, samples):
                 assert found.tau[k, record] == pytest.approx(tau)
                 assert found.inside[k, record] == (tau < 1)
             if step < 25:
-                one = one - rate * (gradient + decay * one)
+                one = one - rate * gradient
         np.testing.assert_allclose(found.weights[k], one, rtol=1e-9, atol=1e-12)
     assert (found.diverged_at == -1).all()
 
@@ -134,7 +130,6 @@ def test_starts():
     np.testing.assert_allclose(small, 0.01 * xavier)
     assert xavier.std() == pytest.approx(10**-0.5, rel=0.03)
     assert not linear.initial_weights("zero", 1, 1, 2).any()
-    np.testing.assert_array_equal(linear.initial_weights("identity", 1, 1, 2)[0, 0], np.eye(2))
 
 
 def test_regression_has_the_rank_of_the_inputs():

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from keras import layers
 
+from idmatters_tf.layers import ResidualConv2D, ResidualDenseStack, ScaledConv2D, ScaledResidualConv2D
 from idmatters_tf.optimizers import Momentum
 from idmatters_tf.optimizers.muon import NEWTON_SCHULZ, Muon, orthogonalize
 
@@ -37,6 +39,16 @@ def test_five_iterations_bring_singular_values_near_one_and_zeros_stay_zeros():
     assert s.min() > 0.68
     assert s.max() < 1.21
     assert not np.array(orthogonalize(keras.ops.zeros((3, 5)), 5)).any()
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [("float16", 0.01), ("bfloat16", 0.1)])
+def test_16_bits_are_enough_for_matrices_of_any_norm(dtype, atol):
+    matrix = np.random.default_rng(1).normal(size=(7, 5))
+    for factor in (1e-9, 1.0, 1e6):
+        found = orthogonalize(keras.ops.convert_to_tensor(factor * matrix, "float32"), 3, dtype)
+        assert keras.backend.standardize_dtype(found.dtype) == dtype
+        np.testing.assert_allclose(keras.ops.cast(found, "float32"), by_svd(matrix, 3), atol=atol)
+    assert not np.any(orthogonalize(keras.ops.zeros((3, 5), dtype)))
 
 
 def test_a_batch_of_matrices_is_orthogonalized_one_by_one():
@@ -69,7 +81,7 @@ def test_kernels_follow_the_formula(shape, nesterov):
     rng = np.random.default_rng(0)
     kernel, gradients = rng.normal(size=shape), rng.normal(size=(4, *shape))
     rates = [0.1, 0.2, 0.05, 0.05]
-    variable = keras.Variable(kernel, dtype="float32")
+    variable = keras.Variable(kernel, dtype="float32", name="kernel")
     optimizer = Muon(0.1, momentum=0.8, nesterov=nesterov, iterations=4)
     optimizer.build([variable])
     for gradient, rate in zip(gradients, rates, strict=True):
@@ -86,7 +98,7 @@ def test_kernels_of_equal_shape_are_updated_as_if_each_were_alone():
     starts = [rng.normal(size=shape) for shape in shapes]
     gradients = [[rng.normal(size=shape) for shape in shapes] for _ in range(3)]
     for norm in ("keep", "free"):
-        variables = [keras.Variable(start, dtype="float32") for start in starts]
+        variables = [keras.Variable(start, dtype="float32", name="kernel") for start in starts]
         optimizer = Muon(0.1, momentum=0.8, norm=norm)
         for step in gradients:
             optimizer.apply([keras.ops.convert_to_tensor(gradient, "float32") for gradient in step], variables)
@@ -96,11 +108,11 @@ def test_kernels_of_equal_shape_are_updated_as_if_each_were_alone():
             np.testing.assert_allclose(variable.numpy(), expected, atol=2e-5)
 
 
-@given(st.integers(1, 3), st.integers(1, 8), st.integers(1, 40), st.integers(0, 2**31))
+@given(st.integers(1, 3), st.integers(1, 8), st.integers(2, 40), st.integers(0, 2**31))
 def test_a_free_step_changes_the_outputs_by_at_most_the_rate(size, inputs, outputs, seed):
     rng = np.random.default_rng(seed)
     shape = (size, size, inputs, outputs)
-    variable = keras.Variable(np.zeros(shape), dtype="float32")
+    variable = keras.Variable(np.zeros(shape), dtype="float32", name="kernel")
     Muon(0.1, norm="free", iterations=5).apply([rng.normal(size=shape).astype("float32")], [variable])
     change = variable.numpy().reshape(-1, outputs)
     patches = rng.normal(size=(50, size * size * inputs))
@@ -111,7 +123,7 @@ def test_a_free_step_changes_the_outputs_by_at_most_the_rate(size, inputs, outpu
 
 def test_other_variables_descend_by_momentum_at_their_own_rate():
     gradients = np.random.default_rng(2).normal(size=(5, 3, 4)).astype(np.float32)
-    ours, theirs = keras.Variable(np.ones((3, 4))), keras.Variable(np.ones((3, 4)))
+    ours, theirs = (keras.Variable(np.ones((3, 4)), name="kernel") for _ in range(2))
     for variable, optimizer in ((ours, Muon(0.1, other_rate=0.25)), (theirs, Momentum(0.025, nesterov=True))):
         optimizer.build([variable])
         for gradient in gradients:
@@ -139,9 +151,9 @@ def test_fit_save_and_load(tmp_path):
 def test_kernels_of_zeros_are_refused():
     zeros = keras.Variable(np.zeros((3, 3, 2, 4)), name="kernel")
     with pytest.raises(ValueError, match="'kernel' is zero and would never learn. Initialize it otherwise"):
-        Muon().build([keras.Variable(np.ones((3, 3, 2, 4))), zeros])
+        Muon().build([keras.Variable(np.ones((3, 3, 2, 4)), name="kernel"), zeros])
     # Biases and the last layer may start at zero.
-    Muon().build([keras.Variable(np.zeros(4)), keras.Variable(np.zeros((5, 2)))])
+    Muon().build([keras.Variable(np.zeros(4), name="bias"), keras.Variable(np.zeros((5, 2)), name="kernel")])
     Muon(least_rank=5).build([zeros])
     Muon(norm="free").build([zeros])
 
@@ -165,3 +177,54 @@ def test_fit_follows_the_formula_in_every_mode(backend, program):
     for name, (kernel, bias, expected_kernel, expected_bias) in results.items():
         np.testing.assert_allclose(kernel, expected_kernel, atol=2e-5, err_msg=name)
         np.testing.assert_allclose(bias, expected_bias, atol=2e-5, err_msg=name)
+
+
+IMAGES, SEQUENCES, VECTORS = (8, 8, 4), (8, 4), (4,)
+LAYERS = [
+    (layers.Dense(5), VECTORS, ["kernel"]),
+    (layers.EinsumDense("abc,cd->abd", (None, 5), bias_axes="d"), SEQUENCES, ["kernel"]),
+    (layers.EinsumDense("abc,cde->abde", (None, 5, 6), bias_axes="de"), SEQUENCES, []),
+    (layers.EinsumDense("abc,cde->abde", (None, 5, 6)), SEQUENCES, []),
+    (layers.MultiHeadAttention(2, 3), (SEQUENCES, SEQUENCES), ["attention_output/kernel"]),
+    (layers.MultiHeadAttention(2, 3, use_bias=False), (SEQUENCES, SEQUENCES), []),
+    (layers.GroupQueryAttention(3, 4, 2), (SEQUENCES, SEQUENCES), ["attention_output/kernel"]),
+    (layers.Conv1D(5, 3), SEQUENCES, ["kernel"]),
+    (layers.Conv1D(5, 3, use_bias=False), SEQUENCES, []),
+    (layers.Conv2D(5, 3), IMAGES, ["kernel"]),
+    (layers.Conv2D(4, 3, use_bias=False, groups=2), IMAGES, ["kernel"]),
+    (layers.Conv3D(5, 3), (8, *IMAGES), ["kernel"]),
+    (layers.Conv1DTranspose(4, 3), SEQUENCES, []),
+    (layers.Conv2DTranspose(4, 3, use_bias=False), IMAGES, []),
+    (layers.Conv2DTranspose(5, 3, name="up"), IMAGES, []),
+    (layers.Conv3DTranspose(4, 3), (8, *IMAGES), []),
+    (layers.SeparableConv1D(5, 3), SEQUENCES, ["pointwise_kernel"]),
+    (layers.SeparableConv2D(5, 3, depth_multiplier=2), IMAGES, ["pointwise_kernel"]),
+    (layers.DepthwiseConv1D(3, depth_multiplier=2), SEQUENCES, []),
+    (layers.DepthwiseConv2D(3, depth_multiplier=2, use_bias=False), IMAGES, []),
+    (layers.DepthwiseConv2D(3, depth_multiplier=2, name="spatial"), IMAGES, []),
+    (layers.DepthwiseConv2D(3, use_bias=False, name="spatial"), IMAGES, []),
+    (layers.Embedding(5, 3), VECTORS, []),
+    (layers.LSTM(3), SEQUENCES, ["lstm_cell/kernel", "lstm_cell/recurrent_kernel"]),
+    (layers.ConvLSTM2D(3, 3), (6, *IMAGES), ["conv_lstm_cell/kernel", "conv_lstm_cell/recurrent_kernel"]),
+    (layers.LayerNormalization(axis=(1, 2, 3)), IMAGES, []),
+    (layers.PReLU(), IMAGES, []),
+    (ScaledConv2D(5, 3), IMAGES, ["kernel"]),
+    (ScaledResidualConv2D(5), IMAGES, ["conv1/kernel", "conv2/kernel"]),
+    (ResidualConv2D(5, shortcut="projection"), IMAGES, ["skip/kernel", "conv1/kernel", "conv2/kernel"]),
+    (ResidualDenseStack(2, 3), VECTORS, []),
+]
+
+
+@pytest.mark.parametrize(("layer", "shapes", "expected"), LAYERS, ids=[type(layer).__name__ for layer, *_ in LAYERS])
+def test_only_kernels_whose_axes_are_known_are_orthogonalized(layer, shapes, expected):
+    layer(*map(keras.Input, shapes if isinstance(shapes[0], tuple) else (shapes,)))
+    variables = layer.trainable_variables
+    selected = [variable.path for variable in Muon(least_rank=2).select_kernels(variables)]
+    assert sorted(selected) == sorted(f"{layer.name}/{name}" for name in expected)
+    # Other variables descend by momentum, without a gradient that is orthogonalized.
+    optimizer = Muon(0.5, norm="free", other_rate=1.0, momentum=0.0, least_rank=2)
+    before = [np.array(variable) for variable in variables]
+    optimizer.apply([keras.ops.ones(variable.shape) for variable in variables], variables)
+    for old, variable in zip(before, variables, strict=True):
+        descended = np.allclose(old - variable, 0.5, atol=1e-6)
+        assert descended == (variable.path not in selected)

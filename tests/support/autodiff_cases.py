@@ -107,6 +107,84 @@ def nested_structures():
     close(found["a"]["b"][1], second[:2, 8])
 
 
+def repeated_tensors():
+    """Tensors that occur twice, in the point, the function or the outputs, have the derivatives of separate ones."""
+    x, weights = ops.convert_to_tensor(draw(3)), ops.convert_to_tensor(draw(3, seed=1))
+    vector, start = draw(3, seed=2), draw(3)
+
+    def both(parts, other):
+        product = parts[0] ** 3 * parts[1] + other
+        return product, [product, product * 1, parts[1]]
+
+    # `other` has the values of the point and is constant. Arrays differ from each other and from the tensor.
+    for function, point in (
+        (lambda other: lambda a: ops.sum(a**3 * other**2 + weights * a), lambda a: a()),
+        (lambda other: lambda a: ops.sum((a - other) ** 2 * a), lambda a: a()),
+        (lambda other: lambda p: both(p, other), lambda a: [a(), a()]),
+        (lambda other: lambda p: both([p["a"], p["b"][1]], p["b"][0]), lambda a: {"a": a(), "b": [a(), a()]}),
+        (lambda other: lambda p: p[0] if isinstance(p, list) else p, lambda a: [a()]),
+    ):
+        same, separate = (function(x), point(lambda: x)), (function(start.copy()), point(start.copy))
+        vectors = keras.tree.map_structure(lambda _: vector, same[1])
+        expected = differences(*separate)
+        close(jacobian(*same), rows_by_leaf(expected, *separate))
+        close(jvp(*same, vectors), expected @ flat(vectors))
+        outputs = linearize(*same)
+        cotangents = keras.tree.map_structure(lambda part: draw(*part.shape, seed=3), outputs.value)
+        close(outputs.vjp(cotangents), expected.T @ flat(cotangents))
+        close(vjp(*same, cotangents), expected.T @ flat(cotangents))
+
+        def scalar(p, f):
+            return sum(ops.sum(part**2) for part in keras.tree.flatten(f(p)))
+
+        ours, theirs = ((lambda p, f=f: scalar(p, f), where) for f, where in (same, separate))
+        close(gradient(*ours), differences(*theirs), 1e-6)
+        second = differences(lambda p, f=theirs[0]: gradient(f, p), theirs[1])
+        close(hvp(*ours, vectors), second @ flat(vectors), 1e-6)
+        close(hessian(*ours), rows_by_leaf(second, lambda p: p, theirs[1]), 1e-6)
+
+
+def rows_by_leaf(matrix, function, point):
+    """Return the blocks of a Jacobian by output and leaf of the point, one after the other."""
+    row, blocks = 0, []
+    for part in keras.tree.flatten(function(point)):
+        rows, column = int(np.prod(part.shape)), 0
+        for leaf in keras.tree.flatten(point):
+            blocks.append(matrix[row : row + rows, column : column + leaf.size].ravel())
+            column += leaf.size
+        row += rows
+    return np.concatenate(blocks)
+
+
+def masks_on_the_point():
+    sequences = draw(2, 4, 3)
+    sequences[0, 2:] = sequences[1, 1:] = 0
+    masked = layers.Masking()(sequences)
+    padding = np.repeat(np.array([[0, 0, 1, 1], [0, 1, 1, 1]], bool)[..., None], 3, axis=-1)
+    pooling, recurrent = layers.GlobalAveragePooling1D(), layers.SimpleRNN(2, unroll=True)
+    expected = np.where(padding, 0, 1 / np.array([2, 1])[:, None, None])
+    close(gradient(lambda x: ops.sum(pooling(x)), masked), expected, 1e-6)
+    # The function receives the point as part of a structure, and its outputs keep their masks.
+    close(gradient(lambda p: ops.sum(pooling(p["x"]) ** 2) / 2, {"x": masked})["x"], expected * flat_rows(masked), 1e-6)
+    for layer in (pooling, recurrent):
+        value = layer(masked)
+        linear = linearize(layer, masked)
+        close(linear.value, flat(value), 1e-6)
+        transposed = linear.vjp(ops.ones_like(value))
+        assert not np.abs(ops.convert_to_numpy(transposed)[padding]).any()
+        close(vjp(layer, masked, ops.ones_like(value)), flat(transposed), 1e-6)
+        close(jvp(layer, masked, padding.astype("float64")), np.zeros(value.shape), 1e-6)
+    passed = linearize(layers.Activation("tanh"), masked).value
+    close(pooling(passed), flat(pooling(layers.Activation("tanh")(masked))), 1e-6)
+
+
+def flat_rows(masked):
+    """Return the means over the entries that are not masked, repeated along the sequences."""
+    array = ops.convert_to_numpy(masked)
+    counts = np.any(array, axis=2).sum(axis=1)
+    return np.repeat((array.sum(axis=1) / counts[:, None])[:, None], 4, axis=1)
+
+
 def smooth_model():
     penalty = keras.regularizers.L2(0.25)
     hidden = layers.Dense(3, ops.square, kernel_regularizer=penalty, name="hidden")
@@ -220,6 +298,8 @@ def wrong_arguments():
 CASES = (
     closed_forms,
     nested_structures,
+    repeated_tensors,
+    masks_on_the_point,
     models_by_inputs_and_variables,
     nothing_changes,
     embeddings_masks_and_recurrent_layers,

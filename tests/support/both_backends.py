@@ -39,6 +39,9 @@ def models():
     sequences[1, 2:] = sequences[4, 1:] = 0
     masked = stack(keras.layers.Masking(), keras.layers.SimpleRNN(2, return_sequences=True, unroll=True), shape=(3, 2))
     normalised = stack(keras.layers.Dense(4, activation="tanh"), keras.layers.LayerNormalization())
+    inputs = keras.Input((4,), dtype="float64")
+    hidden = keras.layers.Dense(2, activation=ops.square)(inputs)
+    repeated = keras.Model(inputs, [hidden, hidden, keras.layers.Activation("linear")(hidden)])
     tokens = rng.integers(0, 5, (ROWS, 3))
     embedding = stack(keras.layers.Embedding(5, 2), keras.layers.Flatten(), shape=(3,), dtype="int32")
     return {
@@ -46,6 +49,7 @@ def models():
         "layer normalisation": (normalised, _squares, (x, y)),
         "embedding": (embedding, _squares, (tokens, y)),
         "masks": (masked, _squares, (sequences, rng.normal(size=(ROWS, 3, 2)))),
+        "repeated outputs": (repeated, lambda y, f: sum(_squares(y, part) for part in f), (x, y)),
         "of the model": (stack(keras.layers.Dense(3, activation=ops.square)), _of_model, (x, np.eye(2)[labels])),
     }
 
@@ -70,7 +74,7 @@ def matrices(names=None, weights=None):
         options = {"batch_size": ROWS // 2, "chunk": model.count_params()}
         hessian = HessianOperator(model, loss, data, check=name == "weights", **options)
         found[f"{name}/hessian"], found[f"{name}/gradient"] = hessian.to_dense(), hessian.gradient()
-        if name in ("weights", "masks"):
+        if name in ("weights", "masks", "repeated outputs"):
             found[f"{name}/gauss_newton"] = GaussNewtonOperator(model, loss, data, check=False, **options).to_dense()
         if name == "weights":
             found[f"{name}/fisher"] = FisherOperator(model, loss, data, check=False, **options).to_dense()

@@ -261,10 +261,9 @@ def main(argv):
     parser.add_argument("seed")
     parser.add_argument("--sources", nargs="+", default=installed_sources(), choices=SOURCES, metavar="SOURCE")
     parser.add_argument("--devices", nargs="+", type=int, default=[1])
-    parser.add_argument("--cases", type=int, help="number of cases, all sources on the first number of devices first")
     parser.add_argument("--network", default="classifier", choices=NETWORKS)
     options = parser.parse_args(argv)
-    cases = [(source, devices) for devices in options.devices for source in options.sources][: options.cases]
+    cases = [(source, devices) for devices in options.devices for source in options.sources]
     for module in sorted({module for source, _ in cases for module in SOURCES[source][1]}):
         importlib.import_module(module)
     counts = []

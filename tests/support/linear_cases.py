@@ -1,7 +1,5 @@
 """Random problems and oracles for the tests of `idmatters_tf.linear`."""
 
-from fractions import Fraction
-
 import numpy as np
 
 
@@ -34,10 +32,3 @@ def central_differences(function, x, step=1e-4):
         back[entry] -= step
         derivatives.append((function(there) - function(back)) / (2 * step))
     return np.reshape(derivatives, x.shape + np.shape(derivatives[0]))
-
-
-def exact_risk(E, S):
-    """Return tr(E S E^T) and 2 E S, computed in rational arithmetic and rounded once."""
-    E, S = (np.array([[Fraction(float(entry)) for entry in row] for row in matrix]) for matrix in (E, S))
-    ES = E @ S
-    return float(np.sum(E * ES)), (2 * ES).astype(float)

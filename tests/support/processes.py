@@ -14,7 +14,6 @@ import time
 
 from tests.conftest import ROOT
 from tests.support import forge
-from trainers.cluster import token
 from trainers.launch import local_cluster
 
 # The programs that the forge has imported.
@@ -144,44 +143,13 @@ def wait_until(process, run, step):
         time.sleep(0.02)
 
 
-def children(pid):
-    """Return the process IDs of the running children of a process."""
-    found = []
-    for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        words = _state(status.parent.name)
-        if words and words[1] == str(pid) and words[0] != "Z":
-            found.append(int(status.parent.name))
-    return found
-
-
-def runs(pid):
-    """Return True if a process runs. A zombie has ended."""
-    words = _state(pid)
-    return bool(words) and words[0] != "Z"
-
-
-def _state(pid):
-    """Return the fields of /proc/PID/stat from the state on, or an empty list."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def task_environment(jobs, task, secret):
-    """Return the environment variables of a task, such as "worker 1", of a cluster."""
-    job, index = task.split()
-    described = {"cluster": jobs, "task": {"type": job, "index": int(index)}}
-    return {"TF_CONFIG": json.dumps(described), token.VARIABLE: secret}
-
-
 class Cluster:
     """Processes of a cluster on this machine, each with its TF_CONFIG. They are killed at the end of the test."""
 
     def __init__(self, workers, ps=0):
-        self.jobs, self.control_port = local_cluster(workers, ps)
+        self.jobs = local_cluster(workers, ps)
         self.tasks = [f"{job} {i}" for job, addresses in self.jobs.items() for i in range(len(addresses))]
-        self.processes, self.token = {}, token.generate()
+        self.processes = {}
 
     def __enter__(self):
         return self
@@ -195,23 +163,14 @@ class Cluster:
     def start(self, *arguments, tasks=None, env=None):
         """Start all or the named tasks with the same arguments and additions to the environment."""
         for task in tasks or self.tasks:
-            own = {**task_environment(self.jobs, task, self.token), "PYTHONUNBUFFERED": "1"}
-            environment = {**os.environ, **own, **(env or {})}
-            self.processes[task] = start(*arguments, "--control-port", self.control_port, env=environment)
+            job, index = task.split()
+            config = json.dumps({"cluster": self.jobs, "task": {"type": job, "index": int(index)}})
+            environment = {**os.environ, "TF_CONFIG": config, "PYTHONUNBUFFERED": "1", **(env or {})}
+            self.processes[task] = start(*arguments, env=environment)
 
     def send(self, task, number):
         """Send a signal to a task."""
         self.processes[task].send_signal(number)
-
-    def output(self, task, until, timeout=60):
-        """Return the output of a task up to the first line that contains `until`."""
-        process, lines = self.processes[task], []
-        deadline = time.monotonic() + timeout
-        while not lines or until not in lines[-1]:
-            assert time.monotonic() < deadline, lines
-            lines.append(process.stdout.readline())
-            assert lines[-1], lines
-        return "".join(lines)
 
     def kill(self, task):
         """Kill a task by SIGKILL."""

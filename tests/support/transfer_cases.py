@@ -9,7 +9,7 @@ import sys
 import keras
 import numpy as np
 
-import idmatters_tf  # noqa: F401 - registers the layers
+import idmatters_tf.layers  # noqa: F401 - registers the layers
 from idmatters_tf.layers import ClassNames, PerImageStandardization, ResidualConv2D
 from idmatters_tf.models import features, replace_head
 from idmatters_tf.models.cifar import identity_resnet

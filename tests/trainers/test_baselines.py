@@ -118,7 +118,7 @@ def test_a_preset_leaves_out_what_the_model_does_not_have(model):
         (["--preset", "fast", "--warm-up-steps", 9000], "--warm-up-steps must be less than --steps"),
         (["--preset", "fast", "--stem", 56, "--whiten-stem"], "--stem must be even and at most 54 with --whiten-stem"),
         (["--whiten-stem"], "--whiten-stem is not an option of --model identity"),
-        (["--mixup", 0.2, "--batch-size", 25], "--batch-size must be even with --mixup"),
+        (["--train-sizes", 16, "--size-steps", 9, "--preprocess", "zca"], "requires --preprocess standardize"),
         (["--optimizer", "muon", "--initializer", "fixup"], "the zero kernels of --initializer fixup"),
         (["--mirror"], "--mirror requires --evaluate"),
         (["--dataset", "shapes", "--train-images", 50, "--held-out", 50], "--held-out must be less than the 50"),
@@ -144,4 +144,3 @@ def test_preprocessing_is_kept_with_the_run(name, tmp_path):
     preprocessing.save(layer, images.shape[1:], tmp_path)
     np.testing.assert_allclose(preprocessing.load(tmp_path)(images), outputs, atol=1e-4)
     assert [path.name for path in tmp_path.iterdir()] == [preprocessing.FILE]
-    assert preprocessing.load(tmp_path / "nothing") is None

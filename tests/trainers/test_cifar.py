@@ -40,6 +40,7 @@ def diverged(tmp_path_factory):
     """Return the folder and the output of a run that diverges."""
     run = tmp_path_factory.mktemp("runs") / "diverged"
     other = ["--seed", 5, "--train-images", 30, "--learning-rate", 1e4, "--checkpoint-every", 100]
+    other += ["--log-every", 50, "--evaluate-every", 10]
     return run, run_here("trainers.cifar", *TINY, *other, "--out", run)
 
 
@@ -59,6 +60,9 @@ def test_a_diverging_run_says_where_and_what_helps(diverged):
     assert "--clip-norm 1" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (run / "result.json").exists()
+    # Divergence between two records is detected before the evaluation, whose weights would be kept as the best.
+    assert not (run / "checkpoints").exists()
+    assert all(np.isfinite(record["loss"]) for record in records(run) if record["kind"] == "test")
 
 
 def test_a_run_leaves_what_it_promises(whole):
@@ -173,6 +177,17 @@ def test_killed_and_stopped_at_random_steps_it_ends_bit_identical(whole, tmp_pat
     assert not (run / ".lock").exists()
 
 
+def test_a_run_is_overwritten_from_the_weights_of_another_one(whole, tmp_path):
+    run, small = tmp_path / "run", [*TINY, "--steps", 2, "--overwrite", "--out"]
+    for more in ([], ["--seed", 1, "--init-from", whole[0]]):
+        done = run_here("trainers.cifar", *small, run, *more)
+        assert done.returncode == 0, done.stderr
+    assert f"starting from the weights of {whole[0]} at step {STEPS}" in done.stderr
+    assert json.loads((run / "config.json").read_text())["settings"]["seed"] == 1
+    first, last = records(run)[0], [record for record in records(whole[0]) if record["kind"] == "test"][-1]
+    assert (first["step"], first["error"], first["loss"]) == (0, last["error"], last["loss"])
+
+
 def test_other_settings_and_other_data_are_refused(whole, program):
     result = program("trainers.cifar", *TINY, "--out", whole[0], "--momentum", 0.5, "--seed", 1)
     assert result.returncode == 2
@@ -199,6 +214,12 @@ def test_evaluate_and_export_again(whole, tmp_path):
     last, best = (keras.saving.load_model(tmp_path / "elsewhere" / name / "model.keras") for name in (".", "best"))
     assert not np.array_equal(last.get_weights()[0], best.get_weights()[0])
     assert not (copy / "model.keras").exists()
+    # The exports of the best weights are removed when the last ones are the best.
+    shutil.rmtree(copy / "checkpoints" / "best")
+    newest = f"step-{STEPS:08d}"
+    shutil.copytree(copy / "checkpoints" / newest, copy / "checkpoints" / "best" / newest)
+    assert run_here("trainers.cifar", "--export-only", copy, "--out", tmp_path / "elsewhere").returncode == 0
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == ["model.keras", "saved_model"]
 
 
 def test_killed_after_the_last_checkpoint_it_only_finishes(whole, tmp_path):

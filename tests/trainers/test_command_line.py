@@ -6,9 +6,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -107,7 +104,7 @@ class ParserOption:
     flag: str
 
 
-PARSER_OPTIONS = [ParserOption(flag) for flag in ("--help", "--help-all", "--version", "--print-completion")]
+PARSER_OPTIONS = [ParserOption(flag) for flag in ("--help", "--help-all", "--version")]
 
 
 def all_options(task):
@@ -131,7 +128,7 @@ def parsers():
 
 def test_every_help_lists_the_exit_codes():
     texts = [parser.format_help() for parser in parsers()]
-    assert len(texts) > 15
+    assert len(texts) > 12
     for text in texts:
         assert "exit codes: 0 " in text
         assert "130" in text[text.index("exit codes") :]
@@ -141,33 +138,6 @@ def test_no_default_is_given_twice():
     for each in parsers():
         for action in each._actions:
             assert (action.help or "").count("default:") <= 1, (each.prog, action.help)
-
-
-def test_completion_without_its_package_is_one_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    result = run_here("trainers.cifar", "--print-completion", "bash")
-    assert result.returncode == 1
-    assert result.stderr == "error: shtab is not installed: pip install 'idmatters-tf[completion]'\n"
-    result = run_here("trainers.cifar", "--print-completion", "fish")
-    assert result.returncode == 2
-    assert "expected one of bash, zsh, received 'fish'" in result.stderr
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_completion_in_bash(tmp_path):
-    pytest.importorskip("shtab")
-    script = run_here("trainers.cifar", "--print-completion", "bash").stdout
-    (tmp_path / "completion").write_text(script)
-    code = (
-        f"source {tmp_path}/completion\n"
-        'complete_words() { COMP_WORDS=(idmatters-cifar "$@"); COMP_CWORD=$#; COMPREPLY=()\n'
-        "  $(complete -p idmatters-cifar | sed 's/.*-F \\([^ ]*\\).*/\\1/'); echo \"${COMPREPLY[*]}\"; }\n"
-        "complete_words --initia\n"
-        "complete_words --initializer ''\n"
-        "complete_words --steps 3 --no-nes\n"
-    )
-    result = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.splitlines() == ["--initializer", "identity standard fixup", "--no-nesterov"]
 
 
 def test_help_and_missing_data_import_nothing_heavy(program, tmp_path):
@@ -334,5 +304,5 @@ def program_files():
 def test_the_package_names_every_program():
     files = program_files()
     programs = {path.parent.name if path.stem == "__main__" else path.stem for path in files}
-    assert {"cifar", "imagenet", "launch", "plan", "report", "landscape", "shortcuts", "expressivity"} <= programs
+    assert {"cifar", "imagenet", "launch", "report", "landscape", "shortcuts", "expressivity"} <= programs
     assert {name for name in programs if f"trainers.{name} " in trainers.__doc__} == programs

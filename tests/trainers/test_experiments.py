@@ -1,15 +1,14 @@
-"""Tests of the shared parts of experiments: cases, tables, figures, verdicts, TensorBoard runs."""
+"""Tests of the shared parts of experiments: cases, tables, figures, verdicts."""
 
 import dataclasses
 
 import pytest
-import tensorflow as tf
 from matplotlib.figure import Figure
 
-from trainers.experiments.experiment import Experiment, Scalars, Verdict, by_columns
+from trainers.experiments.experiment import Experiment, Verdict, by_columns
 from trainers.experiments.opening import RunSettings
 from trainers.experiments.panels import add_legend, line, panel_for_each, panels
-from trainers.experiments.results import run_experiment, write_scalars
+from trainers.experiments.results import run_experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +48,6 @@ EXPERIMENT = Experiment(
     figures={"first": draw, "second": draw},
     verdict=lambda rows: Verdict(len(rows) > 1, f"{len(rows)} rows"),
     verdict_by="name",
-    title=lambda rows, settings: f"{len(rows)} rows as {settings.run.format}",
 )
 
 
@@ -62,9 +60,9 @@ def test_an_experiment_measures_its_cases_in_order_and_reports_each():
 
 
 def test_there_is_a_verdict_for_each_value_of_a_column():
-    assert list(map(str, EXPERIMENT.verdicts(ROWS))) == ["SEEN: 2 rows.", "NOT SEEN: 1 rows."]
+    assert EXPERIMENT.verdicts(ROWS) == ["SEEN: 2 rows.", "NOT SEEN: 1 rows."]
     whole = dataclasses.replace(EXPERIMENT, verdict_by=None)
-    assert list(map(str, whole.verdicts(ROWS))) == ["SEEN: 3 rows."]
+    assert whole.verdicts(ROWS) == ["SEEN: 3 rows."]
     assert dataclasses.replace(EXPERIMENT, verdict=None).verdicts(ROWS) == []
     assert str(Verdict(None, "because")) == "OPEN: because."
 
@@ -85,23 +83,8 @@ def test_results_are_written_unless_there_are_no_cases(tmp_path):
 def test_figures_in_other_formats(tmp_path, format, beginning):
     single = dataclasses.replace(EXPERIMENT, figures={"first": draw})
     path = run_experiment(single, ROWS, Settings(RunSettings("runs/x", format=format)), tmp_path).paths[1]
-    if format == "svg":
-        assert "3 rows as svg" in path.read_text()
     assert path.suffix == f".{format}"
     assert path.read_bytes().startswith(beginning)
-
-
-def test_each_run_is_a_folder_of_its_own(tmp_path):
-    scalars = [
-        Scalars(f"descent, depth {depth}", step, {"risk/κ = 2, det < 0": 1.0, "risk/κ = 2, det > 0": 2.0})
-        for depth in (4, 16)
-        for step in (0, 1)
-    ]
-    write_scalars(scalars, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["descent-depth-16", "descent-depth-4"]
-    (file,) = (tmp_path / "descent-depth-4").iterdir()
-    tags = [value.tag for event in tf.compat.v1.train.summary_iterator(str(file)) for value in event.summary.value]
-    assert tags == ["risk/κ = 2, det < 0", "risk/κ = 2, det > 0"] * 2
 
 
 def test_panels_stand_two_in_a_row_and_a_single_point_is_a_dot():
@@ -118,10 +101,10 @@ def test_a_figure_has_a_panel_for_each_of_the_first_values():
     def panel(axes, rows):
         line(axes, rows, "size", "value")
 
-    figure = panel_for_each(ROWS, ["name"], panel, "value", lowest=1e-12)
+    figure = panel_for_each(ROWS, "name", panel, "value", lowest=1e-12)
     assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
     assert {axes.get_ylim()[0] for axes in figure.axes} == {1e-12}
     assert figure.get_suptitle() == ""
-    figure = panel_for_each(ROWS, ["name"], panel, "value", most=1)
+    figure = panel_for_each(ROWS, "name", panel, "value", most=1)
     assert [axes.get_title() for axes in figure.axes] == ["a"]
     assert figure.get_suptitle() == "the first 1 of 2 names; the table has all of them"

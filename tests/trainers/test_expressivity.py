@@ -11,25 +11,19 @@ import idmatters_tf.expressivity  # noqa: F401 - registers what the loaded model
 from idmatters_tf.data import shapes
 from tests.conftest import ROOT
 from tests.support.programs import run_here, run_in_process, run_script
-from trainers.expressivity import constructions, scaling
+from trainers.expressivity import scaling
 from trainers.expressivity.__main__ import main
 
 
 def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_path):
     images = shapes.load(train=150, test=50)
     monkeypatch.setattr(shapes, "load", lambda: images)
-    monkeypatch.setattr(constructions, "RADIUS_ROWS", 5)
     monkeypatch.setattr(scaling, "WIDTHS", (4, 16))
-    trained = tmp_path / "trained"
-    trained.mkdir()
-    (trained / "config.json").write_text(json.dumps({"settings": {"dataset": "shapes"}}))
-    (trained / "result.json").write_text(json.dumps({"last_error": 0.25, "parameters": 1234}))
     out = tmp_path / "run"
-    options = ("--train-images", 120, "--labels", "random", "--width", 16, "--format", "svg", "--exact-rows", 3)
-    result = run_here("trainers.expressivity", *options, "--compare", trained, "--out", out)
+    options = ("--train-images", 120, "--labels", "random", "--width", 16, "--format", "svg")
+    result = run_here("trainers.expressivity", *options, "--out", out)
     assert result.returncode == 0, result.stderr
     assert "100.00 % of 120 rows" in result.stdout
-    assert "75.00 % with 1,234 parameters" in result.stdout
     numbers = json.loads((out / "result.json").read_text())
     assert (numbers["loaded"]["correct"], numbers["blocks"]) == (120, 8)
     assert numbers["loaded"]["largest_error"] < 1e-6
@@ -45,12 +39,6 @@ def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_pa
         rows = list(csv.DictReader(stream))
     assert {row["varied"] for row in rows} == {"n", "k"}
     assert all(float(row["smallest_margin"]) > 0 for row in rows)
-    with open(out / "constructions.csv", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    largest = {row["construction"]: float(row["parameters"]) for row in rows if row["n"] == "120"}
-    assert largest["hardt-ma, norm"] == numbers["parameters"] > largest["yun"] > largest["bit-extraction"]
-    assert all(float(row["parameters"]) > float(row["lower_bound"]) for row in rows)
-    assert numbers["exact"]["correct"] == numbers["exact"]["rows"] == 3
 
     again = run_here("trainers.expressivity", *options, "--out", out)
     assert (again.returncode, "is finished" in again.stdout) == (0, True)
@@ -59,12 +47,10 @@ def test_everything_is_written_and_the_loaded_model_is_exact(monkeypatch, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--construction", "yun", "--width", "8"], 2, "--width requires --construction hardt-ma"),
         (["--width", "0"], 2, "argument --width: expected a whole number of at least 1"),
         (["--rows", "50"], 2, "--rows cannot be combined with --dataset shapes"),
         (["--dataset", "random", "--labels", "true"], 2, "--labels cannot be combined with --dataset random"),
         (["--dataset", "mnist", "--no-download", "--data-dir", "{}"], 2, "mnist was not found"),
-        (["--compare", "nowhere"], 2, "nowhere is not a run"),
         (["--dataset", "random", "--rows", str(10**8)], 2, "--rows 100000000: A sample of"),
         (["--dataset", "random", "--rows", "60", "--order", "paper"], 1, "order='paper' is impossible here"),
     ],
@@ -75,32 +61,6 @@ def test_bad_input_is_one_sentence(tmp_path, arguments, code, message):
     assert ended == code, stderr
     assert message in stderr
     assert "Traceback" not in stderr
-
-
-def construction_row(name, n, refused=""):
-    parameters, bits, smallest, median, rounding = 5 * [None] if refused else [10 * n, 530.0, 0.1, 0.2, 1e-3]
-    return constructions.ConstructionRow(
-        name, n, 4, 3, parameters, n / 9, bits, smallest, median, n, rounding, refused=refused
-    )
-
-
-def test_the_figure_shows_curves_that_coincide_and_names_those_that_end_early():
-    built = [construction_row(name, n) for name in constructions.STYLES for n in (10, 20)]
-    ridge, yun = construction_row("hardt-ma, ridge", 20), construction_row("yun", 20)
-    refused = construction_row("yun", 20, "too close")
-    figure = constructions.draw([refused if row == yun else row for row in built if row != ridge])
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels[:5] == [
-        "hardt-ma, norm", "hardt-ma, ridge (built up to 10 rows)", "yun (impossible from 20 rows)", "lookup",
-        "bit-extraction",
-    ]  # fmt: skip
-    # All five curves have the same values here, and each one on top is narrower than those below.
-    lines = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
-    widths = {name: line.get_linewidth() for name, line in zip(constructions.STYLES, lines, strict=True)}
-    order = {name: line.get_zorder() for name, line in zip(constructions.STYLES, lines, strict=True)}
-    for below, above in (("hardt-ma, norm", "hardt-ma, ridge"), ("lookup", "bit-extraction")):
-        assert widths[below] > 2 * widths[above]
-        assert order[below] < order[above]
 
 
 def test_sizes_that_are_impossible_are_named_in_the_figure():

@@ -1,16 +1,13 @@
-"""Processes of the launcher, and their end after its end."""
+"""Processes of the launcher."""
 
-import os
+import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.processes import children, runs, start
-from trainers.launch import Processes
 
 SLEEPERS = """
 import sys
@@ -28,32 +25,11 @@ if sys.argv[1] == sys.argv[2]:
 time.sleep(60)
 '''
 processes = Processes()
-with processes.forwarding_signals():
+with processes.signals:
     for number in "01":
-        processes.start(f"worker {number}", [sys.executable, "-c", sleeper, number, *sys.argv[1:]], {})
+        processes.start(f"worker {number}", [sys.executable, "-c", sleeper, number, *sys.argv[1:]])
     sys.exit(processes.wait())
 """
-
-
-def test_processes_exit_after_a_killed_launcher(tmp_path):
-    process = start("trainers.launch", "--workers", 2, "--", "cifar", "--dataset", "shapes", "--out", tmp_path / "run")
-    deadline = time.monotonic() + 60
-    while len(started := children(process.pid)) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    # Some processes are importing, others may already be connected.
-    time.sleep(2)
-    assert all(map(runs, started))
-    process.send_signal(signal.SIGKILL)
-    killed = time.monotonic()
-    try:
-        while any(map(runs, started)):
-            assert time.monotonic() - killed < 15, started
-            time.sleep(0.05)
-    finally:
-        for pid in filter(runs, started):
-            os.kill(pid, signal.SIGKILL)
-        process.communicate(timeout=30)
 
 
 def test_a_signal_is_forwarded_to_all():
@@ -75,40 +51,17 @@ def test_one_that_fails_ends_the_others():
     assert (done.returncode, done.stderr) == (3, "worker 1 ended with exit code 3; ending the others\n")
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell")
-def test_each_process_has_its_cores_and_ends_with_its_code(capfd):
-    processes, last = Processes(), max(os.sched_getaffinity(0))
-    sees = "import os, sys; print(sorted(os.sched_getaffinity(0))); sys.exit(int(sys.argv[1]))"
-    dies = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    processes.start("first", [sys.executable, "-c", f"import time; time.sleep(0.3); {sees}", "0"], {}, [last])
-    processes.start("second", [sys.executable, "-c", sees, "3"], {})
-    processes.start("third", [sys.executable, "-c", dies], {})
-    codes, deadline = {}, time.monotonic() + 60
-    while len(codes) < 3:
-        assert time.monotonic() < deadline
-        found = processes.collect_ended()
-        assert not set(found) & set(codes)
-        codes |= found
-    processes.close()
-    assert codes == {"first": 0, "second": 3, "third": 137}
-    said = capfd.readouterr().out
-    assert f"[first] [{last}]\n" in said
-    assert f"[second] {sorted(os.sched_getaffinity(0))}\n" in said
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the training program is missing"),
-        (["--", "--steps"], "the name of a training program after --: cifar or imagenet. Received: '--steps'"),
-        (["--", "nonsense"], "Received: 'nonsense'"),
-        (["--", "report"], "Received: 'report'"),
+        ([], "expected a training program after --, cifar or imagenet.*Received: nothing"),
+        (["--", "report"], "Received: report"),
         (["--workers", "0", "--", "cifar"], "--workers"),
     ],
 )
 def test_invalid_commands_are_one_line(program, arguments, message):
     result = program("trainers.launch", *arguments)
     assert result.returncode == 2
-    assert message in result.stderr
+    assert re.search(message, result.stderr)
     assert "Traceback" not in result.stderr
     assert result.stdout == ""

@@ -4,8 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from trainers.landscape import certified, factorization, regularization
-from trainers.landscape.targets import random_target
+from trainers.landscape import factorization
 from trainers.shortcuts import conditions, sweep
 
 
@@ -23,21 +22,6 @@ def test_targets_and_depths_that_are_left_out_are_named():
     assert factorization.draw(rows[:8]).get_suptitle() == ""
     whole = dataclasses.replace(rows[-1], log=None)
     assert notes(factorization.draw([whole])) == ["not defined for this target: matrix logarithm"]
-
-
-def test_theorems_that_promise_nothing_are_named():
-    rows = [row for path in certified.paths(random_target(2, 2.0, 1, 0), 3, 20) for row in certified.measure(*path)]
-    labels = [text.get_text() for text in certified.draw_steps(rows).legends[0].get_texts()]
-    promising = {row.theorem for row in rows if row.promised_steps is not None}
-    assert 0 < len(promising) < len(certified.COLORS)
-    for theorem in certified.COLORS:
-        assert (theorem if theorem in promising else f"{theorem} (no guarantee)") in labels
-
-
-def test_a_line_under_another_is_wider():
-    rows = list(regularization.measure("R", random_target(2, 2.0, 1, 0), 4, [0.0, 0.1], 10))
-    lines = {line.get_label(): line for line in regularization.draw(rows).axes[0].lines}
-    assert lines["polar"].get_linewidth() > 2 * lines["lower bound"].get_linewidth()
 
 
 def test_kinds_of_network_that_diverge_or_are_beyond_float64_are_named():

@@ -16,7 +16,6 @@ from trainers.cli.settings import with_defaults
 from trainers.shortcuts import conditions, norms, sweep, training_norms, trajectory
 from trainers.shortcuts import data as shortcuts_data
 from trainers.shortcuts.__main__ import main
-from trainers.shortcuts.networks import LINEAR_NETWORKS, RELU_NETWORKS, linear_descent, relu_descent
 from trainers.shortcuts.settings import ConditionsSettings, UnitSettings
 from trainers.shortcuts.theorem1 import (
     Undefined,
@@ -26,7 +25,7 @@ from trainers.shortcuts.theorem1 import (
     report,
     stationary_order,
 )
-from trainers.shortcuts.training import best_rate
+from trainers.shortcuts.training import LINEAR_NETWORKS, RELU_NETWORKS, best_rate, linear_descent, relu_descent
 from trainers.shortcuts.trajectory import TrajectoryRow, at_common_losses, interpolate
 
 PROBLEM = shortcuts_data.load("digits-like", 10)
@@ -109,13 +108,13 @@ def test_norms_of_runs_of_any_training_program(tmp_path):
 
     images = run("images", {"blocks": [1, 2], "widths": [4, 8]})
     cifar = run("cifar", {"dataset": "cifar10", "blocks": 3, "widths": [4, 8]})
-    rows = training_norms.EXPERIMENT.run((images, cifar, images), None)
+    rows = training_norms.EXPERIMENT.run(training_norms.Runs((images, cifar, images)), None)
     names = ["images, 7 convolutions", "cifar10, 13 convolutions", f"images, 7 convolutions, {images}"]
     assert [row.network for row in rows] == names
     for settings in ({"dataset": "cifar10", "model": "resnet", "blocks": None, "widths": None}, {"dim": 6}):
         without = run(f"without-{len(settings)}", settings, kinds=("train",))
         with pytest.raises(UsageError, match="has no record of norms yet"):
-            training_norms.EXPERIMENT.run((without,), None)
+            training_norms.EXPERIMENT.run(training_norms.Runs((without,)), None)
 
 
 def test_data_are_white_and_one_hot():
@@ -123,7 +122,7 @@ def test_data_are_white_and_one_hot():
     np.testing.assert_allclose(statistics.sxx, np.eye(10), atol=1e-12)
     assert (PROBLEM.Y.sum(axis=0) == 1).all()
     assert np.linalg.matrix_rank(statistics.syx, tol=1e-8) == 9
-    assert shortcuts_data.load("digits-like", 10).digest() == PROBLEM.digest()
+    assert shortcuts_data.load("digits-like", 10).digest == PROBLEM.digest
     # Compare with whitening by the SVD of the data.
     inputs, _ = shortcuts_data._digits_like()
     expected, _, _ = linear.whiten(inputs, 10)

@@ -7,30 +7,24 @@ import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from idmatters_tf.checkpointing import check_replaceable, remove_unfinished, write_atomically
+from idmatters_tf.checkpointing import write_atomically
 from trainers.cifar import Cifar
 from trainers.cli.arguments import Parser, UsageError
-from trainers.cli.reading import read_json
-from trainers.cli.settings import add_options, as_dict, parse, setting, with_defaults
-from trainers.cli.startup import import_tensorflow, print_lines, print_message, run_program
+from trainers.cli.settings import add_options, parse, setting, with_defaults
+from trainers.cli.startup import print_lines, run_program
 from trainers.cli.text import join_command, program_command
 from trainers.imagenet import ImageNet
-from trainers.run.folder import DataDescription, Run
-from trainers.run.lock import hold_lock
-from trainers.training.evaluate import restore
-from trainers.training.recorded import free_on_resume, recorded_settings
-from trainers.training.task import Task
-
-if TYPE_CHECKING:
-    import keras
+from trainers.run.folder import WHERE_DATA_ARE, Run
+from trainers.training.evaluate import restore_trainer
+from trainers.training.recorded import recorded_settings
 
 EXAMPLES = """
 examples:
-  python -m trainers.card runs/small                           weights in float32, in model_cards/small
-  python -m trainers.card runs/small --round bfloat16 --repository me/small --data-dir DATA
+  python -m trainers.card runs/small                               in model_cards/small
+  python -m trainers.card runs/small --repository me/small --data-dir DATA
 
 The folder contains README.md, training.json with all settings, the convergence plot, and the weights in a format that
 keras.saving.load_model reads from a path and from hf://USER/NAME. The test error is that of the published weights,
@@ -38,45 +32,53 @@ measured in float32. An existing folder of this program is updated. Other files 
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
+TASKS = {task.program: task for task in (Cifar, ImageNet)}
+# The first file marks a folder of this program.
+FILES = ("training.json", "config.json", "metadata.json", "model.weights.h5", "convergence.png", "README.md")
+ON_HUB = {"cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100"}
+TEXT = """
+# {name}
 
-TASKS: dict[str, type[Task]] = {"trainers.cifar": Cifar, "trainers.imagenet": ImageNet}
-TRAINING = "training.json"
-# Files that are written. The first one marks a folder of this program.
-FILES = (TRAINING, "config.json", "metadata.json", "model.weights.h5", "convergence.png", "README.md")
-# Size that hubs and repositories accept without large-file storage.
-SMALL_MB = 10
-# Names of users and repositories on the hub, and of licenses.
-_NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
+A residual network for the data set {settings[dataset]} with {result[parameters]:,} trainable weights, trained with
+idmatters_tf. Its inputs are raw images, uint8 of shape (n, {shape}), its outputs logits of {data[classes]:,} classes.
+
+```python
+import idmatters_tf.layers, keras  # registers the layers
+
+model = keras.saving.load_model("hf://{repository}")  # or the path of this folder
+logits = model(images)
+```
+
+## Error
+
+The top-1 error of these weights is {percent:.2f} %, computed in float32 on images of the split "{split}".
+
+## Training
+
+`python -m {program}` made {result[steps]:,} steps with these settings:
+
+```json
+{listed}
+```
+
+![Convergence](convergence.png)
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Settings of this program."""
 
-    run: str = setting(
-        help="folder of a finished run of trainers.cifar or trainers.imagenet", metavar="RUN", positional=True
-    )
-    out: str | None = setting(
-        None, help="folder, new or made by this program (default: model_cards/RUN_NAME)", metavar="DIR"
-    )
-    round: Literal["none", "float16", "bfloat16"] = setting(
-        "none", help="round the weights to values of this type, for a smaller file"
-    )
-    repository: str | None = setting(None, help="name on the hub (default: USER/FOLDER_NAME)", metavar="USER/NAME")
+    run: str = setting(help="finished run of trainers.cifar or trainers.imagenet", metavar="RUN", positional=True)
+    out: str | None = setting(None, help="new folder, or one of this program (default: model_cards/RUN)", metavar="DIR")
+    repository: str = setting("USER/NAME", help="name on the hub", metavar="USER/NAME")
     license: str = setting("apache-2.0", help="license of the weights", metavar="NAME")
-    measure: bool = setting(True, help="measure the test error (requires the data)")
     data_dir: str | None = setting(None, help="folder of the data, if it has moved since the run", metavar="DIR")
     debug: bool = setting(False, help="show tracebacks")
 
     def __post_init__(self) -> None:
-        if self.repository is not None and not re.fullmatch(f"{_NAME}/{_NAME}", self.repository):
-            raise UsageError(
-                f"--repository must be USER/NAME of letters, digits, '.', '_' and '-'. Received: {self.repository}"
-            )
-        if not re.fullmatch(_NAME, self.license):
-            raise UsageError(
-                f"--license must be an identifier of letters, digits, '.', '_' and '-'. Received: {self.license!r}"
-            )
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", self.repository):
+            raise UsageError(f"--repository must be of the form USER/NAME. Received: {self.repository!r}")
 
 
 def parser() -> Parser:
@@ -86,226 +88,64 @@ def parser() -> Parser:
     return parser
 
 
-@dataclasses.dataclass(frozen=True)
-class Finished:
-    """A finished run and the content of its files.
-
-    Attributes:
-        run: the folder.
-        task: the training task with precision float32, in which the published weights are evaluated.
-        config: content of config.json.
-        described: description of the data in config.json.
-        result: content of result.json.
-    """
-
-    run: Run
-    task: Task
-    config: dict[str, Any]
-    described: DataDescription
-    result: dict[str, Any]
-
-
-def read(folder: str, data_dir: str | None = None) -> Finished:
-    """Read a finished run of a training program.
-
-    Raises:
-        UsageError: the run is not finished, or not a run of `trainers.cifar` or `trainers.imagenet`.
-    """
-    run = Run(folder)
-    config, result = run.config(), run.result(("steps", "last_error", "parameters", "seconds"))
-    task_type = TASKS.get(str(config.get("program")))
-    if task_type is None:
-        raise UsageError(f"{run.path} is not a run of {' or '.join(TASKS)}. Other programs have no model cards.")
-    if result is None:
-        raise UsageError(
-            f"{run.path} is not finished. Finish it: "
-            + program_command(task_type.program, "--resume", "--out", run.path)
-        )
-    changes = {"precision": "float32"} if data_dir is None else {"precision": "float32", "data_dir": data_dir}
-    settings = recorded_settings(task_type, run, **changes)
-    return Finished(run, task_type(settings), config, run.data(config), result)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     settings = with_defaults(Settings, parse(parser(), argv))
-    import huggingface_hub  # noqa: F401 - raise before the measurement if it is missing
-
-    finished = read(settings.run, settings.data_dir)
-    out = pathlib.Path(settings.out or pathlib.Path("model_cards") / finished.run.path.resolve().name)
-    _check_out(out)
-    finished.run.check_outputs()
-    if settings.measure:
-        finished.task.data  # noqa: B018 - report missing data before importing TensorFlow
-
-    with hold_lock(out, print_message):
-        remove_unfinished(out)
-        return _make(settings, finished, out)
-
-
-def _check_out(out: pathlib.Path) -> None:
-    """Raise UsageError or PathOccupied unless the folder is new, empty or made by this program."""
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"--out {out} is a file. Name a folder.")
-    if out.exists() and not _is_card(out):
+    run = Run(settings.run)
+    config, result = run.config(), run.result(("steps", "parameters"))
+    program = str(config.get("program"))
+    if program not in TASKS:
+        raise UsageError(f"{run.path} is not a run of {' or '.join(TASKS)}. Other programs have no model cards.")
+    if result is None:
+        resume = program_command(program, "--resume", "--out", run.path)
+        raise UsageError(f"{run.path} is not finished. Finish it: {resume}")
+    out = pathlib.Path(settings.out or pathlib.Path("model_cards") / run.path.resolve().name)
+    if out.exists() and not (out.is_dir() and ((out / FILES[0]).is_file() or not any(out.iterdir()))):
         raise UsageError(f"--out {out} exists and is not a folder of this program. Name another folder.")
-    for name in FILES:
-        check_replaceable(out / name)
+    moved = {} if settings.data_dir is None else {"data_dir": settings.data_dir}
+    task = TASKS[program](recorded_settings(TASKS[program], run, precision="float32", **moved))
+    trainer, step = restore_trainer(task, run)
+    from trainers.training.export import export_model
 
-
-def _is_card(out: pathlib.Path) -> bool:
-    if not (out / TRAINING).is_file():
-        # A process that was killed before it wrote the first file may have left these.
-        return all(path.name.startswith((".lock", ".writing-")) for path in out.iterdir())
-    try:
-        content = read_json(out / TRAINING)
-    except ValueError:
-        return False
-    return isinstance(content, dict) and {"settings", "result", "error"} <= set(content)
-
-
-def _make(settings: Settings, finished: Finished, out: pathlib.Path) -> int:
-    """Measure the error, write the folder and print how to publish it. Return the exit code."""
-    import_tensorflow()
-    network = _network(finished, settings.round)
-    errors = {"the run's own, as trained": finished.result["last_error"]}
-    if settings.measure:
-        rounding = "float32" if settings.round == "none" else f"rounded to {settings.round}, computed in float32"
-        errors[f"these, {rounding}"] = _test_error(finished.task, network)
-    name = re.sub("[^A-Za-z0-9._-]+", "-", out.resolve().name).strip(".-")
-    repository = settings.repository or f"USER/{name or 'model'}"
-    _write(out, settings, finished, network, errors, repository)
-    size = (out / "model.weights.h5").stat().st_size / 1e6
-    fits = "below" if size <= SMALL_MB else "more than"
-    print_lines(f"{out}: weights of {size:.1f} MB, {fits} {SMALL_MB} MB; nothing has been uploaded")
-    for which, error in errors.items():
-        print(f"error of the weights, {which}: {100 * error:.2f} %")
-    print_lines(f"load it:    import idmatters_tf, keras; model = keras.saving.load_model({str(out)!r})")
-    upload = join_command(["hf", "upload", repository, out, "."])
-    print_lines(f"publish it: {upload}     (pip install huggingface_hub; hf auth login)")
-    print(f"then:       model = keras.saving.load_model('hf://{repository}')")
+    if step != result["steps"]:
+        # The number of steps and the figure belong to the weights of the last step.
+        raise UsageError(
+            f"the newest intact checkpoint of {run.path} is that of step {step}, not of its last step "
+            f"{result['steps']}. Remove {run.result_path}, then train the remaining steps again with --resume."
+        )
+    model = export_model(task, run, trainer.learner.model)
+    error = trainer.evaluate(task.source.test_batches())["error"]
+    used = {name: value for name, value in config["settings"].items() if name not in WHERE_DATA_ARE}
+    data = {name: value for name, value in config["data"].items() if name != "origin"}
+    training = {"program": program, "settings": used, "data": data, "result": result, "error": error}
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=f".writing-{os.getpid()}-") as folder:
+        beside = pathlib.Path(folder)
+        model.save(beside, zipped=False)
+        text = readme(settings.repository, settings.license, task.settings.data.test_split, training)
+        (beside / "README.md").write_text(text, encoding="utf-8")
+        (beside / "training.json").write_text(json.dumps(training, indent=2) + "\n", encoding="utf-8")
+        shutil.copy(run.path / "convergence.png", beside)
+        for name in FILES:
+            write_atomically(out / name, (beside / name).read_bytes())
+    print_lines(f"{out}: test error {100 * error:.2f} %; nothing has been uploaded")
+    print_lines(f"load it:    import idmatters_tf.layers, keras; model = keras.saving.load_model({str(out)!r})")
+    print_lines(f"publish it: {join_command(['hf', 'upload', settings.repository, out, '.'])}")
     return 0
 
 
-def _network(finished: Finished, rounding: Any) -> "keras.Model":
-    """Return the network of the newest checkpoint in float32 with rounded weights."""
-    from trainers.card.weights import round_weights
-    from trainers.training.build import build_network
+def readme(repository: str, license: str, split: str, training: Mapping[str, Any]) -> str:
+    """Return README.md: the metadata of huggingface_hub, and the text about the content of training.json."""
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-    run, described = finished.run, finished.described
-    network = build_network(finished.task, described.image_shape, described.classes, "float32")
-    last = finished.result["steps"]
-    step = restore(finished.task, run, network)
-    if step != last:
-        # The recorded error, number of steps and figure belong to the weights of the last step.
-        again = program_command(finished.task.program, "--resume", "--out", run.path)
-        raise UsageError(
-            f"the newest intact checkpoint of {run.path} is that of step {step}, not of its last step {last}. Remove "
-            f"{run.result_path}, then train the remaining steps again: {again}"
-        )
-    network.set_weights(round_weights(network.get_weights(), rounding))
-    return network
-
-
-def _test_error(task: Task, network: "keras.Model") -> float:
-    """Return the error of the network on the test images of the run."""
-    from trainers.cluster import strategy
-    from trainers.training.build import build_learner
-    from trainers.training.synchronous import SynchronousTrainer
-
-    learner = build_learner(task, task.data, strategy.make("auto", 1))
-    learner.model.set_weights(network.get_weights())
-    return SynchronousTrainer(learner).evaluate(task.source.test_batches())["error"]
-
-
-def describe(
-    finished: Finished, settings: Settings, errors: dict[str, float], repository: str, digest: str | None
-) -> tuple[str, dict[str, Any]]:
-    """Return the text of README.md and the content of training.json, without importing TensorFlow.
-
-    Args:
-        finished: the run.
-        settings: settings of this program.
-        errors: errors in [0, 1] by name, that of the run first.
-        repository: USER/NAME on the hub.
-        digest: checksum of the checkpoint.
-    """
-    from trainers.card.text import readme
-
-    task, config, result = finished.task, finished.config, finished.result
-    saved, usual = as_dict(task.settings), as_dict(type(task).resolve({}, {}))
-    recorded = as_dict(recorded_settings(type(task), finished.run))
-    left_out = free_on_resume()
-    facts = {
-        **{name: result[name] for name in ("steps", "parameters")},
-        "image_shape": finished.described.image_shape,
-        "classes": finished.described.classes,
-        "class_names": finished.described.output_names,
-        "dataset": saved["dataset"],
-        "held_out": saved.get("held_out"),
-        "minutes": result["seconds"] / 60,
-        "seed": saved["seed"],
-        "versions": config.get("versions") or {},
-        "rounding": settings.round,
-        "measured": settings.measure,
-        "digest": digest,
-    }
-    # Options that the network does not have are None.
-    differing = {
-        name: value
-        for name, value in recorded.items()
-        if name not in left_out and value is not None and value != usual.get(name)
-    }
-    words = (config.get("command") or ())[1:]
-    command = join_command(["python", "-m", task.program, *_without_folders(words)])
-    name = repository.split("/")[1]
-    text = readme(name, settings.license, repository, facts, errors, command, differing)
-    training = {**config, "result": result, "error": errors, "rounding": settings.round}
-    # Paths of the data and of the run are private.
-    training["settings"] = {name: value for name, value in recorded.items() if name not in ("data_dir", "download")}
-    training["data"] = {name: value for name, value in config["data"].items() if name != "origin"}
-    training.pop("command", None)
-    return text, training
-
-
-def _write(
-    out: pathlib.Path,
-    settings: Settings,
-    finished: Finished,
-    network: "keras.Model",
-    errors: dict[str, float],
-    repository: str,
-) -> None:
-    """Write the files, each one atomically. Other files of the folder are kept."""
-    from trainers.card import weights
-    from trainers.datasets import preprocessing
-    from trainers.reproduce.weights import weights_digest
-    from trainers.training.export import with_preprocessing
-
-    run, task = finished.run, finished.task
-    text, training = describe(finished, settings, errors, repository, weights_digest(run.path))
-    fitted = preprocessing.load(run.path) if task.settings.data.has_preprocessing else None
-    model = with_preprocessing(network, fitted, finished.described.output_names)
-    with tempfile.TemporaryDirectory(dir=out, prefix=f".writing-{os.getpid()}-") as folder:
-        beside = pathlib.Path(folder)
-        weights.save(model, beside)
-        (beside / "README.md").write_text(text, encoding="utf-8")
-        (beside / TRAINING).write_text(json.dumps(training, indent=2) + "\n", encoding="utf-8")
-        if (run.path / "convergence.png").is_file():
-            shutil.copy(run.path / "convergence.png", beside / "convergence.png")
-        for name in FILES:
-            if (beside / name).is_file():
-                write_atomically(out / name, (beside / name).read_bytes())
-
-
-def _without_folders(words: Sequence[str]) -> list[str]:
-    """Return the words of a command without the paths of its data and results."""
-    kept, skip = [], False
-    for word in words:
-        if not skip and word not in ("--data-dir", "--out") and not word.startswith(("--data-dir=", "--out=")):
-            kept.append(word)
-        skip = word in ("--data-dir", "--out")
-    return kept
+    kind, dataset, name = "image-classification", training["settings"]["dataset"], repository.split("/")[1]
+    accuracy = round(1 - training["error"], 6)
+    result = EvalResult(kind, str(ON_HUB.get(dataset, dataset)), dataset, "accuracy", accuracy, dataset_split=split)
+    about = {"license": license, "library_name": "keras", "pipeline_tag": kind, "tags": ["keras", kind]}
+    header = ModelCardData(**about, datasets=ON_HUB.get(dataset), model_name=name, eval_results=[result]).to_yaml()
+    facts = {"shape": ", ".join(map(str, training["data"]["image_shape"])), "percent": 100 * training["error"]}
+    facts |= {"listed": json.dumps(training["settings"], indent=2), "repository": repository, "split": split}
+    return str(ModelCard(f"---\n{header}\n---\n{TEXT.format(name=name, **facts, **training)}"))
 
 
 if __name__ == "__main__":

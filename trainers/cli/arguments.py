@@ -5,7 +5,6 @@ Options are defined by dataclasses, see `trainers.cli.settings`.
 
 import argparse
 import difflib
-import importlib
 import itertools
 import pathlib
 import re
@@ -21,8 +20,6 @@ _WIDTH = 110
 # Minimum number of columns for a remark beside a command; with fewer, it is printed below.
 _REMARK = 24
 _MODULES, _SCRIPTS = "python -m trainers.", "idmatters-"
-# Completion by the metavar of an option, as attributes of the package shtab.
-_COMPLETED = {"DIR": "DIRECTORY", "RUN": "DIRECTORY", "FILE": "FILE"}
 
 
 class UsageError(Exception):
@@ -47,11 +44,10 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         help_all: add `--help-all`; `--help` then omits the options passed to `hide`.
-        completion: add `--print-completion`, which requires the package shtab.
         kwargs: see `argparse.ArgumentParser`.
     """
 
-    def __init__(self, help_all: bool = False, completion: bool = True, **kwargs: Any):
+    def __init__(self, help_all: bool = False, **kwargs: Any):
         if uses_console_scripts():
             for name in ("prog", "usage", "epilog"):
                 if kwargs.get(name):
@@ -64,14 +60,6 @@ class Parser(argparse.ArgumentParser):
         folder = pathlib.Path(idmatters_tf.__file__).resolve().parents[1]
         version = f"idmatters-tf {idmatters_tf.__version__} in {folder}"
         self.add_argument("--version", action="version", version=version, help="show version and location and exit")
-        if completion:
-            self.add_argument(
-                "--print-completion",
-                action=_PrintCompletion,
-                default=argparse.SUPPRESS,
-                metavar="{bash,zsh}",
-                help="print a completion script for the shell and exit",
-            )
         self._shows_all = not help_all
 
     def hide(self, action: argparse.Action) -> None:
@@ -104,12 +92,6 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {escape_controls(message)} (see --help)\n")
 
 
-def list_choices(action: argparse.Action) -> list[str]:
-    """Return the values of an option whose metavar lists them as "{a,b}", or an empty list."""
-    metavar = action.metavar if isinstance(action.metavar, str) else ""
-    return metavar.strip("{}").split(",") if metavar.startswith("{") else []
-
-
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean NAME?" for the known name closest to `name`, or "" if none is similar."""
     near = difflib.get_close_matches(name, list(known), 1)
@@ -119,22 +101,6 @@ def suggest(name: str, known: Iterable[str]) -> str:
 class _HelpAll(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         print(parser.format_help_all(), end="")
-        parser.exit()
-
-
-class _PrintCompletion(argparse.Action):
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if values not in ("bash", "zsh"):
-            raise argparse.ArgumentError(self, f"expected one of bash, zsh, received {values!r}")
-        shtab: Any = importlib.import_module("shtab")
-        # A shell completes the first word of a command, which `python -m` does not identify.
-        parser.prog = parser.prog.replace(_MODULES, _SCRIPTS)
-        for action in parser._actions:  # noqa: SLF001 - argparse has no public list
-            if choices := list_choices(action):
-                action.choices = choices
-            elif action.metavar in _COMPLETED:
-                action.complete = getattr(shtab, _COMPLETED[action.metavar])
-        print(shtab.complete(parser, shell=values))
         parser.exit()
 
 

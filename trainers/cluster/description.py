@@ -5,18 +5,18 @@ Jobs have the names of tf.distribute: `chief` and `worker` train synchronously. 
 """
 
 import dataclasses
+import json
 import os
+import re
 import reprlib
 from typing import TYPE_CHECKING
 
 from trainers.cli.arguments import UsageError
-from trainers.cli.reading import decode_json
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 JOBS = ("chief", "worker", "ps")
-CONTROL_PORT_OFFSET = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,15 +28,12 @@ class ClusterDescription:
         job: job of this process.
         index: index of this process in its job.
         source: "TF_CONFIG" or "Slurm".
-        control_port: port of the chief's machine for coordination; None for the chief's own port + 1000, or - 1000 if
-            that exceeds the largest port.
     """
 
     jobs: dict[str, list[str]]
     job: str
     index: int
     source: str
-    control_port: int | None = None
 
     @property
     def task(self) -> str:
@@ -65,11 +62,9 @@ class ClusterDescription:
         return {self.chief: named.pop(self.chief), **named}
 
     @property
-    def meeting_place(self) -> tuple[str, int]:
-        """Address (host, port) for the coordination of all tasks."""
-        host, port = self.tasks[self.chief].rsplit(":", 1)
-        shifted = int(port) + CONTROL_PORT_OFFSET
-        return host.strip("[]"), self.control_port or (shifted if shifted < 2**16 else int(port) - CONTROL_PORT_OFFSET)
+    def workers(self) -> int:
+        """Number of tasks that compute gradients."""
+        return len(self.jobs["worker"]) if self.asynchronous else len(self.tasks)
 
     def resolver(self) -> "tf.distribute.cluster_resolver.ClusterResolver":
         """Return the `ClusterResolver` of this cluster."""
@@ -80,11 +75,10 @@ class ClusterDescription:
         return _slurm_resolver(self.jobs.get("ps", ()))
 
 
-def find(control_port: int | None = None, parameter_servers: int = 0) -> ClusterDescription | None:
+def find(parameter_servers: int = 0) -> ClusterDescription | None:
     """Return the cluster that the environment describes, or None without one or for a single process.
 
     Args:
-        control_port: see `ClusterDescription`.
         parameter_servers: number of parameter servers among the tasks of a Slurm step (TF_CONFIG lists them itself);
             with any, the first task is the coordinator.
 
@@ -93,9 +87,9 @@ def find(control_port: int | None = None, parameter_servers: int = 0) -> Cluster
     """
     text = os.environ.get("TF_CONFIG", "")
     if text.strip():
-        cluster = _from_tf_config(text, control_port)
+        cluster = _from_tf_config(text)
     elif _slurm_tasks() > 1:
-        cluster = _from_slurm(control_port, parameter_servers)
+        cluster = _from_slurm(parameter_servers)
     else:
         return None
     if cluster is None or (len(cluster.tasks) == 1 and not cluster.asynchronous):
@@ -108,7 +102,7 @@ def find(control_port: int | None = None, parameter_servers: int = 0) -> Cluster
     return cluster
 
 
-def _from_tf_config(text: str, control_port: int | None) -> ClusterDescription | None:
+def _from_tf_config(text: str) -> ClusterDescription | None:
     def wrong(problem):
         return UsageError(
             f'TF_CONFIG {problem}. It must look like {{"cluster": {{"worker": ["host1:5000", "host2:5000"]}}, '
@@ -116,51 +110,38 @@ def _from_tf_config(text: str, control_port: int | None) -> ClusterDescription |
         )
 
     try:
-        config = decode_json(text)
-    except ValueError as error:
-        raise wrong(f"is not JSON ({error})") from error
-    if not isinstance(config, dict) or not isinstance(config.get("cluster", {}), dict):
-        raise wrong("is not an object with a cluster")
-    jobs = {job: addresses for job, addresses in config.get("cluster", {}).items() if addresses and job != "evaluator"}
+        config = json.loads(text)
+        jobs = {job: addresses for job, addresses in config.get("cluster", {}).items() if job != "evaluator"}
+        task = config.get("task", {})
+        job, index = task.get("type"), int(task.get("index", 0))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise wrong(f"is invalid ({error})") from error
     if not jobs:
         return None
-    for job, addresses in jobs.items():
-        if job not in JOBS:
-            raise wrong(f"names the job {reprlib.repr(job)}, but the jobs are {', '.join(JOBS)}")
-        if not isinstance(addresses, list) or not all(map(_is_address, addresses)):
-            raise wrong(f"must list the job {job} as host:port strings. Received: {reprlib.repr(addresses)}")
-    addresses = [address for of_job in jobs.values() for address in of_job]
-    twice = sorted({address for address in addresses if addresses.count(address) > 1})
-    if twice:
-        raise wrong(f"gives the address {twice[0]} to two tasks")
+    addresses = []
+    for name, listed in jobs.items():
+        if name not in JOBS:
+            raise wrong(f"names the job {name!r}, but the jobs are {', '.join(JOBS)}")
+        if not isinstance(listed, list) or not all(map(_is_address, listed)):
+            raise wrong(f"must list the job {name} as host:port strings. Received: {reprlib.repr(listed)}")
+        addresses += listed
+    if len(set(addresses)) < len(addresses):
+        raise wrong(f"gives one address to two tasks: {', '.join(sorted(addresses))}")
     if len(jobs.get("chief", ())) > 1:
         raise wrong("names more than one chief")
-    task = config.get("task")
-    if not isinstance(task, dict) or "type" not in task or "index" not in task:
-        raise wrong("lacks the task of this process: type and index are missing")
-    job, index = task["type"], task["index"]
-    if not isinstance(job, str):
-        raise wrong(f"must have a string as the task's type. Received: {reprlib.repr(job)}")
-    if isinstance(index, str) and _is_whole(index):
-        index = int(index)
-    if type(index) is not int:
-        raise wrong(f"must have a whole number as the task's index. Received: {reprlib.repr(index)}")
     if job not in jobs or not 0 <= index < len(jobs[job]):
-        listed = ", ".join(f"{name} 0..{len(of_job) - 1}" for name, of_job in jobs.items())
-        raise wrong(
-            f"assigns the task {reprlib.repr(job)[1:-1]} {index} to this process, but the cluster has only {listed}"
-        )
-    return ClusterDescription(jobs, job, index, "TF_CONFIG", control_port)
+        names = ", ".join(f"{name} 0..{len(listed) - 1}" for name, listed in jobs.items())
+        raise wrong(f"assigns the task {job!r} {index} to this process, but the cluster has only {names}")
+    return ClusterDescription(jobs, job, index, "TF_CONFIG")
 
 
 def _is_address(value):
-    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    return bool(host) and _is_whole(port) and 0 < int(port) < 2**16
+    return isinstance(value, str) and re.fullmatch(r".+:[0-9]{1,5}", value) is not None
 
 
 def _slurm_tasks():
     text = os.environ.get("SLURM_STEP_NUM_TASKS") or "1"
-    if not _is_whole(text):
+    if not text.isdecimal():
         raise UsageError(
             f"SLURM_STEP_NUM_TASKS must be a whole number. Received: {reprlib.repr(text)}. Start the program with "
             f"srun, or unset it."
@@ -168,11 +149,7 @@ def _slurm_tasks():
     return int(text)
 
 
-def _is_whole(text):
-    return text.isascii() and text.isdecimal() and len(text) < 10
-
-
-def _from_slurm(control_port, parameter_servers):
+def _from_slurm(parameter_servers):
     tasks = _slurm_tasks()
     if parameter_servers and tasks < parameter_servers + 2:
         raise UsageError(
@@ -192,7 +169,7 @@ def _from_slurm(control_port, parameter_servers):
             f"Slurm's variables do not describe a cluster: SLURM_PROCID is {reprlib.repr(os.environ['SLURM_PROCID'])} "
             f"among {tasks} tasks. Start the program with srun."
         )
-    return ClusterDescription(jobs, job, index, "Slurm", control_port)
+    return ClusterDescription(jobs, job, index, "Slurm")
 
 
 def _slurm_resolver(parameter_servers):

@@ -3,7 +3,6 @@
 source         base classes: options, and batches of the loaded images
 memory         images in memory: CIFAR-10, CIFAR-100, the built-in shapes
 folder         folders of images and ImageNet, decoded during training or once
-libjpeg        filter for the messages of libjpeg
 preprocessing  layers fitted to the training images
 """
 

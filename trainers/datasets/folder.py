@@ -51,12 +51,16 @@ class Tree(DataOptions):
         if self.val_fraction is not None and self.held_out is not None:
             raise UsageError("--val-fraction and --held-out exclude each other. Pass one of them.")
 
+    @property
+    def test_split(self) -> str:
+        """Name of the part of the data set that contains the test images."""
+        is_training = self.held_out is not None or self.val_fraction is not None or self.val == "train"
+        return "train" if is_training else "validation"
+
     def list_images(self) -> "StreamedImageData":
         """Return the selected images, listed but not read."""
         from idmatters_tf.data import imagenet
-        from trainers.datasets.libjpeg import hide_libjpeg_messages
 
-        hide_libjpeg_messages()
         location = imagenet.locate(self.data_dir)
         if location is not None and location.kind in ("tfds", "tars"):
             import_tensorflow()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import setting
-from trainers.cli.startup import explain_error, import_tensorflow
+from trainers.cli.startup import explain_error, import_tensorflow, print_message
 from trainers.datasets.source import EXAMPLES_AT_ONCE, DataOptions, Source
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Cifar(InMemory):
         location = cifar.locate(self.dataset, self.data_dir)
         if location is not None and location.kind == "tfds":
             import_tensorflow()
+        elif location is None and self.download:
+            print_message(f"downloading {self.dataset}, if it is not found (--no-download: use local files only)")
         try:
             data = cifar.load(self.dataset, self.data_dir, self.download)
         except DataNotFound as error:

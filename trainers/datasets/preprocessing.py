@@ -64,16 +64,15 @@ def save(layer: keras.layers.Layer, image_shape: Sequence[int], folder: pathlib.
         keras.Model(inputs, layer(inputs)).save(beside)
 
 
-def load(folder: pathlib.Path) -> keras.layers.Layer | None:
-    """Return the layer saved by `save`, or None. Raises UsageError for a damaged file."""
+def load(folder: pathlib.Path) -> keras.layers.Layer:
+    """Return the layer saved by `save`. Raises UsageError if the file is missing or damaged."""
     path = folder / FILE
-    if not path.is_file():
-        return None
     try:
         return typing.cast(keras.Model, keras.saving.load_model(path)).layers[-1]
     # Keras, zipfile, h5py and json raise errors of a dozen kinds.
     except Exception as error:
+        problem = f"damaged ({type(error).__name__})" if path.is_file() else "missing"
         raise UsageError(
-            f"{path} is damaged ({type(error).__name__}). Remove it and repeat the training command, which fits the "
-            f"layer to the images again."
+            f"{path} is {problem}. Remove {folder / 'result.json'} and repeat the training command, which fits the "
+            f"layer to the images again without training."
         ) from error

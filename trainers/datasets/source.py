@@ -59,6 +59,11 @@ class DataOptions(abc.ABC):
         """True if exports need a layer fitted to the training images."""
         return False
 
+    @property
+    def test_split(self) -> str:
+        """Name of the part of the data set that contains the test images."""
+        return "test" if self.held_out is None else "train"
+
     @abc.abstractmethod
     def source(self, batch_size: int, seed: int) -> "Source[Any]":
         """Load the data.

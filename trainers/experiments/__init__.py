@@ -1,1 +1,1 @@
-"""Parts shared by the programs that run experiments."""
+"""Frame of the programs of experiments: command line, run, cases, tables, verdicts and figures."""

@@ -1,4 +1,4 @@
-"""Description of an experiment: its cases, the measurement of one case, figures, verdict and scalars.
+"""Description of an experiment: its cases, the measurement of one case, figures and verdict.
 
 An experiment is a module with a dataclass for the rows of its table, the functions `cases`, `measure`, `verdict` and
 `draw`, and a constant `EXPERIMENT` that names them. `trainers.experiments.results.run_experiment` runs it.
@@ -6,12 +6,10 @@ An experiment is a module with a dataclass for the rows of its table, the functi
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from matplotlib.figure import Figure
 
-Problem = TypeVar("Problem")
-Settings = TypeVar("Settings")
 Row = TypeVar("Row")
 
 # The arguments of `Experiment.measure` for each case.
@@ -35,37 +33,17 @@ def by_column(rows: Sequence[Row], column: str) -> dict[Any, list[Row]]:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Result of comparing a claim with the measurements.
+    """Result of comparing a claim with the measurements."""
 
-    Attributes:
-        seen: True if the claim holds in the rows, None if the rows are insufficient.
-        reason: the numbers behind the verdict, or the missing ones.
-    """
-
-    seen: bool | None
-    reason: str
+    seen: bool | None  # True if the claim holds in the rows, None if the rows are insufficient
+    reason: str  # the numbers behind the verdict, or the missing ones
 
     def __str__(self) -> str:
         return f"{ {True: 'SEEN', False: 'NOT SEEN', None: 'OPEN'}[self.seen] }: {self.reason}."
 
 
 @dataclasses.dataclass(frozen=True)
-class Scalars:
-    """One step of one TensorBoard run.
-
-    Attributes:
-        run: the run's name, unique among all experiments of a program.
-        step: position on the horizontal axis.
-        values: values by tag.
-    """
-
-    run: str
-    step: int
-    values: Mapping[str, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class Experiment(Generic[Problem, Settings, Row]):
+class Experiment:
     """One experiment, from its settings to its results.
 
     Attributes:
@@ -74,29 +52,21 @@ class Experiment(Generic[Problem, Settings, Row]):
             cases is skipped.
         measure: returns the rows of one case. A row is a dataclass; its fields are the columns of the table.
         figures: functions that draw the rows, by file name without suffix.
-        verdict: compares the claim with the rows.
+        verdict: compares the claim with the rows, or describes them in a line.
         verdict_by: name of a column; there is one verdict for each of its values.
-        title: returns the title of all figures from the rows and the settings.
-        scalars: returns the TensorBoard scalars of a row.
+        unit: name of the cases in the progress bar.
     """
 
     name: str
-    cases: Callable[[Problem, Settings], Cases]
-    measure: Callable[..., Iterable[Row]]
-    figures: Mapping[str, Callable[[Sequence[Row]], Figure]]
-    verdict: Callable[[Sequence[Row]], Verdict] | None = None
+    cases: Callable[[Any, Any], Cases]
+    measure: Callable[..., Iterable[Any]]
+    figures: Mapping[str, Callable[[Sequence[Any]], Figure]]
+    verdict: Callable[[Sequence[Any]], Verdict | str] | None = None
     verdict_by: str | None = None
-    title: Callable[[Sequence[Row], Settings], str] | None = None
-    scalars: Callable[[Row], Scalars] | None = None
+    unit: str = "networks"
 
-    def run(self, problem: Problem, settings: Settings, progress: ProgressCallback | None = None) -> list[Row]:
-        """Measure all cases.
-
-        Args:
-            problem: first argument of `cases`.
-            settings: second argument of `cases`.
-            progress: called before the first and after each case.
-        """
+    def run(self, problem: Any, settings: Any, progress: ProgressCallback | None = None) -> list[Any]:
+        """Measure all cases and return the rows. `progress` is called before the first and after each case."""
         cases, rows = list(self.cases(problem, settings)), []
         for done, case in enumerate(cases):
             if progress and not done:
@@ -106,12 +76,13 @@ class Experiment(Generic[Problem, Settings, Row]):
                 progress(self.name, done + 1, len(cases))
         return rows
 
-    def verdicts(self, rows: Sequence[Row]) -> list[Verdict]:
+    def verdicts(self, rows: Sequence[Any]) -> list[str]:
         """Return the verdict on the rows, or one for each value of the column `verdict_by`."""
         if self.verdict is None:
             return []
         groups = by_column(rows, self.verdict_by).values() if self.verdict_by else [rows]
-        return [self.verdict(group) for group in groups]
+        return [str(self.verdict(group)) for group in groups]
 
-
-AnyExperiment = Experiment[Any, Any, Any]
+    def output_names(self, format: str) -> list[str]:
+        """Return the names of the table and the figures in this format."""
+        return [f"{self.name}.csv", *(f"{figure}.{format}" for figure in self.figures)]

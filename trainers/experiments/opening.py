@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, setting
-from trainers.cli.startup import print_lines, print_message
+from trainers.cli.startup import print_lines
 from trainers.run.folder import Run
 from trainers.run.lock import hold_lock
 
@@ -26,16 +26,9 @@ class RunSettings:
     debug: bool = setting(False, help="show tracebacks")
 
 
-def settings_to_save(settings: Any, *not_saved: str) -> dict[str, Any]:
-    """Return the settings that determine the results, as JSON values by name.
-
-    Args:
-        settings: a dataclass of settings.
-        not_saved: names of further settings that do not change the results, besides --out, --overwrite, --format and
-            --debug.
-    """
-    left_out = {*_NOT_SAVED, *not_saved}
-    return {name: value for name, value in as_dict(settings).items() if name not in left_out}
+def settings_to_save(settings: Any) -> dict[str, Any]:
+    """Return the settings that determine the results, as JSON values by name."""
+    return {name: value for name, value in as_dict(settings).items() if name not in _NOT_SAVED}
 
 
 @contextlib.contextmanager
@@ -60,7 +53,7 @@ def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: boo
     run = Run(folder, overwrites=overwrite)
     run.check_usable()
     run.check_outputs()
-    with hold_lock(run.path, print_message):
+    with hold_lock(run.path):
         yield None if _is_finished(run, saved, overwrite) else run
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from trainers.experiments.experiment import Row, by_columns
 
@@ -16,77 +16,64 @@ WIDTH, PANEL_HEIGHT = 8.0, 3.1
 
 
 def panels(count: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """Return a figure with `count` panels, at most two in a row.
-
-    Args:
-        count: number of panels.
-        sharey: True for a shared vertical axis.
-    """
+    """Return a figure with `count` panels, at most two in a row. `sharey` is True for a shared vertical axis."""
     columns = min(count, 2)
     rows = -(-count // columns)
     width = WIDTH if columns == 2 else 0.75 * WIDTH
     figure = Figure(figsize=(width, PANEL_HEIGHT * rows + 0.8), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
-    for each in axes[count:]:
-        each.remove()
-    for each in axes[:count]:
-        each.grid(alpha=0.3)
+    for panel in axes[count:]:
+        panel.remove()
+    for panel in axes[:count]:
+        panel.grid(alpha=0.3)
     return figure, axes[:count]
 
 
 def panel_for_each(
     rows: Sequence[Row],
-    columns: Sequence[str],
-    panel: Callable[[Axes, Sequence[Row]], None],
+    column: str,
+    draw: Callable[[Axes, Sequence[Row]], None],
     label: str,
     most: int | None = None,
     lowest: float | None = None,
-    sharey: bool = True,
     handles: Sequence[Any] | None = None,
     columns_of_legend: int = 4,
 ) -> Figure:
-    """Return a figure with a panel for each combination of values of some columns, and a legend below.
+    """Return a figure with a panel for each value of a column, and a legend below.
 
-    The vertical axes are logarithmic.
+    The vertical axis is shared and logarithmic.
 
     Args:
         rows: rows of the table.
-        columns: names of the columns; their values are the title of a panel.
-        panel: draws the rows of one panel.
+        column: name of the column; its value is the title of a panel.
+        draw: draws the rows of one panel.
         label: label of the vertical axes.
         most: largest number of panels; the title of the figure reports omitted panels.
         lowest: lower end of the vertical axes, where rounding errors begin.
-        sharey: True for a shared vertical axis.
         handles: see `add_legend`.
         columns_of_legend: see `add_legend`.
     """
-    found = list(by_columns(rows, *columns).items())
-    figure, axes = panels(len(found[:most]), sharey)
-    if len(found) > len(axes):
-        figure.suptitle(f"the first {most} of {len(found)} {columns[0]}s; the table has all of them", fontsize=8)
-    for each, (values, chosen) in zip(axes, found[:most], strict=True):
-        each.set(title=", ".join(map(str, values)), yscale="log")
-        panel(each, chosen)
+    groups = list(by_columns(rows, column).items())
+    figure, axes = panels(len(groups[:most]), sharey=True)
+    if len(groups) > len(axes):
+        figure.suptitle(f"the first {most} of {len(groups)} {column}s; the table has all of them", fontsize=8)
+    for panel, ((value,), chosen) in zip(axes, groups[:most], strict=True):
+        panel.set(title=str(value), yscale="log")
+        draw(panel, chosen)
     if lowest is not None:
-        if not any(math.isfinite(each.dataLim.minposy) for each in axes):
+        if not any(math.isfinite(panel.dataLim.minposy) for panel in axes):
             # All values are zero, and Matplotlib would warn about missing limits.
             axes[0].autoscale(False, axis="y")
             axes[0].set_ylim(top=1)
-        for each in axes:
-            each.set_ylim(bottom=lowest)
+        for panel in axes:
+            panel.set_ylim(bottom=lowest)
     figure.supylabel(label)
     add_legend(figure, handles, columns_of_legend)
     return figure
 
 
 def add_legend(figure: Figure, handles: Sequence[Any] | None = None, columns: int = 4) -> None:
-    """Add one legend below all panels.
-
-    Args:
-        figure: figure with labeled curves.
-        handles: entries of the legend; by default the first curve of each label.
-        columns: columns of the legend.
-    """
+    """Add one legend below all panels, by default with the first curve of each label."""
     if handles is None:
         named = {}
         for axes in figure.axes:
@@ -122,19 +109,8 @@ def line(axes: Axes, rows: Sequence[Any], x: str, y: str, **style: Any) -> bool:
     return bool(points)
 
 
-def offset_sizes(sizes: ArrayLike, number: int) -> NDArray[np.float64]:
-    """Return slightly shifted sizes for the number-th of several curves that would overlap."""
-    return np.array(sizes, float) * 1.03 ** (number - 2)
-
-
 def mark_sizes(axes: Axes, sizes: Sequence[float] | NDArray[np.float64], **style: Any) -> None:
-    """Make the horizontal axis logarithmic, with a labeled tick at each size and no minor ticks on either axis.
-
-    Args:
-        axes: panel.
-        sizes: depths or other integers.
-        style: style of the labels.
-    """
+    """Make the horizontal axis logarithmic, with a labeled tick at each size and no minor ticks on either axis."""
     axes.set_xscale("log")
     axes.set_xticks(sizes, [f"{size:,.0f}" for size in sizes], **style)
     axes.minorticks_off()

@@ -1,16 +1,15 @@
-"""Execution of experiments, and their results: tables, figures, verdicts and TensorBoard scalars."""
+"""Execution of experiments, and their results: progress bars, tables, figures and verdicts."""
 
+import contextlib
 import dataclasses
 import pathlib
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import matplotlib
 
-from idmatters_tf.checkpointing import check_held
-from trainers.experiments.experiment import AnyExperiment, Scalars
-from trainers.experiments.progress import stage_bars
+from idmatters_tf._progress import Progress
+from trainers.experiments.experiment import Experiment, ProgressCallback
 from trainers.run.figures import save_figure
 from trainers.run.tables import write_csv
 
@@ -21,72 +20,41 @@ _STYLE |= {"xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8}
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """Results of one experiment.
-
-    Attributes:
-        rows: rows of the table, empty if the experiment has no cases.
-        paths: the table, then the figures.
-        verdicts: one line each.
-    """
+    """Results of one experiment; all empty if it has no cases."""
 
     rows: Sequence[Any]
-    paths: Sequence[pathlib.Path]
-    verdicts: Sequence[str]
+    paths: Sequence[pathlib.Path]  # the table, then the figures
+    verdicts: Sequence[str]  # one line each
 
 
-def output_names(experiments: Iterable[AnyExperiment], format: str) -> list[str]:
-    """Return the names of the files that `run_experiment` writes for experiments."""
-    return [
-        name
-        for experiment in experiments
-        for name in (f"{experiment.name}.csv", *(f"{figure}.{format}" for figure in experiment.figures))
-    ]
+def run_experiment(experiment: Experiment, problem: Any, settings: Any, folder: pathlib.Path) -> Results:
+    """Run an experiment with a progress bar and write its table and figures to the folder.
 
-
-def run_experiment(
-    experiment: AnyExperiment, problem: Any, settings: Any, folder: pathlib.Path, unit: str = "networks"
-) -> Results:
-    """Run an experiment with a progress bar and write its table and figures.
-
-    Args:
-        experiment: description of the experiment.
-        problem: data of the experiment.
-        settings: settings of the program; `settings.run.format` is the format of the figures.
-        folder: folder of the results.
-        unit: name of the units of work in the progress bar.
+    `settings.run.format` is the format of the figures.
     """
-    with stage_bars(unit=unit) as progress:
+    with stage_bars(experiment.unit) as progress:
         rows = experiment.run(problem, settings, progress)
     if not rows:
         return Results([], [], [])
-    paths = [folder / f"{experiment.name}.csv"]
-    write_csv(paths[0], [dataclasses.asdict(row) for row in rows])
-    for name, draw in experiment.figures.items():
+    table, *figures = (folder / name for name in experiment.output_names(settings.run.format))
+    write_csv(table, [dataclasses.asdict(row) for row in rows])
+    for path, draw in zip(figures, experiment.figures.values(), strict=True):
         with matplotlib.rc_context(_STYLE):
-            figure = draw(rows)
-            if experiment.title:
-                figure.suptitle(experiment.title(rows, settings))
-            paths.append(save_figure(figure, folder / f"{name}.{settings.run.format}"))
-    return Results(rows, paths, list(map(str, experiment.verdicts(rows))))
+            save_figure(draw(rows), path)
+    return Results(rows, [table, *figures], experiment.verdicts(rows))
 
 
-def write_scalars(scalars: Iterable[Scalars], folder: pathlib.Path) -> None:
-    """Write scalars for TensorBoard, with one folder for each run.
+@contextlib.contextmanager
+def stage_bars(unit: str) -> Iterator[ProgressCallback]:
+    """Yield a progress callback that shows a bar for each stage of the work."""
+    with contextlib.ExitStack() as bars:
+        bar = None
 
-    Args:
-        scalars: scalars in any order.
-        folder: parent of the folders of the runs.
-    """
-    import tensorflow as tf
+        def show(stage: str, done: int, total: int) -> None:
+            nonlocal bar
+            if bar is None or bar.title != stage:
+                bars.close()
+                bar = bars.enter_context(Progress(total, stage, unit=unit, delay=0, leave=True))
+            bar.advance(done - bar.done)
 
-    from idmatters_tf.callbacks._monitor import write_summary
-
-    check_held(folder)
-    runs: dict[str, list[Scalars]] = {}
-    for each in scalars:
-        runs.setdefault(each.run, []).append(each)
-    for run, points in runs.items():
-        writer = tf.summary.create_file_writer(str(folder / re.sub(r"[^A-Za-z0-9.]+", "-", run)))
-        for point in points:
-            write_summary(writer, point.step, point.values)
-        writer.close()
+        yield show

@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import time
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -22,38 +23,30 @@ NEIGHBOR_TESTS = 1000
 def memorize_and_verify(
     sample: Sample, network: NetworkSettings, path: pathlib.Path, progress: ProgressCallback
 ) -> dict[str, Any]:
-    """Build the network and run every row through the saved and reloaded one.
-
-    Args:
-        sample: points and labels.
-        network: settings of the network.
-        path: path of the .keras file.
-        progress: called during each stage of the work.
+    """Build the network, save it to a .keras file, and run every row through the reloaded one.
 
     Returns:
-        The results as JSON values by name.
+        Results as JSON values by name.
 
     Raises:
         RunError: the network cannot be built, or is wrong on a row.
     """
     import keras
 
-    from idmatters_tf.expressivity import memorize, verify, verify_exactly
+    from idmatters_tf.expressivity import memorize, verify
 
-    residual = network.construction == "hardt-ma"
-    options = {"width": network.width, "order": network.order, "dtype": network.dtype} if residual else {}
     start = time.perf_counter()
     try:
         model = memorize(
             sample.x,
             sample.labels,
             sample.classes,
-            seed=network.seed,
-            # The other constructions require float64.
-            check=("float32",) if residual else (),
+            network.width,
+            network.order,
+            network.seed,
+            network.dtype,
+            check=("float32",),
             progress=progress,
-            construction=network.construction,
-            **options,
         )
         saving = time.perf_counter()
         with replacing(path) as beside:
@@ -64,12 +57,6 @@ def memorize_and_verify(
             loaded, sample.x, sample.labels, progress=lambda *done: progress("checking the loaded model", *done)
         )
         end = time.perf_counter()
-        exact = verify_exactly(
-            loaded,
-            sample.x[: network.exact_rows],
-            sample.labels[: network.exact_rows],
-            progress=lambda *done: progress("checking in rational arithmetic", *done),
-        )
     except ValueError as error:
         raise RunError(str(error)) from error
     if checked.correct < checked.rows:
@@ -77,19 +64,12 @@ def memorize_and_verify(
             f"the loaded model is wrong on {checked.rows - checked.correct} rows, including row "
             f"{checked.wrong_rows[0]}. Use --dtype float64 or a larger --width."
         )
-    if exact.correct < exact.rows:
-        raise RunError(
-            f"in rational arithmetic the loaded model is wrong on {exact.rows - exact.correct} of {exact.rows} rows, "
-            f"including row {exact.wrong_rows[0]}. In {network.dtype} it is correct by rounding. Use a larger --width."
-        )
     report = dataclasses.asdict(model.report)
     verified = report.pop("verified")
     numbers = {
-        "construction": network.construction,
         **report,
         "loaded": {**dataclasses.asdict(checked), "accuracy": checked.accuracy},
         **verified,
-        "exact": dataclasses.asdict(exact),
         "seconds": {"build": report["build_seconds"], "save and load": verifying - saving, "verify": end - verifying},
         "total_seconds": end - start,
     }
@@ -101,6 +81,29 @@ def memorize_and_verify(
             **_baselines(sample, sample.test_x[:NEIGHBOR_TESTS].astype(np.float32), sample.test_labels),
         }
     return numbers
+
+
+def describe(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the results as text by name."""
+    loaded, single = result["loaded"], result["float32"]
+    seconds = ", ".join(f"{stage} {value:.1f}" for stage, value in result["seconds"].items())
+    lines = {
+        "network": f"{result['blocks']:,} blocks of width {result['width']}, {result['parameters']:,} parameters = "
+        f"{result['constant']:.2f} (n ln n + r^2); relative margin: smallest {result['smallest_margin']:.1e}, "
+        f"median {result['median_margin']:.1e}",
+        "loaded model": f"{100 * loaded['accuracy']:.2f} % of {loaded['rows']:,} rows, largest error "
+        f"{loaded['largest_error']:.1e} ({result['dtype']})",
+        "in float32": f"{100 * single['correct'] / single['rows']:.2f} %, largest error {single['largest_error']:.1e}",
+        "seconds": f"{result['total_seconds']:.1f} ({seconds})",
+    }
+    if "test" in result:
+        test = result["test"]
+        lines["test accuracy"] = (
+            f"memorizer {100 * test['accuracy']:.2f} %, label of the nearest training row "
+            f"{100 * test['nearest_neighbour']:.2f} % (first {test['nearest_neighbour_rows']:,} tests), most frequent "
+            f"class {100 * test['most_frequent_class']:.2f} %"
+        )
+    return lines
 
 
 def _baselines(sample: Sample, tests: NDArray[np.float32], test_labels: NDArray[np.integer]) -> dict[str, Any]:

@@ -13,24 +13,15 @@ from trainers.expressivity.settings import DataSettings, Settings
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Rows and labels to memorize, and test images with true labels.
+    """Rows and labels to memorize, and test images with true labels."""
 
-    Attributes:
-        x: (n, d).
-        labels: (n,) integers.
-        classes: number of classes.
-        origin: description of the source.
-        digest: checksum of the data.
-        test_x, test_labels: (tests, d) and (tests,); None for random points.
-    """
-
-    x: NDArray[Any]
-    labels: NDArray[np.integer]
+    x: NDArray[Any]  # (n, d)
+    labels: NDArray[np.integer]  # (n,)
     classes: int
     origin: str
-    digest: str
-    test_x: NDArray[Any] | None = None
-    test_labels: NDArray[np.integer] | None = None
+    digest: str  # checksum of the data
+    test_x: NDArray[Any] | None = None  # (tests, d); None for random points
+    test_labels: NDArray[np.integer] | None = None  # (tests,)
 
     def distinct(self, rows: int) -> tuple[NDArray[Any], NDArray[np.integer]]:
         """Return the distinct ones of the first rows and their labels."""

@@ -26,26 +26,17 @@ NAMES = {"n": "rows n", "k": "width k", "d": "dimension d"}
 
 @dataclasses.dataclass(frozen=True)
 class ScalingRow:
-    """One network. Its numbers are None if the construction fails: the paper's order at this size, or two close rows.
+    """One network. Its numbers are None if the construction fails, as for the paper's order at this size."""
 
-    Attributes:
-        varied: "n", "k" or "d".
-        n, k, d: distinct rows, width and dimension.
-        parameters: number of parameters.
-        smallest_margin, median_margin: relative margins of the units.
-        seconds: time of the construction.
-        megabytes: peak of the memory allocated by the construction.
-    """
-
-    varied: str
-    n: int
-    k: int
-    d: int
+    varied: str  # "n", "k" or "d"
+    n: int  # number of distinct rows
+    k: int  # width
+    d: int  # dimension
     parameters: int | None = None
-    smallest_margin: float | None = None
+    smallest_margin: float | None = None  # relative margins of the units
     median_margin: float | None = None
-    seconds: float | None = None
-    megabytes: float | None = None
+    seconds: float | None = None  # time of the construction
+    megabytes: float | None = None  # peak of the memory allocated by the construction
 
 
 def cases(sample: Sample, settings: Settings) -> Cases:
@@ -62,14 +53,7 @@ def cases(sample: Sample, settings: Settings) -> Cases:
 
 
 def measure(varied: str, sample: Sample, rows: int, network: NetworkSettings) -> list[ScalingRow]:
-    """Build a network without checking it.
-
-    Args:
-        varied: "n", "k" or "d".
-        sample: points and labels.
-        rows: number of points, the first ones.
-        network: width, order and seed.
-    """
+    """Build a network of the first rows without checking it."""
     points, labels = sample.distinct(rows)
     row = ScalingRow(varied, len(points), network.width, points.shape[1])
     arguments = points, labels, sample.classes, network.width, network.order, network.seed
@@ -139,9 +123,4 @@ def _draw_column(axes: Sequence[Axes], name: str, sizes: NDArray[np.float64], ro
         axes[2].plot(sizes, column("seconds")[-1] * (sizes / sizes[-1]) ** 2, "k:", label="slope 2")
 
 
-def title(rows: Sequence[ScalingRow], settings: Settings) -> str:
-    """Return the title of the figure."""
-    return f"memorizers of {settings.data.dataset}, {settings.data.labels} labels, order {settings.network.order}"
-
-
-EXPERIMENT = Experiment("scaling", cases, measure, {"scaling": draw}, title=title)
+EXPERIMENT = Experiment("scaling", cases, measure, {"scaling": draw})

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from trainers.cli.settings import group, setting
-from trainers.experiments import opening
+from trainers.experiments.opening import RunSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +31,6 @@ class DataSettings:
 class NetworkSettings:
     """Construction of the memorizer."""
 
-    construction: Literal["hardt-ma", "yun", "lookup", "bit-extraction"] = setting(
-        "hardt-ma",
-        help="hardt-ma: residual blocks, wide margins; yun, lookup, bit-extraction: far fewer numbers, small margins, "
-        "no --width, --order and --dtype",
-    )
     width: int = setting(32, help="width k of the residual blocks", metavar="K", at_least=1, at_most=1_000_000)
     order: Literal["norm", "ridge", "paper"] = setting(
         "norm",
@@ -43,21 +38,7 @@ class NetworkSettings:
         "(on rows divided by their norms) and usually fails",
     )
     dtype: Literal["float64", "float32"] = setting("float64", help="number format of the network")
-    exact_rows: int = setting(
-        10,
-        help="check the first N rows of the saved model also in rational arithmetic",
-        at_least=1,
-    )
     seed: int = setting(0, help="random seed", at_least=0, at_most=2**31 - 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class RunSettings(opening.RunSettings):
-    """Folder of the results, format of the figures, and a run to compare with."""
-
-    compare: str | None = setting(
-        None, help="compare the test accuracy with this finished run of trainers.cifar", metavar="RUN"
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,4 +47,4 @@ class Settings:
 
     data: DataSettings = group(DataSettings, "data")
     network: NetworkSettings = group(NetworkSettings, "network")
-    run: RunSettings = group(RunSettings, "run", out="runs/memorize-DATASET-LABELS")
+    run: RunSettings = group(RunSettings, "run", out="runs/memorize")

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.experiment import Cases, Experiment, Scalars, by_columns
+from trainers.experiments.experiment import Cases, Experiment, by_columns
 from trainers.experiments.panels import line, panel_for_each
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
@@ -21,29 +21,17 @@ COLORS = {"as it is": "tab:red", "augmented": "tab:blue"}
 
 @dataclasses.dataclass(frozen=True)
 class AugmentationRow:
-    """One record of one descent.
-
-    Attributes:
-        target: name of the target.
-        problem: "as it is" for R, "augmented" for diag(R, -1).
-        start: number of the random start.
-        depth: l.
-        step: updates so far.
-        risk: f - C.
-        tau: |||A|||.
-        inside: True if |||A||| < 1.
-        barrier: sigma_min(R)^2, the squared distance from R to the singular maps.
-    """
+    """One record of one descent."""
 
     target: str
-    problem: str
-    start: int
+    problem: str  # "as it is" for R, "augmented" for diag(R, -1)
+    start: int  # number of the random start
     depth: int
     step: int
-    risk: float
-    tau: float
-    inside: bool
-    barrier: float
+    risk: float  # f - C
+    tau: float  # |||A|||
+    inside: bool  # True if |||A||| < 1
+    barrier: float  # sigma_min(R)^2, the squared distance from R to the singular maps
 
 
 def cases(targets: Targets, settings: Settings) -> Cases:
@@ -63,15 +51,6 @@ def measure(
 
     A path inside the ball keeps the sign of the determinant, so that the risk of R stays above sigma_min(R)^2, the
     squared distance to the singular maps. For diag(R, -1), the optimum has the sign of the start.
-
-    Args:
-        name: name of the target.
-        R: (d, d) with negative determinant.
-        problem: one of `COLORS`.
-        depth: layers.
-        starts: number of starts.
-        steps: see `linear.gradient_descent`.
-        record_every: see `linear.gradient_descent`.
     """
     barrier = float(np.linalg.svd(R, compute_uv=False)[-1] ** 2)
     target = linear.augment(R) if problem == "augmented" else R
@@ -95,7 +74,7 @@ def measure(
 
 def draw(rows: Sequence[AugmentationRow]) -> Figure:
     """Draw the risk against steps, with a panel for each of the first four targets."""
-    return panel_for_each(rows, ["target"], _panel, "risk f - C", most=4, lowest=1e-10)
+    return panel_for_each(rows, "target", _panel, "risk f - C", most=4, lowest=1e-10)
 
 
 def _panel(axes: Axes, rows: Sequence[AugmentationRow]) -> None:
@@ -105,9 +84,4 @@ def _panel(axes: Axes, rows: Sequence[AugmentationRow]) -> None:
     axes.set_xlabel("step")
 
 
-def _scalars(row: AugmentationRow) -> Scalars:
-    values = {f"augmentation risk/{row.target}": row.risk, f"augmentation tau/{row.target}": row.tau}
-    return Scalars(f"augmentation, {row.problem}, start {row.start}", row.step, values)
-
-
-EXPERIMENT = Experiment("augmentation", cases, measure, {"augmentation": draw}, scalars=_scalars)
+EXPERIMENT = Experiment("augmentation", cases, measure, {"augmentation": draw})

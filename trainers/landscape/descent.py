@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from idmatters_tf import linear
-from trainers.experiments.experiment import Cases, Experiment, Scalars, by_columns
+from trainers.experiments.experiment import Cases, Experiment, by_columns
 from trainers.experiments.panels import line, make_legend_entry, panel_for_each
 from trainers.landscape.settings import Settings
 from trainers.landscape.targets import Targets, learning_rate
@@ -25,31 +25,18 @@ STYLES = {
 
 @dataclasses.dataclass(frozen=True)
 class DescentRow:
-    """One record of one network's descent.
-
-    Attributes:
-        target: name of the target.
-        depth: l.
-        network: "residual from zero", or "residual" and "standard", which share a small random start.
-        step: updates so far.
-        risk: f - C.
-        gradient: squared Frobenius norm of the gradient of f.
-        bound: uniform lower bound (2.3) of the squared gradient; None if there is no guarantee.
-        per_layer_bound: lower bound (2.3) from the norm of each layer; None if there is no guarantee.
-        tau: |||A|||; in the standard parameterization of A_i = W_i - I, which starts outside the ball.
-        inside: True if tau < 1.
-    """
+    """One record of one network's descent."""
 
     target: str
     depth: int
-    network: str
+    network: str  # "residual from zero", or "residual" and "standard", which share a small random start
     step: int
-    risk: float
-    gradient: float
-    bound: float | None
-    per_layer_bound: float | None
-    tau: float
-    inside: bool
+    risk: float  # f - C
+    gradient: float  # squared Frobenius norm of the gradient of f
+    bound: float | None  # uniform lower bound (2.3) of the squared gradient; None if there is no guarantee
+    per_layer_bound: float | None  # lower bound (2.3) from the norm of each layer; None if there is no guarantee
+    tau: float  # |||A|||; in the standard parameterization of A_i = W_i - I, which starts outside the ball
+    inside: bool  # True if tau < 1
 
 
 def cases(targets: Targets, settings: Settings) -> Cases:
@@ -64,16 +51,7 @@ def cases(targets: Targets, settings: Settings) -> Cases:
 def measure(
     name: str, R: NDArray[np.float64], depth: int, network: str, steps: int, record_every: int
 ) -> Iterator[DescentRow]:
-    """Train a residual network from zero, or one of the two parameterizations from the same small start.
-
-    Args:
-        name: name of the target.
-        R: (d, d).
-        depth: layers.
-        network: one of `STYLES`.
-        steps: see `linear.gradient_descent`.
-        record_every: see `linear.gradient_descent`.
-    """
+    """Train a residual network from zero, or one of the two parameterizations from the same small start."""
     d, shortcut = len(R), network != "standard"
     start = SMALL_START * linear.initial_weights("xavier", depth, 1, d)
     if network == "residual from zero":
@@ -108,7 +86,7 @@ def draw(rows: Sequence[DescentRow]) -> Figure:
     handles += [make_legend_entry(network, **style) for network, style in STYLES.items()]
     handles.append(make_legend_entry("leaves the ball", linestyle="", marker="x"))
     label = "risk f - C"
-    return panel_for_each(rows, ["target"], _panel, label, most=6, lowest=1e-12, handles=handles, columns_of_legend=5)
+    return panel_for_each(rows, "target", _panel, label, most=6, lowest=1e-12, handles=handles, columns_of_legend=5)
 
 
 def _color_by_depth(rows: Sequence[DescentRow]) -> dict[int, str]:
@@ -136,7 +114,7 @@ def draw_certificate(rows: Sequence[DescentRow]) -> Figure:
     ]
     label = "squared gradient of f, and lower bounds"
     return panel_for_each(
-        rows, ["target"], _certificate_panel, label, most=4, lowest=1e-14, handles=handles, columns_of_legend=3
+        rows, "target", _certificate_panel, label, most=4, lowest=1e-14, handles=handles, columns_of_legend=3
     )
 
 
@@ -157,10 +135,4 @@ def _certificate_panel(axes: Axes, rows: Sequence[DescentRow]) -> None:
     axes.set_xlabel("step")
 
 
-def _scalars(row: DescentRow) -> Scalars:
-    values = {f"descent risk/{row.target}": row.risk, f"descent tau/{row.target}": row.tau}
-    values[f"descent squared gradient/{row.target}"] = row.gradient
-    return Scalars(f"descent, {row.network}, depth {row.depth}", row.step, values)
-
-
-EXPERIMENT = Experiment("descent", cases, measure, {"descent": draw, "certificate": draw_certificate}, scalars=_scalars)
+EXPERIMENT = Experiment("descent", cases, measure, {"descent": draw, "certificate": draw_certificate})

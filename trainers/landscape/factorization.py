@@ -21,22 +21,17 @@ METHODS: tuple[Method, ...] = ("polar", "paper", "log")
 
 @dataclasses.dataclass(frozen=True)
 class FactorizationRow:
-    """One target at one depth.
-
-    Attributes:
-        target: name of the target.
-        depth: l.
-        gamma, theorem, theorem_applies, polar_bound, lower_bound: see `linear.FactorizationBounds`.
-        polar, paper, log: |||A||| of `linear.factorize` by these methods; None if a method does not apply.
-    """
+    """One target at one depth."""
 
     target: str
     depth: int
+    # See `linear.FactorizationBounds`.
     gamma: float
     theorem: float
     theorem_applies: bool
     polar_bound: float
     lower_bound: float
+    # |||A||| of `linear.factorize` by these methods; None if a method does not apply.
     polar: float | None
     paper: float | None
     log: float | None
@@ -50,13 +45,7 @@ def cases(targets: Targets, settings: Settings) -> Cases:
 
 
 def measure(name: str, R: NDArray[np.float64], depth: int) -> list[FactorizationRow]:
-    """Compute |||A||| of every factorization of one target at one depth.
-
-    Args:
-        name: name of the target.
-        R: (d, d) with positive determinant.
-        depth: layers.
-    """
+    """Compute |||A||| of every factorization of one target R, (d, d) with positive determinant, at one depth."""
     bounds = linear.factorization_bounds(R, depth)
     row = FactorizationRow(
         target=name,
@@ -84,7 +73,7 @@ def compute_factorization_norm(R: NDArray[np.float64], depth: int, method: Metho
 
 def draw(rows: Sequence[FactorizationRow]) -> Figure:
     """Draw |||A||| against depth, with a panel for each of the first four targets."""
-    return panel_for_each(rows, ["target"], _panel, "|||A|||, the largest layer norm", most=4, columns_of_legend=5)
+    return panel_for_each(rows, "target", _panel, "|||A|||, the largest layer norm", most=4, columns_of_legend=5)
 
 
 def _panel(axes: Axes, rows: Sequence[FactorizationRow]) -> None:

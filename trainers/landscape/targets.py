@@ -19,25 +19,16 @@ TargetsByName = Mapping[str, NDArray[np.float64]]
 # rate.
 RATE = 0.3
 
-# A target counts as reached at this risk.
-REACHED = 1e-8
-
 # In this range, the fourth powers of singular values, which occur in squared gradients, are far from overflow.
 SMALLEST, LARGEST = 1e-60, 1e60
 
 
 @dataclasses.dataclass(frozen=True)
 class Targets:
-    """Maps R by name, (d, d) each.
+    """Maps R by name, (d, d) each."""
 
-    Attributes:
-        positive: maps with det R > 0.
-        negative: maps with det R < 0.
-        origin: source of the maps.
-    """
-
-    positive: TargetsByName
-    negative: TargetsByName
+    positive: TargetsByName  # det R > 0
+    negative: TargetsByName  # det R < 0
     origin: str
 
     @property
@@ -46,6 +37,7 @@ class Targets:
         pairs = itertools.zip_longest(self.positive.items(), self.negative.items())
         return dict(item for pair in pairs for item in pair if item)
 
+    @property
     def digest(self) -> str:
         """Return a checksum of all maps."""
         maps = [*self.positive.values(), *self.negative.values()]
@@ -55,14 +47,7 @@ class Targets:
 def random_target(dim: int, condition: float, determinant: int, seed: int) -> NDArray[np.float64]:
     """Return R = U K V^T with Haar-distributed U and V and logarithmically spaced singular values of smallest gamma.
 
-    Args:
-        dim: d.
-        condition: sigma_max / sigma_min; 1 for d = 1.
-        determinant: +1 or -1, the sign of det R.
-        seed: seed of NumPy's generator.
-
-    Returns:
-        (d, d) float64.
+    `condition` is sigma_max / sigma_min, and `determinant` is the sign of det R.
     """
     U, V = linear.initial_weights("orthogonal", 2, 1, dim, seed=seed)[:, 0]
     spread = np.linspace(0.5, -0.5, dim) if dim > 1 else np.zeros(1)
@@ -73,14 +58,7 @@ def random_target(dim: int, condition: float, determinant: int, seed: int) -> ND
 
 
 def random_targets(dim: int, conditions: list[float], determinant: str, seeds: int) -> Targets:
-    """Return random targets of each condition number and sign.
-
-    Args:
-        dim: d; for d = 1 the only condition number is 1.
-        conditions: sigma_max / sigma_min.
-        determinant: "positive", "negative" or "both".
-        seeds: number of targets of each kind.
-    """
+    """Return `seeds` random targets of each condition number and sign; for d = 1 the only condition number is 1."""
     conditions = [1.0] if dim == 1 else conditions
     positive, negative = (
         {
@@ -132,19 +110,3 @@ def _read_npy(path: str) -> NDArray:
 def learning_rate(R: NDArray[np.float64], depth: int) -> float:
     """Return a rate for L = f / 2, whose curvature at a balanced optimum is at most about depth * sigma_max(R)^2."""
     return RATE / (depth * max(float(np.linalg.norm(R, 2)), 1.0) ** 2)
-
-
-def find_first_reached(risks: NDArray[np.float64]) -> int | None:
-    """Return the position of the first risk of at most `REACHED`, or None."""
-    found = np.flatnonzero(risks <= REACHED)
-    return int(found[0]) if found.size else None
-
-
-def speed(risks: NDArray[np.float64]) -> tuple[int, float]:
-    """Return a sort key of runs: the number of steps to the target, then the risk at the end.
-
-    Args:
-        risks: (records,), not finite after a divergence.
-    """
-    reached, last = find_first_reached(risks), float(risks[-1])
-    return len(risks) if reached is None else reached, last if np.isfinite(last) else np.inf

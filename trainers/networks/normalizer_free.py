@@ -52,9 +52,6 @@ class NormalizerFree(Stages):
     }
     branch_gain: float = setting(0.2, help="initial gain of each block's second kernel", at_least=0)
     last_kernel_size: int = setting(1, help="rows and columns of each block's second kernel", at_least=1, at_most=99)
-    standardize_kernels: bool = setting(
-        False, help="standardize the kernels of the blocks (scaled weight standardization, Brock et al., 2021)"
-    )
     whiten_stem: bool = setting(
         False,
         help="freeze the first kernel at filters that whiten patches of 2,000 training images (Jordan, 2024)",
@@ -82,5 +79,4 @@ class NormalizerFree(Stages):
             whiten_stem=self.whiten_stem,
             branch_gain=self.branch_gain,
             last_kernel_size=self.last_kernel_size,
-            standardize=self.standardize_kernels,
         )

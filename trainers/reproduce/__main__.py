@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from idmatters_tf import _environment
 from idmatters_tf.checkpointing import write_atomically
 from trainers.cli.arguments import Parser, RunError, UsageError, suggest
-from trainers.cli.reading import read_json
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import explain_error, print_lines, print_message, run_program
 from trainers.reproduce.numbers import HEADER, Comparison, compare
@@ -224,7 +223,7 @@ def _format_row(row: Row, out: pathlib.Path) -> tuple[str, ...]:
 def _outcome(path: pathlib.Path) -> str:
     """Return the outcome of a row: `WITHIN` or `DIFFERS`, or "damaged" for a file with neither."""
     try:
-        outcome = read_json(path)
+        outcome = json.loads(path.read_bytes())
     except ValueError:
         outcome = None
     state = outcome.get("state") if isinstance(outcome, dict) else None

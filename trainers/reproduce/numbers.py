@@ -9,6 +9,7 @@
 
 import csv
 import dataclasses
+import json
 import math
 import pathlib
 import re
@@ -16,7 +17,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from trainers.cli.reading import read_json
 from trainers.reproduce.rows import Number, Row
 from trainers.run.records import read_objects
 
@@ -114,7 +114,7 @@ def read_value(number: Number, folder: pathlib.Path, log: pathlib.Path) -> float
 def _values(path: pathlib.Path, number: Number) -> list[Any]:
     if path.suffix == ".json":
         try:
-            return [_at(read_json(path), number.key or "")]
+            return [_at(json.loads(path.read_bytes()), number.key or "")]
         except ValueError:
             return []
     if path.suffix == ".jsonl":

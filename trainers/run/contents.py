@@ -63,7 +63,7 @@ def _check_numbers(values: Mapping[str, Any], names: Collection[str]) -> None:
     for name in names:
         value = values.get(name, 0)
         good = type(value) in (int, float) and (name in _MAY_DIVERGE or math.isfinite(value))
-        # With mixup, rounding can raise a training error of 1 above 1.
+        # Rounding can raise a training error of 1 above 1.
         if not good or (name in _FRACTIONS and not 0 <= value < 1.001):
             expected = "a number from 0 to 1" if name in _FRACTIONS else "a number"
             raise ValueError(f"{name} must be {expected}, received {abbreviate(value)}")

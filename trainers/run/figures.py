@@ -18,8 +18,6 @@ Records = Sequence[Mapping[str, Any]]
 
 # Sufficient for the column of a page on a high-resolution screen.
 DPI = 150
-# Length of a dash of equal curves, in line widths.
-_STRIPE = 4.0
 
 
 def convergence(records: Records, path: str | os.PathLike, title: str, drop_steps: Sequence[int] = ()) -> None:
@@ -60,7 +58,7 @@ def convergence(records: Records, path: str | os.PathLike, title: str, drop_step
         axes.axvline(drop, color="grey", linestyle=":", linewidth=1, label=label)
     axes.set_ylabel("error, %" if with_top5 else "top-1 error, %")
     axes.set_title(escape_controls(title), fontsize=10, parse_math=False)
-    set_logarithmic(axes, [error for _, error in [*train, *test, *with_top5]])
+    _set_logarithmic(axes, [error for _, error in [*train, *test, *with_top5]])
     axes.grid(alpha=0.3)
     axes.legend()
     save_figure(figure, path)
@@ -88,7 +86,7 @@ def comparison(
 
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.subplots()
-    lines, errors = {}, []
+    drawn, errors = 0, []
     for name, members in (groups or {name: [name] for name in runs}).items():
         # A diverged seed would end the mean early; the table also excludes it.
         whole = [member for member in members if not _describe_diverged([runs[member]])] or members
@@ -99,7 +97,8 @@ def comparison(
         if not tests:
             axes.plot([], [], linestyle="", label=f"{name} (no test{ended})")
             continue
-        color, style = line_style(len(lines))
+        color, style = f"C{drawn % 10}", ("-", "--", ":")[drawn // 10 % 3]
+        drawn += 1
         for member in members:
             train = _errors(runs[member], "train")
             if train:
@@ -115,18 +114,13 @@ def comparison(
             label = f"{name} ({len(tests)} seeds, best mean {best:.2f} %{ended})"
         errors += list(means)
         marker = _marker(steps)
-        (line,) = axes.plot(steps, means, color=color, linestyle=style, marker=marker, markersize=4, label=label)
-        lines[line] = list(zip(steps, means, strict=True))
+        axes.plot(steps, means, color=color, linestyle=style, marker=marker, markersize=4, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("top-1 error, %    (test: strong, training: faint)")
     axes.set_title(escape_controls(title), fontsize=10, parse_math=False)
-    set_logarithmic(axes, errors)
+    _set_logarithmic(axes, errors)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    # After the legend, which shows each line in its own style.
-    for group in equal_curves(lines):
-        for place, line in enumerate(group):
-            line.set_linestyle(stripes(place, len(group)))
     return save_figure(figure, path)
 
 
@@ -164,30 +158,7 @@ def save_figure(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
     return path
 
 
-def line_style(number: int) -> tuple[str, str]:
-    """Return the color and the line style of the n-th curve, counted from 0."""
-    return f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
-
-
-def stripes(place: int, count: int) -> tuple[float, tuple[float, float]]:
-    """Return dashes that leave all of `count` lines visible where they are drawn on top of each other.
-
-    Args:
-        place: 0 to `count - 1`, place of the line among them.
-        count: number of the lines, at least 2.
-    """
-    return (count - place) % count * _STRIPE, (_STRIPE, (count - 1) * _STRIPE)
-
-
-def equal_curves(curves: Mapping[Any, Sequence[Any]]) -> list[list[Any]]:
-    """Return the groups of keys, of two or more, whose curves have the same points."""
-    groups: dict[tuple, list] = {}
-    for key, points in curves.items():
-        groups.setdefault(tuple(points), []).append(key)
-    return [group for group in groups.values() if len(group) > 1]
-
-
-def set_logarithmic(axes: "Axes", values: Iterable[float]) -> None:
+def _set_logarithmic(axes: "Axes", values: Iterable[float]) -> None:
     """Make the vertical axis logarithmic with labels at 1, 2 and 5 times the powers of 10.
 
     Zeros are drawn at the lower edge. An axis without positive values stays linear.
@@ -209,28 +180,9 @@ def set_logarithmic(axes: "Axes", values: Iterable[float]) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def series(records: Records, kind: str, path: str, factor: float = 1.0) -> list[tuple[float, float]]:
-    """Return (step, value) of each record of a kind that has a number at a path.
-
-    Args:
-        records: records of metrics.jsonl.
-        kind: "train", "test" or "curvature".
-        path: keys separated by dots, such as "norms.mean_frobenius".
-        factor: factor on the values.
-    """
-    found = []
-    for record in records:
-        value: Any = record
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        if record["kind"] == kind and type(value) in (int, float):
-            found.append((record["step"], factor * value))
-    return found
-
-
 def _errors(records, kind):
     """Return (step, top-1 error in percent) of each record of a kind."""
-    return series(records, kind, "error", 100.0)
+    return [(record["step"], 100 * record["error"]) for record in records if record["kind"] == kind]
 
 
 def rate_drops(records: Records) -> list[int]:

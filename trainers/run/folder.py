@@ -31,7 +31,6 @@ from idmatters_tf.checkpointing import (
     write_atomically,
 )
 from trainers.cli.arguments import UsageError
-from trainers.cli.reading import read_json
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import discard_message, print_message
 from trainers.cli.text import as_text
@@ -43,14 +42,14 @@ WHERE_DATA_ARE = ("data_dir", "download")
 EXPORTED_FILES = ("model.keras", "best/model.keras")
 RESULTS = ("result.json", "metrics.jsonl", "preprocessing.keras", *EXPORTED_FILES)
 RESULTS += ("convergence.png", "convergence.svg", "convergence.pdf")
-FILES = ("config.json", *RESULTS, ".lock", ".cluster-token")
+FILES = ("config.json", *RESULTS, ".lock")
 # folders that are replaced as a whole,
 EXPORTED_FOLDERS = ("saved_model", "best/saved_model")
 # and folders to which files are added.
 CHECKPOINTS, EVENTS = ("checkpoints", "checkpoints/best"), "events"
 FOLDERS = ("best", *CHECKPOINTS, EVENTS, "events/train", "events/test")
 # Files in a run's folder before the run has started.
-_PREPARATIONS = (".cluster-token", ".lock", ".writing-")
+_PREPARATIONS = (".lock", ".writing-")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +151,7 @@ class Run:
             names: names of files that the program writes in addition to those of every run.
         """
         if not self.writes:
-            # The chief may be writing the other files. Only the token is read here.
-            check_replaceable(self.path / ".cluster-token")
+            # The chief may be writing the files.
             return
         for name in FOLDERS:
             check_folder(self.path / name)
@@ -176,7 +174,7 @@ class Run:
         if not self.exists():
             raise UsageError(f"{self.path} is not a run: there is no config.json in it. Use the --out of a run.")
         try:
-            config = read_json(self.config_path)
+            config = json.loads(self.config_path.read_bytes())
             check_config(config)
         except ValueError as error:
             raise UsageError(
@@ -197,6 +195,20 @@ class Run:
         """
         described = (self.config() if config is None else config).get("data")
         return make(DataDescription, described or {}, f"{self.config_path}, data")
+
+    def check_data(self, digest: str, origin: str) -> None:
+        """Raise UsageError unless the run was trained on the data with a checksum.
+
+        Args:
+            digest: checksum of the data.
+            origin: description of their source.
+        """
+        saved = self.config().get("data") or {}
+        if saved.get("digest") != digest:
+            raise UsageError(
+                f"{self.path} was trained on other data ({saved.get('origin')}) than found now ({origin}): the "
+                f"checksums differ. The order of the images is part of the checksum."
+            )
 
     def check_same(
         self,
@@ -242,12 +254,7 @@ class Run:
         """
         if self.exists() and not self.overwrites:
             config = self.config()
-            saved = config.get("data") or {}
-            if saved.get("digest") != data["digest"]:
-                raise UsageError(
-                    f"{self.path} was trained on other data ({saved.get('origin')}) than found now ({data['origin']}): "
-                    f"the checksums differ. The order of the images is part of the checksum."
-                )
+            self.check_data(data["digest"], data["origin"])
             now = {"versions": _environment.collect_versions(), "numerics": numerics or {}}
             warning = _environment.describe_environment_change(config, now)
             if warning is not None and self.writes:
@@ -316,35 +323,23 @@ class Run:
         self._reported = True
         return read(self.path / "metrics.jsonl", report)
 
-    def restore_metrics(self, step: int, saved: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    def restore_metrics(self, step: int, saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Restore and return the records up to the step from which the run resumes.
-
-        The function reports lost and restored records.
 
         Args:
             step: step of the checkpoint from which the run resumes; 0: from the beginning.
-            saved: records saved with the checkpoint; None: a checkpoint without records, so that metrics.jsonl is used.
+            saved: records saved with the checkpoint. A warning is printed if metrics.jsonl differs.
         """
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
         path = self.path / "metrics.jsonl"
-        found = [
-            record
-            for record in read(path, print_message if saved is None else discard_message)
-            if 0 < step >= record["step"]
-        ]
-        if saved is not None and found != saved and self.writes:
+        before = [record for record in read(path, discard_message) if 0 < step >= record["step"]]
+        if before != saved and self.writes:
             print_message(
                 f"{path} differs from the records in the checkpoint of step {step}: it is rewritten from them."
             )
-        if saved is None and step and all(record["step"] != step for record in found):
-            last = max((record["step"] for record in found), default=0)
-            print_message(
-                f"{path} ends at step {last}: the records up to step {step} are lost, and the best error is computed "
-                f"from the remaining ones."
-            )
-        self.records = found if saved is None else saved
+        self.records = saved
         if self.writes:
             write_atomically(path, encode(self.records))
         return self.records
@@ -377,7 +372,7 @@ class Run:
         if not self.result_path.is_file():
             return None
         try:
-            result = read_json(self.result_path)
+            result = json.loads(self.result_path.read_bytes())
             check_result(result, numbers)
         except ValueError as error:
             raise UsageError(

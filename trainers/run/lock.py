@@ -2,21 +2,20 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from idmatters_tf.checkpointing import FolderInUse, FolderLock, FolderLost
 from trainers.cli.arguments import RunError, UsageError
 
 
 @contextlib.contextmanager
-def hold_lock(folder: str | os.PathLike, say: Callable[[str], object]) -> Iterator[None]:
+def hold_lock(folder: str | os.PathLike) -> Iterator[None]:
     """Hold the lock of a run's folder inside the block, and create the folder if it does not exist.
 
     A folder created here that remains empty is removed again.
 
     Args:
         folder: folder of the run.
-        say: unused.
 
     Raises:
         UsageError: another process holds the lock, or the folder is not writable.

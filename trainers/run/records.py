@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from trainers.cli.reading import decode_json
 from trainers.run.contents import check_record
 
 
@@ -50,7 +49,7 @@ def read_objects(path: pathlib.Path) -> list[dict[str, Any]]:
     found = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
-            value = decode_json(line)
+            value = json.loads(line)
         except ValueError:
             continue
         if isinstance(value, dict):
@@ -61,7 +60,7 @@ def read_objects(path: pathlib.Path) -> list[dict[str, Any]]:
 def _decode(line):
     """Return a record, or None for a damaged line."""
     try:
-        record = decode_json(line)
+        record = json.loads(line)
         check_record(record)
     except ValueError:
         return None

@@ -12,35 +12,24 @@ from idmatters_tf.curvature.spectrum import Summary
 from trainers.experiments.experiment import Cases, Experiment, Verdict, by_column
 from trainers.experiments.panels import add_legend, note, panels
 from trainers.shortcuts.data import Problem
-from trainers.shortcuts.networks import LINEAR_NETWORKS
 from trainers.shortcuts.panels import COLORS, mark_depths, shift_depths
 from trainers.shortcuts.settings import ConditionsSettings
 from trainers.shortcuts.spectra import deviation, eigenvalue_pool, summarize_hessian
+from trainers.shortcuts.training import LINEAR_NETWORKS
 
 
 @dataclasses.dataclass(frozen=True)
 class ConditionsRow:
-    """One kind of network at one depth. In names of columns, "lg" is log10, as in the paper's figures.
+    """One kind of network at one depth. In names of columns, "lg" is log10, as in the paper's figures."""
 
-    Attributes:
-        kind: one of `LINEAR_NETWORKS`.
-        depth: number of layers.
-        runs: number of starts.
-        lg_condition: mean of log10 of the condition number.
-        deviation: standard deviation of log10 of the condition number.
-        at_limit: number of runs whose condition number is not resolved in float64.
-        lg_max_abs: mean of log10 of the largest |eigenvalue|.
-        index: mean fraction of negative eigenvalues.
-    """
-
-    kind: str
+    kind: str  # one of `LINEAR_NETWORKS`
     depth: int
-    runs: int
-    lg_condition: float
-    deviation: float
-    at_limit: int
-    lg_max_abs: float
-    index: float
+    runs: int  # number of starts
+    lg_condition: float  # mean of log10 of the condition number
+    deviation: float  # standard deviation of log10 of the condition number
+    at_limit: int  # number of runs whose condition number is not resolved in float64
+    lg_max_abs: float  # mean of log10 of the largest |eigenvalue|
+    index: float  # mean fraction of negative eigenvalues
 
 
 def cases(problem: Problem, settings: ConditionsSettings) -> Cases:
@@ -56,13 +45,6 @@ def measure(statistics: linear.Statistics, kind: str, depth: int, starts: int, s
 
     Condition numbers are limited to 1 / (P eps), where P is the number of weights. For larger ones the 10th percentile
     is a rounding error.
-
-    Args:
-        statistics: second moments of the data.
-        kind: one of `LINEAR_NETWORKS`.
-        depth: layers.
-        starts: number of runs.
-        seed: seed of the starts.
     """
     network = LINEAR_NETWORKS[kind]
     weights = network.starts(depth, len(statistics.sxx), starts, seed)

@@ -16,28 +16,24 @@ CLASSES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Regression problem for networks that keep the dimension.
+    """Regression problem for networks that keep the dimension."""
 
-    Attributes:
-        X, Y: (d, m) each, float64, one column per example.
-        origin: description of the source.
-    """
-
-    X: NDArray[np.float64]
-    Y: NDArray[np.float64]
+    X: NDArray[np.float64]  # (d, m), one column per example
+    Y: NDArray[np.float64]  # (d, m)
     origin: str
 
     @property
     def statistics(self) -> linear.Statistics:
-        """Second moments of all examples, `idmatters_tf.linear.Statistics`."""
+        """Second moments of all examples."""
         return linear.sufficient_statistics(self.X, self.Y)
 
     def first(self, samples: int) -> "Problem":
         """Return the problem with the first `samples` examples."""
         return dataclasses.replace(self, X=self.X[:, :samples], Y=self.Y[:, :samples])
 
+    @property
     def digest(self) -> str:
-        """Return a checksum of the data."""
+        """Checksum of the data."""
         return hashlib.sha256(self.X.tobytes() + self.Y.tobytes()).hexdigest()
 
 

@@ -19,25 +19,15 @@ TRIALS = 2
 
 @dataclasses.dataclass(frozen=True)
 class NormsRow:
-    """One record of one run.
+    """One record of one run."""
 
-    Attributes:
-        activation: "linear" or "relu".
-        depth: number of layers.
-        run: number of the start.
-        rate: learning rate.
-        epoch: updates so far.
-        loss: loss, minus the optimum for linear networks.
-        mean_frobenius: mean of the layers' Frobenius norms.
-    """
-
-    activation: str
+    activation: str  # "linear" or "relu"
     depth: int
-    run: int
+    run: int  # number of the start
     rate: float
     epoch: int
-    loss: float
-    mean_frobenius: float
+    loss: float  # minus the optimum for linear networks
+    mean_frobenius: float  # mean of the layers' Frobenius norms
 
 
 def cases(problem: Problem, settings: NormsSettings) -> Cases:
@@ -48,13 +38,7 @@ def cases(problem: Problem, settings: NormsSettings) -> Cases:
 
 
 def measure(training: Training, depth: int, every: int) -> Iterator[NormsRow]:
-    """Compute norms and losses of 2-shortcut networks along training with the best learning rate.
-
-    Args:
-        training: training of the runs.
-        depth: layers, an even number.
-        every: epochs between records.
-    """
+    """Compute norms and losses of 2-shortcut networks along training with the best learning rate."""
     trials = dataclasses.replace(training, starts=min(training.starts, TRIALS))
     rate = best_rate(trials.final_losses(["2-shortcut"], depth)["2-shortcut"], training.rates)
     for record in training.descend("2-shortcut", depth, rate, every):
@@ -64,11 +48,7 @@ def measure(training: Training, depth: int, every: int) -> Iterator[NormsRow]:
 
 
 def verdict(rows: Sequence[NormsRow]) -> Verdict:
-    """Check that deeper networks have smaller mean norms at the same loss.
-
-    Args:
-        rows: rows of one activation.
-    """
+    """Check that deeper networks have smaller mean norms at the same loss, in the rows of one activation."""
     curves: dict[int, list[tuple[float, float]]] = {}
     for row in rows:
         if np.isfinite(row.loss) and row.loss > 0:

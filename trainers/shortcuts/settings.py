@@ -34,6 +34,16 @@ class NetworkSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class EvenNetworkSettings(NetworkSettings):
+    """Networks whose units have two layers."""
+
+    def __post_init__(self) -> None:
+        if any(depth % 2 for depth in self.depths):
+            depths = " ".join(map(str, self.depths))
+            raise UsageError(f"--depths must be even, for units of two layers. Received: {depths}")
+
+
+@dataclasses.dataclass(frozen=True)
 class TrajectoryNetworkSettings:
     """Networks whose training is recorded."""
 
@@ -43,16 +53,6 @@ class TrajectoryNetworkSettings:
     def __post_init__(self) -> None:
         if self.depth % 2:
             raise UsageError(f"--depth must be even, for units of two layers. Received: {self.depth}")
-
-
-@dataclasses.dataclass(frozen=True)
-class EvenNetworkSettings(NetworkSettings):
-    """Networks whose units have two layers."""
-
-    def __post_init__(self) -> None:
-        if any(depth % 2 for depth in self.depths):
-            depths = " ".join(map(str, self.depths))
-            raise UsageError(f"--depths must be even, for units of two layers. Received: {depths}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +67,7 @@ class DescentSettings:
         None, help="learning rates; the best one is used (default: 17 from 1e-3 to 10)", above=0
     )
     samples: int = setting(
-        500,
-        help="number of examples for networks with ReLUs (linear networks use all examples)",
-        at_least=10,
+        500, help="number of examples for networks with ReLUs (linear networks use all examples)", at_least=10
     )
 
     @property
@@ -89,9 +87,7 @@ class SpectraSettings:
         at_least=2,
     )
     every: int | None = setting(
-        None,
-        help="number of epochs between spectra, instead of --records; 1 is every epoch (slow)",
-        at_least=1,
+        None, help="number of epochs between spectra, instead of --records; 1 is every epoch (slow)", at_least=1
     )
 
 
@@ -103,6 +99,30 @@ class RecordSettings:
     runs: tuple[str, ...] | None = setting(
         None, help="draw Figure 2 from these runs of trainers.cifar instead", metavar="RUN"
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitSettings:
+    """Network of shortcut units at its zero point."""
+
+    units: int = setting(4, help="number of shortcut units R", at_least=1, at_most=10_000)
+    shortcut_depth: int = setting(2, help="number of layers in each unit", at_least=1, at_most=12)
+    pre: Activation = setting("linear", help="activation before the first layer of a unit")
+    mid: Activation = setting("linear", help="activation between the layers of a unit")
+    post: Activation = setting("linear", help="activation after the last layer of a unit")
+    relu_slope: float | None = setting(
+        None,
+        help="value for the undefined derivative of ReLU at zero: 0.5 for a smooth approximation",
+        at_least=0,
+        at_most=1,
+    )
+    samples: int = setting(2000, help="number of examples", at_least=10)
+
+    def __post_init__(self) -> None:
+        if self.relu_slope is not None and "relu" not in (self.mid, self.post):
+            raise UsageError("--relu-slope requires --mid relu or --post relu.")
+        if self.shortcut_depth == 1 and self.mid != "linear":
+            raise UsageError("--mid requires a --shortcut-depth of at least 2, because it acts between layers.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,30 +171,6 @@ class NormsSettings:
     descent: DescentSettings = group(DescentSettings, "gradient descent")
     norms: RecordSettings = group(RecordSettings, "norms")
     run: RunSettings = group(RunSettings, "run", out="runs/shortcuts-norms")
-
-
-@dataclasses.dataclass(frozen=True)
-class UnitSettings:
-    """Network of shortcut units at its zero point."""
-
-    units: int = setting(4, help="number of shortcut units R", at_least=1, at_most=10_000)
-    shortcut_depth: int = setting(2, help="number of layers in each unit", at_least=1, at_most=12)
-    pre: Activation = setting("linear", help="activation before the first layer of a unit")
-    mid: Activation = setting("linear", help="activation between the layers of a unit")
-    post: Activation = setting("linear", help="activation after the last layer of a unit")
-    relu_slope: float | None = setting(
-        None,
-        help="value for the undefined derivative of ReLU at zero: 0.5 for a smooth approximation",
-        at_least=0,
-        at_most=1,
-    )
-    samples: int = setting(2000, help="number of examples", at_least=10)
-
-    def __post_init__(self) -> None:
-        if self.relu_slope is not None and "relu" not in (self.mid, self.post):
-            raise UsageError("--relu-slope requires --mid relu or --post relu.")
-        if self.shortcut_depth == 1 and self.mid != "linear":
-            raise UsageError("--mid requires a --shortcut-depth of at least 2, because it acts between layers.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,29 +17,17 @@ from trainers.shortcuts.training import Training, best_rate, trainings
 
 @dataclasses.dataclass(frozen=True)
 class SweepRow:
-    """One kind of network at one depth with one learning rate.
+    """One kind of network at one depth with one learning rate."""
 
-    Attributes:
-        activation: "linear" or "relu".
-        kind: kind of network.
-        depth: number of layers.
-        rate: learning rate.
-        best: True for the best rate of this kind at this depth.
-        loss: mean of the final losses over the runs, minus the optimum for linear networks; None if a run diverged.
-        diverged: number of diverged runs.
-        runs: number of runs.
-        deviation: standard deviation of the final losses.
-    """
-
-    activation: str
+    activation: str  # "linear" or "relu"
     kind: str
     depth: int
     rate: float
-    best: bool
-    loss: float | None
-    diverged: int
+    best: bool  # True for the best rate of this kind at this depth
+    loss: float | None  # mean of the final losses, minus the optimum for linear networks; None if a run diverged
+    diverged: int  # number of diverged runs
     runs: int
-    deviation: float
+    deviation: float  # standard deviation of the final losses
 
 
 def cases(problem: Problem, settings: SweepSettings) -> Cases:
@@ -52,9 +40,7 @@ def cases(problem: Problem, settings: SweepSettings) -> Cases:
 def measure(training: Training, depth: int) -> Iterator[SweepRow]:
     """Compute final losses, averaged over the runs, for every kind of network and learning rate.
 
-    Args:
-        training: training of the runs.
-        depth: layers; kinds of network whose units do not divide the depth are skipped.
+    Kinds of network whose units do not divide the depth are skipped.
     """
     kinds = [kind for kind, network in training.networks.items() if depth % network.shortcut_depth == 0]
     for kind, losses in training.final_losses(kinds, depth).items():
@@ -75,11 +61,7 @@ def measure(training: Training, depth: int) -> Iterator[SweepRow]:
 
 
 def verdict(rows: Sequence[SweepRow]) -> Verdict:
-    """Check that 2-shortcut networks end lower than the others at the largest depth.
-
-    Args:
-        rows: rows of one activation.
-    """
+    """Check that 2-shortcuts end lower than the others at the largest depth, in the rows of one activation."""
     best = {(row.kind, row.depth): row for row in rows if row.best and row.loss is not None}
     losses = {place: row.loss for place, row in best.items() if row.loss is not None}
     deepest = max((depth for kind, depth in best if kind == "2-shortcut"), default=None)

@@ -77,13 +77,7 @@ def by_differentiation(problem: Problem, network: UnitSettings) -> NDArray[np.fl
 
 
 def zero_network(dim: int, network: UnitSettings, shortcut: bool = True) -> "keras.Model":
-    """Return the Keras model in float64 with all weights zero.
-
-    Args:
-        dim: d.
-        network: units and their activations.
-        shortcut: True if each unit adds its input.
-    """
+    """Return the Keras model in float64 with all weights zero; `shortcut` is True if each unit adds its input."""
     import keras
 
     from idmatters_tf.models.linear import shortcut_network
@@ -113,11 +107,6 @@ def stationary_order(problem: Problem, network: UnitSettings, seed: int = 0) -> 
     difference of losses would cancel. The exponent follows from steps t and 2t with t^n = 1e-5, where n is the number
     of layers of a unit.
 
-    Args:
-        problem: data.
-        network: units and their activations.
-        seed: seed of the random lines.
-
     Returns:
         (order, exponents): an integer, and the exponents of the lines from which it was rounded.
     """
@@ -143,16 +132,7 @@ def stationary_order(problem: Problem, network: UnitSettings, seed: int = 0) -> 
 
 
 def report(problem: Problem, network: UnitSettings, seed: int = 0) -> tuple[list[str], dict[str, Any]]:
-    """Analyze the zero point.
-
-    Args:
-        problem: data.
-        network: units and their activations.
-        seed: seed of the random lines along which the order of stationarity is measured.
-
-    Returns:
-        (lines, numbers): results as text, and numbers by name.
-    """
+    """Analyze the zero point. Return lines of text, and numbers by name."""
     dim, shortcut_depth = len(problem.X), network.shortcut_depth
     parameters = network.units * shortcut_depth * dim**2
     order, exponents = stationary_order(problem, network, seed)

@@ -1,57 +1,175 @@
-"""Training of several runs of each kind of network: final losses, best learning rates and histories."""
+"""Li et al.'s networks, and gradient descent of several runs of each kind at once.
+
+Linear networks are trained on second moments by `idmatters_tf.linear`. Networks with ReLUs need the examples: all
+networks of a kind are computed together, as a batch of matrix products.
+"""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf import linear
 from trainers.shortcuts.data import Problem
-from trainers.shortcuts.networks import (
-    LINEAR_NETWORKS,
-    RELU_NETWORKS,
-    Epoch,
-    ShortcutNetwork,
-    linear_descent,
-    relu_descent,
-)
 from trainers.shortcuts.settings import NormsSettings, SweepSettings, TrajectorySettings
+
+Floats = NDArray[np.floating]
 
 # Four per decade. All networks of the default depths diverge at the largest rate, so that the best rates are inside.
 RATES = np.logspace(-3, 1, 17)
 
 
-def best_rate(losses: NDArray[np.float64], rates: ArrayLike) -> float:
-    """Return the rate with the lowest mean of the final losses over the runs; no run may diverge at the best rate.
+@dataclasses.dataclass(frozen=True)
+class ShortcutNetwork:
+    """Kind of network."""
+
+    start: str  # see `linear.initial_weights`
+    shortcut_depth: int  # number of layers per unit
+    shortcut: bool  # True if each unit adds its input
+
+    def starts(self, depth: int, dim: int, networks: int, seed: int = 0) -> NDArray[np.float64]:
+        """Return initial weights of networks with `depth` layers, (networks, units, shortcut_depth, dim, dim)."""
+        units = depth // self.shortcut_depth
+        return linear.initial_weights(self.start, units, self.shortcut_depth, dim, seed, networks)
+
+
+# The paper's "zero initialization" is Xavier's, multiplied by 0.01.
+LINEAR_NETWORKS = {
+    "xavier": ShortcutNetwork("xavier", 1, False),
+    "orthogonal": ShortcutNetwork("orthogonal", 1, False),
+    "1-shortcut": ShortcutNetwork("small", 1, True),
+    "2-shortcut": ShortcutNetwork("small", 2, True),
+    "3-shortcut": ShortcutNetwork("small", 3, True),
+}
+
+# With ReLUs in the mid positions of units of two layers, with or without shortcuts (appendix B).
+RELU_NETWORKS = {
+    "xavier": ShortcutNetwork("xavier", 2, False),
+    "orthogonal": ShortcutNetwork("orthogonal", 2, False),
+    "2-shortcut": ShortcutNetwork("small", 2, True),
+}
+
+
+class Epoch(NamedTuple):
+    """State of many networks after a number of updates. The values of diverged networks are not finite."""
+
+    epoch: int
+    loss: Floats  # (networks,), less the optimum for linear networks
+    gradient_norm: Floats  # (networks,)
+    weights: Floats  # (networks, units, shortcut_depth, d, d)
+
+
+def relu_descent(
+    W: Floats,
+    X: Floats,
+    Y: Floats,
+    rates: ArrayLike,
+    epochs: int,
+    shortcut: bool,
+    every: int,
+    dtype: str = "float64",
+) -> Iterator[Epoch]:
+    """Run full-batch gradient descent of networks with ReLUs between the layers of each unit.
+
+    The loss is ||Y - f(X)||_F^2 / (2m). There is an `Epoch` for every `every` updates, the start and the end.
 
     Args:
-        losses: (runs, rates), not finite for diverged runs.
-        rates: (rates,).
+        W: (networks, units, shortcut_depth, d, d).
+        X: (d, m).
+        Y: (d, m).
+        rates: (networks,).
+        epochs: number of updates.
+        shortcut: True if the units have skip connections.
+        every: number of updates between records.
+        dtype: dtype of the computation.
     """
+    import tensorflow as tf
+
+    inputs, outputs = tf.constant(X, dtype), tf.constant(Y, dtype)
+    steps = tf.constant(np.reshape(rates, (-1, 1, 1)), dtype)
+
+    def forward(layers):
+        hidden = inputs
+        for unit in layers:
+            branch = hidden
+            for number, layer in enumerate(unit):
+                branch = tf.matmul(layer, tf.nn.relu(branch) if number else branch)
+            hidden = hidden + branch if shortcut else branch
+        return tf.reduce_sum((outputs - hidden) ** 2, [-2, -1]) / (2 * X.shape[1])
+
+    def loss_and_gradient(weights: list[Any]) -> tuple[Any, Any]:
+        # One tensor per layer: the gradient of slices of a stacked tensor would copy them together again.
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            loss = forward(tf.nest.pack_sequence_as(structure, weights))
+        return loss, tape.gradient(loss, weights)
+
+    def measured(weights):
+        loss, gradient = loss_and_gradient(weights)
+        squares = [tf.reduce_sum(part**2, [-2, -1]) for part in gradient]
+        return loss, tf.sqrt(tf.add_n(squares))
+
+    def updated(weights, count):
+        for _ in tf.range(count):
+            _, gradient = loss_and_gradient(weights)
+            weights = [layer - steps * part for layer, part in zip(weights, gradient, strict=True)]
+        return weights
+
+    units, layers_in_unit = W.shape[1:3]
+    structure = [[0] * layers_in_unit for _ in range(units)]
+    weights = [tf.constant(W[:, unit, layer], dtype) for unit in range(units) for layer in range(layers_in_unit)]
+    # Trace explicitly: TensorFlow counts the traces of `tf.function` calls by position in the source, and warns. Call
+    # the functions with a list, as they were traced: with separate tensors, TensorFlow formats an error message first,
+    # which takes 60 ms per call.
+    measure = tf.function(measured).get_concrete_function(weights)
+    update = tf.function(updated).get_concrete_function(weights, tf.constant(0))
+    for epoch in [*range(0, epochs, every), epochs]:
+        loss, norm = measure(weights)
+        stacked = np.stack([layer.numpy() for layer in weights], axis=1).reshape(W.shape)
+        yield Epoch(epoch, loss.numpy(), norm.numpy(), stacked)
+        weights = update(weights, tf.constant(min(every, epochs - epoch)))
+
+
+def linear_descent(
+    W: NDArray[np.float64],
+    statistics: linear.Statistics,
+    rates: ArrayLike,
+    epochs: int,
+    shortcut: bool,
+    every: int,
+) -> Iterator[Epoch]:
+    """Run full-batch gradient descent of linear networks on second moments until a network diverges.
+
+    Arguments and results are those of `relu_descent`.
+    """
+    for epoch in [*range(0, epochs, every), epochs]:
+        count = min(every, epochs - epoch)
+        moments = statistics.sxx, statistics.syx
+        found = linear.gradient_descent(W, *moments, rates, count, shortcut, record_every=max(count, 1))
+        yield Epoch(epoch, found.excess_risk[:, 0], found.gradient_norm[:, 0], W)
+        W = found.weights
+        if not np.isfinite(W).all():
+            return
+
+
+def best_rate(losses: NDArray[np.float64], rates: ArrayLike) -> float:
+    """Return the rate with the lowest mean of the final losses, (runs, rates); no run may diverge at the best rate."""
     means = np.where(np.isfinite(losses), losses, np.inf).mean(axis=0)
     return float(np.asarray(rates)[np.argmin(means)])
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """Full-batch gradient descent of several runs of each kind of network, which differ in their starts.
-
-    Attributes:
-        problem: data.
-        activation: "linear" or "relu".
-        rates: (rates,) learning rates in ascending order; the best one is used.
-        starts: number of runs of each kind.
-        epochs: number of updates.
-        seed: seed of the starts.
-    """
+    """Full-batch gradient descent of several runs of each kind of network, which differ in their starts."""
 
     problem: Problem
-    activation: str
-    rates: NDArray[np.float64]
-    starts: int
-    epochs: int
-    seed: int
+    activation: str  # "linear" or "relu"
+    rates: NDArray[np.float64]  # (rates,), ascending; the best one is used
+    starts: int  # number of runs of each kind
+    epochs: int  # number of updates
+    seed: int  # seed of the starts
 
     @property
     def networks(self) -> Mapping[str, ShortcutNetwork]:
@@ -65,12 +183,7 @@ class Training:
     def final_losses(self, kinds: Iterable[str], depth: int) -> dict[str, NDArray[np.float64]]:
         """Return the losses at the end of training, minus the optimum for linear networks.
 
-        Args:
-            kinds: kinds of network.
-            depth: layers.
-
-        Returns:
-            Losses by kind, (starts, rates) float64, not finite for diverged runs.
+        They are arrays (starts, rates) of float64 by kind, not finite for diverged runs.
         """
         problem, count = self.problem, len(self.rates)
         if self.activation == "linear":
@@ -87,14 +200,7 @@ class Training:
         return losses
 
     def descend(self, kind: str, depth: int, rate: float, every: int) -> Iterator[Epoch]:
-        """Train all runs of one kind with one learning rate.
-
-        Args:
-            kind: kind of network.
-            depth: layers.
-            rate: learning rate.
-            every: epochs between records; the start and the end are always recorded.
-        """
+        """Train all runs of one kind with one learning rate; see `relu_descent` for the records."""
         W, rates, shortcut = self.initial_weights(kind, depth), np.full(self.starts, rate), self.networks[kind].shortcut
         problem = self.problem
         if self.activation == "linear":

@@ -1,6 +1,7 @@
 """Figure 2: norms of the blocks against the training loss, from the logs of `trainers.cifar`."""
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,44 +11,48 @@ from trainers.cli.arguments import UsageError
 from trainers.experiments.experiment import Cases, Experiment, by_column
 from trainers.experiments.panels import panels
 from trainers.run.folder import Run
-from trainers.shortcuts.settings import NormsSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """Folders of runs of `trainers.cifar` or `trainers.imagenet`."""
+
+    folders: Sequence[str]
+
+    @property
+    def origin(self) -> str:
+        """Description of the source."""
+        return f"runs {', '.join(self.folders)}"
+
+    @property
+    def digest(self) -> str:
+        """Checksum of settings and records."""
+        runs = map(Run, self.folders)
+        return hashlib.sha256(repr([(run.config(), run.metrics()) for run in runs]).encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingNormsRow:
-    """One evaluation of one run.
+    """One evaluation of one run."""
 
-    Attributes:
-        run: folder of the run.
-        network: label that distinguishes the run from the others.
-        step: updates so far.
-        loss: training loss of the previous record.
-        mean_frobenius: mean of the Frobenius norms of the blocks' kernels.
-    """
-
-    run: str
-    network: str
+    run: str  # folder of the run
+    network: str  # label that distinguishes the run from the others
     step: int
-    loss: float
-    mean_frobenius: float
+    loss: float  # training loss of the previous record
+    mean_frobenius: float  # mean of the Frobenius norms of the blocks' kernels
 
 
-def cases(folders: Sequence[str], settings: NormsSettings) -> Cases:
+def cases(runs: Runs, settings: Any) -> Cases:
     """Yield (folder, label) for each run."""
     labels: set[str] = set()
-    for folder in folders:
+    for folder in runs.folders:
         label = _network(Run(folder).config()["settings"])
         yield folder, f"{label}, {folder}" if label in labels else label
         labels.add(label)
 
 
 def measure(folder: str, label: str) -> list[TrainingNormsRow]:
-    """Read the norms of a run from its log.
-
-    Args:
-        folder: folder of the run.
-        label: name of the network in the table.
-    """
+    """Read the norms of a run from its log."""
     loss, rows = None, []
     for record in Run(folder).metrics():
         if record["kind"] == "train":
@@ -63,13 +68,22 @@ def measure(folder: str, label: str) -> list[TrainingNormsRow]:
 
 
 def _network(settings: Mapping[str, Any]) -> str:
-    """Return the data and the size of the network of a run of `trainers.cifar` or `trainers.imagenet`."""
+    """Return the data and the size of the network of a run."""
     blocks, data = settings.get("blocks"), settings.get("dataset", "images")
     if blocks is None:
         return f"{data}, {settings.get('model', 'unknown network')}"
-    each = blocks if isinstance(blocks, list) else [blocks]
-    each = each * len(settings["widths"]) if len(each) == 1 else each
-    return f"{data}, {2 * sum(each) + 1} convolutions"
+    by_stage = blocks if isinstance(blocks, list) else [blocks]
+    by_stage = by_stage * len(settings["widths"]) if len(by_stage) == 1 else by_stage
+    return f"{data}, {2 * sum(by_stage) + 1} convolutions"
+
+
+def describe(rows: Sequence[TrainingNormsRow]) -> str:
+    """Return the first and last norm and the final loss of a run."""
+    first, last = rows[0], rows[-1]
+    return (
+        f"{first.network}: mean Frobenius norm {first.mean_frobenius:.3f} to {last.mean_frobenius:.3f}, final "
+        f"training loss {last.loss:.3f}"
+    )
 
 
 def draw(rows: Sequence[TrainingNormsRow]) -> Figure:
@@ -85,4 +99,6 @@ def draw(rows: Sequence[TrainingNormsRow]) -> Figure:
     return figure
 
 
-EXPERIMENT = Experiment("training-norms", cases, measure, {"training-norms": draw})
+EXPERIMENT = Experiment(
+    "training-norms", cases, measure, {"training-norms": draw}, describe, verdict_by="network", unit="runs"
+)

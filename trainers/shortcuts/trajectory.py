@@ -25,32 +25,19 @@ HessianFunction = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 @dataclasses.dataclass(frozen=True)
 class TrajectoryRow:
-    """One epoch of one run.
+    """One epoch of one run."""
 
-    Attributes:
-        activation: "linear" or "relu".
-        kind: kind of network.
-        depth: number of layers.
-        run: number of the start.
-        rate: learning rate.
-        epoch: updates so far.
-        loss: loss, minus the optimum for linear networks.
-        max_abs, p10_abs: largest |eigenvalue| of the Hessian, and their 10th percentile.
-        index: fraction of negative eigenvalues.
-        gradient_norm: norm of the whole gradient.
-    """
-
-    activation: str
+    activation: str  # "linear" or "relu"
     kind: str
     depth: int
-    run: int
+    run: int  # number of the start
     rate: float
     epoch: int
-    loss: float
-    max_abs: float
-    p10_abs: float
-    index: float
-    gradient_norm: float
+    loss: float  # minus the optimum for linear networks
+    max_abs: float  # largest |eigenvalue| of the Hessian
+    p10_abs: float  # 10th percentile of the |eigenvalues|
+    index: float  # fraction of negative eigenvalues
+    gradient_norm: float  # norm of the whole gradient
 
 
 def cases(problem: Problem, settings: TrajectorySettings) -> Cases:
@@ -63,13 +50,8 @@ def cases(problem: Problem, settings: TrajectorySettings) -> Cases:
 def measure(training: Training, kind: str, depth: int, records: int, every: int | None) -> Iterator[TrajectoryRow]:
     """Compute the spectrum along training with the rate whose mean final loss is lowest.
 
-    Args:
-        training: training of the runs.
-        kind: one of `KINDS`.
-        depth: layers.
-        records: number of spectra of each run, evenly distributed over the logarithm of the loss; three times as many
-            for the first run.
-        every: epochs between spectra, instead of `records`.
+    `records` spectra of each run, three times as many for the first one, are evenly distributed over the logarithm of
+    the loss. `every` is the number of epochs between spectra, instead.
     """
     rate = best_rate(training.final_losses([kind], depth)[kind], training.rates)
     # Keep every epoch, because the selection depends on all losses.
@@ -137,13 +119,8 @@ def _spread_over_loss(loss: NDArray[np.float64], count: int) -> list[int]:
 def interpolate(rows: Sequence[TrajectoryRow], column: str, grid: NDArray[np.float64]) -> NDArray[np.float64]:
     """Interpolate a column of each run linearly in log10 of the loss, with NaN outside its range of losses.
 
-    Args:
-        rows: rows of one kind of network.
-        column: "index", "log10_max_abs", "log10_p10_abs", or "log10_condition", their difference.
-        grid: log10 of losses.
-
-    Returns:
-        (runs, grid).
+    The column is "index", "log10_max_abs", "log10_p10_abs", or "log10_condition", their difference. The result has
+    shape (runs, grid).
     """
     curves = []
     for run in sorted({row.run for row in rows}):
@@ -156,15 +133,9 @@ def interpolate(rows: Sequence[TrajectoryRow], column: str, grid: NDArray[np.flo
 def at_common_losses(
     kinds: Sequence[Sequence[TrajectoryRow]], column: str, points: int = 40
 ) -> list[NDArray[np.float64]] | None:
-    """Return the means over runs at losses common to all kinds of network, or None without such losses.
+    """Return the means of a column over runs at losses common to all kinds of network, or None without such losses.
 
-    Args:
-        kinds: rows of each kind.
-        column: see `interpolate`.
-        points: number of losses, logarithmically spaced, in ascending order.
-
-    Returns:
-        An array (points,) for each kind.
+    There is an array (points,) for each kind. The losses are logarithmically spaced, in ascending order.
     """
     spans = []
     for rows in kinds:
@@ -193,11 +164,7 @@ def _value(row: TrajectoryRow, column: str) -> float:
 
 
 def verdict(rows: Sequence[TrajectoryRow]) -> Verdict:
-    """Check that 2-shortcuts have smaller condition numbers at equal losses, and report their index.
-
-    Args:
-        rows: rows of one activation.
-    """
+    """Check that 2-shortcuts have smaller condition numbers at equal losses, in the rows of one activation."""
     # The paper's Figures 6 and 7 show only orthogonal and 2-shortcut networks.
     compared = [[row for row in rows if row.kind == kind] for kind in ("orthogonal", "2-shortcut")]
     conditions, indices = (at_common_losses(compared, column) for column in ("log10_condition", "index"))

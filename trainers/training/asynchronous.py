@@ -17,8 +17,9 @@ import tensorflow as tf
 from idmatters_tf._progress import Progress
 from idmatters_tf.data.protocols import EvaluationBatchSource, TrainBatchSource
 from trainers.cli.arguments import RunError
-from trainers.cluster.client import ClusterClient
+from trainers.cluster.description import ClusterDescription
 from trainers.cluster.strategy import distribute
+from trainers.cluster.tasks import wait_for_chief
 from trainers.run.signals import SignalHandler
 from trainers.training.learner import Learner
 from trainers.training.session import Callback, Session
@@ -78,10 +79,10 @@ class AsynchronousTrainer:
         if done >= steps and not due:
             return None
         batches = self._worker_batches(train)
-        with SignalHandler() as handler, session.progress, session.checkpoints:
+        with SignalHandler() as handler, session.progress:
 
             def stops():
-                return handler.received is not None or session.cluster.stop_requested
+                return handler.received is not None
 
             if due:
                 session.evaluate(done)
@@ -96,7 +97,7 @@ class AsynchronousTrainer:
                 for callback in callbacks:
                     callback(done, session.seconds())
                 session.save(done)
-        return None if done == steps else handler.received or signal.SIGTERM
+        return None if done == steps else handler.received
 
     def _worker_batches(self, train):
         """Return the iterators of the workers, which take turns from the current number of updates on.
@@ -149,19 +150,29 @@ class AsynchronousTrainer:
         self.learner.step.assign(done)
 
 
-def serve(client: ClusterClient, say: Callable[[str], object]) -> int:
-    """Run a parameter server or a worker until the run ends. Returns the exit code.
+def serve(cluster: ClusterDescription, timeout: float, say: Callable[[str], object]) -> int:
+    """Run a parameter server or a worker until the coordinator has ended. Returns the exit code.
 
-    SIGTERM and Ctrl-C are forwarded to the coordinator, which saves a checkpoint and ends the run.
+    SIGTERM and Ctrl-C are recorded only: a scheduler sends them to the coordinator as well, which needs the weights to
+    save a checkpoint. A second signal ends the process at once.
+
+    Args:
+        cluster: tasks of the cluster.
+        timeout: number of seconds to wait for the coordinator.
+        say: called with messages for the user.
     """
-    cluster = client.description
-    spec = tf.train.ClusterSpec(cluster.jobs)
     # At least as many threads as in TensorFlow's example of a worker; with fewer, its operations can deadlock.
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(4, os.cpu_count() or 1))
-    with SignalHandler(lambda _number, _count: client.stop()) as stop:
+    with SignalHandler() as handler:
         _server = tf.distribute.Server(
-            spec, job_name=cluster.job, task_index=cluster.index, protocol="grpc", config=config, start=True
+            tf.train.ClusterSpec(cluster.jobs),
+            job_name=cluster.job,
+            task_index=cluster.index,
+            protocol="grpc",
+            config=config,
+            start=True,
         )
         say(f"{cluster.task} serves at {cluster.tasks[cluster.task]}")
-        client.leave()
-    return 128 + stop.received if stop.received else 0
+        wait_for_chief(cluster, timeout, say)
+        say(f"{cluster.chief} ({cluster.tasks[cluster.chief]}) has ended")
+    return 128 + handler.received if handler.received else 0

@@ -54,16 +54,11 @@ def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -
     """Build the learner of a task, with random numbers determined by the seed.
 
     Raises:
-        UsageError: the batch cannot be divided evenly among the replicas, or into pairs with mixup.
+        UsageError: the batch cannot be divided evenly among the replicas.
     """
     recipe, replicas = task.settings.recipe, strategy.num_replicas_in_sync
     if recipe.batch_size % replicas:
         raise UsageError(f"--batch-size must be a multiple of the {replicas} replicas. Received: {recipe.batch_size}")
-    if recipe.mixup and recipe.batch_size % (2 * replicas):
-        raise UsageError(
-            f"--batch-size must be a multiple of {2 * replicas}, two images for each replica, with --mixup. Received: "
-            f"{recipe.batch_size}"
-        )
     if task.settings.devices.deterministic:
         tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(recipe.seed)

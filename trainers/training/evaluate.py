@@ -4,9 +4,10 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from idmatters_tf.checkpointing import list_steps
+from idmatters_tf.data.protocols import DataSet
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, print_lines, print_message
-from trainers.cli.text import program_command
+from trainers.cli.text import as_text, program_command
 from trainers.run.folder import Run, check_exports
 from trainers.run.lock import hold_lock
 from trainers.training.task import Task
@@ -14,21 +15,12 @@ from trainers.training.task import Task
 if TYPE_CHECKING:
     import keras
 
+    from trainers.training.synchronous import SynchronousTrainer
+
 
 def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
     """Print the test error of the newest checkpoint, computed on this machine."""
-    _require_checkpoint(task, run)
-    data = task.data
-    import_tensorflow()
-    from trainers.cluster import strategy as strategies
-    from trainers.training.build import build_learner
-    from trainers.training.synchronous import SynchronousTrainer
-
-    devices = task.settings.devices
-    here = devices.strategy if devices.strategy in ("one", "mirrored") else "auto"
-    learner = build_learner(task, data, strategies.make(here, devices.logical_cpus))
-    step = restore(task, run, learner.model)
-    trainer = SynchronousTrainer(learner)
+    trainer, step = restore_trainer(task, run)
     measured = trainer.evaluate(task.source.test_batches())
     top5 = f", top-5 error {100 * measured['top5_error']:.2f} %" if "top5_error" in measured else ""
     print_lines(
@@ -39,6 +31,33 @@ def evaluate(task: Task, run: Run, mirror: bool = False) -> int:
         mirrored = trainer.evaluate(task.source.test_batches(), mirror=True)
         print(f"averaged over each image and its mirror image: test error {100 * mirrored['error']:.2f} %")
     return 0
+
+
+def restore_trainer(task: Task, run: Run) -> tuple["SynchronousTrainer", int]:
+    """Return a trainer on this machine with the weights of a run's newest intact checkpoint, and the step.
+
+    Raises:
+        UsageError: there is no such checkpoint, or the data are not those of the run.
+    """
+    _require_checkpoint(task, run)
+    data = load_data(task, run)
+    import_tensorflow()
+    from trainers.cluster import strategy as strategies
+    from trainers.training.build import build_learner
+    from trainers.training.synchronous import SynchronousTrainer
+
+    devices = task.settings.devices
+    here = devices.strategy if devices.strategy in ("one", "mirrored") else "auto"
+    learner = build_learner(task, data, strategies.make(here, devices.logical_cpus))
+    step = restore(task, run, learner.model)
+    return SynchronousTrainer(learner), step
+
+
+def load_data(task: Task, run: Run) -> DataSet:
+    """Return the data of a task. Raises UsageError if a run was trained on other data."""
+    data = task.data
+    run.check_data(data.digest(), as_text(data.origin))
+    return data
 
 
 def export_again(task: Task, run: Run, out: str | None = None) -> int:
@@ -57,7 +76,7 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
     described = run.data()
     folder = pathlib.Path(out or run.path)
     check_exports(folder)
-    with hold_lock(folder, print_message):
+    with hold_lock(folder):
         Run(folder).remove_unfinished()
         import_tensorflow()
         from trainers.training.build import build_network

@@ -1,5 +1,6 @@
 """Export of trained networks as `.keras` files and SavedModels that accept raw pixels."""
 
+import contextlib
 import os
 import pathlib
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from idmatters_tf.checkpointing import list_steps, replacing
+from idmatters_tf.checkpointing import list_steps, remove_listed, replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_lines, print_message
@@ -15,10 +16,9 @@ from trainers.cli.text import program_command
 from trainers.datasets import preprocessing as fitted
 from trainers.run.folder import Run, check_exports
 from trainers.training.build import in_float32
-from trainers.training.checkpoints import BEST, restore_weights
+from trainers.training.checkpoints import BEST, REMEDY, WRITE_ERRORS, restore_weights
 from trainers.training.recorded import identity
 from trainers.training.task import Task
-from trainers.training.writing import why_not_written
 
 
 def with_preprocessing(
@@ -31,6 +31,16 @@ def with_preprocessing(
     if class_names:
         logits = ClassNames(class_names, name="classes")(logits)
     return keras.Model(images, logits, name=f"{network.name}_on_pixels")
+
+
+def export_model(task: Task, run: Run, model: keras.Model) -> keras.Model:
+    """Return a float32 model for one device, from uint8 images to logits, with the weights of `model`.
+
+    Raises:
+        UsageError: the preprocessing of the run is missing or damaged.
+    """
+    preprocessing = fitted.load(run.path) if task.settings.data.has_preprocessing else None
+    return with_preprocessing(in_float32(task, model), preprocessing, run.data().output_names)
 
 
 def export(
@@ -91,7 +101,8 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
         run: run with a checkpoint.
         model: trained network.
         step: number of updates made.
-        out: output folder; None: the folder of the run. The best weights are exported to its subfolder `best`.
+        out: output folder; None: the folder of the run. The best weights are exported to its subfolder `best`; earlier
+            exports there are removed if the best weights are those of the network.
 
     Raises:
         RunError: the files could not be written.
@@ -107,21 +118,29 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
     try:
         folder.mkdir(parents=True, exist_ok=True)
         print_lines(*how_to_load(*export(network, folder, preprocessing, names)).splitlines())
-        if best and best != [step] and _restore_best(task, run, network):
+        if best == [step]:
+            _remove_exports(folder / "best")
+        elif best and _restore_best(task, run, network):
             (folder / "best").mkdir(exist_ok=True)
             export(network, folder / "best", preprocessing, names)
             print_lines(f"exports of step {best[-1]}, with the lowest test error: {folder / 'best'}")
-    except Exception as error:
-        failure = why_not_written(error, folder)
-        if failure is None:
-            raise
+    except WRITE_ERRORS as error:
         other = [] if folder == pathlib.Path(run.path) else ["--out", folder]
         again = program_command(task.program, "--export-only", run.path, *other)
-        raise RunError(f"the export to {folder} failed: {failure[0]}.", f"{failure[1]}, then use {again}") from error
+        raise RunError(f"the export to {folder} failed: {error}.", f"{REMEDY}, then use {again}") from error
 
 
 def _restore_best(task, run, network):
     return restore_weights(run.checkpoints_path / BEST, network, print_message, identity(type(task), run)) is not None
+
+
+def _remove_exports(folder):
+    """Remove the exports in a folder, and the folder itself if it is then empty."""
+    (folder / "model.keras").unlink(missing_ok=True)
+    remove_listed(folder / "saved_model")
+    # Fails for a folder with other files.
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def how_to_load(keras_path: pathlib.Path, saved_model_path: pathlib.Path) -> str:

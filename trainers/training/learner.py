@@ -15,8 +15,6 @@ import numpy as np
 import tensorflow as tf
 
 from idmatters_tf._keras_internals import seed_states
-from idmatters_tf.clipping import clip_units, precedes_last_layer
-from idmatters_tf.data import mixup
 from idmatters_tf.optimizers import Muon
 from trainers.training.averages import WeightAverages
 from trainers.training.schedule import LinearSchedule, Schedule
@@ -37,8 +35,7 @@ class Learner:
             `averaged` assigns the averages to the network.
         schedule: learning rate.
         recipe: other settings of an update. The batch size is that of the global batch. Clipping bounds the gradient of
-            all replicas. With label smoothing, the reported cross-entropy is that of the original labels. With mixup,
-            it is that of the mixed labels, and the error is that of the label with the larger weight.
+            all replicas. With label smoothing, the reported cross-entropy is that of the original labels.
         preprocess: maps the elements of batches to images for the network, on the devices; None: no mapping.
     """
 
@@ -60,7 +57,6 @@ class Learner:
             self._rate: Any = self.optimizer.learning_rate
             self._first_rate = float(np.array(self._rate))
             self._averages = WeightAverages(recipe, self.optimizer, self.model.trainable_variables)
-            self._clipped = precedes_last_layer(self.model)
             self._train_model = accept_any_size(self.model) if recipe.train_sizes else self.model
             # Not weights, and not saved with them.
             self._random_states = [(int(state.numpy()[0]), state) for state in seed_states(self.model)]
@@ -117,19 +113,12 @@ class Learner:
         """Return this replica's part of the gradient and of `[cross-entropy, weight penalty, error]`."""
         replica = tf.distribute.get_replica_context()
         recipe, batch_size = self.recipe, self.recipe.batch_size
-        images, share = self._prepared(images), None
-        if recipe.mixup:
-            share = mixup.share(recipe.mixup, recipe.seed, self.step)
-            images = mixup.mix(images, share)
+        images = self._prepared(images)
         if size is not None:
             images = resize(images, size)
         with tf.GradientTape() as tape:
             logits = self._train_model(images, training=True)
-            cross_entropies = _cross_entropy(labels, logits)
-            if share is not None:
-                others = _cross_entropy(mixup.swap_neighbors(labels), logits)
-                cross_entropies = share * cross_entropies + (1 - share) * others
-            cross_entropy = tf.reduce_sum(cross_entropies) / batch_size
+            cross_entropy = tf.reduce_sum(_cross_entropy(labels, logits)) / batch_size
             penalty = tf.add_n(self.model.losses or [tf.zeros(())]) / replica.num_replicas_in_sync
             loss = cross_entropy + penalty
             if recipe.label_smoothing:
@@ -145,8 +134,6 @@ class Learner:
         if self.recipe.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self.recipe.clip_norm, use_norm=norm)
         weights = [variable.value for variable in self.model.trainable_variables]
-        if self.recipe.adaptive_clipping is not None:
-            gradients = clip_units(gradients, weights, self.recipe.adaptive_clipping, which=self._clipped)
         # The optimizer's updates are called directly: `optimizer.apply` would reduce the gradients a second time, and
         # its counter of iterations can lose counts if replicas are not synchronous.
         if self.optimizer.weight_decay:
@@ -227,7 +214,11 @@ def _uniform_cross_entropy(logits):
 
 
 def _is_wrong(labels, logits, top=1):
-    """Return 1 where the label is not among the `top` largest logits, and 0 elsewhere."""
+    """Return 1 where the label is not among the `top` largest logits, and 0 elsewhere.
+
+    Of equal logits the first ones are chosen, as in the predictions of the model.
+    """
     if top == 1:
         return tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) != labels, tf.float32)
-    return 1.0 - tf.cast(tf.math.in_top_k(labels, tf.cast(logits, tf.float32), top), tf.float32)
+    _, chosen = tf.math.top_k(logits, top)
+    return tf.cast(tf.reduce_all(chosen != labels[:, None], axis=1), tf.float32)

@@ -7,12 +7,11 @@ from trainers.cli.settings import as_dict, make, options
 from trainers.run.folder import Run
 from trainers.training.settings import Settings
 from trainers.training.task import Task
-from trainers.training.version_0_1 import upgrade
 
 
 def recorded_settings(task: type[Task], run: Run, **changes: Any) -> Settings:
     """Return the settings in a run's config.json, with changes."""
-    values = upgrade(run.config(task.program)["settings"])
+    values = run.config(task.program)["settings"]
     return make(Settings, {**values, **changes}, run.config_path)
 
 

@@ -12,7 +12,7 @@ from idmatters_tf._progress import Progress
 from idmatters_tf.checkpointing import describe_newest
 from idmatters_tf.data.protocols import EvaluationBatchSource
 from trainers.cli.arguments import RunError
-from trainers.cluster.join import Alone, Cluster
+from trainers.cluster.tasks import Cluster
 from trainers.run.events import BEST, Events
 from trainers.run.folder import Run
 from trainers.run.signals import SignalHandler
@@ -48,7 +48,7 @@ class Session:
         events: a `trainers.run.events.Events`.
         steps: number of updates of the whole run.
         intervals: intervals of records, evaluations and checkpoints.
-        cluster: tasks that train together, see `trainers.cluster.join`.
+        cluster: tasks that train together, see `trainers.cluster.tasks`.
         identity: identity of the run, see `trainers.training.recorded.identity`. It is recorded in checkpoints, and
             checkpoints of other runs are rejected.
     """
@@ -65,7 +65,7 @@ class Session:
         identity: Mapping[str, Any] | None = None,
     ):
         self.run, self.trainer, self.test, self.events = run, trainer, test, events
-        self.steps, self.intervals, self.cluster = steps, intervals, cluster or Alone()
+        self.steps, self.intervals, self.cluster = steps, intervals, cluster or Cluster()
         learner = trainer.learner
         self.checkpoints = Checkpoints(
             run.checkpoints_path,
@@ -83,7 +83,7 @@ class Session:
     def resume(self, say: Callable[[str], object]) -> int:
         """Restore the newest intact checkpoint and its metrics. Returns its step, 0 for a new run."""
         step = (self.checkpoints.restore(say) or 0) if self.run.writes else None
-        step = self.cluster.gather("the step to resume from", step)[self.cluster.chief]
+        step = self.cluster.gather(step)[0]
         if step and not self.run.writes:
             self.checkpoints.restore_step(step)
         self.trainer.learner.exchange()
@@ -160,7 +160,7 @@ class Session:
         """
 
         def between():
-            if handler is not None and handler.received is not None and self.cluster.alone:
+            if handler is not None and handler.received is not None and not self.cluster.is_synchronous:
                 raise _Interrupted
 
         with self.trainer.learner.averaged():
@@ -188,12 +188,10 @@ class Session:
     def save(self, step: int) -> None:
         """Save a checkpoint. In a synchronous cluster, all tasks first compare their weights.
 
-        The values are copied here, and the copy is written in the background, see `trainers.training.checkpoints`.
-
         If weights are averaged, the network of the checkpoint has the averages, because other programs read only these.
         """
-        if not self.cluster.alone and not self.cluster.asynchronous:
-            self.cluster.agree(f"the weights at step {step}", self.trainer.learner.digest())
+        if self.cluster.is_synchronous:
+            self.cluster.agree({f"the checksum of the weights at step {step}": self.trainer.learner.digest()})
         if self.run.writes:
             self.run.sync_metrics()
             with self.trainer.learner.averaged(), self.trainer.learner.first_rate():
@@ -201,8 +199,6 @@ class Session:
 
     def _diverged(self, step):
         self.run.record(kind="diverged", step=step, seconds=self.seconds())
-        # The last good checkpoint may still be being written.
-        self.checkpoints.wait()
         clip = self.trainer.learner.recipe.clip_norm
         advice = (
             "Start again with --clip-norm 1 or a lower --learning-rate, and another --out."

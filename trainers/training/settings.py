@@ -57,12 +57,6 @@ class Recipe:
         at_least=0,
         below=1,
     )
-    mixup: float = setting(
-        0.0,
-        help="train on convex combinations of two images and of their labels, with one proportion per batch from "
-        "Beta(X, X) (Zhang et al., 2018; 0: no mixup)",
-        at_least=0,
-    )
     weight_decay: float = setting(
         1e-4,
         help="add X * sum(w^2) / 2 over the kernels to the loss, as the paper's code does; with --muon-norm free, "
@@ -75,13 +69,6 @@ class Recipe:
         unset="no clipping",
         above=0,
         common=True,
-    )
-    adaptive_clipping: float | None = setting(
-        None,
-        help="clip the gradient of each unit, except in the last layer, to X times the norm of its weights, after "
-        "--clip-norm (Brock et al., 2021)",
-        above=0,
-        unset="no clipping",
     )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32",
@@ -164,8 +151,6 @@ class Recipe:
             )
         if self.lookahead and self.average_weights:
             raise UsageError("--lookahead and --average-weights are mutually exclusive. Use one of them.")
-        if self.mixup and self.batch_size % 2:
-            raise UsageError(f"--batch-size must be even with --mixup. Received: {self.batch_size}")
         if self.schedule == "linear" and self.warm_up_steps >= self.steps:
             raise UsageError(
                 f"--warm-up-steps must be less than --steps with --schedule linear. Received: {self.warm_up_steps} of "
@@ -226,13 +211,6 @@ class Devices:
         above=0,
         at_most=10_000_000,
         free_per_task=True,
-    )
-    control_port: int | None = setting(
-        None,
-        help="port on the chief's machine for the coordination of tasks",
-        unset="the chief's port + 1000",
-        at_least=1,
-        at_most=65535,
     )
     parameter_servers: int = setting(
         0,
@@ -310,6 +288,11 @@ class Settings:
     run: Intervals = group(Intervals, "run", free_on_resume=True)
 
     def __post_init__(self) -> None:
+        if self.recipe.train_sizes and self.data.has_preprocessing:
+            raise UsageError(
+                "--train-sizes standardizes each scaled image, so it requires --preprocess standardize. Remove "
+                "--train-sizes, or change --preprocess."
+            )
         if self.recipe.optimizer == "muon" and not self.recipe.has_free_muon and self.network.has_zero_kernels:
             raise UsageError(
                 "--optimizer muon keeps the norm of every kernel, so the zero kernels of --initializer fixup would "

@@ -6,7 +6,7 @@ rounding.
 
 - Here, one all-reduce combines gradients, float32 sums of the loss and a request to stop. `fit` reduces the gradients
   in the optimizer and cannot stop all workers after the same step.
-- Here, the rate, weight averages, mixup and the random numbers of dropout are functions of the step. In `fit`, layers
+- Here, the rate, weight averages and the random numbers of dropout are functions of the step. In `fit`, layers
   have random states and the optimizer counts iterations.
 - Here, each size of training images has a trace, and evaluation counts each image once on any number of replicas.
 - `fit` is not faster: for a small network on two CPU cores both make the same number of steps per second.
@@ -110,8 +110,8 @@ class SynchronousTrainer:
         due = session.evaluation_is_due(first)
         if first >= steps and not due:
             return None
-        stop = _CommonStop(session.cluster.alone)
-        with SignalHandler() as handler, session.progress, session.checkpoints:
+        stop = _CommonStop(not session.cluster.is_synchronous)
+        with SignalHandler() as handler, session.progress:
             if due and not session.evaluate(first, handler):
                 return handler.received
             batches = iter(distribute(self.learner.strategy, lambda share: train.dataset(first, steps - first, share)))
@@ -123,13 +123,14 @@ class SynchronousTrainer:
                 # Read once: a signal received later stops the next step.
                 stopped_by = stop.agreed(handler, result)
                 saves = step % intervals.checkpoint_every == 0 or step == steps or stopped_by is not None
-                if step % intervals.log_every == 0 or saves:
-                    session.log(step)
                 finished = step == steps
-                if (step % intervals.evaluate_every == 0 or finished) and not session.evaluate(step, handler):
+                evaluates = step % intervals.evaluate_every == 0 or finished
+                # Before an evaluation, so that a diverged network is not evaluated and its weights are not kept.
+                if step % intervals.log_every == 0 or evaluates or saves:
+                    session.log(step)
+                if evaluates and not session.evaluate(step, handler):
                     # The evaluation is repeated when the run is resumed.
                     stopped_by, saves, finished = handler.received, True, False
-                    session.log(step)
                 for callback in callbacks:
                     callback(step, session.seconds())
                 if saves:

@@ -11,12 +11,11 @@ from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict, options
 from trainers.cli.startup import discard_message, import_tensorflow, print_lines, print_message
 from trainers.cli.text import as_text, program_command
-from trainers.cluster.client import ClusterClient
-from trainers.cluster.description import find
-from trainers.cluster.join import Cluster, join
+from trainers.cluster.description import ClusterDescription, find
+from trainers.cluster.tasks import Cluster, explain_lost_tasks, wait_for_tasks
 from trainers.run.folder import DataDescription, Run
 from trainers.run.lock import hold_lock
-from trainers.training.settings import resolve_strategy
+from trainers.training.settings import Settings, resolve_strategy
 from trainers.training.task import Task
 
 # Keys of every result.json.
@@ -46,7 +45,7 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
         # Check before anything is discarded.
         _check_source(Run(source), folder)
     devices = task.settings.devices
-    description = find(devices.control_port, devices.parameter_servers)
+    description = find(devices.parameter_servers)
     strategy_name = resolve_strategy(devices.strategy, description)
     task.check_cluster(description)
     advice = functools.partial(describe_newest, Run(folder).checkpoints_path)
@@ -54,39 +53,41 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     writes = description is None or description.is_chief
     Run(folder, writes, overwrite).check_outputs()
     with (
-        hold_lock(folder, print_message) if writes else contextlib.nullcontext(),
-        join(
-            description, shared_settings(task.settings), folder, devices.cluster_timeout, print_message, advice
-        ) as cluster,
+        hold_lock(folder) if writes else contextlib.nullcontext(),
+        explain_lost_tasks(description, advice),
     ):
-        if isinstance(cluster, ClusterClient) and cluster.serves:
+        if description is not None:
             import_tensorflow()
-            from trainers.training.asynchronous import serve
+            if description.asynchronous and not description.is_chief:
+                from trainers.training.asynchronous import serve
 
-            return serve(cluster, print_message)
-        return _train(task, Run(folder, cluster.is_chief, overwrite), cluster, strategy_name)
+                return serve(description, devices.cluster_timeout, print_message)
+            wait_for_tasks(description, devices.cluster_timeout, print_message)
+        return _train(task, Run(folder, writes, overwrite), description, strategy_name)
 
 
-def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
+def _train(task: Task, run: Run, description: ClusterDescription | None, strategy_name: str) -> int:
     settings = task.settings
     # In a cluster, only the chief prints messages.
     say_once = print_message if run.writes else discard_message
 
     # Devices. Several workers or logical CPUs must be set up before TensorFlow computes anything. Otherwise the data
     # are loaded first, before TensorFlow is imported, so that missing files are reported at once.
-    if cluster.alone and settings.devices.logical_cpus == 1:
+    if description is None and settings.devices.logical_cpus == 1:
         _load_data(task)
     import_tensorflow()
     from trainers.cluster.strategy import make
 
-    strategy = make(strategy_name, settings.devices.logical_cpus, cluster.description)
+    strategy = make(strategy_name, settings.devices.logical_cpus, description)
+    cluster = Cluster(description, strategy)
     if strategy_name == "mirrored" and strategy.num_replicas_in_sync == 1:
         say_once("warning: --strategy mirrored has only one device here; --logical-cpus 2 tries two replicas on CPUs")
 
     # Data.
     data = _load_data(task)
     say_once(f"{data.name}: {task.source.summary()} ({data.origin})")
-    cluster.agree("the data", data.digest())
+    folder = {} if cluster.asynchronous else {"out": as_text(str(run.path.absolute()))}
+    cluster.agree({**shared_settings(settings), **folder, "the digest of the data": data.digest()})
 
     # Network and optimizer.
     from trainers.training.build import build_learner, fit_stem
@@ -140,8 +141,14 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         else:
             fit_stem(task, learner)
             if settings.recipe.init_from is not None:
-                begun = initialize(learner.model, Run(settings.recipe.init_from))
-                say_once(f"starting from the weights of {settings.recipe.init_from} at step {begun}")
+                source = Run(settings.recipe.init_from)
+                begun = initialize(learner.model, source)
+                say_once(f"starting from the weights of {source.path} at step {begun}")
+                if holds_out_differently(settings, data.digest(), source):
+                    say_once(
+                        f"warning: {source.path} may have been trained on the held-out images, because its data are "
+                        f"split differently. The test error is then too low."
+                    )
             events.settings(as_dict(settings))
             events.images(train_batches.batch(0, stop=min(IMAGES, settings.recipe.batch_size))[0])
         callbacks = _callbacks(task, learner, run)
@@ -149,7 +156,7 @@ def _train(task: Task, run: Run, cluster: Cluster, strategy_name: str) -> int:
         signal = trainer.fit(session, train_batches, callbacks)
     if signal is not None:
         resume = program_command(task.program, "--resume", "--out", run.path)
-        same_command = resume if cluster.alone else "run the same command again"
+        same_command = resume if description is None else "run the same command again"
         say_once(f"stopped by {signal.name}; saved a checkpoint. To resume: {same_command}")
         return 128 + signal
     if not run.writes:
@@ -216,6 +223,20 @@ def initialize(model: Any, source: Run) -> int:
     return step
 
 
+def holds_out_differently(settings: Settings, digest: str, source: Run) -> bool:
+    """Return True if held-out images may be among the training images of another run of the same data set.
+
+    Args:
+        settings: settings of the run to be trained.
+        digest: checksum of its data.
+        source: other run.
+    """
+    if settings.data.test_split != "train":
+        return False
+    config = source.config()
+    return config["settings"].get("dataset") == settings.data.dataset and source.data(config).digest != digest
+
+
 def _check_source(source, folder):
     if not list_steps(source.checkpoints_path):
         raise UsageError(f"--init-from {source.path} has no checkpoint. Name the folder of a run that has one.")
@@ -274,7 +295,7 @@ def describe_result(result: dict[str, Any]) -> str:
 def _devices(learner, cluster):
     replicas = learner.strategy.num_replicas_in_sync
     here = "1 device" if replicas == 1 else f"{replicas} replicas"
-    if cluster.alone:
+    if cluster.description is None:
         return here
     if cluster.asynchronous:
         servers = len(cluster.description.jobs["ps"])

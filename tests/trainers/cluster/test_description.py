@@ -1,6 +1,5 @@
 """Descriptions of clusters in TF_CONFIG and Slurm's variables, valid and invalid."""
 
-import contextlib
 import json
 
 import pytest
@@ -22,14 +21,12 @@ def test_workers(monkeypatch):
     cluster = described(monkeypatch, TWO, index=1)
     assert (cluster.task, cluster.chief, cluster.is_chief) == ("worker 1", "worker 0", False)
     assert cluster.tasks == {"worker 0": "a:5000", "worker 1": "b:5000"}
-    assert cluster.meeting_place == ("a", 6000)
     assert not cluster.asynchronous
     assert cluster.resolver().cluster_spec().as_dict() == TWO
     assert described(monkeypatch, TWO, index="0").is_chief
-    with_chief = described(monkeypatch, {"chief": ["c:65000"], **TWO}, "chief")
+    with_chief = described(monkeypatch, {"chief": ["c:5000"], **TWO}, "chief")
     assert with_chief.is_chief
     assert list(with_chief.tasks) == ["chief 0", "worker 0", "worker 1"]
-    assert with_chief.meeting_place == ("c", 64000)
 
 
 def test_parameter_servers(monkeypatch):
@@ -56,27 +53,18 @@ def test_no_cluster_or_one_of_a_single_task(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("worker", "is not JSON"),
-        ("[]", "is not an object with a cluster"),
-        (json.dumps({"cluster": TWO}), "lacks the task of this process: type and index are missing"),
+        ("worker", "is invalid"),
+        ("[]", "is invalid"),
+        ('{"cluster": null}', "is invalid"),
+        (json.dumps({"cluster": TWO}), "assigns the task None 0 to this process"),
         (
             json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 2}}),
-            "assigns the task worker 2 to this process, but .* only worker 0..1",
+            "assigns the task 'worker' 2 to this process, but .* only worker 0..1",
         ),
-        (
-            json.dumps({"cluster": TWO, "task": {"type": "chief", "index": 0}}),
-            "assigns the task chief 0 to this process",
-        ),
-        (json.dumps({"cluster": TWO, "task": {"type": [], "index": 0}}), "a string as the task's type"),
-        (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1.5}}), "whole number as the task's index"),
-        (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": "9" * 5000}}), "whole number as the"),
-        (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 0}})[:-2] + "e999}}", "whole number as the"),
-        ('{"cluster":' + "[" * 100_000, "is not JSON"),
-        ('{"cluster": null}', "is not an object with a cluster"),
-        (json.dumps({"cluster": {"worker": [[[[["a:1"]]]]]}, "task": {}}), "list the job worker as host:port"),
-        (json.dumps({"cluster": {"worker": ["a:1" + "0" * 5000]}, "task": {}}), "list the job worker as host:port"),
-        (json.dumps({"cluster": {"worker": ["a:\u00b2"]}, "task": {}}), "list the job worker as host:port"),
-        (json.dumps({"cluster": {"worker": ["a:1", "a:1"]}, "task": {}}), "gives the address a:1 to two tasks"),
+        (json.dumps({"cluster": TWO, "task": {"type": "worker", "index": "first"}}), "is invalid"),
+        (json.dumps({"cluster": {"worker": "a:1"}, "task": {}}), "list the job worker as host:port"),
+        (json.dumps({"cluster": {"worker": ["a"]}, "task": {}}), "list the job worker as host:port"),
+        (json.dumps({"cluster": {"worker": ["a:1", "a:1"]}, "task": {}}), "gives one address to two tasks: a:1, a:1"),
         (json.dumps({"cluster": {"boss": ["a:1"]}, "task": {}}), "names the job 'boss'"),
         (json.dumps({"cluster": {"chief": ["a:1", "b:1"]}, "task": {}}), "more than one chief"),
     ],
@@ -103,7 +91,6 @@ def test_slurm(monkeypatch):
     cluster = clusters.find()
     assert (cluster.task, cluster.source) == ("worker 3", "Slurm")
     assert cluster.jobs == {"worker": [f"node{node}:{port}" for node in (1, 2, 3) for port in (8888, 8889)]}
-    assert cluster.meeting_place == ("node1", 9888)
     assert cluster.resolver().cluster_spec().as_dict() == cluster.jobs
 
 
@@ -117,20 +104,6 @@ def test_slurm_with_parameter_servers(monkeypatch):
     monkeypatch.delenv("SLURM_PROCID")
     with pytest.raises(UsageError, match="Slurm's variables do not describe a cluster.*srun"):
         clusters.find()
-
-
-@pytest.mark.parametrize("tasks", ["-1", "9" * 5000, "²"])
-def test_an_invalid_number_of_slurm_tasks_is_one_line(monkeypatch, tasks):
-    slurm(monkeypatch, rank=0, tasks=tasks)
-    with pytest.raises(UsageError, match="SLURM_STEP_NUM_TASKS must be a whole number. Received: '.*srun"):
+    slurm(monkeypatch, rank=0, tasks="many")
+    with pytest.raises(UsageError, match="SLURM_STEP_NUM_TASKS must be a whole number. Received: 'many'.*srun"):
         clusters.find()
-
-
-@pytest.mark.parametrize("variable", ["SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"])
-@pytest.mark.parametrize("value", ["", "x", "[", "node[3-1]", "2(x", "-5"])
-def test_inconsistent_slurm_variables_are_rejected_or_describe_a_cluster(monkeypatch, variable, value):
-    slurm(monkeypatch, rank=3)
-    monkeypatch.setenv(variable, value)
-    with contextlib.suppress(UsageError):
-        found = clusters.find()
-        assert found.task in found.tasks

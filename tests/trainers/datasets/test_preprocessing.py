@@ -1,8 +1,12 @@
 """Fitted preprocessing that a run saves for its exports."""
 
+import keras
 import numpy as np
 import pytest
 
+from idmatters_tf.data import shapes
+from tests.support.programs import run_here
+from tests.trainers.conftest import TINY
 from trainers.cli.arguments import UsageError
 from trainers.datasets import preprocessing
 
@@ -10,7 +14,6 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (20, 4, 4, 3), dtype=np.uint8
 
 
 def test_what_is_kept_computes_the_same(tmp_path):
-    assert preprocessing.load(tmp_path) is None
     layer = preprocessing.fit("channels", IMAGES)
     preprocessing.save(layer, IMAGES.shape[1:], tmp_path)
     kept = preprocessing.load(tmp_path)
@@ -24,6 +27,23 @@ def test_a_damaged_one_is_one_sentence(tmp_path):
         path.write_bytes(content)
         with pytest.raises(UsageError, match="preprocessing.keras is damaged"):
             preprocessing.load(tmp_path)
+
+
+def test_a_missing_one_is_fitted_again_by_the_training_command(tmp_path):
+    """Test that an export never replaces a fitted layer silently by the default one."""
+    run, images = tmp_path / "run", shapes.load(64, 48).test_images
+    train = ("trainers.cifar", *TINY.split(), "--steps", 2, "--preprocess", "channels", "--out", run)
+    assert run_here(*train).returncode == 0
+    logits = keras.saving.load_model(run / "model.keras")(images)
+    (run / "preprocessing.keras").unlink()
+    for command in (("trainers.cifar", "--export-only", run), ("trainers.card", run, "--out", tmp_path / "card")):
+        refused = run_here(*command)
+        assert refused.returncode == 2
+        assert f"{run / 'preprocessing.keras'} is missing. Remove {run / 'result.json'} and repeat" in refused.stderr
+    (run / "result.json").unlink()
+    (run / "model.keras").unlink()
+    assert run_here(*train).returncode == 0
+    np.testing.assert_array_equal(keras.saving.load_model(run / "model.keras")(images), logits)
 
 
 def test_pixels_subtracts_the_mean_image_and_keeps_proportions(tmp_path):

@@ -25,7 +25,7 @@ def test_a_resume_under_the_same_conditions_says_nothing(tmp_path, capsys):
 
 def test_a_resume_elsewhere_is_told_what_differs(tmp_path, capsys):
     run = Run(tmp_path / "run")
-    # A run of an earlier version, which did not record threads and devices.
+    # Some programs do not record threads and devices.
     run.start({}, DATA, "program")
     config = json.loads(run.config_path.read_text())
     config["versions"]["numpy"] = "1.0"

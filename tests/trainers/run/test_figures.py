@@ -1,4 +1,4 @@
-"""Figures of runs: names with markup, running means, logarithmic axes, and equal curves."""
+"""Figures of runs: names with markup, running means and logarithmic axes."""
 
 import pytest
 
@@ -44,15 +44,6 @@ def test_drops_of_the_rate_are_found_in_the_records():
     assert figures.rate_drops(RECORDS) == []
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
-def test_exactly_one_of_the_equal_lines_is_visible_at_each_place(count):
-    dashes = [figures.stripes(place, count) for place in range(count)]
-    for place in range(100):
-        drawn = [(place + 0.5 + offset) % (on + off) < on for offset, (on, off) in dashes]
-        assert sum(drawn) == 1
-    assert {sum(pair) for _, pair in dashes} == {dashes[0][1][0] * count}
-
-
 def test_error_axes_are_logarithmic_also_with_errors_of_0(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(figures, "save_figure", lambda figure, path: drawn.append(figure.axes[0]))
@@ -66,10 +57,5 @@ def test_error_axes_are_logarithmic_also_with_errors_of_0(tmp_path, monkeypatch)
         assert heights[2] - heights[3] == pytest.approx((heights[0] - heights[1]) / 3)
         low, high = axes.get_ylim()
         assert 0 < low < 1 < 64 < high
-    lines = {line.get_label()[0]: line for line in drawn[1].lines}
-    striped, equal, other = (lines[name]._dash_pattern for name in "abc")
-    assert striped[1] == equal[1]
-    assert striped[0] != equal[0]
-    assert other[1] is None
     figures.convergence([{"kind": "test", "step": 1, "error": 0.0}], tmp_path / "x.png", "title")
     assert drawn[-1].get_yscale() == "linear"

@@ -12,7 +12,7 @@ from trainers.run.lock import hold_lock
 
 def test_a_folder_in_use_is_bad_input(tmp_path):
     lock = FolderLock(tmp_path)
-    with pytest.raises(UsageError, match=f"--out {tmp_path} is in use by another process"), hold_lock(tmp_path, print):
+    with pytest.raises(UsageError, match=f"--out {tmp_path} is in use by another process"), hold_lock(tmp_path):
         pass
     lock.release()
 
@@ -21,7 +21,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(UsageError, match=r"cannot be written: Not a directory\."),
-        hold_lock(tmp_path / "file" / "x", print),
+        hold_lock(tmp_path / "file" / "x"),
     ):
         pass
 
@@ -46,7 +46,7 @@ def test_a_lost_folder_is_noticed_by_each_way_to_write(tmp_path):
 
 def test_a_lost_folder_ends_a_run_with_exit_code_1(tmp_path):
     def lose_and_write():
-        with hold_lock(tmp_path / "run", print):
+        with hold_lock(tmp_path / "run"):
             (tmp_path / "run" / LOCK_FILE).unlink()
             (tmp_path / "run").rmdir()
             write_atomically(tmp_path / "run" / "result.json", "")

@@ -1,8 +1,5 @@
-import contextlib
-import json
 import resource
 import shutil
-import threading
 
 import keras
 import numpy as np
@@ -25,9 +22,7 @@ class Subject:
         self.checkpoints = Checkpoints(folder, keep, model=self.model, optimizer=self.optimizer, step=self.step)
 
     def save(self, step, records=()):
-        """Save a checkpoint, and wait until it is written."""
         self.checkpoints.save(step, records)
-        self.checkpoints.wait()
 
     def advance(self):
         """Make an update with artificial gradients."""
@@ -121,8 +116,8 @@ def test_unfinished_writing_and_folders_of_other_names_are_ignored(subject, tmp_
 
 
 _TOO_LARGE = (
-    r"step 6 could not be saved.*: File too large \(the file system /\S* has [\d,.]+ MB left\)\. "
-    "The last good checkpoint is that of step 5. Make room there and run the same command again"
+    "step 6 could not be saved.*File too large.*The last good checkpoint is that of step 5. Make sure that the disk is "
+    "writable and not full, then run the same command again"
 )
 
 
@@ -141,14 +136,6 @@ def test_a_full_disk_leaves_the_earlier_ones_and_no_rest(subject, tmp_path):
     assert restored(tmp_path)[1] == 6
 
 
-def test_room_is_asked_for_only_where_it_is_missing(subject, tmp_path):
-    (tmp_path / "file").touch()
-    elsewhere = Checkpoints(tmp_path / "file" / "checkpoints", model=keras.Sequential([keras.layers.Dense(1)]))
-    elsewhere.save(6)
-    with pytest.raises(RunError, match=r"could not be saved.*: Not a directory\..*Fix this and run the same command"):
-        elsewhere.wait()
-
-
 def test_an_older_checkpoint_under_a_newer_name_is_not_believed(subject, tmp_path):
     shutil.copytree(tmp_path / "step-00000003", tmp_path / "step-00000009")
     _, step, (report,) = restored(tmp_path)
@@ -162,14 +149,12 @@ def identified(folder, **identity):
     return subject
 
 
-def test_a_checkpoint_of_another_run_is_refused_and_one_of_an_earlier_version_is_not(tmp_path):
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     subject = identified(tmp_path, seed=0, rate=0.1)
     subject.advance()
     subject.save(1)
     subject.checkpoints.save_best(1)
-    subject.checkpoints.wait()
-    # Earlier checkpoints lack settings that were added later.
-    other = identified(tmp_path, seed=0, rate=0.1, new=True)
+    other = identified(tmp_path, seed=0, rate=0.1)
     assert other.checkpoints.restore(print) == 1
     assert_same(other, subject)
     for identity, expected in (
@@ -187,8 +172,10 @@ def test_a_checkpoint_of_another_run_is_refused_and_one_of_an_earlier_version_is
     with pytest.raises(UsageError, match=r"best/step-00000001 is a checkpoint of another run"):
         identified(tmp_path, seed=2).checkpoints.restore(print)
     shutil.rmtree(tmp_path / "best")
+    # A checkpoint that does not identify its run.
     Subject(tmp_path).save(3)
-    assert identified(tmp_path, seed=2).checkpoints.restore(print) == 3
+    with pytest.raises(UsageError, match=r"step-00000003 is a checkpoint of another run: run.json was 'unreadable'"):
+        identified(tmp_path, seed=2).checkpoints.restore(print)
 
 
 @pytest.mark.parametrize("layers", [[keras.layers.Dense(51)], [keras.layers.Dense(50), keras.layers.Dense(2)]])
@@ -209,101 +196,3 @@ def test_the_records_are_kept_with_the_weights_and_vouched_for_with_them(subject
     with open(tmp_path / "step-00000006" / "metrics.jsonl", "a") as stream:
         stream.write("5\n")
     assert restored(tmp_path)[1] == 5
-
-
-def test_a_checkpoint_without_records_is_one_of_an_earlier_version(subject, tmp_path):
-    path = tmp_path / "step-00000005"
-    (path / "metrics.jsonl").unlink()
-    manifest = json.loads((path / "manifest.json").read_text())
-    del manifest["files"]["metrics.jsonl"]
-    (path / "manifest.json").write_text(json.dumps(manifest))
-    assert restored(tmp_path)[1:] == (5, [])
-    assert subject.checkpoints.records(5) is None
-
-
-def test_the_bytes_are_those_of_a_checkpoint_that_tensorflow_writes_to_the_disk(subject, tmp_path):
-    whole = tf.train.Checkpoint(model=subject.model, optimizer=subject.optimizer, step=subject.step)
-    for folder, checkpoint in ((tmp_path, whole), (tmp_path / "best", tf.train.Checkpoint(model=subject.model))):
-        (tmp_path / "direct").mkdir(exist_ok=True)
-        checkpoint.write(str(tmp_path / "direct" / "checkpoint"))
-        subject.checkpoints.save(6) if folder == tmp_path else subject.checkpoints.save_best(6)
-        subject.checkpoints.wait()
-        for path in (tmp_path / "direct").iterdir():
-            assert (folder / "step-00000006" / path.name).read_bytes() == path.read_bytes()
-        manifest = json.loads((folder / "step-00000006" / "manifest.json").read_text())
-        assert {path.name for path in (tmp_path / "direct").iterdir()} <= set(manifest["files"])
-        shutil.rmtree(tmp_path / "direct")
-
-
-@pytest.fixture
-def blocked(monkeypatch):
-    """Return an event that releases the next write of a checkpoint."""
-    copy, release = tf.io.gfile.copy, threading.Event()
-
-    def copy_later(source, target):
-        assert release.wait(60)
-        copy(source, target)
-
-    monkeypatch.setattr(tf.io.gfile, "copy", copy_later)
-    yield release
-    release.set()
-
-
-def test_training_goes_on_during_a_write_and_the_values_are_those_of_its_step(subject, tmp_path, blocked):
-    expected, subject.checkpoints.keep = subject.values(), 1
-    with subject.checkpoints:
-        subject.checkpoints.save(6, [{"kind": "train", "step": 6}])
-        # Waiting for the write would never end.
-        subject.advance()
-        assert list_steps(tmp_path) == [3, 4, 5]
-        blocked.set()
-    assert list_steps(tmp_path) == [6]
-    other, step, _ = restored(tmp_path)
-    assert step == 6
-    for found, before, now in zip(other.values(), expected, subject.values(), strict=True):
-        np.testing.assert_array_equal(found, before)
-        assert np.any(found != now)
-
-
-def test_the_next_checkpoint_waits_for_the_one_before(subject, tmp_path, blocked):
-    subject.checkpoints.save(6)
-
-    def save_two():
-        subject.checkpoints.save_best(7)
-        found.append(list_steps(tmp_path))
-        subject.checkpoints.save(7)
-        found.append(list_steps(tmp_path / "best"))
-
-    found = []
-    thread = threading.Thread(target=save_two)
-    thread.start()
-    assert not found
-    blocked.set()
-    thread.join(60)
-    subject.checkpoints.wait()
-    # A checkpoint with the records of an evaluation is not written before the best weights.
-    assert found == [[4, 5, 6], [7]]
-
-
-@contextlib.contextmanager
-def raising(error):
-    """Raise an error, if there is one, after the block."""
-    yield
-    if error is not None:
-        raise error
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_an_error_is_raised_at_the_end_unless_there_is_another_one(subject, monkeypatch, fails):
-    def full(source, target):
-        raise tf.errors.ResourceExhaustedError(None, None, f"{target}; No space left on device")
-
-    monkeypatch.setattr(tf.io.gfile, "copy", full)
-    another = ZeroDivisionError() if fails else None
-    subject.checkpoints.save(6)
-    with pytest.raises(type(another) if another else RunError) as found, subject.checkpoints, raising(another):
-        subject.advance()
-    sentence = found.value.__notes__[0] if fails else str(found.value)
-    assert sentence.startswith("the checkpoint of step 6 could not be saved")
-    assert "No space left on device" in sentence
-    assert not tf.io.gfile.glob("ram://checkpoint-*/*")

@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import time
 import types
 
 import keras
@@ -16,7 +15,6 @@ from trainers.run.folder import Run
 from trainers.training.checkpoints import BEST, restore_weights
 from trainers.training.session import Session
 from trainers.training.settings import Intervals
-from trainers.training.synchronous import SynchronousTrainer
 
 
 class Trainer:
@@ -59,38 +57,11 @@ def test_the_weights_with_the_lowest_error_are_kept(session):
     for step, error in ((0, 0.1), (10, 0.5), (20, 0.25), (30, 0.25), (40, 0.375)):
         session.trainer.error = error
         session.evaluate(step)
-        session.checkpoints.wait()
         kept.append(list_steps(folder))
     assert kept == [[], [10], [20], [20], [20]]
     other = Trainer().learner.model
     assert restore_weights(folder, other, print) == 20
     np.testing.assert_array_equal(other.layers[0].bias, [0.25])
-
-
-def test_the_checkpoint_of_a_signal_is_complete_when_training_ends(session, monkeypatch):
-    copy, learner = tf.io.gfile.copy, session.trainer.learner
-
-    def copy_slowly(source, target):
-        time.sleep(0.3)
-        copy(source, target)
-
-    def update(*_):
-        learner.step.assign_add(1)
-        return tf.zeros(5)
-
-    monkeypatch.setattr(tf.io.gfile, "copy", copy_slowly)
-    learner.strategy, learner.recipe = tf.distribute.get_strategy(), types.SimpleNamespace(batch_size=1)
-    learner.train_size, learner.first_rate = lambda step: None, contextlib.nullcontext
-    session.trainer.update = update
-    train = types.SimpleNamespace(dataset=lambda *_: tf.data.Dataset.range(40))
-
-    def stop_at_step_3(step, seconds):
-        if step == 3:
-            signal.raise_signal(signal.SIGTERM)
-
-    assert SynchronousTrainer.fit(session.trainer, session, train, [stop_at_step_3]) is signal.SIGTERM
-    # The signal is read after the next update.
-    assert list_steps(session.checkpoints.folder) == [4]
 
 
 def test_images_in_a_grid():

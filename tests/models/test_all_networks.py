@@ -1,0 +1,80 @@
+"""Data formats, dtypes and NumPy integers in all image classifiers."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+from idmatters_tf.models.all_cnn import all_cnn_c
+from idmatters_tf.models.cifar import identity_resnet
+from idmatters_tf.models.densenet import densenet
+from idmatters_tf.models.imagenet import identity_resnet34
+from idmatters_tf.models.normalizer_free import normalizer_free_resnet
+from idmatters_tf.models.resnet import preresnet, resnet
+
+rng = np.random.default_rng(0)
+
+SMALL = {"blocks": 1, "widths": (8, 12), "stem": 4}
+NETWORKS = {
+    "identity": functools.partial(identity_resnet, **SMALL),
+    "identity, batch": functools.partial(identity_resnet, **SMALL, norm="batch", shortcut="projection"),
+    "identity, batch-first": functools.partial(identity_resnet, **SMALL, norm="batch", norm_first=True, head="trained"),
+    "identity, ImageNet": functools.partial(identity_resnet34, blocks=(1, 1), widths=(8, 12), stem=4, norm="batch"),
+    "normalizer-free": functools.partial(normalizer_free_resnet, **SMALL),
+    "normalizer-free, whitened": functools.partial(normalizer_free_resnet, **SMALL, whiten_stem=True),
+    "resnet": functools.partial(resnet, depth=8),
+    "preresnet": functools.partial(preresnet, depth=8, shortcut="projection"),
+    "resnet, ImageNet": functools.partial(resnet, depth=18),
+    "densenet": functools.partial(densenet, depth=10, growth=4, bottleneck=True),
+    "all-cnn": all_cnn_c,
+}
+
+
+def in_numpy(value):
+    """Return a value with NumPy integers in place of integers."""
+    if isinstance(value, tuple):
+        return np.array(value)
+    return np.int64(value) if type(value) is int else value
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_integers_may_be_numpys(name):
+    network = NETWORKS[name]
+    keywords = {"seed": 1, "classes": 3, **getattr(network, "keywords", {"stem_strides": 2})}
+    model = getattr(network, "func", network)((64, 64, 3), **{key: in_numpy(value) for key, value in keywords.items()})
+    assert model.to_json() == network((64, 64, 3), **keywords).to_json()
+
+
+@pytest.fixture
+def channels_first():
+    keras.config.set_image_data_format("channels_first")
+    yield
+    keras.config.set_image_data_format("channels_last")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_channels_may_come_first(name, channels_first):
+    model = NETWORKS[name]((3, 20, 12))
+    keras.config.set_image_data_format("channels_last")
+    expected = NETWORKS[name]((20, 12, 3))
+    expected.set_weights([rng.uniform(0.1, 0.2, size=weight.shape) for weight in expected.get_weights()])
+    model.set_weights(expected.get_weights())
+    images = rng.normal(size=(2, 20, 12, 3)).astype("float32")
+    outputs = np.array(expected(images))
+    np.testing.assert_allclose(model(np.moveaxis(images, 3, 1)), outputs, rtol=1e-4)
+    assert np.ptp(outputs, axis=0).all()
+
+
+@pytest.mark.parametrize(
+    ("policy", "dtype"), [("mixed_bfloat16", "float32"), ("bfloat16", "float32"), ("float64", "float64")]
+)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_logits_and_head_have_at_least_32_bits(name, policy, dtype):
+    keras.config.set_dtype_policy(policy)
+    model = NETWORKS[name]((32, 32, 3))
+    assert model.output.dtype == dtype
+    # The logits of All-CNN are averages over a convolution.
+    head = [variable.dtype for layer in model.layers if layer.name == "head" for variable in layer.variables]
+    assert head or name == "all-cnn"
+    assert set(head) <= {dtype}

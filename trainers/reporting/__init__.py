@@ -1,1 +1,0 @@
-"""Reports on runs as one HTML file."""
