@@ -212,6 +212,8 @@ def start_at_epoch(model: keras.Model, epoch: int) -> None:
 class _ReadOnce(int):
     """Value of `_initial_epoch` for one `fit`, which evaluates `self._initial_epoch or initial_epoch` once."""
 
+    _model: Any
+
     def __new__(cls, epoch: int, model: keras.Model) -> "_ReadOnce":
         self = super().__new__(cls, epoch)
         self._model = model

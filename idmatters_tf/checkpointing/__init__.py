@@ -2,7 +2,7 @@
 
 files      atomic replacement of files and folders, and manifests with SHA-256 sums
 locks      one process at a time in a folder
-store      checkpoints: background writes, the newest N, fallback over damaged ones, comparison of runs
+store      checkpoints: writing, removal, fallback over damaged ones, comparison of runs
 
 `ExactResume` and the training programs use this package. The caller determines the content of a checkpoint. Neither
 Keras nor TensorFlow is imported.
@@ -17,11 +17,9 @@ from idmatters_tf.checkpointing.files import (
     remove_unfinished,
     replacing,
     write_atomically,
-    write_manifest,
 )
 from idmatters_tf.checkpointing.locks import LOCK_FILE, FolderInUse, FolderLock, FolderLost, check_held
 from idmatters_tf.checkpointing.store import (
-    CheckpointStore,
     checkpoint_path,
     describe_differences,
     describe_newest,
@@ -35,7 +33,6 @@ from idmatters_tf.checkpointing.store import (
 __all__ = [
     "LOCK_FILE",
     "MANIFEST",
-    "CheckpointStore",
     "FolderInUse",
     "FolderLock",
     "FolderLost",
@@ -55,5 +52,4 @@ __all__ = [
     "replacing",
     "saving",
     "write_atomically",
-    "write_manifest",
 ]

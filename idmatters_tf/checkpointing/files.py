@@ -90,7 +90,8 @@ def replacing(path: str | os.PathLike, *, folder: bool = False) -> Iterator[path
         yield beside
         if folder and not (beside / MANIFEST).exists():
             write_manifest(beside)
-        _flush(beside)
+        for inner in (*beside.rglob("*"), beside):
+            _sync(inner)
         # The block may have taken minutes.
         check_held(path)
         if folder:
@@ -234,11 +235,6 @@ def _remove(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _flush(folder):
-    for path in (*folder.rglob("*"), folder):
-        _sync(path)
 
 
 def _sync(path):

@@ -59,15 +59,6 @@ class FolderLock:
         """True if this process holds the lock and the folder exists."""
         return self in _held and self._identify() == self._identity
 
-    def check(self) -> None:
-        """Raise FolderLost unless this process holds the lock and the folder exists."""
-        if not self.held:
-            lost = self._path if self.folder.is_dir() else self.folder
-            raise FolderLost(
-                f"{lost} was deleted, moved or replaced while this process was using {self.folder}. Nothing more is "
-                f"written there."
-            )
-
     def release(self) -> None:
         """Release the lock."""
         # A lock file is empty.
@@ -95,5 +86,9 @@ def check_held(path: str | os.PathLike) -> None:
     """Raise FolderLost if a path is in a folder whose lock this process has lost."""
     absolute = pathlib.Path(os.path.abspath(path))
     for lock in [*_held]:
-        if absolute.is_relative_to(lock.folder):
-            lock.check()
+        if absolute.is_relative_to(lock.folder) and not lock.held:
+            lost = lock.folder / LOCK_FILE if lock.folder.is_dir() else lock.folder
+            raise FolderLost(
+                f"{lost} was deleted, moved or replaced while this process was using {lock.folder}. Nothing more is "
+                f"written there."
+            )

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from idmatters_tf._arguments import abbreviate
-from idmatters_tf._background import BackgroundWriter
 from idmatters_tf.checkpointing.files import (
     MANIFEST,
     PathOccupied,
@@ -28,47 +27,6 @@ from idmatters_tf.checkpointing.files import (
 from idmatters_tf.checkpointing.locks import check_held
 
 _NAME = re.compile("step-([0-9]{8,18})")
-
-
-class CheckpointStore:
-    """Checkpoints in a folder, which a thread writes in the background. At most one write is in progress.
-
-    Args:
-        folder: folder of the checkpoints, created with the first one. Only one process may use it, see `FolderLock`.
-        keep: number of checkpoints to keep.
-    """
-
-    def __init__(self, folder: str | os.PathLike, keep: int):
-        self.folder, self.keep = pathlib.Path(folder), keep
-        self._writer = BackgroundWriter()
-
-    def save(self, step: int, write: Callable[[pathlib.Path], object]) -> None:
-        """Write a checkpoint and then remove the oldest ones in the background, after the previous write.
-
-        Args:
-            step: number of completed training steps.
-            write: function that writes the files to an empty folder. It must not use values that training changes.
-
-        Raises:
-            OSError: the previous checkpoint could not be written. Earlier ones are unchanged.
-            FolderLost: the folder or its lock was removed.
-        """
-
-        def run():
-            try:
-                with saving(self.folder, step) as path:
-                    write(path)
-            except OSError as error:
-                newest = describe_newest(self.folder)
-                error.add_note(f"The checkpoint of step {step} could not be saved in {self.folder}. {newest}")
-                raise
-            remove_steps(self.folder, list_steps(self.folder)[: -self.keep])
-
-        self._writer.submit(run)
-
-    def wait(self) -> None:
-        """Wait for the last write and raise its error, see `save`."""
-        self._writer.wait()
 
 
 def checkpoint_path(folder: str | os.PathLike, step: int) -> pathlib.Path:

@@ -91,7 +91,7 @@ def test_an_error_is_raised_when_the_next_checkpoint_is_due(tmp_path, monkeypatc
     with pytest.raises(OSError, match="No space left on device") as found:
         train(tmp_path, kept, epochs=2)
     (note,) = found.value.__notes__
-    assert "The checkpoint of step 4 could not be saved" in note
+    assert "could not save the checkpoint of step 4" in note
     assert "The last good checkpoint is that of step 2." in note
     assert len(kept.seen) == 6
     # The lock is released, and no unfinished file is left.

@@ -66,5 +66,3 @@ def _foreign_folder(path):
 
 NO_FILES = [_folder, _folder_with_a_file, _old_export]
 NO_FOLDERS = [write_file, *NO_FILES, _other_manifest, _foreign_file, _foreign_folder]
-# Objects in place of a folder to which files are added.
-NO_GROWING_FOLDERS = [write_file]

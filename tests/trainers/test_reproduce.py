@@ -397,7 +397,7 @@ def test_the_checksum_of_weights(tmp_path):
     import numpy as np
     import tensorflow as tf
 
-    from idmatters_tf.checkpointing import write_manifest
+    from idmatters_tf.checkpointing.files import write_manifest
     from trainers.reproduce.weights import weights_digest
 
     assert weights_digest(tmp_path) is None
