@@ -184,35 +184,38 @@ class _LogFile:
         self._logger = logger
         # Absolute, since the program may change the current folder during `fit`.
         self._path = pathlib.Path(logger.filename).absolute()
-        # Length of the text of a checkpoint, and later rows.
+        # Length of the text of the first checkpoint, and later rows that have not been written again.
         self._length, self._rows = 0, []
 
-    def read(self) -> str | None:
-        """Return the content of the file, or None if it is not open."""
+    def read(self) -> tuple[str, int, list[str]] | None:
+        """Return the content of the file with the position in it, or None if the file is not open."""
         if self._logger.csv_file is None or self._logger.csv_file.closed:
             return None
         self._logger.csv_file.flush()
         # Reading bytes preserves the line ends \r\n.
         text = self._path.read_bytes().decode()
         head, rows = text[: self._length], text[self._length :].splitlines(keepends=True)
-        for row in self._rows:
+        for row in [*self._rows]:
             if rows.count(row) > 1:
                 rows.remove(row)
+                self._rows.remove(row)
         content = "".join([head, *rows])
         if content != text:
             self._write(content)
-        return content
+        return content, self._length, [*self._rows]
 
-    def restore(self, text: str | None) -> None:
-        """Restore the file for appending. The logger's `on_train_begin` may have created a new one."""
-        if text is None:
+    def restore(self, state: tuple[str, int, list[str]] | None) -> None:
+        """Restore the result of `read`. The logger's `on_train_begin` may have created a new file."""
+        if state is None:
             return
+        text, length, rows = state
         if not self._logger.append:
             self._write(text)
-        else:
-            now = self._path.read_bytes().decode()
-            self._length = len(text)
-            self._rows = now[self._length :].splitlines(keepends=True) if now.startswith(text) else []
+            return
+        now = self._path.read_bytes().decode()
+        if now.startswith(text):
+            self._length = length or len(text)
+            self._rows = [*rows, *now[len(text) :].splitlines(keepends=True)]
 
     def _write(self, text):
         self._logger.csv_file.close()

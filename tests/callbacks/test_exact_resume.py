@@ -386,6 +386,27 @@ def test_rows_of_other_runs_are_kept(tmp_path):
     assert path.read_text() == "".join([header, first, other, *rows])
 
 
+def test_a_row_that_is_not_written_again_before_the_next_checkpoint(tmp_path):
+    logger = keras.callbacks.CSVLogger(tmp_path / "log.csv", append=True)
+    logger.on_train_begin()
+    logger.on_epoch_end(0, {"loss": 1.0})
+    state = CallbackState(logger, "CSVLogger")
+    saved = state.get()
+    expected = []
+    for losses in ([0.5, 0.25], [0.5], [0.25]):
+        logger.on_train_begin()
+        state = CallbackState(logger, "CSVLogger")
+        state.set(saved)
+        for loss in losses:
+            logger.on_epoch_end(int(1 / loss) // 2, {"loss": loss})
+        if not expected:
+            expected = (tmp_path / "log.csv").read_text()
+        else:
+            # A checkpoint after the last row.
+            saved = state.get()
+    assert (tmp_path / "log.csv").read_text() == expected
+
+
 def test_another_current_folder_during_training(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
