@@ -8,8 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from idmatters_tf._ownership import check_replaceable
-from idmatters_tf._replacing import write_atomically
+from idmatters_tf.checkpointing import check_replaceable, write_atomically
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.markdown import as_words, cell
 from trainers.cli.settings import add_options, parse, setting, with_defaults

@@ -166,7 +166,7 @@ def test_killed_and_stopped_at_random_steps_it_ends_bit_identical(whole, tmp_pat
     said, _ = second.communicate(timeout=60)
     process.send_signal(signal.SIGCONT)
     assert second.returncode == 2, said
-    assert f"is in use by process {process.pid} on " in said
+    assert "is in use by another process" in said
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
     assert f"step-{step:08d} is damaged" in output

@@ -92,8 +92,8 @@ def explain_error(error: Any) -> tuple[str | None, int]:
         # Errors of the library list arguments, and options have the same names.
         options = " or ".join(f"--{name.replace('_', '-')}" for name in error.arguments)
         return f"{error} (option {options})" if options else str(error), 2
-    ownership: Any = sys.modules.get("idmatters_tf._ownership")
-    if ownership is not None and isinstance(error, ownership.PathOccupied):
+    checkpointing: Any = sys.modules.get("idmatters_tf.checkpointing")
+    if checkpointing is not None and isinstance(error, checkpointing.PathOccupied):
         return str(error), 2
     if isinstance(error, RunError):
         return str(error), 1

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from idmatters_tf._replacing import replacing
+from idmatters_tf.checkpointing import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,11 +19,17 @@ from typing import Any
 
 from idmatters_tf import _environment
 from idmatters_tf._arguments import abbreviate
-from idmatters_tf._checkpointing import checkpoint_path, list_steps
-from idmatters_tf._locking import check_held
-from idmatters_tf._ownership import check_folder, check_replaceable, open_regular, remove_own
-from idmatters_tf._replacing import remove_unfinished, write_atomically
-from idmatters_tf._run_description import describe_differences, describe_environment_change
+from idmatters_tf.checkpointing import (
+    check_folder,
+    check_held,
+    check_replaceable,
+    checkpoint_path,
+    describe_differences,
+    list_steps,
+    remove_listed,
+    remove_unfinished,
+    write_atomically,
+)
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import discard_message, print_message
@@ -138,7 +144,7 @@ class Run:
     def check_outputs(self, names: Iterable[str] = ()) -> None:
         """Raise PathOccupied if the location of an output in the folder is occupied. Nothing is changed.
 
-        A file may be replaced only by a file, and a folder only by a folder. Links are never followed.
+        A file may be replaced only by a file, and a folder only by a folder.
 
         Args:
             names: names of files that the program writes in addition to those of every run.
@@ -147,7 +153,7 @@ class Run:
             # The chief may be writing the files.
             return
         for name in FOLDERS:
-            check_folder(self.path / name, links=name != EVENTS)
+            check_folder(self.path / name)
         for name in (*FILES, *names):
             check_replaceable(self.path / name)
         check_exports(self.path)
@@ -249,7 +255,7 @@ class Run:
             config = self.config()
             self.check_data(data["digest"], data["origin"])
             now = {"versions": _environment.collect_versions(), "numerics": numerics or {}}
-            warning = describe_environment_change(config, now)
+            warning = _environment.describe_environment_change(config, now)
             if warning is not None and self.writes:
                 print_message(warning)
             return
@@ -296,7 +302,7 @@ class Run:
         for name in RESULTS:
             (self.path / name).unlink(missing_ok=True)
         for path in (*self._checkpoints(), *(self.path / name for name in EXPORTED_FOLDERS)):
-            remove_own(path)
+            remove_listed(path)
         for path in (self.path / EVENTS).rglob("events.out.tfevents.*"):
             if path.is_file():
                 path.unlink()
@@ -343,8 +349,7 @@ class Run:
             return
         check_held(self.path)
         if self._metrics is None:
-            descriptor = open_regular(self.path / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            self._metrics = open(descriptor, "a", encoding="utf-8")  # noqa: SIM115 - kept open
+            self._metrics = open(self.path / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - kept open
         self.records.append(values)
         self._metrics.write(encode([values]))
         self._metrics.flush()

@@ -3,7 +3,7 @@
 import pathlib
 from typing import TYPE_CHECKING
 
-from idmatters_tf._checkpointing import list_steps
+from idmatters_tf.checkpointing import list_steps
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, print_lines, print_message
 from trainers.cli.text import as_text, program_command
@@ -69,7 +69,7 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
     described = run.data()
     folder = pathlib.Path(out or run.path)
     check_exports(folder)
-    with hold_lock(folder, print_message):
+    with hold_lock(folder):
         Run(folder).remove_unfinished()
         import_tensorflow()
         from trainers.training.build import build_network

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from idmatters_tf._checkpointing import list_steps
-from idmatters_tf._ownership import remove_own
-from idmatters_tf._replacing import replacing
+from idmatters_tf.checkpointing import list_steps, remove_listed, replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_lines, print_message
@@ -139,7 +137,7 @@ def _restore_best(task, run, network):
 def _remove_exports(folder):
     """Remove the exports in a folder, and the folder itself if it is then empty."""
     (folder / "model.keras").unlink(missing_ok=True)
-    remove_own(folder / "saved_model")
+    remove_listed(folder / "saved_model")
     # Fails for a folder with other files.
     with contextlib.suppress(OSError):
         folder.rmdir()

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from idmatters_tf._checkpointing import describe_newest
 from idmatters_tf._progress import Progress
+from idmatters_tf.checkpointing import describe_newest
 from idmatters_tf.data.protocols import EvaluationBatchSource
 from trainers.cli.arguments import RunError
 from trainers.cluster.tasks import Cluster

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from idmatters_tf._checkpointing import describe_newest, list_steps
+from idmatters_tf.checkpointing import describe_newest, list_steps
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict, options
 from trainers.cli.startup import discard_message, import_tensorflow, print_lines, print_message
@@ -53,7 +53,7 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     writes = description is None or description.is_chief
     Run(folder, writes, overwrite).check_outputs()
     with (
-        hold_lock(folder, print_message) if writes else contextlib.nullcontext(),
+        hold_lock(folder) if writes else contextlib.nullcontext(),
         explain_lost_tasks(description, advice),
     ):
         if description is not None:
