@@ -46,13 +46,11 @@ def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: boo
         The run, or None after a message if it is finished.
 
     Raises:
-        PathOccupied: the location of a result is occupied; nothing is changed.
         UsageError: the folder contains something else or a run with other settings, is not writable, or is in use by
             another process.
     """
     run = Run(folder, overwrites=overwrite)
     run.check_usable()
-    run.check_outputs()
     with hold_lock(run.path):
         yield None if _is_finished(run, saved, overwrite) else run
 

@@ -14,15 +14,13 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from idmatters_tf import _environment
 from idmatters_tf._arguments import abbreviate
 from idmatters_tf.checkpointing import (
-    check_folder,
     check_held,
-    check_replaceable,
     checkpoint_path,
     describe_differences,
     list_steps,
@@ -34,14 +32,12 @@ from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import discard_message, print_message
 from trainers.cli.text import as_text
-from trainers.run.contents import check_config, check_result
 from trainers.run.records import encode, read
 
 WHERE_DATA_ARE = ("data_dir", "download")
 # Outputs of the training programs: files that are replaced one by one,
 EXPORTED_FILES = ("model.keras", "best/model.keras")
 RESULTS = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", *EXPORTED_FILES)
-FILES = ("config.json", *RESULTS, ".lock")
 # folders that are replaced as a whole,
 EXPORTED_FOLDERS = ("saved_model", "best/saved_model")
 # and folders to which files are added.
@@ -82,15 +78,6 @@ class DataDescription:
         """Name of each output of the network, including outputs beyond the classes of the data, or empty."""
         extra = range(len(self.class_names), self.classes)
         return (*self.class_names, *(f"class {number}" for number in extra)) if self.class_names else ()
-
-
-def check_exports(folder: pathlib.Path) -> None:
-    """Raise PathOccupied if the location of an export in a folder is occupied. Nothing is changed."""
-    check_folder(folder / "best")
-    for name in EXPORTED_FILES:
-        check_replaceable(folder / name)
-    for name in EXPORTED_FOLDERS:
-        check_replaceable(folder / name, folder=True)
 
 
 class Run:
@@ -141,26 +128,6 @@ class Run:
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise UsageError(f"--out {self.path} cannot be written: no permission in {existing}. Use another folder.")
 
-    def check_outputs(self, names: Iterable[str] = ()) -> None:
-        """Raise PathOccupied if the location of an output in the folder is occupied. Nothing is changed.
-
-        A file may be replaced only by a file, and a folder only by a folder.
-
-        Args:
-            names: names of files that the program writes in addition to those of every run.
-        """
-        if not self.writes:
-            # The chief may be writing the files.
-            return
-        for name in FOLDERS:
-            check_folder(self.path / name)
-        for name in (*FILES, *names):
-            check_replaceable(self.path / name)
-        check_exports(self.path)
-        if self.overwrites:
-            for path in self._checkpoints():
-                check_replaceable(path, folder=True)
-
     def config(self, program: str | None = None) -> dict[str, Any]:
         """Return the content of config.json.
 
@@ -174,7 +141,8 @@ class Run:
             raise UsageError(f"{self.path} is not a run: there is no config.json in it. Use the --out of a run.")
         try:
             config = json.loads(self.config_path.read_bytes())
-            check_config(config)
+            if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
+                raise ValueError("there are no settings")
         except ValueError as error:
             raise UsageError(
                 f"{self.config_path} is damaged ({error}). Correct it, or start the run again with another --out."
@@ -267,7 +235,6 @@ class Run:
         except OSError as error:
             reason = error.strerror or error
             raise UsageError(f"--out {self.path} cannot be written: {reason}. Use another folder.") from error
-        self.check_outputs()
         self._discard()
         config = {"program": program, "settings": settings, "data": data, "versions": _environment.collect_versions()}
         if numerics is not None:
@@ -298,7 +265,7 @@ class Run:
             remove_unfinished(folder)
 
     def _discard(self):
-        """Remove the results of a run and no other files, see `check_outputs`."""
+        """Remove the results of a run and no other files."""
         for name in RESULTS:
             (self.path / name).unlink(missing_ok=True)
         for path in (*self._checkpoints(), *(self.path / name for name in EXPORTED_FOLDERS)):
@@ -372,8 +339,10 @@ class Run:
             return None
         try:
             result = json.loads(self.result_path.read_bytes())
-            check_result(result, numbers)
-        except ValueError as error:
+            missing = [name for name in numbers if type(result[name]) not in (int, float)]
+            if missing or not isinstance(result, dict):
+                raise ValueError(f"no number {missing[:1]}")
+        except (ValueError, TypeError, LookupError) as error:
             raise UsageError(
                 f"{self.result_path} is damaged ({error}). Remove it, and run the same command to write it again."
             ) from error

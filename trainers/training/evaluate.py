@@ -7,7 +7,7 @@ from idmatters_tf.checkpointing import list_steps
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, print_lines, print_message
 from trainers.cli.text import as_text, program_command
-from trainers.run.folder import Run, check_exports
+from trainers.run.folder import Run
 from trainers.run.lock import hold_lock
 from trainers.training.task import Task
 
@@ -62,13 +62,11 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
         out: output folder; None: the folder of the run.
 
     Raises:
-        PathOccupied: the location of an export is occupied; nothing is changed.
         UsageError: another process uses the folder.
     """
     _require_checkpoint(task, run)
     described = run.data()
     folder = pathlib.Path(out or run.path)
-    check_exports(folder)
     with hold_lock(folder):
         Run(folder).remove_unfinished()
         import_tensorflow()

@@ -14,7 +14,7 @@ from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_lines, print_message
 from trainers.cli.text import program_command
 from trainers.datasets import preprocessing as fitted
-from trainers.run.folder import Run, check_exports
+from trainers.run.folder import Run
 from trainers.training.build import in_float32
 from trainers.training.checkpoints import BEST, REMEDY, WRITE_ERRORS, restore_weights
 from trainers.training.recorded import identity
@@ -106,11 +106,9 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
 
     Raises:
         RunError: the files could not be written.
-        PathOccupied: the location of an export is occupied; nothing is changed.
         UsageError: the best weights belong to another run.
     """
     folder, names = pathlib.Path(out or run.path), run.data().output_names
-    check_exports(folder)
     # Rebuilt in float32 for one device: the export should not depend on the precision and devices of the training.
     network = in_float32(task, model)
     preprocessing = fitted.load(run.path) if task.settings.data.has_preprocessing else None

@@ -51,7 +51,6 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     advice = functools.partial(describe_newest, Run(folder).checkpoints_path)
     # Only the chief writes to the folder.
     writes = description is None or description.is_chief
-    Run(folder, writes, overwrite).check_outputs()
     with (
         hold_lock(folder) if writes else contextlib.nullcontext(),
         explain_lost_tasks(description, advice),
