@@ -15,6 +15,7 @@ from idmatters_tf._keras_internals.fit import (
     RunningFit,
     build_for_training,
     compile_arguments,
+    copy_metric,
     flush_events,
     loss_arguments,
     running_fit,

@@ -5,8 +5,10 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import keras
+from keras.src.saving.keras_saveable import KerasSaveable
 from keras.src.trainers.data_adapters import array_slicing
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
@@ -247,6 +249,17 @@ def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
     if not model.compiled or type(model).compile is not keras.Model.compile:
         return None
     return dict(model._compile_config.config)
+
+
+def copy_metric(metric: keras.metrics.Metric) -> keras.metrics.Metric:
+    """Return a copy of a metric, without its state.
+
+    `copy.deepcopy` of a metric builds it from its configuration, which may lack arguments.
+    """
+    with mock.patch.object(KerasSaveable, "__reduce__", object.__reduce__):
+        copied = copy.deepcopy(metric)
+    copied.reset_state()
+    return copied
 
 
 def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:

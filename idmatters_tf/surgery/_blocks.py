@@ -14,7 +14,7 @@ from idmatters_tf import _keras_internals
 from idmatters_tf._keras_types import Tensor
 from idmatters_tf.autodiff import gradient
 from idmatters_tf.layers import ResidualConv2D, ResidualDense
-from idmatters_tf.surgery._copying import single_tensor
+from idmatters_tf.surgery._copying import operations, single_tensor
 
 # Replacement for sizes that are unknown when a model is built.
 UNKNOWN_SIZE = 8
@@ -22,10 +22,13 @@ UNKNOWN_SIZE = 8
 NUMBERS = 4096
 
 
-def insert_block(block: Any, tensor: Tensor, layer: Any, name: str, exact: bool) -> tuple[keras.layers.Layer, Tensor]:
+def insert_block(
+    model: keras.Model, block: Any, tensor: Tensor, layer: Any, name: str, exact: bool
+) -> tuple[keras.layers.Layer, Tensor]:
     """Build a new block and call it on a tensor.
 
     Args:
+        model: model that contains the layer.
         block: None for the default block, a layer to copy, or a function that returns a layer.
         tensor: symbolic tensor to call the block on.
         layer: layer that computes the tensor.
@@ -39,7 +42,7 @@ def insert_block(block: Any, tensor: Tensor, layer: Any, name: str, exact: bool)
         ValueError: if there is no default block for the tensor's shape, if the block is not a layer or cannot be
             copied, or if it changes the shape or drops the mask of the tensor.
     """
-    made = _default_block(tensor, layer, exact) if block is None else _new_layer(block, tuple(tensor.shape))
+    made = _default_block(model, tensor, layer, exact) if block is None else _new_layer(block, tuple(tensor.shape))
     try:
         copied: keras.layers.Layer = _keras_internals.copy_operation(made)
     except Exception as error:
@@ -124,8 +127,9 @@ def make_identity(block: keras.layers.Layer, tensor: Tensor) -> None:
 
 def is_identity(block: keras.layers.Layer, x: Tensor) -> bool:
     """Return True if a block returns exactly its input."""
-    returned, given = (np.asarray(ops.convert_to_numpy(part)) for part in (block(x, training=False), x))
-    return bool(np.array_equal(returned, given))
+    with _keras_internals.substitute_values():
+        returned = block(x, training=False)
+    return bool(np.array_equal(ops.convert_to_numpy(returned), ops.convert_to_numpy(x)))
 
 
 def gradients(
@@ -241,22 +245,44 @@ def _new_layer(block: Any, shape: tuple[int | None, ...]) -> keras.layers.Layer:
     return made
 
 
-def _default_block(tensor: Tensor, layer: Any, exact: bool) -> keras.layers.Layer:
+def _default_block(model: keras.Model, tensor: Tensor, layer: Any, exact: bool) -> keras.layers.Layer:
     shape, rank = tuple(tensor.shape), len(tensor.shape)
-    data_format = getattr(layer, "data_format", None) or keras.config.image_data_format()
-    last = data_format == "channels_last" or not hasattr(layer, "data_format")
-    size = shape[1] if rank == 4 and data_format == "channels_first" else shape[-1]
+    channels_first = _is_channels_first(model, layer, rank)
+    size = shape[1] if channels_first else shape[-1]
     options: dict[str, Any] = {"dtype": getattr(layer, "dtype_policy", None)}
     if exact:
         options |= {"kernel_initializer": "he_normal", "last_kernel_initializer": "zeros"}
     if rank == 4 and size is not None:
-        return ResidualConv2D(size, data_format=data_format, **options)
-    if rank in (2, 3) and size is not None and (rank == 2 or last):
+        return ResidualConv2D(size, data_format="channels_first" if channels_first else "channels_last", **options)
+    if rank in (2, 3) and size is not None and not channels_first:
         return ResidualDense(size, **options)
     raise ValueError(
         f"There is no default block after {layer.name!r}: its output must have rank 2, 3 or 4 and a known number of "
         f"channels. Received: shape {shape}. Pass `block`."
     )
+
+
+def _is_channels_first(model: keras.Model, layer: Any, rank: int) -> bool:
+    """Return True if the channels are the first axis of the output of a layer, of some rank.
+
+    Raises:
+        ValueError: if the layer has no `data_format`, and other layers do not have the usual one.
+    """
+    if rank not in (3, 4):
+        return False
+    own = getattr(layer, "data_format", None)
+    usual = keras.config.image_data_format() if rank == 4 else "channels_last"
+    others = {
+        operation.data_format
+        for _, operation in operations(model)
+        if getattr(operation, "data_format", None) and len(operation.output.shape) == rank
+    }
+    if own is None and not others <= {usual}:
+        raise ValueError(
+            f"There is no default block after {layer.name!r}: the axis of its channels is unknown, because the model "
+            f"has layers with `data_format={', '.join(sorted(others - {usual}))!r}`. Pass `block`."
+        )
+    return (own or usual) == "channels_first"
 
 
 def _takes_argument(function: Any) -> bool:

@@ -1,7 +1,7 @@
 """Transfer of optimizer state and compile arguments to a model with other variables."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -30,14 +30,23 @@ def compile_like(
         ValueError: if the optimizer's state cannot be transferred.
     """
     arguments = _keras_internals.compile_arguments(original)
+    own = getattr(original, "optimizer", None)
     if optimizer is not None:
-        carried = carry_optimizer(optimizer, model, original, variables)
-        if arguments is None:
-            keras.Model.compile(model, optimizer=carried)
-            return
-        model.compile(**_compile_arguments(arguments) | {"optimizer": carried})
-    elif arguments is not None:
-        model.compile(**_compile_arguments(arguments) | {"optimizer": _new_optimizer(arguments["optimizer"])})
+        if optimizer is getattr(own, "inner_optimizer", None):
+            # `compile` has wrapped it for loss scaling.
+            optimizer = own
+        optimizer = carry_optimizer(optimizer, model, original, variables)
+    elif arguments is None:
+        return
+    elif own is not None:
+        optimizer = _new_optimizer(own, original, variables)
+    # The optimizer scales the loss as before: `compile` would decide again by the current dtype policy.
+    options: dict[str, Any] = {"optimizer": optimizer, "auto_scale_loss": False}
+    if arguments is None:
+        keras.Model.compile(model, **options)
+    else:
+        copied = {name: _copy_metrics(arguments[name]) for name in ("metrics", "weighted_metrics")}
+        model.compile(**arguments | copied | options)
 
 
 def carry_optimizer(
@@ -71,23 +80,23 @@ def carry_optimizer(
             "Argument `optimizer` must be the optimizer of `model`. Received: an optimizer built for other variables. "
             "Pass model.optimizer."
         )
-    new = _new_optimizer(optimizer)
-    _carry_exclusions(optimizer, new, original, variables)
+    new = _new_optimizer(optimizer, original, variables)
     new.build(model.trainable_variables)
     if optimizer.built:
         _carry_state(optimizer, new, [variables.get(id(variable)) for variable in old])
     return new
 
 
-def check_norms_can_grow(optimizer: Any, blocks: Mapping[str, keras.layers.Layer]) -> None:
+def check_norms_can_grow(optimizer: Any, blocks: Sequence[keras.layers.Layer]) -> None:
     """Raise a ValueError if Muon, which preserves kernel norms, would keep a block at the identity."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if not isinstance(optimizer, Muon):
         return
-    for name, block in blocks.items():
+    for block in blocks:
         for variable in optimizer.kernels_of_zeros(block.trainable_variables):
             raise ValueError(
-                f"Muon preserves the norm of each kernel: {variable.path} of the block {name!r} would stay zero. Pass "
-                f"a block with a trained factor on its branch, such as "
+                f"Muon preserves the norm of each kernel: {variable.path} of the block {block.name!r} would stay "
+                f"zero. Pass a block with a trained factor on its branch, such as "
                 f"ResidualConv2D(filters, branch_scale=0.0, kernel_initializer='he_normal')."
             )
 
@@ -125,7 +134,22 @@ def _carry_state(optimizer: Any, new: Any, places: list[keras.Variable | None]) 
                 average.assign(ops.convert_to_numpy(variable))
 
 
-def _carry_exclusions(optimizer: Any, new: Any, original: keras.Model, variables: Mapping[int, keras.Variable]) -> None:
+def _new_optimizer(optimizer: Any, original: keras.Model, variables: Mapping[int, keras.Variable]) -> Any:
+    """Return an optimizer with the same settings and no state."""
+    config = optimizer.get_config()
+    schedule = _keras_internals.learning_rate_schedule(optimizer)
+    if schedule is not None:
+        # The object itself, because its class may not be registered.
+        config["learning_rate"] = schedule
+    try:
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            config["inner_optimizer"] = _new_optimizer(optimizer.inner_optimizer, original, variables)
+            return type(optimizer)(**config)
+        new = type(optimizer).from_config(config)
+    except Exception as error:
+        raise ValueError(
+            f"Argument `optimizer`: {type(optimizer).__name__} cannot be built from its configuration: {error}"
+        ) from error
     excluded, names = _keras_internals.weight_decay_exclusions(optimizer)
     if excluded or names is not None:
         listed = [
@@ -134,33 +158,13 @@ def _carry_exclusions(optimizer: Any, new: Any, original: keras.Model, variables
             if id(variable) in variables and _keras_internals.variable_key(optimizer, variable) in (excluded or ())
         ]
         new.exclude_from_weight_decay(listed, [names.pattern] if isinstance(names, re.Pattern) else None)
-    inner = getattr(optimizer, "inner_optimizer", None)
-    if inner is not None:
-        _carry_exclusions(inner, new.inner_optimizer, original, variables)
+    return new
 
 
-def _new_optimizer(optimizer: Any) -> Any:
-    """Return an optimizer with the same settings and no state."""
-    config = optimizer.get_config()
-    schedule = _keras_internals.learning_rate_schedule(optimizer)
-    if schedule is not None:
-        # The object itself, because its class may not be registered.
-        config["learning_rate"] = schedule
-    try:
-        return type(optimizer).from_config(config)
-    except Exception as error:
-        raise ValueError(
-            f"Argument `optimizer`: {type(optimizer).__name__} cannot be built from its configuration: {error}"
-        ) from error
-
-
-def _compile_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `compile`, with new metrics that share no state with the given ones."""
+def _copy_metrics(metrics: Any) -> Any:
+    """Copy the metrics in an argument of `compile`, so that the copies share no state with the given ones."""
 
     def copied(metric: Any) -> Any:
-        return type(metric).from_config(metric.get_config()) if isinstance(metric, keras.metrics.Metric) else metric
+        return _keras_internals.copy_metric(metric) if isinstance(metric, keras.metrics.Metric) else metric
 
-    return {
-        name: keras.tree.map_structure(copied, value) if name in ("metrics", "weighted_metrics") else value
-        for name, value in arguments.items()
-    }
+    return keras.tree.map_structure(copied, metrics)

@@ -1,6 +1,6 @@
 """Checks of a deepened model: equal outputs, and a nonzero gradient for each new block."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -59,7 +59,7 @@ def example_inputs(model: keras.Model, data: Any = None) -> Any:
 
 
 def compute_outputs(model: keras.Model, inputs: Any, given: bool) -> list[Tensor]:
-    """Return the flattened outputs of a model.
+    """Return the flattened outputs of a model, without changing its state.
 
     Args:
         model: the model.
@@ -67,7 +67,8 @@ def compute_outputs(model: keras.Model, inputs: Any, given: bool) -> list[Tensor
         given: True if the caller passed the inputs, False if they are random. It selects the error message.
     """
     try:
-        return keras.tree.flatten(model(inputs, training=False))
+        with _keras_internals.substitute_values():
+            return keras.tree.flatten(model(inputs, training=False))
     except Exception as error:
         if given:
             raise
@@ -105,26 +106,24 @@ def check_outputs(before: list[Tensor], after: list[Tensor], tolerance: float) -
             )
 
 
-def check_gradients(model: keras.Model, inputs: Any, blocks: Mapping[str, keras.layers.Layer]) -> None:
+def check_gradients(model: keras.Model, inputs: Any, blocks: Sequence[keras.layers.Layer]) -> None:
     """Check that each block has a gradient.
 
     Args:
         model: model with the blocks.
         inputs: batch of inputs.
-        blocks: dict of blocks by name.
+        blocks: the blocks.
 
     Raises:
         ValueError: if all gradients of a block are zero, or one is not finite.
     """
-    variables = [variable for block in blocks.values() for variable in block.trainable_variables]
-    values = gradients(model, inputs, variables)
-    found = {id(variable): gradient for variable, gradient in zip(variables, values, strict=True)}
-    for name, block in blocks.items():
-        largest = [np.abs(found[id(v)].astype(np.float32)).max(initial=0.0) for v in block.trainable_variables]
+    values = iter(gradients(model, inputs, [variable for block in blocks for variable in block.trainable_variables]))
+    for block in blocks:
+        largest = [np.abs(next(values).astype(np.float32)).max(initial=0.0) for _ in block.trainable_variables]
         finite = np.isfinite(largest).all()
         kind = "no gradient" if finite else "a gradient that is not finite"
         if not any(largest) or not finite:
             raise ValueError(
-                f"The block {name!r} has {kind} from the model's outputs: there is no differentiable path, or the "
-                f"inputs saturate an activation. In the second case pass a batch of your own as `data`."
+                f"The block {block.name!r} has {kind} from the model's outputs: there is no differentiable path, or "
+                f"the inputs saturate an activation. In the second case pass a batch of your own as `data`."
             )

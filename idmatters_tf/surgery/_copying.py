@@ -1,9 +1,11 @@
 """Copies of functional and Sequential models, with layers inserted or removed."""
 
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+from keras import ops
 
 from idmatters_tf import _keras_internals
 from idmatters_tf._keras_types import Tensor
@@ -55,6 +57,9 @@ class ModelCopy:
             copied: Any = type(model)(layers, name=model.name)
         else:
             copied = type(model)(inputs, outputs, name=model.name)
+            # Losses and metrics refer to outputs by these names, also if another layer now computes an output.
+            copied.output_names = model.output_names
+        copied.dtype_policy = model.dtype_policy
         self._originals[id(copied)], self._copies[id(model)] = model, copied
         return copied
 
@@ -86,44 +91,43 @@ class ModelCopy:
         return outputs
 
     def _copy_weights(self, original: keras.layers.Layer, copied: keras.layers.Layer) -> None:
-        ours, theirs = original.variables, copied.variables
-        if [tuple(variable.shape) for variable in ours] != [tuple(variable.shape) for variable in theirs]:
-            raise ValueError(
-                _copy_error(original, "built from its configuration, it has other weights. Fix its `get_config`.")
-            )
-        for old, new in zip(ours, theirs, strict=True):
-            if id(old) in self.variables and self.variables[id(old)] is not new:
+        shapes = [[tuple(variable.shape) for variable in layer.variables] for layer in (original, copied)]
+        variables = list(zip(original.variables, copied.variables, strict=False))
+        for old, new in variables:
+            if self.variables.setdefault(id(old), new) is not new:
                 raise ValueError(
                     f"The variable {old.path} belongs to two layers, which a copy cannot reproduce. Share the layer "
                     f"instead of the variable."
                 )
-            if id(old) not in self.variables:
-                # Copy by value, because `fit` on JAX donates the buffers of its model.
-                new.assign(keras.ops.convert_to_numpy(old))
-                _keras_internals.set_path(new, old.path)
-                self.variables[id(old)] = new
-        for layer in _keras_internals.layers_within(copied):
-            # `keras.layers.Normalization` derives constants from its variables.
-            finalize = getattr(layer, "finalize_state", None)
-            if finalize is not None:
-                finalize()
+        layers = [_keras_internals.layers_within(layer) for layer in (original, copied)]
+        if shapes[0] != shapes[1] or len(layers[0]) != len(layers[1]):
+            raise ValueError(
+                _copy_error(original, "built from its configuration, it has other weights. Fix its `get_config`.")
+            )
+        for old, new in zip(*layers, strict=True):
+            _copy_saved_state(old, new)
+        for old, new in variables:
+            _keras_internals.set_path(new, old.path)
+        states = zip(recurrent_states(original), recurrent_states(copied), strict=True)
+        for old, new in [*variables, *states]:
+            # Copy by value, because `fit` on JAX donates the buffers of its model.
+            new.assign(ops.convert_to_numpy(old))
 
     def _copy_trainability(self, model: keras.Model) -> None:
-        """Freeze the copies of frozen layers, including all layers of frozen models; models stay trainable."""
-        for layer, frozen in _leaves(model, not model.trainable):
-            if id(layer) in self.removed_ids or id(layer) not in self._copies:
+        """Freeze the copies of frozen layers, or all layers if the model is frozen; copies of models stay trainable."""
+        for original in self._originals.values():
+            is_leaf = isinstance(original, keras.layers.Layer) and nested_graph(original) is None
+            if not is_leaf or id(original) in self.removed_ids:
                 continue
-            pairs = zip(
-                _keras_internals.layers_within(layer),
-                _keras_internals.layers_within(self._copies[id(layer)]),
+            for old, new in zip(
+                _keras_internals.layers_within(original),
+                _keras_internals.layers_within(self._copies[id(original)]),
                 strict=True,
-            )
-            for old, new in pairs:
-                new.trainable = old.trainable and not frozen
-            for old in layer.variables:
-                new = self.variables.get(id(old))
-                if new is not None and new.trainable != (old.trainable and not frozen):
-                    new.trainable = old.trainable and not frozen
+            ):
+                new.trainable = old.trainable and model.trainable
+        for old in model.variables:
+            if id(old) in self.variables:
+                self.variables[id(old)].trainable = old.trainable and model.trainable
 
 
 def checked_graph(model: Any) -> Any:
@@ -176,19 +180,32 @@ def operations(model: Any) -> Iterator[tuple[str, Any]]:
     return walk(checked_graph(model), "")
 
 
+def recurrent_states(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Return the states of stateful recurrent layers at any depth, which are not among `layer.variables`."""
+    layers = [part for part in _keras_internals.layers_within(layer) if isinstance(part, keras.layers.RNN)]
+    return [state for part in layers if part.stateful for state in keras.tree.flatten(part.states)]
+
+
 def single_tensor(tensors: Any) -> Tensor | None:
     """Return the tensor of a structure with exactly one tensor, otherwise None."""
     flat = keras.tree.flatten(tensors)
     return flat[0] if len(flat) == 1 else None
 
 
-def _leaves(model: Any, frozen: bool) -> Iterator[tuple[keras.layers.Layer, bool]]:
-    """Yield (layer, is_frozen) of the layers that are not models; True if a model around the layer is frozen."""
-    for layer in _keras_internals.get_graph(model).layers:
-        if nested_graph(layer) is None:
-            yield layer, frozen
-        else:
-            yield from _leaves(layer, frozen or not layer.trainable)
+def _copy_saved_state(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
+    """Copy state that is not in the variables of a layer, such as vocabularies, in the way that Keras saves it."""
+    if type(old).load_own_variables is not keras.layers.Layer.load_own_variables:
+        store: dict[str, Any] = {}
+        old.save_own_variables(store)
+        new.load_own_variables({name: ops.convert_to_numpy(value) for name, value in store.items()})
+    if hasattr(old, "save_assets"):
+        with tempfile.TemporaryDirectory() as folder:
+            old.save_assets(folder)
+            new.load_assets(folder)
+    if hasattr(old, "get_vocabulary") and old.get_vocabulary() != new.get_vocabulary():
+        raise ValueError(
+            _copy_error(old, "Keras cannot save its vocabulary, e.g. because of line breaks. Pass `vocabulary` to it.")
+        )
 
 
 def _constructible(model: keras.Model) -> bool:

@@ -91,23 +91,23 @@ def deepen(
         if tensor is None:
             raise ValueError(f"Layer {operation.name!r} must have a single output to be followed by a block.")
         if id(operation) in blocks:
-            for each in blocks[id(operation)]:
-                tensor = call_block(each, tensor, operation)
+            for inserted in blocks[id(operation)]:
+                tensor = call_block(inserted, tensor, operation)
         else:
-            made = blocks[id(operation)] = []
+            blocks[id(operation)] = []
             for _ in range(count):
                 name = _make_unique_name(f"{operation.name}_deeper", taken)
-                each, tensor = insert_block(block, tensor, operation, name, exact=tolerance == 0)
-                made.append(each)
+                inserted, tensor = insert_block(model, block, tensor, operation, name, exact=tolerance == 0)
+                blocks[id(operation)].append(inserted)
         return keras.tree.pack_sequence_as(outputs, [tensor]), blocks[id(operation)]
 
     copy = ModelCopy(model, after=insert)
-    inserted = {each.name: each for row in blocks.values() for each in row}
+    every_block = [inserted for row in blocks.values() for inserted in row]
     inputs = example_inputs(model, data)
     before = compute_outputs(model, inputs, given=data is not None)
     check_outputs(before, compute_outputs(copy.model, inputs, given=True), tolerance)
-    check_gradients(copy.model, inputs, inserted)
-    check_norms_can_grow(optimizer or getattr(model, "optimizer", None), inserted)
+    check_gradients(copy.model, inputs, every_block)
+    check_norms_can_grow(optimizer or getattr(model, "optimizer", None), every_block)
     compile_like(copy.model, model, copy.variables, optimizer)
     return copy.model
 

@@ -14,7 +14,14 @@ from idmatters_tf._keras_types import Tensor
 from idmatters_tf.curvature._batches import Batches
 from idmatters_tf.curvature._losses import split_batch
 from idmatters_tf.surgery._carrying import compile_like
-from idmatters_tf.surgery._copying import ModelCopy, checked_graph, nested_graph, operations, single_tensor
+from idmatters_tf.surgery._copying import (
+    ModelCopy,
+    checked_graph,
+    nested_graph,
+    operations,
+    recurrent_states,
+    single_tensor,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +87,9 @@ def remove_identities(
     graph = checked_graph(model)
     if hasattr(data, "__array__"):
         data = (data,)
+    batches = Batches(data, batch_size)
     skips = _skips(graph)
-    distances = _distances(model, Batches(data, batch_size), skips)
+    distances = _distances(model, batches, skips)
     names = {id(operation): path for path, operation in operations(model)}
     near = {key for key, distance in distances.items() if distance <= tolerance}
 
@@ -96,8 +104,8 @@ def remove_identities(
         model=copy.model,
         distances={names[key]: distance for key, distance in sorted(distances.items(), key=lambda item: item[1])},
         removed=tuple(path for key, path in names.items() if key in copy.removed_ids),
-        before=_evaluate(model, data, batch_size),
-        after=_evaluate(copy.model, data, batch_size),
+        before=_evaluate(model, batches),
+        after=_evaluate(copy.model, batches),
     )
 
 
@@ -163,7 +171,8 @@ def _distances(model: Any, batches: Batches, skips: Mapping[int, int]) -> dict[i
     graph = _keras_internals.get_graph(model)
     for batch in batches:
         inputs = _keras_internals.standardized_inputs(graph, split_batch(batch).x)
-        _keras_internals.run_graph(graph, inputs, call)
+        with _keras_internals.substitute_values():
+            _keras_internals.run_graph(graph, inputs, call)
     return {
         key: float(np.sqrt(changed / size)) if size else float(np.sqrt(changed))
         for key, (changed, size) in sums.items()
@@ -178,12 +187,19 @@ def _may_be_block(operation: Any) -> bool:
     return isinstance(operation, keras.Model) or not type(operation).__module__.startswith("keras.")
 
 
-def _evaluate(model: keras.Model, data: Any, batch_size: int) -> dict[str, float]:
-    if not has_compiled_loss(model) or (isinstance(data, tuple) and len(data) < 2):
+def _evaluate(model: keras.Model, batches: Batches) -> dict[str, float]:
+    """Return the loss and metrics of a model on batches, without changing its state."""
+    if not has_compiled_loss(model) or split_batch(next(iter(batches))).y is None:
         return {}
-    options: dict[str, Any] = {"return_dict": True, "verbose": 0}
-    if isinstance(data, tuple):
-        values: Any = model.evaluate(*data[:2], sample_weight=(*data, None)[2], batch_size=batch_size, **options)
-    else:
-        values = model.evaluate(data, **options)
-    return {name: float(value) for name, value in values.items()}
+    # A generator, because Keras reads a list of batches as the arrays of several inputs. Without `steps`, Keras counts
+    # the end of the data as a batch.
+    examples = ((batch.x, batch.y, batch.weights) for batch in map(split_batch, batches))
+    variables = [*model.variables, *model.metrics_variables, *recurrent_states(model)]
+    values = [np.array(ops.convert_to_numpy(variable)) for variable in variables]
+    try:
+        results: Any = model.evaluate(examples, steps=sum(1 for _ in batches), return_dict=True, verbose=0)
+    finally:
+        # On JAX, an evaluation that fails would leave the variables without values.
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+    return {name: float(value) for name, value in results.items()}

@@ -7,6 +7,7 @@ import numpy as np
 from keras import layers
 
 from idmatters_tf.surgery import deepen, remove_identities
+from tests.support import surgery_state_cases
 
 
 def main(path):
@@ -43,6 +44,8 @@ def main(path):
     assert removed.removed == ("conv_deeper1", "dense_deeper1"), removed
     assert np.array_equal(removed.model(x), start)
     assert np.isclose(removed.before["loss"], removed.after["loss"], rtol=1e-6)
+    for case in surgery_state_cases.CASES:
+        case()
     print(keras.backend.backend())
 
 
