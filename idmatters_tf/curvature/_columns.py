@@ -1,12 +1,31 @@
-"""Columns of an operator, by products with unit vectors."""
+"""Conversion of matrices to operators, and columns of an operator by products with unit vectors."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import scipy.sparse
+import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from idmatters_tf._progress import Progress
+
+
+def as_operator(operator: Any) -> scipy.sparse.linalg.LinearOperator:
+    """Return a matrix or SciPy operator as an operator in float32 or float64.
+
+    Raises:
+        ValueError: for complex matrices, and for operators of other dtypes.
+    """
+    if (isinstance(operator, np.ndarray) or scipy.sparse.issparse(operator)) and operator.dtype.kind in "biuf":
+        operator = operator.astype(np.result_type(operator.dtype, np.float32))
+    operator = scipy.sparse.linalg.aslinearoperator(operator)
+    if operator.dtype not in (np.float32, np.float64):
+        raise ValueError(
+            f"Argument `operator` must be a real matrix, or an operator of dtype float32 or float64. Received: dtype "
+            f"{operator.dtype}"
+        )
+    return operator
 
 
 def columns(operator: Any, wanted: slice, title: str, progress: bool) -> Iterator[tuple[slice, NDArray[Any]]]:

@@ -76,5 +76,7 @@ class CurvatureMonitor(Monitor[Measurement]):
         return measured.scalars()
 
     def images(self, measured: Measurement, number: int) -> dict[str, NDArray[np.uint8]]:
+        if not np.isfinite(measured.trace):
+            return {}
         title = f"step {number}, loss {measured.loss:.4g}"
         return {f"{self.prefix}/density": draw_density(measured.density, title)}

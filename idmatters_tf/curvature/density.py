@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._progress import Progress
+from idmatters_tf.curvature._columns import as_operator
 from idmatters_tf.curvature._memory import check_fits
 from idmatters_tf.curvature.estimators import Estimate, estimate_mean
 
@@ -82,7 +82,7 @@ def spectral_density(
     Returns:
         `SpectralDensity`.
     """
-    operator = scipy.sparse.linalg.aslinearoperator(operator)
+    operator = as_operator(operator)
     size = operator.shape[0]
     positive_integer("probes", probes)
     steps = min(positive_integer("steps", steps), size)
@@ -115,7 +115,7 @@ def smooth_density(
         bandwidth: see `spectral_density`.
     """
     low, high = nodes.min(), nodes.max()
-    width = float(0.01 * max(high - low, 1e-12 * max(abs(high), abs(low), 1.0)) if bandwidth is None else bandwidth)
+    width = float(0.01 * max(high - low, 1e-12 * (max(abs(high), abs(low)) or 1.0)) if bandwidth is None else bandwidth)
     if not width > 0:
         raise ValueError(f"Argument `bandwidth` must be positive. Received: bandwidth={bandwidth}")
     grid = np.linspace(low - 4 * width, high + 4 * width, points)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import check_choice, positive_integer
 from idmatters_tf._progress import Progress
+from idmatters_tf.curvature._columns import as_operator
 from idmatters_tf.curvature._memory import check_fits
 
 ENDS = ("largest", "smallest", "magnitude", "both")
@@ -70,7 +70,7 @@ def top_eigenpairs(
     Raises:
         ValueError: if k is out of range, or `max_products` is not enough.
     """
-    operator = scipy.sparse.linalg.aslinearoperator(operator)
+    operator = as_operator(operator)
     size = operator.shape[0]
     check_choice("which", which, ENDS)
     wanted = 2 * positive_integer("k", k) if which == "both" else positive_integer("k", k)

@@ -4,13 +4,12 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import scipy.sparse.linalg
 import scipy.stats
 from numpy.typing import NDArray
 
 from idmatters_tf._arguments import positive_integer
 from idmatters_tf._progress import Progress
-from idmatters_tf.curvature._columns import columns
+from idmatters_tf.curvature._columns import as_operator, columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +66,7 @@ def trace(operator: Any, products: int = 60, seed: int = 0, progress: bool = Fal
     Returns:
         `Estimate`. The standard error covers the random part given the sketch. The estimate is unbiased.
     """
-    operator = scipy.sparse.linalg.aslinearoperator(operator)
+    operator = as_operator(operator)
     size = operator.shape[0]
     if positive_integer("products", products) < 6:
         raise ValueError(f"Argument `products` must be at least 6. Received: products={products}")
@@ -106,7 +105,7 @@ def diagonal(operator: Any, probes: int = 100, seed: int = 0, progress: bool = F
     Returns:
         `Estimate` of arrays (P,).
     """
-    operator = scipy.sparse.linalg.aslinearoperator(operator)
+    operator = as_operator(operator)
     size = operator.shape[0]
     if positive_integer("probes", probes) < 2:
         raise ValueError(f"Argument `probes` must be at least 2. Received: probes={probes}")

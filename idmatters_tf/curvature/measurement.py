@@ -75,6 +75,8 @@ def measure(
 ) -> Measurement:
     """Measure eigenvalues at both ends, alignment, trace, index, density, gradient norm and loss.
 
+    If loss, gradient or matrix are not finite, all other numbers are NaN.
+
     Args:
         operator: `HessianOperator`, `GaussNewtonOperator` or `FisherOperator`.
         eigenvalues: number of eigenvalues at each end.
@@ -88,14 +90,16 @@ def measure(
     """
     count = min(eigenvalues, operator.shape[0] // 2) or 1
     both = operator.shape[0] > 1
+    loss, gradient = operator.loss(), operator.gradient().astype(np.float64)
+    norm = float(np.linalg.norm(gradient))
+    if not np.isfinite([loss, norm, *(operator @ np.ones(operator.shape[0]))]).all():
+        return _not_finite(loss, norm, count, threshold, operator)
     ends = top_eigenpairs(operator, count, "both" if both else "largest", tolerance, start=start, seed=seed)
     density = spectral_density(operator, probes, steps, seed=seed)
     index, total = density.index(), trace(operator, products, seed=seed)
-    gradient = operator.gradient().astype(np.float64)
-    norm = float(np.linalg.norm(gradient))
     along = ends.vectors[:, :count].astype(np.float64).T @ gradient
     return Measurement(
-        loss=operator.loss(),
+        loss=loss,
         gradient_norm=norm,
         largest=ends.values[:count],
         smallest=ends.values[::-1][:count],
@@ -109,6 +113,17 @@ def measure(
         vectors=ends.vectors,
         eigenvalue_products=ends.products,
     )
+
+
+def _not_finite(
+    loss: float, norm: float, count: int, threshold: float | None, operator: CurvatureOperator
+) -> Measurement:
+    """Return the measurement of a model whose curvature is not finite."""
+    unknown, one = np.full(count, np.nan), np.full((1, 1), np.nan)
+    density = SpectralDensity(one[0], one[0], one[0], np.nan, one, one)
+    vectors = np.zeros((operator.shape[0], 0), operator.dtype)
+    numbers = [np.nan] * 4
+    return Measurement(loss, norm, unknown, unknown, unknown, threshold, *numbers, density, vectors, 1)
 
 
 def draw_density(density: SpectralDensity, title: str = "") -> NDArray[np.uint8]:

@@ -124,26 +124,27 @@ class ConvolutionOperator(scipy.sparse.linalg.LinearOperator):
             tolerance: relative accuracy of the iterations.
             seed: seed of the starting image.
         """
+        largest = float(np.abs(self.kernel).max())
+        if not 0 < largest < np.inf:
+            return 0.0 if largest == 0 else np.nan
         if self.padding == "periodic":
             return float(self.singular_values()[0])
         if self.shape[1] < 3:
             return float(np.linalg.norm(self.to_dense(), 2))
-        if not self.kernel.astype(np.float32).any():
-            return 0.0
         # NumPy's generator gives every backend the same starting image.
         start = np.random.default_rng(seed).standard_normal(self.shape[1])
         squares = scipy.sparse.linalg.eigsh(
-            self._gram(), k=1, which="LA", tol=tolerance, v0=start, return_eigenvectors=False
+            self._gram(self.kernel / largest), k=1, which="LA", tol=tolerance, v0=start, return_eigenvectors=False
         )
-        return float(np.sqrt(max(squares[0], 0.0)))
+        return largest * float(np.sqrt(max(squares[0], 0.0)))
 
     def to_dense(self) -> Floats:
         """Return the matrix, from products with unit vectors."""
         return self @ np.eye(self.shape[1])
 
-    def _gram(self) -> scipy.sparse.linalg.LinearOperator:
-        """Return A^T A for zero padding, in float32 with the convolutions of Keras' backend."""
-        kernel = ops.convert_to_tensor(self.kernel, dtype="float32")
+    def _gram(self, scaled: Floats) -> scipy.sparse.linalg.LinearOperator:
+        """Return A^T A of a scaled kernel for zero padding, in float32 with the convolutions of Keras' backend."""
+        kernel = ops.convert_to_tensor(scaled, dtype="float32")
         multiply = _gram_function(self.input_shape, self.kernel.shape, self.strides, tuple(self._pads))
 
         def product(vector: Floats) -> Floats:

@@ -20,6 +20,7 @@ from idmatters_tf.isometry.spectra import (
     dense,
     dense_singular_values,
     extreme_singular_values,
+    matrix_singular_values,
     spectral_norm,
 )
 from idmatters_tf.layers import PadShortcut2D
@@ -68,15 +69,23 @@ class Isometry:
         return {name: block.distance for name, block in self.blocks.items()}
 
     def summary(self) -> dict[str, float]:
-        """Return the mean and largest distance of the blocks, and extreme singular values of blocks and model."""
-        distances = np.array([np.mean(block.distance) for block in self.blocks.values()])
+        """Return the mean and largest distance of the blocks, and extreme singular values of blocks and model.
+
+        The numbers are NaN for weights that are NaN. Blocks without a shortcut between their shapes have no distance.
+        """
+        blocks = self.blocks.values()
+        distances = [
+            np.mean(block.distance)
+            for block in blocks
+            if np.isnan(block.largest).any() or not np.isnan(block.distance).all()
+        ]
         numbers = {
-            "largest_singular_value": max(float(np.max(block.largest)) for block in self.blocks.values()),
-            "smallest_singular_value": min(float(np.min(block.smallest)) for block in self.blocks.values()),
+            "largest_singular_value": float(np.max([block.largest for block in blocks])),
+            "smallest_singular_value": float(np.min([block.smallest for block in blocks])),
         }
-        if np.isfinite(distances).any():
-            numbers["mean_distance"] = float(np.nanmean(distances))
-            numbers["largest_distance"] = float(np.nanmax(distances))
+        if distances:
+            numbers["mean_distance"] = float(np.mean(distances))
+            numbers["largest_distance"] = float(np.max(distances))
         if self.end_to_end is not None:
             numbers["end_to_end_largest"] = float(np.mean(self.end_to_end[:, 0]))
             numbers["end_to_end_smallest"] = float(np.mean(self.end_to_end[:, -1]))
@@ -218,21 +227,25 @@ def _measure(
     distance = relative = np.nan
     if min(jacobian.shape) <= SMALL:
         matrix = dense(jacobian)
-        values = np.linalg.svd(matrix, compute_uv=False)
+        values = matrix_singular_values(matrix)
         if identity is not None:
             identity_matrix = dense(identity)
-            distance = float(np.linalg.norm(matrix - identity_matrix, 2))
+            distance = float(matrix_singular_values(matrix - identity_matrix)[0])
             relative = float(np.linalg.norm(matrix - identity_matrix) / np.linalg.norm(identity_matrix))
         return distance, relative, float(values[0]), float(values[-1]), True
     if identity is not None:
         difference = _Difference(jacobian, identity)
         distance = spectral_norm(difference, tolerance, seed)
-        squares = trace(GramOperator(difference), products, seed).value if distance else 0.0
         # Average pooling shrinks norms: the norm of the shortcut is not the root of its rank.
-        size = trace(GramOperator(identity), products, seed).value if _resizes(jacobian) else jacobian.shape[0]
-        relative = float(np.sqrt(max(squares, 0.0) / size))
+        size = _frobenius(identity, products, seed) if _resizes(jacobian) else np.sqrt(jacobian.shape[0])
+        relative = _frobenius(difference, products, seed) / size
     ends = extreme_singular_values(jacobian, 1, tolerance, seed)
     return distance, relative, float(ends.largest[0]), float(ends.smallest[0]), False
+
+
+def _frobenius(operator: Any, products: int, seed: int) -> float:
+    gram = GramOperator(operator)
+    return float(gram.singular_values(np.array(trace(gram, products, seed).value)))
 
 
 def _resizes(jacobian: JacobianOperator) -> bool:

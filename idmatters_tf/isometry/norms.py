@@ -131,14 +131,14 @@ def _call_norms(call: Any, tolerance: float) -> KernelNorms:
 def _convolution_norms(
     kernel: Tensor, size: tuple[int, int], strides: int | Sequence[int], tolerance: float, padding: str = "same"
 ) -> KernelNorms:
-    weights = np.asarray(ops.convert_to_numpy(kernel))
+    weights = np.asarray(ops.convert_to_numpy(kernel), np.float64)
     operator = ConvolutionOperator(weights, size, strides, padding)
     return KernelNorms(float(np.linalg.norm(weights)), operator.spectral_norm(tolerance))
 
 
 def _matrix_norms(kernel: Tensor) -> KernelNorms:
-    weights = np.asarray(ops.convert_to_numpy(kernel))
-    return KernelNorms(float(np.linalg.norm(weights)), spectral_norm(weights.astype(np.float32)))
+    weights = np.asarray(ops.convert_to_numpy(kernel), np.float64)
+    return KernelNorms(float(np.linalg.norm(weights)), spectral_norm(weights))
 
 
 def _image_sizes(name: str, layer: Any) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -184,7 +184,7 @@ def summarize_norms(norms: Sequence[KernelNorms]) -> dict[str, float]:
     """Return the entry of one block in `block_norms`."""
     return {
         "frobenius": float(np.mean([kernel.frobenius for kernel in norms])),
-        "spectral": max(kernel.spectral for kernel in norms),
+        "spectral": float(np.max([kernel.spectral for kernel in norms])),
     }
 
 

@@ -8,6 +8,7 @@ import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from idmatters_tf._arguments import positive_integer
+from idmatters_tf.curvature._columns import as_operator
 from idmatters_tf.curvature.density import SpectralDensity, smooth_density, spectral_density
 from idmatters_tf.curvature.eigenpairs import top_eigenpairs
 
@@ -38,7 +39,14 @@ class ExtremeSingularValues:
 
 
 class GramOperator(scipy.sparse.linalg.LinearOperator):
-    """A^T A or A A^T, whichever is smaller. Its eigenvalues are the squares of the singular values."""
+    """A^T A or A A^T, whichever is smaller, over the square of the scale of A.
+
+    Its eigenvalues are the squares of the singular values over `scale`. Without the scale, they would underflow in
+    float32 for singular values below 1e-19.
+
+    Attributes:
+        scale: magnitude of the singular values, a power of two. 0 for a zero map, NaN for a map that is not finite.
+    """
 
     if TYPE_CHECKING:
 
@@ -49,17 +57,27 @@ class GramOperator(scipy.sparse.linalg.LinearOperator):
         rows, columns = operator.shape
         self._wide = rows < columns
         super().__init__(np.dtype(operator.dtype), (min(rows, columns),) * 2)  # pyright: ignore[reportCallIssue]
+        probe = np.random.default_rng(0).normal(size=columns)
+        norm = float(np.linalg.norm(np.asarray(operator.matvec(probe.astype(self.dtype)), np.float64)))
+        size = norm / float(np.linalg.norm(probe))
+        self.scale = 2.0 ** np.round(np.log2(size)) if 0 < size < np.inf else 0.0 if size == 0 else np.nan
+        self._factor = self.dtype.type(1 / self.scale if self.scale > 0 else 1)
+
+    def singular_values(self, eigenvalues: NDArray[Any]) -> Floats:
+        """Return the singular values of A for eigenvalues of this operator."""
+        return self.scale * np.sqrt(np.maximum(eigenvalues, 0))
 
     def _matvec(self, vector: ArrayLike) -> NDArray[Any]:
-        flat = np.ravel(vector)
+        flat, factor = np.ravel(vector), self._factor
         if self._wide:
-            return self._operator.matvec(self._operator.rmatvec(flat))
-        return self._operator.rmatvec(self._operator.matvec(flat))
+            return factor * self._operator.matvec(factor * self._operator.rmatvec(flat))
+        return factor * self._operator.rmatvec(factor * self._operator.matvec(flat))
 
     def _matmat(self, matrix: ArrayLike) -> NDArray[Any]:
+        factor = self._factor
         if self._wide:
-            return self._operator.matmat(self._operator.rmatmat(matrix))
-        return self._operator.rmatmat(self._operator.matmat(matrix))
+            return factor * self._operator.matmat(factor * self._operator.rmatmat(matrix))
+        return factor * self._operator.rmatmat(factor * self._operator.matmat(matrix))
 
     def _adjoint(self) -> "GramOperator":
         return self
@@ -88,7 +106,7 @@ def singular_values(operator: Any) -> Floats:
     """
     if hasattr(operator, "singular_values"):
         return operator.singular_values()
-    return dense_singular_values(scipy.sparse.linalg.aslinearoperator(operator))
+    return dense_singular_values(as_operator(operator))
 
 
 def dense_singular_values(operator: Any, instead: str = "") -> Floats:
@@ -105,7 +123,14 @@ def dense_singular_values(operator: Any, instead: str = "") -> Floats:
             f"{operator.shape[0]:,} rows and {operator.shape[1]:,} columns. Use extreme_singular_values or "
             f"singular_value_density{', ' + instead if instead else ''}."
         )
-    return np.asarray(np.linalg.svd(dense(operator), compute_uv=False), np.float64)
+    return matrix_singular_values(dense(operator))
+
+
+def matrix_singular_values(matrix: Floats) -> Floats:
+    """Return all singular values of a matrix, in descending order; NaN if an entry is not finite."""
+    if not np.isfinite(matrix).all():
+        return np.full(min(matrix.shape), np.nan)
+    return np.linalg.svd(matrix, compute_uv=False)
 
 
 def dense(operator: Any) -> Floats:
@@ -139,15 +164,18 @@ def extreme_singular_values(
     Returns:
         `ExtremeSingularValues`.
     """
-    operator = scipy.sparse.linalg.aslinearoperator(operator)
+    operator = as_operator(operator)
     least = min(operator.shape)
     if positive_integer("k", k) > least:
         raise ValueError(f"Argument `k` must be between 1 and {least}. Received: k={k}")
     if least <= max(SMALL, 2 * k):
         values = dense_singular_values(operator)
         return ExtremeSingularValues(values[:k], values[::-1][:k], True, least)
-    pairs = top_eigenpairs(GramOperator(operator), k, "both", tolerance, seed=seed, progress=progress)
-    values = np.sqrt(np.maximum(pairs.values, 0))
+    gram = GramOperator(operator)
+    if np.isnan(gram.scale):
+        return ExtremeSingularValues(np.full(k, np.nan), np.full(k, np.nan), False, 1)
+    pairs = top_eigenpairs(gram, k, "both", tolerance, seed=seed, progress=progress)
+    values = gram.singular_values(pairs.values)
     return ExtremeSingularValues(values[:k], values[::-1][:k], False, pairs.products)
 
 
@@ -178,16 +206,15 @@ def spectral_norm(operator: Any, tolerance: float = 1e-3, seed: int = 0) -> floa
                 f"Argument `operator` must be a matrix or SciPy operator. Received: array of shape {operator.shape}. "
                 f"Pass a convolution's kernel as ConvolutionOperator(kernel, size)."
             )
-        return float(np.linalg.norm(operator, 2))
-    operator = scipy.sparse.linalg.aslinearoperator(operator)
+        return float(matrix_singular_values(np.asarray(operator, np.result_type(operator, np.float32)))[0])
+    operator = as_operator(operator)
     if min(operator.shape) <= SMALL:
-        return float(np.linalg.norm(dense(operator), 2))
+        return float(dense_singular_values(operator)[0])
     gram = GramOperator(operator)
     # Lanczos residuals are relative to the map and undefined for a zero map.
-    probe = np.random.default_rng(seed).normal(size=gram.shape[0]).astype(gram.dtype)
-    if not np.any(gram @ probe):
-        return 0.0
-    return float(np.sqrt(max(top_eigenpairs(gram, 1, "largest", tolerance, seed=seed).values[0], 0.0)))
+    if not gram.scale > 0:
+        return gram.scale
+    return float(gram.singular_values(top_eigenpairs(gram, 1, "largest", tolerance, seed=seed).values)[0])
 
 
 def singular_value_density(
@@ -215,6 +242,6 @@ def singular_value_density(
     Returns:
         `SpectralDensity` of the min(shape) singular values.
     """
-    gram = GramOperator(scipy.sparse.linalg.aslinearoperator(operator))
+    gram = GramOperator(as_operator(operator))
     squares = spectral_density(gram, probes, steps, points, seed=seed, progress=progress)
-    return smooth_density(np.sqrt(np.maximum(squares.nodes, 0)), squares.weights, points, bandwidth)
+    return smooth_density(gram.singular_values(squares.nodes), squares.weights, points, bandwidth)

@@ -59,6 +59,36 @@ def test_all_monitors_in_one_fit(tmp_path):
             np.testing.assert_equal(dataclasses.asdict(monitor.measurements[epoch]), dataclasses.asdict(values))
 
 
+class Diverge(keras.callbacks.Callback):
+    """Callback that makes the weights NaN after the first epoch."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            for variable in self.model.trainable_variables:
+                variable.assign(np.nan * variable)
+
+
+@pytest.mark.parametrize("dim", [4, 300], ids=["dense", "iterations"])
+def test_weights_that_are_not_numbers_are_recorded(tmp_path, dim):
+    model = linear_residual(dim, 2)
+    x = rng.normal(size=(8, dim)).astype("float32")
+    model.compile(keras.optimizers.SGD(1e-4), "mse")
+    few, kernel = {"probes": 1, "steps": 3, "products": 6, "tolerance": 0.5}, model.layers[-1].trainable_variables
+    monitors = [
+        BlockNorms(log_dir=tmp_path),
+        IsometryMonitor(x[:1], log_dir=tmp_path),
+        CurvatureMonitor((x, x), variables=kernel, measure_options=few, check=False, log_dir=tmp_path),
+    ]
+    history = model.fit(x, -x, epochs=3, batch_size=8, verbose=0, callbacks=[Diverge(), *monitors]).history
+    for name in ("norms_mean_frobenius", "norms_largest_spectral", "isometry_mean_distance"):
+        assert np.isfinite(history[name]).tolist() == [True, False, False]
+    for name in ("isometry_smallest_singular_value", "isometry_end_to_end_largest"):
+        assert np.isfinite(history[name]).tolist() == [True, False, False]
+    for name in ("loss", "largest_eigenvalue_1", "trace", "index", "gradient_norm"):
+        assert np.isfinite(history[f"curvature_{name}"]).tolist() == [True, False, False]
+    assert not monitors[0].measurements[3].inside
+
+
 @pytest.mark.parametrize(("together", "seen"), [(1, [0, 3, 6]), (2, [0, 4, 6])])
 def test_measurements_by_steps(tmp_path, together, seen):
     x = rng.normal(size=(20, 4)).astype("float32")
