@@ -49,8 +49,8 @@ class Session:
         steps: number of updates of the whole run.
         intervals: intervals of records, evaluations and checkpoints.
         cluster: tasks that train together, see `trainers.cluster.tasks`.
-        identity: identity of the run, see `trainers.training.recorded.identity`. It is recorded in checkpoints, and
-            checkpoints of other runs are rejected.
+        identity: identity of the run, see `trainers.training.program.Program.identity`. It is recorded in checkpoints,
+            and checkpoints of other runs are rejected.
     """
 
     def __init__(
@@ -86,7 +86,6 @@ class Session:
         step = self.cluster.gather(step)[0]
         if step and not self.run.writes:
             self.checkpoints.restore_step(step)
-        self.trainer.learner.exchange()
         records = self.run.restore_metrics(step, self.checkpoints.records(step) if step else [])
         self._seconds_before = max((record.get("seconds", 0.0) for record in records), default=0.0)
         return step
@@ -148,7 +147,7 @@ class Session:
     def evaluate(self, step: int, handler: SignalHandler | None = None) -> bool:
         """Evaluate the network on the test images, and record the result and the norms of the blocks.
 
-        The weights with the lowest error so far are kept. If weights are averaged, the averages are evaluated.
+        The weights with the lowest error so far are kept.
 
         Args:
             step: number of updates made.
@@ -163,10 +162,6 @@ class Session:
             if handler is not None and handler.received is not None and not self.cluster.is_synchronous:
                 raise _Interrupted
 
-        with self.trainer.learner.averaged():
-            return self._evaluate(step, between)
-
-    def _evaluate(self, step, between):
         model = self.trainer.learner.model
         try:
             measured = self.trainer.evaluate(self.test, progress=self.run.writes, between=between)
@@ -186,15 +181,12 @@ class Session:
         return True
 
     def save(self, step: int) -> None:
-        """Save a checkpoint. In a synchronous cluster, all tasks first compare their weights.
-
-        If weights are averaged, the network of the checkpoint has the averages, because other programs read only these.
-        """
+        """Save a checkpoint. In a synchronous cluster, all tasks first compare their weights."""
         if self.cluster.is_synchronous:
             self.cluster.agree({f"the checksum of the weights at step {step}": self.trainer.learner.digest()})
         if self.run.writes:
             self.run.sync_metrics()
-            with self.trainer.learner.averaged(), self.trainer.learner.first_rate():
+            with self.trainer.learner.first_rate():
                 self.checkpoints.save(step, self.run.records)
 
     def _diverged(self, step):

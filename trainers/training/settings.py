@@ -29,7 +29,6 @@ class Recipe:
         common=True,
     )
     learning_rate: float = setting(0.05, help="initial learning rate", above=0, common=True)
-    momentum: float = setting(0.9, help="coefficient of momentum", at_least=0, below=1)
     momentum_convention: Literal["tensorflow1", "keras"] = setting(
         "tensorflow1",
         help="apply the learning rate after the velocity (w -= lr v, the paper's optimizer) or inside it (Keras' SGD); "
@@ -82,13 +81,6 @@ class Recipe:
         at_most=2**31 - 1,
         common=True,
     )
-    average_weights: float = setting(
-        0.0,
-        help="evaluate, keep and export the exponential moving average of the weights with this decay (Polyak & "
-        "Juditsky, 1992; 0: the weights themselves); moving statistics of batch normalization are not averaged",
-        at_least=0,
-        below=1,
-    )
     lookahead: float = setting(
         0.0,
         help="every 5 steps, move the weights to their running average, whose decay increases with the cube of the "
@@ -123,7 +115,6 @@ class Recipe:
         at_least=0,
         may_be_empty=True,
     )
-    drop_factor: float = setting(10.0, help="divisor of the learning rate at each drop", at_least=1)
     warm_up_steps: int = setting(
         0,
         help="number of steps at the beginning with --warm-up-rate, or of the linear increase with --schedule linear",
@@ -137,7 +128,6 @@ class Recipe:
     )
     warm_up_rate: float = setting(0.01, help="learning rate of the warm-up", above=0)
     decay_epochs: float = setting(2.0, help="number of epochs between two decays of the learning rate", above=0)
-    decay_factor: float = setting(0.94, help="factor on the learning rate at each decay", above=0, at_most=1)
 
     def __post_init__(self) -> None:
         if list(self.drop_steps) != sorted(self.drop_steps):
@@ -149,8 +139,6 @@ class Recipe:
                 f"--size-steps must have as many values as --train-sizes. Received: {list(self.size_steps)} and "
                 f"{list(self.train_sizes)}"
             )
-        if self.lookahead and self.average_weights:
-            raise UsageError("--lookahead and --average-weights are mutually exclusive. Use one of them.")
         if self.schedule == "linear" and self.warm_up_steps >= self.steps:
             raise UsageError(
                 f"--warm-up-steps must be less than --steps with --schedule linear. Received: {self.warm_up_steps} of "
@@ -171,21 +159,6 @@ class Recipe:
     def weight_penalty(self) -> float:
         """Weight decay that is part of the loss."""
         return 0.0 if self.has_free_muon else self.weight_decay
-
-
-@dataclasses.dataclass(frozen=True)
-class Curvature:
-    """Measurements of the Hessian during training."""
-
-    curvature_every: int | None = setting(
-        None,
-        help="measure the Hessian of the training loss every N steps: extreme eigenvalues, stability threshold, "
-        "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl; "
-        "about 100 Hessian-vector products per measurement, always in float32",
-        at_least=1,
-        unset="never",
-    )
-    curvature_examples: int = setting(256, help="number of training images for the Hessian", at_least=2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,10 +195,18 @@ class Devices:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """Intervals and formats of the output."""
+    """Intervals of records, measurements and checkpoints, and formats of the output."""
 
     log_every: int = setting(20, help="number of steps between training records", at_least=1)
     evaluate_every: int = setting(1000, help="number of steps between evaluations", at_least=1, common=True)
+    curvature_every: int | None = setting(
+        None,
+        help="measure the Hessian of the training loss every N steps: extreme eigenvalues, stability threshold, "
+        "alignment of the gradient, index, trace and spectral density, in TensorBoard and metrics.jsonl; "
+        "about 100 Hessian-vector products per measurement, always in float32",
+        at_least=1,
+        unset="never",
+    )
     checkpoint_every: int = setting(500, help="number of steps between checkpoints", at_least=1)
     keep_checkpoints: int = setting(
         3,
@@ -278,12 +259,11 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """All settings of a run: data set, network, recipe, measurements, devices and intervals."""
+    """All settings of a run: data set, network, recipe, devices and intervals."""
 
     data: DataOptions = choose(DATA_SETS, by="dataset", title="data")
     network: Network = choose(NETWORKS, by="model", title="network")
     recipe: Recipe = group(Recipe, "recipe")
-    curvature: Curvature = group(Curvature, "curvature", free_on_resume=True)
     devices: Devices = group(Devices, "devices and machines", free_on_resume=True)
     run: Intervals = group(Intervals, "run", free_on_resume=True)
 
