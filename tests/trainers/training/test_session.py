@@ -1,6 +1,5 @@
 """Tests of evaluations in a session: interruption by signals, repetition on resume, and the best weights."""
 
-import contextlib
 import signal
 import types
 
@@ -23,7 +22,6 @@ class Trainer:
     def __init__(self):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         self.learner = types.SimpleNamespace(model=model, optimizer=tf.Module(), step=tf.Variable(0, dtype=tf.int64))
-        self.learner.averaged = contextlib.nullcontext
         self.error = 0.5
 
     def evaluate(self, batches, progress=True, *, between=lambda: None):
