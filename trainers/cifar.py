@@ -5,7 +5,7 @@ from typing import Literal
 
 from trainers.cli.settings import setting
 from trainers.cli.startup import run_program
-from trainers.presets import CIFAR_MODELS, CIFAR_PRESETS
+from trainers.presets import CIFAR_PRESETS, CIFAR_RECIPES
 from trainers.training.program import Program
 from trainers.training.settings import Command
 
@@ -37,7 +37,7 @@ class CifarCommand(Command):
     )
 
 
-PROGRAM = Program("trainers.cifar", __doc__, EXAMPLES, CifarCommand, CIFAR_PRESETS, CIFAR_MODELS)
+PROGRAM = Program("trainers.cifar", __doc__, EXAMPLES, CifarCommand, CIFAR_PRESETS, CIFAR_RECIPES)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 

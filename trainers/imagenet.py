@@ -8,7 +8,7 @@ from typing import Literal
 
 from trainers.cli.settings import setting
 from trainers.cli.startup import run_program
-from trainers.presets import IMAGENET_MODELS, IMAGENET_PRESETS
+from trainers.presets import IMAGENET_PRESETS, IMAGENET_RECIPES
 from trainers.training.program import Program
 from trainers.training.settings import Command
 
@@ -42,7 +42,7 @@ class ImageNetCommand(Command):
     )
 
 
-PROGRAM = Program("trainers.imagenet", __doc__, EXAMPLES, ImageNetCommand, IMAGENET_PRESETS, IMAGENET_MODELS)
+PROGRAM = Program("trainers.imagenet", __doc__, EXAMPLES, ImageNetCommand, IMAGENET_PRESETS, IMAGENET_RECIPES)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 

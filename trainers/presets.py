@@ -212,14 +212,14 @@ IMAGENET_PRESETS: Mapping[str, Table] = {
     "resnet34": IMAGENET_RESNET34,
 }
 # Default recipes of `--model`.
-CIFAR_MODELS: Mapping[str, Table] = {
+CIFAR_RECIPES: Mapping[str, Table] = {
     "normalizer-free": CIFAR_FAST,
     "resnet": CIFAR_RESNET,
     "preresnet": CIFAR_RESNET,
     "densenet": CIFAR_DENSENET,
     "all-cnn": CIFAR_ALL_CNN,
 }
-IMAGENET_MODELS: Mapping[str, Table] = {
+IMAGENET_RECIPES: Mapping[str, Table] = {
     "normalizer-free": IMAGENET_FAST,
     "resnet": IMAGENET_RESNET,
     "preresnet": IMAGENET_RESNET,

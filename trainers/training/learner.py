@@ -161,7 +161,8 @@ class Learner:
             - Zhang et al., *Lookahead optimizer* (2019).
             - Jordan, *94% on CIFAR-10 in 3.29 seconds* (arXiv 2404.00498), section 3.4, for the decay.
         """
-        done, steps = tf.cast(self.step, tf.int64) + 1, self.recipe.steps
+        done: Any = tf.cast(self.step, tf.int64) + 1
+        steps = self.recipe.steps
         is_last = done == steps
         is_due = (done % LOOKAHEAD_STEPS == 0) | is_last
         share = tf.cast(done, tf.float32) / steps

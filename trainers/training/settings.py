@@ -107,7 +107,8 @@ class Recipe:
     )
     schedule: Literal["drops", "linear", "decay"] = setting(
         "drops",
-        help="learning rate schedule: drops at --drop-steps, linear decrease to 0, or decay every --decay-epochs",
+        help="learning rate schedule: drops to a tenth at --drop-steps, linear decrease to --final-rate, or decay by a "
+        "factor of 0.94 every --decay-epochs",
     )
     drop_steps: tuple[int, ...] = setting(
         (30_000, 50_000),
