@@ -10,7 +10,7 @@ TEST_PROCESSES ?= 4
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help train test slow lowest lint format docs user bench wheel clean
+.PHONY: help train test slow lowest lint format docs wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -52,12 +52,6 @@ format: $(VENV)/installed  ## format the code
 
 docs: $(VENV)/installed  ## build the site in build/site, with warnings as errors
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/site
-
-user: docs  ## test as a new user would: fresh environments, the wheel, README, pages, examples, the site in Chromium
-	$(BIN)/python .ci/new_user.py --screenshots build/seen
-
-bench: $(VENV)/installed  ## run the benchmarks, each against an alternative (half an hour; PyTorch if it is installed)
-	$(BIN)/python benchmarks/everything.py
 
 wheel: $(VENV)/installed  ## build the wheel in dist/
 	$(BIN)/python -m build --no-isolation --wheel

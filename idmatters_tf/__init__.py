@@ -7,6 +7,7 @@ Modules:
     models         networks of the two papers, as functions that return a `keras.Model`
     optimizers     Momentum (learning rate outside the velocity, as in TensorFlow 1), Muon (orthogonalized momentum)
     callbacks      exact resume of `model.fit`; monitors of norms, distances from the identity and curvature
+    checkpointing  atomic, checksummed files and checkpoints; locks of folders
     determinism    all settings for reproducible training in one call
     surgery        insertion of identity blocks into trained models, and removal of near-identity blocks
     autodiff       gradient, jvp, vjp, hvp, linearize, jacobian, hessian of functions and Keras models
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from idmatters_tf import (
         autodiff,
         callbacks,
+        checkpointing,
         curvature,
         data,
         determinism,
@@ -64,6 +66,7 @@ __all__ = [
     "autodiff",
     "block_distances",
     "callbacks",
+    "checkpointing",
     "curvature",
     "data",
     "deepen",

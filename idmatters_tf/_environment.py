@@ -8,11 +8,15 @@ import importlib.metadata
 import os
 import pathlib
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from idmatters_tf.checkpointing import describe_differences
 
 # Pre-releases of Keras are a separate package, which TensorFlow's release candidates require.
 PACKAGES = ("idmatters-tf", "tensorflow", "tensorflow-cpu", "keras", "keras-nightly", "numpy", "tensorflow-datasets")
+# Packages that affect the results.
+_COMPUTING = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy")
 # Instruction sets with separate kernels in TensorFlow, Eigen and oneDNN.
 _INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd", "sve")
 
@@ -79,3 +83,17 @@ def _instructions():
         return "unknown"
     flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
     return " ".join(name for name in _INSTRUCTIONS if name in flags)
+
+
+def describe_environment_change(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return a warning with the differences of two environments with the keys "versions" and "numerics", or None.
+
+    Parts that were not saved are not compared.
+    """
+    found = []
+    for part, names in (("versions", _COMPUTING), ("numerics", now.get("numerics", ()))):
+        if isinstance(saved.get(part), dict):
+            found += describe_differences(saved[part], now.get(part, {}), names)
+    if not found:
+        return None
+    return f"{'; '.join(found)}: results will differ by rounding from those of an uninterrupted run."

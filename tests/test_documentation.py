@@ -10,8 +10,7 @@ from tests.conftest import ROOT
 from tests.support.images import make_tree
 from tests.support.processes import run_steps
 from trainers.cli.settings import parse, with_defaults
-from trainers.reproduce.rows import load
-from trainers.reproduce.running import format_commands
+from trainers.reproduce.rows import format_commands, load
 
 PAGES = [
     ROOT / "README.md",
@@ -278,7 +277,7 @@ def test_both_programs_have_the_same_options():
         for name in ("cifar", "imagenet")
     )
     assert cifar == imagenet
-    assert len(cifar) > 90
+    assert len(cifar) > 70
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from typing import IO
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
 from trainers.cli.startup import run_program
-from trainers.cli.text import CONSOLE_VARIABLE, uses_console_scripts
 from trainers.run.signals import SignalHandler
 
 EXAMPLES = """
@@ -93,8 +92,7 @@ def as_module(words: Sequence[str]) -> list[str]:
 def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment with further variables, in which Python finds this package."""
     path = os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))
-    form = {CONSOLE_VARIABLE: "1"} if uses_console_scripts() else {}
-    return {**os.environ, **variables, **form, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **variables, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def local_cluster(workers: int, ps: int = 0) -> dict[str, list[str]]:

@@ -82,7 +82,6 @@ CIFAR_RESNET: Table = {
     "learning_rate": 0.1,
     "drop_steps": (32_000, 48_000),
     "warm_up_steps": 400,
-    "warm_up_rate": 0.01,
     "augment": "standard",
     "preprocess": "pixels",
 }

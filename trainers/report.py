@@ -8,8 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from idmatters_tf._ownership import check_replaceable
-from idmatters_tf._replacing import write_atomically
+from idmatters_tf.checkpointing import write_atomically
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.markdown import as_words, cell
 from trainers.cli.settings import add_options, parse, setting, with_defaults
@@ -30,10 +29,6 @@ of trainers.cifar and trainers.imagenet.
 
 exit codes: 0 done; 1 failed while running; 2 bad input; 130 stopped by Ctrl-C
 """
-
-
-# Files in --out, besides the figure.
-FILES = ("comparison.md", "comparison.csv", "seeds.csv")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +78,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainers.run.tables import write_csv
 
     folder = pathlib.Path(settings.out)
-    for name in (*FILES, f"comparison.{settings.format}"):
-        check_replaceable(folder / name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Generated pages of the site: the ledger, the command lines and the cases of curvature.
+"""Generated pages of the site: the ledger and the command lines.
 
 `docs/conf.py` calls `write_pages` before Sphinx reads the sources. The pages are not committed.
 """
@@ -11,9 +11,9 @@ FOLDER = "generated"
 
 def pages() -> dict[str, str]:
     """Return the text of each generated page by its path below docs/generated/."""
-    from generator import cases, commands, ledger
+    from generator import commands, ledger
 
-    return {**ledger.pages(), **commands.pages(), **cases.pages()}
+    return {**ledger.pages(), **commands.pages()}
 
 
 def write_pages(folder: pathlib.Path = DOCS / FOLDER) -> None:

@@ -6,14 +6,15 @@ braces is replaced by its value.
 
 import importlib
 import re
+import tomllib
 from collections.abc import Mapping
+from typing import Any
 
 from generator import DOCS
 from trainers.cli.arguments import UsageError
 from trainers.cli.markdown import as_words, table
 from trainers.cli.settings import as_dict, parse
-from trainers.reproduce.rows import NOT_RECORDED, PAPERS, Row, data_sets, load
-from trainers.reproduce.running import expand_command, format_commands
+from trainers.reproduce.rows import FOLDER, NOT_RECORDED, PAPERS, Row, expand_command, format_commands, load
 from trainers.training.program import free_on_resume
 
 _SECTION = re.MULTILINE | re.DOTALL
@@ -47,7 +48,7 @@ def _table(rows: Mapping[str, Row], paper: str) -> str:
     for row in (each for each in rows.values() if each.paper == paper):
         link, cost, measured = f"[{row.item}](row:{row.name})", row.cost_in_words(), filled(row, row.measured)
         if paper:
-            cells = [link, row.claim, _in_short(row), cost if row.cost_in_minutes or row.cost else "", measured]
+            cells = [link, row.claim, _in_short(row), "" if cost == NOT_RECORDED else cost, measured]
             cells.append(row.verdict)
         else:
             when = ", ".join([*map(str, row.seeds), row.date or "not run"])
@@ -119,7 +120,7 @@ def _again(row: Row, rows: Mapping[str, Row]) -> list[str]:
 def _facts(row: Row) -> list[str]:
     if not row.commands and not row.tests:
         return []
-    title = "" if row.data is None else data_sets()[row.data].title
+    title = _data_set(row).get("title", "")
     facts = {
         "seed": ", ".join(map(str, row.seeds)),
         "data": title,
@@ -139,7 +140,7 @@ def _numbers(row: Row) -> list[str]:
         place = "not read from the run" if number.file is None else _place(number.file, number.key, number.where)
         lines.append((number.name, number.shown(), number.allowed() or "-", _in_a_cell(place)))
     if row.weights is not None:
-        digest = f"`{row.weights.sha256}` {row.weights.note}".strip()
+        digest = f"`{row.weights['sha256']}` {row.weights.get('note', '')}".strip()
         lines.append(("SHA-256 of the weights", digest, "not compared", "the newest checkpoint"))
     return ["## Numbers\n", table(("number", "recorded", "tolerance", "read from"), lines)] if lines else []
 
@@ -176,8 +177,14 @@ def _settings(row: Row) -> list[str]:
     return ["## Settings that differ from the defaults\n", table(("setting", "here", "default"), lines)]
 
 
+def _data_set(row: Row) -> Mapping[str, Any]:
+    """Return the entry of data.toml for the data set of a row, or an empty one."""
+    known = tomllib.loads((FOLDER.parent / "data.toml").read_text(encoding="utf-8"))
+    return {} if row.data is None else known[row.data]
+
+
 def _data(row: Row) -> list[str]:
-    files = {} if row.data is None else data_sets()[row.data].files
+    files = _data_set(row).get("files", {})
     lines = [(f"`{name}`", f"`{digest}`") for name, digest in files.items()]
     return ["## Data\n", table(("official file", "SHA-256"), lines)] if lines else []
 

@@ -14,7 +14,6 @@ _RULES = (
     (r"trainers/(cifar|imagenet|launch|report)\.py", r"commands/\2"),
     (r"trainers/(card|expressivity|landscape|reproduce|shortcuts)/__main__\.py", r"commands/\2"),
     (r"trainers", "commands/index"),
-    (r"benchmarks/results/curvature_sweep\.csv", "curvature-cases"),
 )
 
 

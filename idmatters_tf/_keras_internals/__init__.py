@@ -55,6 +55,7 @@ from idmatters_tf._keras_internals.scope import substitute_values
 from idmatters_tf._keras_internals.variables import (
     distribution_layouts,
     global_seed_state,
+    has_global_seed,
     learning_rate_schedule,
     make_global_seed_state,
     optimized_variables,

@@ -85,9 +85,9 @@ class RunningFit:
     _first: int = 0
 
     def converted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Convert the batches of an iterator of TensorFlow or torch as Keras does on JAX, without prefetching."""
+        """Convert the batches of an iterator of TensorFlow as Keras does on JAX, without prefetching."""
         adapter: Any = copy.copy(self.adapter)
-        setattr(adapter, "_dataloader" if isinstance(adapter, TorchDataLoaderAdapter) else "_dataset", batches)
+        adapter._dataset = batches
         return iter(adapter.get_jax_iterator())
 
     def arrays(self) -> tuple[tuple[Any, ...], int]:
@@ -204,9 +204,24 @@ def running_fit(model: keras.Model) -> RunningFit | None:
     return None
 
 
-def start_at_epoch(model: keras.Model, epoch: int | None) -> None:
-    """Replace `initial_epoch` of a running `fit`, in `on_train_begin`; None restores it."""
-    model._initial_epoch = epoch
+def start_at_epoch(model: keras.Model, epoch: int) -> None:
+    """Replace `initial_epoch` of a running `fit`, in the last `on_train_begin`."""
+    model._initial_epoch = _ReadOnce(epoch, model)
+
+
+class _ReadOnce(int):
+    """Value of `_initial_epoch` for one `fit`, which evaluates `self._initial_epoch or initial_epoch` once."""
+
+    _model: Any
+
+    def __new__(cls, epoch: int, model: keras.Model) -> "_ReadOnce":
+        self = super().__new__(cls, epoch)
+        self._model = model
+        return self
+
+    def __bool__(self) -> bool:
+        self._model._initial_epoch = None
+        return int(self) != 0
 
 
 def flush_events(callback: keras.callbacks.TensorBoard) -> None:

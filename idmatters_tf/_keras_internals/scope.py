@@ -3,24 +3,55 @@
 import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
-from unittest import mock
 
 import keras
+from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 from idmatters_tf._keras_types import Tensor
+from idmatters_tf._patching import Patch
 
 
 class _NestedScope(keras.StatelessScope):
     """A `keras.StatelessScope` that can be nested.
 
     Keras looks up variables in the innermost scope only. The regularizers of missing variables receive None.
+
+    Losses of the layers that are called inside are restored at the end.
     """
+
+    def __init__(self, values: Iterable[tuple[keras.Variable, Tensor]]):
+        super().__init__(values, collect_losses=True)
+        self._before: dict[int, tuple[Any, list[Any], set[int]]] = {}
 
     def get_current_value(self, variable: Any) -> Tensor | None:
         value = super().get_current_value(variable)
         if value is None and self.original_scope is not None:
             value = self.original_scope.get_current_value(variable)
         return variable._value if value is None else value
+
+    def keep_losses(self, layer: Any) -> None:
+        self._before.setdefault(id(layer), (layer, list(layer._losses), set(layer._loss_ids)))
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        for layer, losses, identities in self._before.values():
+            layer._losses[:] = losses
+            layer._loss_ids.clear()
+            layer._loss_ids.update(identities)
+
+
+def _keep_and_clear_losses(layer: Any) -> None:
+    scope: Any = get_stateless_scope()
+    while scope is not None and not isinstance(scope, _NestedScope):
+        scope = scope.original_scope
+    if scope is not None:
+        scope.keep_losses(layer)
+    _clear_losses(layer)
+
+
+_layer_class: Any = keras.layers.Layer
+_clear_losses = _layer_class._clear_losses
+_patch = Patch((_layer_class, "_clear_losses", _keep_and_clear_losses))
 
 
 @contextlib.contextmanager
@@ -33,19 +64,5 @@ def substitute_values(values: Iterable[tuple[keras.Variable, Tensor]] = ()) -> I
     Args:
         values: pairs (variable, tensor) of variables with other values inside the context.
     """
-    layer: Any = keras.layers.Layer
-    clear = layer._clear_losses
-    before: dict[int, tuple[Any, list[Any], set[int]]] = {}
-
-    def keep_and_clear(self: Any) -> None:
-        before.setdefault(id(self), (self, list(self._losses), set(self._loss_ids)))
-        clear(self)
-
-    try:
-        with mock.patch.object(layer, "_clear_losses", keep_and_clear), _NestedScope(values, collect_losses=True):
-            yield
-    finally:
-        for called, losses, identities in before.values():
-            called._losses[:] = losses
-            called._loss_ids.clear()
-            called._loss_ids.update(identities)
+    with _patch, _NestedScope(values):
+        yield

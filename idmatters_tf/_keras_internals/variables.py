@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
+from keras.src.utils import rng_utils
 
 from idmatters_tf._keras_internals.graphs import layers_within
 
@@ -23,6 +24,11 @@ def random_layers(model: keras.Model) -> list[str]:
     """Return the names of the layers that own a random generator, at any depth of nesting."""
     layers: Any = model._flatten_layers(include_self=False)
     return [layer.name for layer in layers if getattr(layer, "seed_generator", None) is not None]
+
+
+def has_global_seed() -> bool:
+    """Return True if `keras.utils.set_random_seed` has seeded the global generators."""
+    return rng_utils.get_random_seed() is not None
 
 
 def variable_owners(model: keras.Model) -> dict[int, keras.layers.Layer]:

@@ -10,15 +10,15 @@ contribution.
 """
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import tensorflow as tf
 from tensorflow.python.eager import record
 
 # The registered gradient uses the function of this module. TensorFlow has no public name for it.
 from tensorflow.python.ops import gen_image_ops
+
+from idmatters_tf._patching import Patch
 
 _resize_bilinear_grad = gen_image_ops.resize_bilinear_grad
 
@@ -54,14 +54,12 @@ def resize_bilinear_grad(
     return transposed(grads)
 
 
-@contextlib.contextmanager
-def differentiable_twice() -> Iterator[None]:
-    """Replace the functions of TensorFlow by those above, for calls from Keras and from custom layers."""
-    with (
-        mock.patch.object(tf.nn, "moments", moments),
-        mock.patch.object(gen_image_ops, "resize_bilinear_grad", resize_bilinear_grad),
-    ):
-        yield
+_patch = Patch((tf.nn, "moments", moments), (gen_image_ops, "resize_bilinear_grad", resize_bilinear_grad))
+
+
+def differentiable_twice() -> contextlib.AbstractContextManager[None]:
+    """Return a context that replaces the functions of TensorFlow by those above, for Keras and custom layers."""
+    return _patch
 
 
 def is_recording() -> bool:

@@ -2,7 +2,7 @@
 
 The state of Keras' callbacks is a fixed list of attributes for each class. Other callbacks may implement `get_state()`
 and `set_state(state)`. Otherwise the attributes that have changed since training began are saved, if they are plain
-data.
+data. The value of a variable in an attribute is assigned to the variable.
 """
 
 import hashlib
@@ -18,7 +18,8 @@ from typing import Any
 import keras
 
 from idmatters_tf._keras_internals import CALLBACK_SETTINGS, CALLBACK_STATES, flush_events, layers_within
-from idmatters_tf.callbacks._encoding import Encoder, NotPlainData
+from idmatters_tf.callbacks import _devices
+from idmatters_tf.callbacks._encoding import Encoder, NotPlainData, is_variable
 from idmatters_tf.callbacks._model_parts import find_optimizers
 
 # Content of the file of a `CSVLogger`.
@@ -63,6 +64,9 @@ class CallbackState:
         self._is_keras_own = type(callback) is known
         self._has_methods = all(callable(getattr(callback, method, None)) for method in ("get_state", "set_state"))
         self._before: dict[str, str] = {}
+        is_logger = isinstance(callback, keras.callbacks.CSVLogger)
+        self._log = _LogFile(callback) if is_logger else None
+        self._variables = {name for name, value in vars(callback).items() if is_variable(value)}
         if not self._has_methods and not self._is_keras_own:
             self._before = self._fingerprints()
 
@@ -75,15 +79,16 @@ class CallbackState:
         callback: Any = self.callback
         if self._has_methods:
             return self._check_plain(callback.get_state())
-        state = {name: getattr(callback, name) for name in self._attributes if hasattr(callback, name)}
-        if isinstance(callback, keras.callbacks.CSVLogger):
-            state[_TEXT] = _read_file(callback)
+        state = {name: _read(getattr(callback, name)) for name in self._attributes if hasattr(callback, name)}
+        if self._log is not None:
+            state[_TEXT] = self._log.read()
         if isinstance(callback, keras.callbacks.TensorBoard):
             # A resumed process does not write the points before the checkpoint again.
             flush_events(callback)
         if not self._is_keras_own:
             now = self._fingerprints()
-            state |= {name: getattr(callback, name) for name in now if now[name] != self._before.get(name)}
+            changed = [name for name in now if now[name] != self._before.get(name)]
+            state |= {name: self._read_attribute(name) for name in changed}
         return self._check_plain(state) if state else None
 
     def set(self, state: Any) -> None:
@@ -93,10 +98,21 @@ class CallbackState:
             callback.set_state(state)
             return
         for name, value in state.items():
-            if name == _TEXT:
-                _restore_file(callback, value)
+            if name == _TEXT and self._log is not None:
+                self._log.restore(value)
+            elif is_variable(vars(callback).get(name)):
+                _devices.assign(vars(callback)[name], value)
             else:
                 setattr(callback, name, value)
+
+    def _read_attribute(self, name):
+        value = getattr(self.callback, name)
+        if is_variable(value) and name not in self._variables:
+            raise ValueError(
+                f"The callback {self.name} created the variable `{name}` during training, so that a restarted process "
+                f"cannot restore it. Create it in `__init__` or `on_train_begin`."
+            )
+        return _read(value)
 
     def _check_plain(self, state):
         try:
@@ -114,7 +130,7 @@ class CallbackState:
                 continue
             encoder = Encoder()
             try:
-                text = json.dumps(encoder.encode(value))
+                text = json.dumps(encoder.encode(_read(value)))
             except NotPlainData as error:
                 raise ValueError(
                     f"The callback {self.name} cannot be restored: its attribute `{name}` contains {error}. {_REMEDY}"
@@ -151,20 +167,58 @@ def name_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, k
     return found
 
 
-def _read_file(logger):
-    """Return the content of the file of a `CSVLogger`, or None if it is not open."""
-    if logger.csv_file is None or logger.csv_file.closed:
-        return None
-    logger.csv_file.flush()
-    # Reading bytes preserves the line ends \r\n.
-    return pathlib.Path(logger.filename).read_bytes().decode()
+def _read(value):
+    """Return the value of an attribute that is a variable, and any other attribute unchanged."""
+    return _devices.read(value) if is_variable(value) else value
 
 
-def _restore_file(logger, text):
-    """Restore the file of a `CSVLogger` for appending. Its `on_train_begin` may have created a new one."""
-    if text is None:
-        return
-    logger.csv_file.close()
-    pathlib.Path(logger.filename).write_bytes(text.encode())
-    logger.csv_file = open(logger.filename, "a")  # noqa: SIM115 - closed by the logger
-    logger.append_header = not text
+class _LogFile:
+    """File of a `CSVLogger`.
+
+    Without `append`, the file belongs to the run. With `append`, other runs may have added rows after the checkpoint,
+    which are kept. Rows of this run after the checkpoint are written again with the same values, and the first of two
+    equal rows is removed.
+    """
+
+    def __init__(self, logger: Any):
+        self._logger = logger
+        # Absolute, since the program may change the current folder during `fit`.
+        self._path = pathlib.Path(logger.filename).absolute()
+        # Length of the text of the first checkpoint, and later rows that have not been written again.
+        self._length, self._rows = 0, []
+
+    def read(self) -> tuple[str, int, list[str]] | None:
+        """Return the content of the file with the position in it, or None if the file is not open."""
+        if self._logger.csv_file is None or self._logger.csv_file.closed:
+            return None
+        self._logger.csv_file.flush()
+        # Reading bytes preserves the line ends \r\n.
+        text = self._path.read_bytes().decode()
+        head, rows = text[: self._length], text[self._length :].splitlines(keepends=True)
+        for row in [*self._rows]:
+            if rows.count(row) > 1:
+                rows.remove(row)
+                self._rows.remove(row)
+        content = "".join([head, *rows])
+        if content != text:
+            self._write(content)
+        return content, self._length, [*self._rows]
+
+    def restore(self, state: tuple[str, int, list[str]] | None) -> None:
+        """Restore the result of `read`. The logger's `on_train_begin` may have created a new file."""
+        if state is None:
+            return
+        text, length, rows = state
+        if not self._logger.append:
+            self._write(text)
+            return
+        now = self._path.read_bytes().decode()
+        if now.startswith(text):
+            self._length = length or len(text)
+            self._rows = [*rows, *now[len(text) :].splitlines(keepends=True)]
+
+    def _write(self, text):
+        self._logger.csv_file.close()
+        self._path.write_bytes(text.encode())
+        self._logger.csv_file = open(self._path, "a")  # noqa: SIM115 - closed by the logger
+        self._logger.writer, self._logger.append_header = None, not text

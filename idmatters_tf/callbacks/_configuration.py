@@ -1,5 +1,8 @@
-"""Configuration of the model, optimizers and loss of a `fit` as plain data, and comparison of two configurations."""
+"""Configuration and environment of a `fit` as plain data, and comparison with those of a checkpoint."""
 
+import functools
+import hashlib
+import json
 import math
 import warnings
 from collections.abc import Mapping
@@ -8,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from idmatters_tf import _environment
 from idmatters_tf._arguments import abbreviate
 from idmatters_tf._keras_internals import compile_arguments, get_graph, layers_within, loss_arguments
 from idmatters_tf.callbacks._model_parts import find_optimizers
@@ -15,7 +19,28 @@ from idmatters_tf.callbacks._model_parts import find_optimizers
 # Numbered names, locations of classes, code, and seeds, since the states of their generators are restored.
 _DROPPED = {"build_config", "build_input_shape", "code", "compile_config", "module", "registered_name", "seed"}
 _DROPPED |= {"shared_object_id"}
+# Length of an array's JSON text that is saved in full.
+_LONGEST_ARRAY = 500
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "keras-nightly", "numpy", "idmatters-tf")
 _HISTORIES = {"input_layers", "keras_history", "output_layers"}
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return the versions of packages, and the threads and devices of this process."""
+    return {"versions": _collect_versions(), "numerics": _environment.describe_numerics(keras.backend.backend())}
+
+
+@functools.cache
+def _collect_versions():
+    # Reading the metadata of installed packages takes milliseconds.
+    return _environment.collect_versions(_PACKAGES)
+
+
+def warn_of_environment(saved: Mapping[str, Any]) -> None:
+    """Warn if the environment of a checkpoint differs, so that results will differ from an uninterrupted run."""
+    warning = _environment.describe_environment_change(saved, describe_environment())
+    if warning is not None:
+        warnings.warn(warning, stacklevel=2)
 
 
 def describe_configuration(model: keras.Model) -> dict[str, Any]:
@@ -70,6 +95,13 @@ def find_difference(start: Any, current: Any, now: Any, name: str = "") -> str |
         return next(filter(None, found), None)
     name = name.replace(": config.", ": ").replace(".config.", ".")
     return f"{name} was {abbreviate(start, 80)}, now {abbreviate(now, 80)}"
+
+
+def drop_trainable(config: Any) -> Any:
+    """Return a configuration without the items `trainable`."""
+    if isinstance(config, dict):
+        return {name: drop_trainable(value) for name, value in config.items() if name != "trainable"}
+    return [drop_trainable(each) for each in config] if isinstance(config, list) else config
 
 
 def _describe_layers(model: keras.Model) -> dict[str, Any]:
@@ -135,7 +167,7 @@ def _to_plain_data(value: Any, names: Mapping[str, str] | None = None) -> Any:
             found[str(key)] = _rename_layers(each, names) if key in _HISTORIES else _to_plain_data(each, names)
         return found
     if isinstance(value, (list, tuple)):
-        return [_to_plain_data(each, names) for each in value]
+        return _abbreviate_array([_to_plain_data(each, names) for each in value])
     if isinstance(value, (set, frozenset)):
         return sorted(map(str, value))
     if keras.ops.is_tensor(value) or isinstance(value, (np.ndarray, np.generic, keras.Variable)):
@@ -143,6 +175,18 @@ def _to_plain_data(value: Any, names: Mapping[str, str] | None = None) -> Any:
     if callable(getattr(value, "get_config", None)):
         return _describe_object(value)
     return getattr(value, "__name__", type(value).__name__)
+
+
+def _abbreviate_array(values: list[Any]) -> Any:
+    """Return the checksum of many numbers or strings, such as those of a matrix or a vocabulary."""
+    text = json.dumps(values)
+    if len(text) <= _LONGEST_ARRAY or not _is_array(values):
+        return values
+    return f"{len(values)} values, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _is_array(values: list[Any]) -> bool:
+    return all(_is_array(each) if isinstance(each, list) else isinstance(each, (int, float, str)) for each in values)
 
 
 def _remove_name(config: Any) -> Any:

@@ -12,16 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 ARRAYS, STATE = "arrays.npz", "state.json"
-# Kinds of NumPy types that its files support. Other types, such as bfloat16, are saved as bytes.
-_OWN_KINDS = "biufc"
-
-
 # Package of the dataclasses that may be restored. A file must not instantiate other classes.
 _PACKAGE = __name__.partition(".")[0]
 
 
 class NotPlainData(TypeError):
     """A value is not a number, string or array, nor a list, tuple, set or dict of these."""
+
+
+def is_variable(value: Any) -> bool:
+    """Return True for a `keras.Variable` or `tf.Variable`."""
+    return isinstance(value, keras.Variable) or (keras.ops.is_tensor(value) and hasattr(value, "assign"))
 
 
 class Encoder:
@@ -60,17 +61,20 @@ class Encoder:
         if dataclasses.is_dataclass(kind) and kind.__module__.startswith(f"{_PACKAGE}."):
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.init}
             return {"dataclass": [kind.__module__, kind.__qualname__], "fields": self.encode(fields)}
-        if keras.ops.is_tensor(value):
+        # On TensorFlow a variable is a tensor as well. Its value alone would replace it by a constant.
+        if keras.ops.is_tensor(value) and not is_variable(value):
             return self._array("tensor", keras.ops.convert_to_numpy(value))
         raise NotPlainData(f"{kind.__module__}.{kind.__qualname__}")
 
     def _array(self, kind, array):
-        if array.dtype.kind == "O":
-            raise NotPlainData("an array of Python objects")
         name = f"a{len(self.arrays)}"
-        encoded = {kind: name, "dtype": array.dtype.name, "shape": list(array.shape)}
-        if array.dtype.kind not in _OWN_KINDS:
+        encoded = {kind: name}
+        if _find_extension_type(array.dtype.name) is not None:
+            # NumPy's files do not support bfloat16 and similar types.
+            encoded |= {"dtype": array.dtype.name, "shape": list(array.shape)}
             array = np.frombuffer(array.tobytes(), np.uint8)
+        elif not _is_readable(array.dtype):
+            raise NotPlainData(f"an array of the type {array.dtype}")
         self.arrays[name] = array
         return encoded
 
@@ -89,9 +93,8 @@ def decode(encoded: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     if kind == "dataclass":
         return _find_class(*content)(**decode(encoded["fields"], arrays))
     array = arrays[content]
-    if array.dtype.name != encoded["dtype"]:
-        array = np.frombuffer(array.tobytes(), _dtype(encoded["dtype"]))
-    array = array.reshape(encoded["shape"])
+    if "dtype" in encoded:
+        array = np.frombuffer(array.tobytes(), _find_extension_type(encoded["dtype"])).reshape(encoded["shape"])
     if kind == "tensor":
         return keras.ops.convert_to_tensor(array)
     return array[()] if kind == "scalar" else array
@@ -139,7 +142,21 @@ def _find_class(module: str, name: str) -> Any:
     return found
 
 
-def _dtype(name):
+def _find_extension_type(name):
+    """Return the type of this name that `ml_dtypes` adds to NumPy, or None."""
     import ml_dtypes
 
-    return np.dtype(getattr(ml_dtypes, name))
+    found = getattr(ml_dtypes, name, None)
+    return np.dtype(found) if isinstance(found, type) and issubclass(found, np.generic) else None
+
+
+def _is_readable(dtype):
+    """Return True if NumPy restores a type from its own files without pickle."""
+    # The kind T is that of strings of variable length.
+    if dtype.hasobject or dtype.kind == "T":
+        return False
+    try:
+        return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
+    except TypeError:
+        # A type of `ml_dtypes` in a structured array.
+        return False

@@ -10,16 +10,24 @@ from typing import Any, Literal
 import keras
 
 from idmatters_tf._arguments import positive_integer, seed_number
-from idmatters_tf._background import BackgroundWriter
 from idmatters_tf._keras_internals import RunningFit, build_for_training, running_fit, start_at_epoch
 from idmatters_tf._tensorflow_internals.pipelines import is_reshuffled
-from idmatters_tf.callbacks import _devices, _saved_run, _training_state
+from idmatters_tf.callbacks import _devices, _encoding, _training_state
 from idmatters_tf.callbacks._callback_states import CallbackState, name_callbacks
-from idmatters_tf.callbacks._configuration import describe_configuration, find_difference, label_optimizer
-from idmatters_tf.callbacks._folder_locks import lock, unlock, unlock_on_error
+from idmatters_tf.callbacks._configuration import (
+    describe_configuration,
+    describe_environment,
+    drop_trainable,
+    find_difference,
+    label_optimizer,
+    warn_of_environment,
+)
 from idmatters_tf.callbacks._model_parts import WaitingOptimizer, find_optimizers
-from idmatters_tf.callbacks._saved_run import REMEDY
-from idmatters_tf.callbacks._sources import make_source
+from idmatters_tf.callbacks._sources import has_hooks, make_source
+from idmatters_tf.callbacks._stores import close_on_error, close_store, open_store
+from idmatters_tf.checkpointing import checkpoint_path, describe_other_run, find_newest_intact
+
+REMEDY = "Start the same script as before, or pass another folder to ExactResume."
 
 
 class ExactResume(keras.callbacks.Callback):
@@ -39,7 +47,7 @@ class ExactResume(keras.callbacks.Callback):
       `on_epoch_end`, with the global generators of Python and NumPy seeded by (`seed`, epoch);
     - a Grain `MapDataset`, whose element `epoch * len + index` is the batch of a step;
     - a `tf.data.Dataset` whose iterator TensorFlow can save, with seeds, see `_sources.tf_data`; a Grain `IterDataset`
-      or `DataLoader`; torchdata's `StatefulDataLoader`;
+      or `DataLoader`;
     - `ArrayBatches`, or `FunctionBatches` of a function of the step.
 
     With `steps_per_epoch` in `fit`, an epoch is that number of batches of an endless sequence of passes over the data,
@@ -76,8 +84,8 @@ class ExactResume(keras.callbacks.Callback):
     Raises:
         ValueError: by `fit`, if state cannot be restored, or if the checkpoint belongs to another configuration of the
             model, an optimizer or the loss. The message names the cause.
-        idmatters_tf._locking.FolderInUse: by `fit`, if another process uses the folder.
-        idmatters_tf._locking.FolderLost: by `fit`, if the folder or its lock was removed during the run.
+        idmatters_tf.checkpointing.FolderInUse: by `fit`, if another process uses the folder.
+        idmatters_tf.checkpointing.FolderLost: by `fit`, if the folder or its lock was removed during the run.
         OSError: by `fit`, if a checkpoint cannot be written. Earlier ones are unchanged. Raised when the next
             checkpoint is due or at the end of training.
     """
@@ -86,7 +94,8 @@ class ExactResume(keras.callbacks.Callback):
         self, folder: str | os.PathLike, every: int | Literal["epoch"] = "epoch", keep: int = 2, seed: int = 0
     ):
         super().__init__()
-        self.folder = pathlib.Path(folder)
+        # Absolute, since the program may change the current folder during `fit`.
+        self.folder = pathlib.Path(folder).absolute()
         self.every: int | str = every if every == "epoch" else positive_integer("every", every, self)
         self.keep = positive_integer("keep", keep, self)
         self.seed = seed_number(seed, self)
@@ -135,7 +144,11 @@ class _StateCallback(keras.callbacks.Callback):
         self._pending: dict[str, Any] | None = None
         self._epoch = self._step = 0
         self._checked = False
-        self._writer = BackgroundWriter()
+        # Trainable layers in the first batch of the run, None before it, and in the last one while that is repeated.
+        self._traced: list[bool] | None = None
+        self._trainable: list[bool] | None = None
+        self._has_trained = False
+        self._store: Any = None
         # Configuration at the start of the run.
         self._configuration: dict[str, Any] = {}
         # Owners of optimizers that were not built when `fit` began, and optimizers that wait for their values.
@@ -160,19 +173,20 @@ class _StateCallback(keras.callbacks.Callback):
         self._configuration = describe_configuration(model)
         self._source.attach(self._fit)
         self._states = {name: CallbackState(each, name) for name, each in name_callbacks(others).items()}
-        self._writer = lock(self._resume.folder)
-        with unlock_on_error(self._resume.folder):
+        self._store = open_store(self._resume.folder, self._resume.keep)
+        with close_on_error(self._resume.folder):
             self._pending = self._load()
             self._step = self._fit.initial_epoch * self._source.steps_per_epoch
             if self._pending is not None:
-                self._resume_from(model, self._pending)
+                self._resume_from(self._pending)
         for each in _trained_objects(model).values():
-            _unfinished[each] = self._resume.folder.resolve()
+            _unfinished[each] = self._resume.folder
         self._resume.resumed_at = 0 if self._pending is None else self._step
+        if self._pending is not None:
+            start_at_epoch(model, self._start_epoch(self._pending))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, offset = epoch, 0
-        start_at_epoch(self._model, None)
         if self._pending is not None and self._pending["batch"]:
             # Keras has reset the metrics, and the other callbacks have handled the beginning of the epoch again.
             self._restore(self._pending)
@@ -181,7 +195,22 @@ class _StateCallback(keras.callbacks.Callback):
         self._pending = None
         self._source.seek(epoch, offset)
 
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._has_trained:
+            return
+        self._has_trained = True
+        now = _training_state.read_trainable(self._model)
+        if self._traced is None:
+            self._traced = now
+        elif not self._model.run_eagerly:
+            # TensorFlow traces the training step now. It trains the same layers as in the first batch of the run.
+            self._trainable = now
+            _training_state.set_trainable(self._model, self._traced)
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._trainable is not None:
+            _training_state.set_trainable(self._model, self._trainable)
+            self._trainable = None
         # With several steps per execution the last step may be beyond the epoch.
         done, before = min(batch + 1, self._source.steps_per_epoch), self._step
         if done == self._source.steps_per_epoch or self._model.stop_training:
@@ -189,26 +218,25 @@ class _StateCallback(keras.callbacks.Callback):
             return
         self._step = self._epoch * self._source.steps_per_epoch + done
         if self._is_due(before):
-            with unlock_on_error(self._resume.folder):
+            with close_on_error(self._resume.folder):
                 self._save(self._epoch, done)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         before, self._step = self._step, (epoch + 1) * self._source.steps_per_epoch
         ends = epoch + 1 >= self._fit.epochs or bool(self._model.stop_training)
         if ends or self._resume.every == "epoch" or self._is_due(before):
-            with unlock_on_error(self._resume.folder):
+            with close_on_error(self._resume.folder):
                 self._save(epoch + 1, 0)
 
     def on_train_end(self, logs: Any = None) -> None:
-        with unlock_on_error(self._resume.folder):
-            self._writer.wait()
-        start_at_epoch(self._model, None)
+        with close_on_error(self._resume.folder):
+            self._store.wait()
         self._source.close()
         for each in _trained_objects(self._model).values():
             _unfinished.pop(each, None)
         for waiting in self._waiting.values():
             waiting.drop()
-        unlock(self._resume.folder)
+        close_store(self._resume.folder)
 
     def _is_due(self, before):
         """Return True if a checkpoint is due in (before, now]."""
@@ -217,18 +245,20 @@ class _StateCallback(keras.callbacks.Callback):
 
     def _identify(self, model):
         """Return the values that identify a training run."""
+        weights = self._fit.class_weight
         return {
             "Keras' backend": keras.backend.backend(),
             "the set of devices": _devices.describe_devices(model),
             "steps_per_epoch": self._source.steps_per_epoch,
             "steps_per_execution": model.steps_per_execution,
             "the optimizer": type(model.optimizer).__name__,
+            "class_weight": None if weights is None else {int(key): float(value) for key, value in weights.items()},
             "the checksum of batch 0": self._source.digest(),
         }
 
     def _save(self, epoch, batch):
         # Only one copy of the state exists at a time.
-        self._writer.wait()
+        self._store.wait()
         model: Any = self.model  # on JAX this assigns the current values to the variables
         described = self._describe(model)
         if not self._checked:
@@ -236,18 +266,33 @@ class _StateCallback(keras.callbacks.Callback):
             self._checked = True
         read = _training_state.read(model)
         read["variables"] |= {owner: waiting.values for owner, waiting in self._waiting.items() if not waiting.is_built}
+        current = describe_configuration(model)
+        self._check_unchanged(current)
         state = {
             "epoch": epoch,
             "batch": batch,
             "stopped": bool(model.stop_training),
             "identity": self._identity,
-            "configuration": {"start": self._configuration, "current": describe_configuration(model)},
+            "environment": describe_environment(),
+            "configuration": {"start": self._configuration, "current": current},
+            "trainable": _training_state.read_trainable(model),
+            "traced": self._traced,
             "description": described,
             "state": read,
             "data": self._source.state(epoch, batch),
             "callbacks": {name: each.get() for name, each in self._states.items()},
         }
-        _saved_run.save(self._resume.folder, self._step, state, self._resume.keep, self._writer)
+        self._store.save(self._step, _encoding.Snapshot(state).write)
+
+    def _check_unchanged(self, current):
+        """Raise ValueError if a callback has changed a layer, except for freezing or unfreezing it."""
+        start, now = (drop_trainable(each["the model"]) for each in (self._configuration, current))
+        difference = find_difference(start, start, now, "the model")
+        if difference is not None:
+            raise ValueError(
+                f"{difference}: a callback has changed it, so that a restarted process cannot restore it. Make it a "
+                f"weight of the layer (`add_weight`)."
+            )
 
     def _describe(self, model):
         """Return the description of the current variables. Raise ValueError if the first step created other ones."""
@@ -263,14 +308,19 @@ class _StateCallback(keras.callbacks.Callback):
 
     def _load(self):
         """Return the newest intact checkpoint, or None."""
-        path, saved = _saved_run.load_newest(self._resume.folder)
-        if saved is not None:
-            self._check_same(path, saved)
+        step = find_newest_intact(self._resume.folder, _encoding.STATE, _warn_of_damage, repair=True)
+        if step is None:
+            return None
+        path = checkpoint_path(self._resume.folder, step)
+        saved = _encoding.read(path)
+        self._check_same(path, saved)
         return saved
 
     def _check_same(self, path, saved):
         """Raise ValueError if a checkpoint does not belong to this run."""
-        _saved_run.check_identity(path, saved, self._identity)
+        error = describe_other_run(path, saved["identity"], self._identity)
+        if error is not None:
+            raise ValueError(f"{error} {REMEDY}")
         difference = _training_state.find_difference(
             saved["description"], self._variables, self._unbuilt & set(saved["description"])
         )
@@ -285,19 +335,19 @@ class _StateCallback(keras.callbacks.Callback):
                 f"{path} is a checkpoint of epoch {saved['epoch']}, but `fit` begins with "
                 f"initial_epoch={self._fit.initial_epoch}. {REMEDY}"
             )
-        _saved_run.warn_of_environment(saved)
+        if saved["batch"] and saved["epoch"] >= self._fit.epochs:
+            raise ValueError(
+                f"{path} is a checkpoint within epoch {saved['epoch'] + 1}, after {saved['batch']} batches. Received: "
+                f"epochs={self._fit.epochs}. Call `fit` with epochs={saved['epoch'] + 1} or more. {REMEDY}"
+            )
+        warn_of_environment(saved["environment"])
 
     def _check_configuration(self, path, saved):
         """Raise ValueError if the configuration of the model, an optimizer or the loss differs from that of the run."""
-        # Checkpoints of early versions contain no configuration.
-        now = self._configuration
-        known = saved.get("configuration", {"start": now, "current": now})
-        start, current = known["start"], known["current"]
+        now, start, current = self._configuration, saved["configuration"]["start"], saved["configuration"]["current"]
         # After an exception an optimizer may have any learning rate. It is restored instead of compared.
         left = {
-            name
-            for name, each in _trained_objects(self._model).items()
-            if _unfinished.get(each) == self._resume.folder.resolve()
+            name for name, each in _trained_objects(self._model).items() if _unfinished.get(each) == self._resume.folder
         }
         before, after = ({name: each for name, each in part.items() if name not in left} for part in (start, now))
         difference = find_difference(before, current, after)
@@ -305,20 +355,23 @@ class _StateCallback(keras.callbacks.Callback):
             raise ValueError(f"{path} is a checkpoint of another run: {difference}. {REMEDY}")
         self._configuration = start
 
-    def _resume_from(self, model, saved):
-        """Restore the state of a checkpoint and set the position of `fit`."""
-        epoch = max(saved["epoch"], self._fit.epochs) if saved["stopped"] else saved["epoch"]
-        start_at_epoch(model, epoch)
-        if epoch >= self._fit.epochs:
+    def _start_epoch(self, saved):
+        """Return the epoch at which `fit` continues. A run that a callback has stopped does not continue."""
+        return max(saved["epoch"], self._fit.epochs) if saved["stopped"] else saved["epoch"]
+
+    def _resume_from(self, saved):
+        """Restore the state of a checkpoint."""
+        if self._start_epoch(saved) >= self._fit.epochs:
             _warn_of_finished(self._resume.folder, saved, self._fit.epochs)
+        self._traced = saved["traced"]
         self._step = saved["epoch"] * self._source.steps_per_epoch + saved["batch"]
-        # Checkpoints of early versions contain no state of the data.
-        self._source.restore(saved.get("data"), saved["epoch"], saved["batch"])
+        self._source.restore(saved["data"], saved["epoch"], saved["batch"])
         self._restore(saved)
 
     def _restore(self, saved):
         for waiting in self._waiting.values():
             waiting.drop()
+        _training_state.set_trainable(self._model, saved["trainable"])
         self._waiting = _training_state.assign(self._model, saved["state"], saved["description"])
         for name, state in saved["callbacks"].items():
             if state is not None:
@@ -332,6 +385,12 @@ _unfinished: weakref.WeakKeyDictionary[Any, pathlib.Path] = weakref.WeakKeyDicti
 def _trained_objects(model):
     """Return the model and its optimizers by their names in `describe_configuration`."""
     return {"the model": model, **{label_optimizer(path): each for path, each in find_optimizers(model).items()}}
+
+
+def _warn_of_damage(path, damage):
+    if (path / "checkpoint.index").exists():
+        raise ValueError(f"{path} was written by another program. Pass a separate folder to ExactResume.")
+    warnings.warn(f"Checkpoint {path} is damaged ({damage}). Falling back to the previous one.", stacklevel=2)
 
 
 def _warn_of_finished(folder, saved, epochs):
@@ -364,6 +423,11 @@ def _check_validation_data(data):
         raise ValueError(
             "The validation data are a generator, whose position ExactResume cannot restore. Pass arrays, a "
             "tf.data.Dataset or a PyDataset."
+        )
+    if has_hooks(x):
+        raise ValueError(
+            f"The validation data are a PyDataset that may change between epochs, in the `on_epoch_begin` or "
+            f"`on_epoch_end` of {type(x).__name__}. Pass a dataset of a class without these methods."
         )
     if is_reshuffled(x):
         raise ValueError(

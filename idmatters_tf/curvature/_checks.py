@@ -59,7 +59,7 @@ def check_reproducible(products: Products) -> Array:
         )
     raise ValueError(
         f"The loss must be reproducible: {values} on the same examples, because it depends on the composition of the "
-        f"shuffled batches (batch normalization with training=True). Do not shuffle, or use training=False."
+        f"shuffled batches (layers that couple the examples of a batch). Pass all data as a single batch."
     )
 
 

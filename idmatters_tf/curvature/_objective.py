@@ -67,6 +67,13 @@ class Objective:
         self._seeds = {id(state) for state in seed_states(model)}
         self.batches = Batches(data, batch_size, class_weight)
 
+    @property
+    def coupling(self) -> str | None:
+        """Subject of an error message, if the loss of all data is not a sum over batches; None if it is."""
+        if self.training:
+            return "The model in training mode"
+        return f"The loss {self.loss!r}" if any(term.couples_examples for term in self.loss.terms) else None
+
     def split(self, flat: Tensor) -> list[Tensor]:
         """Split a vector (P,) into tensors with the shapes of the variables."""
         # Slices, which TensorFlow takes without copying where possible; ops.split always copies.

@@ -42,12 +42,11 @@ class Products:
     def scales(self) -> tuple[NDArray[np.float64], int]:
         """Return (factors of the loss terms, number of examples). The first call passes through the data."""
         loss, terms = self.objective.loss, self.objective.loss.terms
-        if self.replicas > 1 and (
-            loss.is_compute_loss or any(term.couples_examples or term.is_opaque for term in terms)
-        ):
+        coupling = self.objective.coupling
+        if self.replicas > 1 and (coupling or loss.is_compute_loss or any(term.is_opaque for term in terms)):
             raise ValueError(
-                f"The loss {loss!r} couples the examples of a batch or has its own reduction and cannot be split over "
-                f"{self.replicas} replicas. Create the operator outside the strategy's scope."
+                f"{coupling or f'The loss {loss!r}'} couples the examples of a batch or has its own reduction and "
+                f"cannot be split over {self.replicas} replicas. Create the operator outside the strategy's scope."
             )
         # The outputs may have changed with the variables.
         if self._scales is None or any(term.counts_by_outputs for term in terms):
@@ -55,9 +54,9 @@ class Products:
             for batch in self.objective.batches:
                 counts += self._counts(batch)
                 sizes.append(length(batch))
-            if len(sizes) > 1 and any(term.couples_examples for term in terms):
+            if len(sizes) > 1 and coupling:
                 raise ValueError(
-                    f"The loss {loss!r} couples the examples of a batch and requires a single batch. Received: data in "
+                    f"{coupling} couples the examples of a batch and requires a single batch. Received: data in "
                     f"{len(sizes)} batches. Pass batch_size={sum(sizes)}."
                 )
             self._scales = (np.array(loss.factors(counts.tolist())), sum(sizes))

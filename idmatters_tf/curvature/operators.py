@@ -160,7 +160,8 @@ class HessianOperator(CurvatureOperator):
 
         L(theta) = (1/N) sum_i loss(y_i, model(x_i; theta)) + sum(model.losses)
 
-    for all data as one batch. The division into batches does not matter. A product with a vector is the derivative of
+    for all data as one batch. The division into batches does not matter if the model treats the examples of a batch
+    independently. With `training=True`, batch normalization does not. A product with a vector is the derivative of
     <gradient, vector> (Pearlmutter, 1994). It costs about 2.6 gradients, or 2.3 where four products are computed at
     once. Each product reads the current values of the variables, so that an operator follows a model in training.
 
@@ -179,7 +180,8 @@ class HessianOperator(CurvatureOperator):
             batches that can be iterated repeatedly. Every product uses all data. Arrays must not be changed.
         variables: variables of the model, or layers (for their trainable variables); all trainable variables if None.
         regularization: True includes `model.losses` in L.
-        training: `training` argument of the model. True raises an error for layers that draw random numbers.
+        training: `training` argument of the model. True requires data in a single batch, and raises an error for layers
+            that draw random numbers.
         class_weight: weight of the examples of each class, by label, as in `fit`.
         batch_size: batch size for arrays.
         chunk: number of products computed at once, where there are several. Memory grows with it.
@@ -191,7 +193,8 @@ class HessianOperator(CurvatureOperator):
 
     Raises:
         ValueError: if the model is not built, the variables are missing or not the model's, the data are empty or
-            infinite, the loss is not finite, evaluations differ, or the loss does not fit the data.
+            infinite, the loss is not finite, evaluations differ, the loss does not fit the data, or the data are in
+            several batches with `training=True`.
 
     Shape `(P, P)`, with P the number of entries of the variables, in their dtype. `@`, `matvec` and `matmat` work as in
     SciPy. In the scope of a `tf.distribute.MirroredStrategy`, batches are split over the replicas.

@@ -40,7 +40,6 @@ class StreamedImageData:
         size: side in pixels of the square to which images are resized.
         skipped: number of broken images that were left out.
         ignored: other files in the folders, see `ImageFiles`.
-        outputs: number of the network's outputs if it exceeds the number of classes, or None.
     """
 
     name: str
@@ -50,7 +49,6 @@ class StreamedImageData:
     size: int
     skipped: int = 0
     ignored: tuple[str, ...] = ()
-    outputs: int | None = None
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -59,8 +57,8 @@ class StreamedImageData:
 
     @property
     def classes(self) -> int:
-        """Number of outputs of the network, by default the number of class folders."""
-        return self.outputs or len(self.class_names)
+        """Number of class folders."""
+        return len(self.class_names)
 
     @property
     def image_shape(self) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from idmatters_tf.data._folders import ImageFiles
 from idmatters_tf.data._records import Records
 from idmatters_tf.data.batches import replica_batch, shuffle_positions, without_autotuning
 from idmatters_tf.data.imagenet import StreamedImageData
-from idmatters_tf.data.images import DataError, ImageData
+from idmatters_tf.data.images import ImageData
 from idmatters_tf.data.protocols import ALONE, Int, Share
 
 _AUGMENTATION, _FLIPS = 3, 2
@@ -144,13 +144,7 @@ class StreamEvaluationBatches:
 
 
 def decode_all(data: StreamedImageData) -> ImageData:
-    """Decode all images of a data set, resized as with augmentation "none".
-
-    Raises:
-        DataError: the data set has more outputs than classes.
-    """
-    if data.outputs is not None and data.outputs > len(data.class_names):
-        raise DataError("images in memory have as many outputs as classes. Omit `classes`.", ("classes",))
+    """Decode all images of a data set, resized as with augmentation "none"."""
     parts = {}
     for split, images in (("train", data.train), ("test", data.test)):
         pixels = np.empty((len(images), data.size, data.size, 3), np.uint8)

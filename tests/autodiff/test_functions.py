@@ -1,5 +1,7 @@
 """Derivatives of `idmatters_tf.autodiff` on TensorFlow; `tests/curvature/test_jax.py` has those on JAX."""
 
+import concurrent.futures
+
 import keras
 import numpy as np
 import pytest
@@ -54,6 +56,22 @@ def test_inside_graphs():
     unknown = tf.function(whole.python_function, input_signature=[tf.TensorSpec([None], tf.float64)])
     with pytest.raises(ValueError, match=r"tensors of known shapes. Received: \(None,\)"):
         unknown(x)
+
+
+def test_threads_restore_what_they_replace():
+    normalization = [layers.LayerNormalization() for _ in range(4)]
+    x = np.arange(4, dtype="float32")[None]
+    replaced = (tf.nn, "moments"), (keras.layers.Layer, "_clear_losses")
+    before = [getattr(*place) for place in replaced]
+
+    def products(layer):
+        return [np.array(hvp(lambda x: ops.sum(layer(x) ** 3), x, x)) for _ in range(5)]
+
+    expected = products(normalization[0])[0]
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        for found in threads.map(products, normalization):
+            np.testing.assert_allclose(found, [expected] * 5, rtol=1e-5)
+    assert [getattr(*place) for place in replaced] == before
 
 
 def test_missing_second_derivatives_raise():

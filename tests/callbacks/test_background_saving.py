@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from idmatters_tf._checkpointing import list_steps
 from idmatters_tf.callbacks import ArrayBatches, ExactResume, _encoding
+from idmatters_tf.checkpointing import list_steps
 
 # Number of batches in an epoch.
 STEPS = 6

@@ -1,6 +1,7 @@
 """Warnings of a finished `fit`, and errors for another configuration."""
 
 import functools
+import json
 import warnings
 
 import keras
@@ -200,6 +201,20 @@ def test_names_and_seeds_are_not_compared():
     layers = [keras.layers.Dropout(0.5, seed=seed) for seed in (1, 2)]
     one, other = (describe_configuration(keras.Sequential([keras.Input((3,)), layer])) for layer in layers)
     assert one == other
+
+
+def test_large_arrays_are_saved_as_checksums():
+    def described(value):
+        matrix = np.full((300, 40), 0.1)
+        matrix[-1, -1] = value
+        layer = keras.layers.Dense(40, kernel_initializer=keras.initializers.Constant(matrix))
+        vocabulary = keras.layers.StringLookup(vocabulary=[f"word {number}" for number in range(1000)])
+        return [describe_configuration(keras.Sequential([each])) for each in (layer, vocabulary)]
+
+    one, other = described(1.0), described(2.0)
+    assert len(json.dumps(one)) < 5000
+    assert one == described(1.0)
+    assert one[0] != other[0]
 
 
 def test_all_optimizers_are_found():

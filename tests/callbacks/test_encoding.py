@@ -43,12 +43,37 @@ def test_plain_data_is_restored(tmp_path, value):
     same(value, read(tmp_path))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", ml_dtypes.bfloat16, "int8", "uint64", "bool", "complex128"])
-def test_arrays_are_restored(tmp_path, dtype):
-    array = np.arange(6).reshape(2, 3).astype(dtype)
-    value = {"arrays": [array, array[:0], array.T[1], np.array(1, dtype)], "number": array[1, 2]}
+DTYPES = [
+    *np.typecodes["All"].replace("O", ""),
+    "U3",
+    "S2",
+    "V5",
+    "M8[ns]",
+    "m8[s]",
+    ">f4",
+    "f4,U2,M8[D]",
+    [("a", "f4", (2,))],
+]
+EXTENSIONS = [value for value in vars(ml_dtypes).values() if isinstance(value, type) and issubclass(value, np.generic)]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, *EXTENSIONS], ids=str)
+def test_arrays_of_every_type_are_restored(tmp_path, dtype):
+    array = np.zeros((2, 3), dtype)
+    if not array.dtype.fields:
+        array[:] = np.arange(1, 7).reshape(2, 3).astype("int8").astype(array.dtype)
+    value = [array, array[:0], array.T[1], array[0, 0], np.array(array[0, 1], array.dtype)]
     write(tmp_path, value)
-    same(value, read(tmp_path))
+    for one, other in zip(value, read(tmp_path), strict=True):
+        assert isinstance(other, np.ndarray) == isinstance(one, np.ndarray)
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", ["O", "f4,O", [("a", ml_dtypes.bfloat16)]], ids=str)
+def test_arrays_that_cannot_be_read_are_refused(tmp_path, dtype):
+    with pytest.raises(NotPlainData, match="an array of the type"):
+        write(tmp_path, np.zeros(2, dtype))
 
 
 def test_tensors_are_restored(tmp_path):

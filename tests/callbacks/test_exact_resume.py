@@ -5,6 +5,7 @@ The parts of a run use the same compiled model, whose variables are overwritten 
 """
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -68,19 +69,21 @@ def with_loss(optimizer, **more):
 
 
 class Counter(keras.callbacks.Callback):
-    """Callback with plain data that affect the training."""
+    """Callback with plain data and a variable that affect the training."""
 
     def __init__(self):
         super().__init__()
         self.losses, self.best = [], {"loss": np.float32(9)}
+        self.scale = keras.Variable(0.05, trainable=False)
 
     def on_train_batch_end(self, batch, logs=None):
+        self.scale.assign(0.99 * self.scale)
         self.losses.append((batch, logs["loss"]))
         self.best["loss"] = min(self.best["loss"], np.float32(logs["loss"]))
 
     def on_epoch_begin(self, epoch, logs=None):
         if len(self.losses) > 2 * STEPS:
-            self.model.optimizer.learning_rate.assign(0.05 * self.losses[2 * STEPS][1])
+            self.model.optimizer.learning_rate.assign(self.scale * self.losses[2 * STEPS][1])
 
 
 class Noise(keras.callbacks.Callback):
@@ -202,6 +205,7 @@ CASES = {
             keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.9 * rate),
             keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
             keras.callbacks.CSVLogger(folder / "log.csv"),
+            keras.callbacks.CSVLogger(folder / "appended.csv", append=True),
             keras.callbacks.TensorBoard(folder / "events", write_graph=False, update_freq=1),
             Counter(),
         ],
@@ -325,6 +329,134 @@ def test_stopped_and_started_again(name, tmp_path):
         # A finished run ends at once when it is started again.
         last, _, history, _ = run(case, tmp_path / "stopped")
         assert_same(whole, (values(last), history))
+
+
+class Freezes(keras.callbacks.Callback):
+    """Callback that freezes the first layer with weights in an epoch."""
+
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch = epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self.epoch:
+            self.model.layers[1].trainable = False
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="on JAX, Keras fails if a callback freezes a layer")
+@pytest.mark.parametrize(("epoch", "run_eagerly"), [(1, True), (0, False), (1, False), (2, False)])
+def test_layers_that_a_callback_freezes(epoch, run_eagerly, tmp_path):
+    """In a graph, only layers frozen before the first batch are not trained."""
+    case = Case(
+        dense,
+        lambda: with_loss(keras.optimizers.SGD(0.05), run_eagerly=run_eagerly),
+        lambda folder: [Freezes(epoch)],
+        epochs=3,
+        every=10,
+    )
+    whole, _, history, _ = run(case, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(case, tmp_path / "stopped", lambda *now: now == ("batch", 2, 5))
+    resumed, _, again, resumed_at = run(case, tmp_path / "stopped")
+    assert resumed_at == 20
+    assert_same((values(whole), history), (values(resumed), again))
+    assert [layer.trainable for layer in resumed.layers] == [layer.trainable for layer in whole.layers]
+
+
+def test_rows_of_other_runs_are_kept(tmp_path):
+    """Two runs append to one file. The rows of this run after the checkpoint are written once."""
+    path, other = tmp_path / "log.csv", "0,0.5,NA\n1,0.25,NA\n"
+    case = Case(
+        dense,
+        lambda: with_loss("sgd", run_eagerly=True),
+        lambda folder: [keras.callbacks.CSVLogger(path, append=True)],
+        epochs=3,
+        every=STEPS + 2,
+    )
+    run(case, tmp_path / "whole")
+    expected = path.read_text()
+    path.unlink()
+    with pytest.raises(Killed):
+        run(case, tmp_path / "stopped", lambda *now: now == ("batch", 2, 1))
+    with path.open("a") as file:
+        file.write(other)
+    _, _, _, resumed_at = run(case, tmp_path / "stopped")
+    assert resumed_at == STEPS + 2
+    header, first, *rows = expected.splitlines(keepends=True)
+    assert path.read_text() == "".join([header, first, other, *rows])
+
+
+def test_a_row_that_is_not_written_again_before_the_next_checkpoint(tmp_path):
+    logger = keras.callbacks.CSVLogger(tmp_path / "log.csv", append=True)
+    logger.on_train_begin()
+    logger.on_epoch_end(0, {"loss": 1.0})
+    state = CallbackState(logger, "CSVLogger")
+    saved = state.get()
+    expected = []
+    for losses in ([0.5, 0.25], [0.5], [0.25]):
+        logger.on_train_begin()
+        state = CallbackState(logger, "CSVLogger")
+        state.set(saved)
+        for loss in losses:
+            logger.on_epoch_end(int(1 / loss) // 2, {"loss": loss})
+        if not expected:
+            expected = (tmp_path / "log.csv").read_text()
+        else:
+            # A checkpoint after the last row.
+            saved = state.get()
+    assert (tmp_path / "log.csv").read_text() == expected
+
+
+def test_another_current_folder_during_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    changes = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: os.chdir(tmp_path / "elsewhere"))
+    model = keras.Sequential([keras.Input((6, 6, 1)), *dense()])
+    model.compile(**with_loss("sgd"), run_eagerly=True)
+    callbacks = [ExactResume("run", every=3), keras.callbacks.CSVLogger("log.csv"), changes]
+    model.fit(ArrayBatches(*data(), batch_size=BATCH), verbose=0, callbacks=callbacks)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "log.csv", "run"]
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_failed_resume_does_not_change_the_model(tmp_path):
+    """A later `fit` without the callback begins at its own first epoch."""
+
+    class Fails(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise Killed
+
+    model = keras.Sequential([keras.Input((6, 6, 1)), *dense()])
+    model.compile(**with_loss("sgd"), run_eagerly=True)
+    batches = ArrayBatches(*data(), batch_size=BATCH)
+    model.fit(batches, epochs=2, verbose=0, callbacks=[ExactResume(tmp_path)])
+    with pytest.raises(Killed):
+        model.fit(batches, epochs=3, verbose=0, callbacks=[ExactResume(tmp_path), Fails()])
+    assert model.fit(batches, epochs=1, verbose=0).epoch == [0]
+
+
+def test_training_data_in_a_callback_of_a_resumed_epoch(tmp_path):
+    """The callback receives the batches of a whole epoch."""
+    counts = []
+
+    def evaluate(kill=None):
+        batches = ArrayBatches(*data(), batch_size=BATCH)
+
+        def on_batch(batch, logs):
+            counts.append(len([batches[index] for index in range(batches.num_batches)]))
+            if batch == kill:
+                raise Killed
+
+        model = keras.Sequential([keras.Input((6, 6, 1)), *dense()])
+        model.compile(**with_loss("sgd"), run_eagerly=True)
+        callbacks = [ExactResume(tmp_path, every=3), keras.callbacks.LambdaCallback(on_train_batch_end=on_batch)]
+        model.fit(batches, verbose=0, callbacks=callbacks)
+
+    with pytest.raises(Killed):
+        evaluate(kill=4)
+    evaluate()
+    assert counts == [STEPS] * (5 + STEPS - 3)
 
 
 def test_points_before_a_checkpoint_are_on_disk(tmp_path):

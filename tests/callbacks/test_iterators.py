@@ -217,11 +217,3 @@ def test_data_of_another_kind():
     source = make_source(running(FINITE["cache"]()), seed=0)
     with pytest.raises(ValueError, match="checkpoint is that of training data without an iterator"):
         source.restore(None, 0, 1)
-
-
-def test_torch_loader_without_state():
-    torch = pytest.importorskip("torch")
-    fit = running(FINITE["cache"]())
-    fit.kind, fit.data = "a torch DataLoader", torch.utils.data.DataLoader(range(4), batch_size=2)
-    with pytest.raises(ValueError, match="`StatefulDataLoader`, which takes the same arguments"):
-        make_source(fit, seed=0)

@@ -133,25 +133,6 @@ def loader():
     )
 
 
-class Rows:
-    """A map-style dataset for torch."""
-
-    def __len__(self):
-        return EXAMPLES
-
-    def __getitem__(self, index):
-        return rows(int(index))
-
-
-def torch_loader(own_generator=False):
-    import torch
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    torch.manual_seed(0)
-    generator = torch.Generator().manual_seed(3) if own_generator else None
-    return StatefulDataLoader(Rows(), batch_size=BATCH, shuffle=True, generator=generator)
-
-
 def tensors():
     import tensorflow as tf
 
@@ -277,8 +258,6 @@ CASES = {
         lambda: (each for _ in itertools.count() for each in loader()),
         steps=4,
     ),
-    "torch StatefulDataLoader": Case(lambda: {"x": torch_loader()}, None),
-    "torch StatefulDataLoader with a generator": Case(lambda: {"x": torch_loader(own_generator=True)}, None),
     "tf.data, two shuffles, class weights": Case(
         lambda: {"x": shuffled_twice(), "class_weight": {0: 1.0, 1: 3.0}},
         lambda: ((x, y, 1 + 2 * y) for x, y in iterated(shuffled_twice)),
@@ -329,8 +308,6 @@ def train(case, folder, kill=None):
 def test_batches_of_the_data(name, tmp_path):
     if "Grain" in name:
         pytest.importorskip("grain")
-    if "torch" in name:
-        pytest.importorskip("torchdata")
     case = CASES[name]
     weights, _ = train(case, tmp_path / "whole")
     total = case.steps * EPOCHS

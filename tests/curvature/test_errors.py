@@ -118,7 +118,16 @@ def test_data_that_change_are_named():
     # With this many rows, no two passes have the same batches.
     shuffled = tf.data.Dataset.from_tensor_slices((rows, rows[:, :2])).shuffle(31, seed=1).batch(16)
     HessianOperator(model, "mse", shuffled)
-    normalised = network(keras.layers.BatchNormalization())
-    with pytest.raises(ValueError, match=r"composition of the shuffled batches \(batch normalization"):
-        HessianOperator(normalised, "mse", shuffled, training=True)
-    HessianOperator(normalised, "mse", shuffled, training=True, check=False)
+    centered = network(keras.layers.Lambda(lambda x: x - keras.ops.mean(x, axis=0)))
+    with pytest.raises(ValueError, match=r"composition of the shuffled batches .*Pass all data as a single batch"):
+        HessianOperator(centered, "mse", shuffled)
+    HessianOperator(centered, "mse", shuffled, check=False)
+
+
+def test_training_mode_requires_a_single_batch():
+    model = network(keras.layers.BatchNormalization())
+    for kind in (HessianOperator, GaussNewtonOperator, FisherOperator):
+        for check in (True, False):
+            with pytest.raises(ValueError, match=r"in training mode couples .*data in 3 batches. Pass batch_size=6"):
+                kind(model, "mse", (X, Y), training=True, batch_size=2, check=check)
+    HessianOperator(model, "mse", (X, Y), batch_size=2, check=False)

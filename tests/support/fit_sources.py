@@ -161,15 +161,6 @@ def _tfds(x, y, folder):
     return {"x": data.shuffle(32, seed=1).batch(BATCH).prefetch(tf.data.AUTOTUNE)}
 
 
-def _stateful_data_loader(x, y, folder):
-    import torch
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    data = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
-    generator = torch.Generator().manual_seed(1)
-    return {"x": StatefulDataLoader(data, batch_size=BATCH, shuffle=True, generator=generator)}
-
-
 # By name, a function (x, y, folder) that returns the arguments of `fit`, and modules to be imported before the forks.
 SOURCES: dict[str, tuple[Callable[[np.ndarray, np.ndarray, pathlib.Path], dict[str, Any]], tuple[str, ...]]] = {
     "arrays, `shuffle=True`": (_arrays, ()),
@@ -181,7 +172,6 @@ SOURCES: dict[str, tuple[Callable[[np.ndarray, np.ndarray, pathlib.Path], dict[s
     "Grain `MapDataset`": (_map_dataset, ("grain",)),
     "Grain `IterDataset`": (_iter_dataset, ("grain",)),
     "Grain `DataLoader`": (_data_loader, ("grain",)),
-    "torch `StatefulDataLoader`": (_stateful_data_loader, ("torch", "torchdata.stateful_dataloader")),
     "`ArrayBatches`": (_array_batches, ()),
     "`FunctionBatches`": (_function_batches, ()),
 }

@@ -38,30 +38,17 @@ MODULES += ("trainers.training.train",)
 PATIENCE = 900.0
 
 
-def cpu_seconds(pid: int, and_children: bool = False) -> float:
-    """Return the CPU time of a process, optionally with its children that have ended."""
-    try:
-        words = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, words[11 : 15 if and_children else 13])) / os.sysconf("SC_CLK_TCK")
+class Forked:
+    """A forked process of a `Forge`, which writes both outputs to the file `log`."""
 
-
-class Process:
-    """A process that writes both outputs to a file.
-
-    Args:
-        log: path of the file.
-    """
-
-    def __init__(self, log: pathlib.Path):
-        self.log = log
-        self.pid = 0
+    def __init__(self, forge: "Forge", pid: int, log: pathlib.Path):
+        self.pid, self.log, self._forge = pid, log, forge
         self.code: int | None = None
 
     def poll(self) -> int | None:
         """Return the exit code, negative after a signal, or None while the process runs."""
-        raise NotImplementedError
+        self.code = self._forge.code(self.pid)
+        return self.code
 
     def send(self, number: int) -> None:
         """Send a signal if the process still runs."""
@@ -86,42 +73,11 @@ class Process:
         return self.log.read_text(errors="backslashreplace") if self.log.exists() else ""
 
 
-class Started(Process):
-    """A process `python -m WORDS` with a new interpreter."""
-
-    def __init__(self, words: list[str], log: pathlib.Path, env: Mapping[str, str]):
-        super().__init__(log)
-        with open(log, "wb") as stream:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", *words], cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT, env=env
-            )
-        self.pid = self._process.pid
-
-    def poll(self) -> int | None:
-        self.code = self._process.poll()
-        return self.code
-
-
-class Forked(Process):
-    """A forked process of a `Forge`."""
-
-    def __init__(self, forge: "Forge", pid: int, log: pathlib.Path):
-        super().__init__(log)
-        self.pid, self._forge = pid, forge
-
-    def poll(self) -> int | None:
-        self.code = self._forge.code(self.pid)
-        return self.code
-
-
 class Forge:
-    """Source of processes that have imported all modules. Closing it ends all of them.
+    """Source of processes that have imported all modules. All of them end with this process.
 
     Args:
         log: file for standard error during the imports.
-
-    Attributes:
-        seconds: CPU time of the imports.
     """
 
     def __init__(self, log: pathlib.Path) -> None:
@@ -133,18 +89,11 @@ class Forge:
         self._codes: dict[int, int] = {}
         self._rest = b""
         assert self._read(PATIENCE) == {"ready": True}, log.read_text()
-        self.seconds = self.cpu_seconds()
-
-    def close(self) -> None:
-        """End the program and all processes that it has started."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
 
     def start(
         self, words: list[str], log: pathlib.Path, env: Mapping[str, str], errors: pathlib.Path | None = None
     ) -> Forked:
-        """Start a process like `Started`. `errors` is a separate file for standard error."""
+        """Start a process `python -m WORDS`. `errors` is a separate file for standard error."""
         assert self._process.stdin is not None
         request = {"words": words, "log": str(log), "errors": str(errors or log), "env": dict(env)}
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -159,10 +108,6 @@ class Forge:
         while self._read(0) is not None:
             pass
         return self._codes.get(pid)
-
-    def cpu_seconds(self) -> float:
-        """Return the CPU time of the program and of its processes that have ended."""
-        return cpu_seconds(self._process.pid, and_children=True)
 
     def _read(self, timeout: float) -> dict[str, Any] | None:
         assert self._process.stdout is not None

@@ -29,7 +29,7 @@ NETWORKS = {
 }
 
 
-# DenseNet has the most to restore: batch normalization, and random numbers of dropout.
+# DenseNet has the most to restore: batch normalization in each layer.
 @pytest.mark.parametrize(
     "model", [pytest.param(model, marks=[pytest.mark.slow] * (model != "densenet")) for model in NETWORKS]
 )

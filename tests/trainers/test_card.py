@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
-from idmatters_tf._checkpointing import saving
 from idmatters_tf.data import shapes
 from tests.trainers.conftest import TINY
 from trainers import cifar, imagenet
 from trainers.card.__main__ import FILES, main
 from trainers.cli.arguments import UsageError
-from trainers.reproduce.weights import weights_digest
 
 
 @pytest.fixture(scope="module")
@@ -92,23 +90,6 @@ def test_a_truncated_newest_checkpoint_is_not_replaced_by_an_earlier_one_silentl
     with pytest.raises(UsageError, match="is that of step 4, not of its last step 6. Remove .*result.json, then train"):
         main([str(copy), "--out", str(tmp_path / "card")])
     assert not (tmp_path / "card").exists()
-
-
-def test_the_checksum_is_that_of_the_newest_intact_checkpoint(run, tmp_path, capsys):
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    expected = weights_digest(run)
-    broken = copy / "checkpoints" / "step-00000009"
-    shutil.copytree(copy / "checkpoints" / "step-00000006", broken)
-    (broken / "checkpoint.index").write_bytes((broken / "checkpoint.index").read_bytes()[:50])
-    assert weights_digest(copy) == expected
-    assert "step-00000009 is damaged" in capsys.readouterr().err
-    with saving(copy / "checkpoints", 9) as beside:
-        (beside / "checkpoint.index").write_bytes(b"not TensorFlow's")
-    with pytest.raises(UsageError, match="step-00000009 is not a TensorFlow checkpoint"):
-        weights_digest(copy)
-    shutil.rmtree(copy / "checkpoints")
-    assert weights_digest(copy) is None
 
 
 def test_bad_input_is_one_sentence(run, tmp_path):

@@ -167,7 +167,7 @@ def test_killed_and_stopped_at_random_steps_it_ends_bit_identical(whole, tmp_pat
     said, _ = second.communicate(timeout=60)
     process.send_signal(signal.SIGCONT)
     assert second.returncode == 2, said
-    assert f"is in use by process {process.pid} on " in said
+    assert "is in use by another process" in said
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
     assert f"step-{step:08d} is damaged" in output
@@ -228,10 +228,8 @@ def test_killed_after_the_last_checkpoint_it_only_finishes(whole, tmp_path):
     shutil.copytree(whole[0], run)
     for name in ("result.json", "model.keras", "convergence.png"):
         (run / name).unlink()
-    result = run_here("trainers.cifar", "--resume", "--format", "svg", "--out", run)
+    result = run_here("trainers.cifar", "--resume", "--out", run)
     assert result.returncode == 0, result.stderr
-    # The SVG file contains the text of the legend as a comment next to the outlines of its letters.
-    assert "learning rate drop" in (run / "convergence.svg").read_text()
     assert (run / "result.json").read_text() == (whole[0] / "result.json").read_text()
     assert (run / "model.keras").exists()
     assert (run / "convergence.png").exists()
@@ -326,7 +324,7 @@ def test_two_replicas_end_where_one_device_ends(tmp_path):
 
 def test_bfloat16_and_normalisation_train(tmp_path):
     arguments = [*TINY, "--steps", 30, "--precision", "bfloat16", "--norm", "batch"]
-    result = run_here("trainers.cifar", *arguments, "--momentum-convention", "keras", "--out", tmp_path / "run")
+    result = run_here("trainers.cifar", *arguments, "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
     train = [r["loss"] for r in records(tmp_path / "run") if r["kind"] == "train"]
     assert np.isfinite(train).all()

@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import json
-import os
 import pathlib
 import re
 
@@ -37,7 +36,6 @@ OFFLINE = ("trainers.cifar", "--no-download")
         (["--evaluate", "a", "--export-only", "b"], "are mutually exclusive"),
         (["--resume", "--out", "nowhere"], "nowhere is not a run: there is no config.json in it"),
         (["--evaluate", "nowhere"], "nowhere is not a run"),
-        (["--data-dir", os.fsdecode(b"/tmp/\xff")], "argument --data-dir: expected text in UTF-8 that is not empty"),
         (["--blocks", "1" + 18 * "0"], "argument --blocks: expected a whole number of at least 1 and at most 10000"),
         (["--data-dir", "/nowhere"], "cifar10 was not found in /nowhere, which does not exist"),
         (["--overwrite", "--evaluate", "a"], "--overwrite starts a new run"),
@@ -80,7 +78,7 @@ def test_help_all_lists_every_option_and_default():
     result = run_here("trainers.cifar", "--help-all")
     assert result.returncode == 0
     said = " ".join(result.stdout.split())
-    for text in ("(default: 60000)", "(default: 64 128 256 in identity; ", "(default: 0.05)", "exit codes:"):
+    for text in ("(default: 60000)", "(default: 64 128 256)", "(default: 0.05)", "exit codes:"):
         assert text in said
     assert "(default: None)" not in result.stdout
     assert "(default: True)" not in result.stdout

@@ -97,7 +97,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tree, tmp_path):
             ["--data-dir", tree, "--val", "valid"],
             "or val='train' to evaluate on the training images. (option --val or --val-fraction)",
         ),
-        (["--data-dir", tree, "--classes", 7], "--classes must be at least the 60 of the data. Received: 7"),
         (["--blocks", 3, 4], "--blocks must have one value, or as many as --widths"),
         (["--widths", 64, 32, 16, 8], "must not decrease with --shortcut pad"),
         (["--preset", "fast", "--widths", 64, 32, 16, 8], "must not decrease with --model normalizer-free"),

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 
 import pytest
 
@@ -83,22 +82,6 @@ def test_seeds_as_mean_and_deviation_of_the_finished_runs(report, tmp_path):
         {"runs": "standard-s0", "seeds": "0", "best error, %": "-", "last error, %": "-", "diverged": "1 of 1",
          "finished": "0 of 1", "init": "s"},
     ]  # fmt: skip
-
-
-def test_odd_names_and_settings_stay_in_their_cells(report, tmp_path):
-    odd = "a | b\n| c | <img src=x> [d](e) \x1b[2J \u202e"
-    first = make(tmp_path / "it's | \x1b[2J one", {"seed": 0, "head": odd, "a | b": 1}, [0.5])
-    second = make(tmp_path / "two", {"seed": 0, "head": "x", "a | b": 2}, [0.5])
-    said = report(first, second, "--out", tmp_path / "report", "--title", odd)
-    table = (tmp_path / "report" / "comparison.md").read_text()
-    assert table in said
-    for text in (said, table):
-        assert [letter for letter in text if not letter.isprintable() and letter != "\n"] == []
-    # Two rows below the header and its rule, each with the header's cells.
-    lines = table.splitlines()
-    assert len(lines) == 4
-    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
-    assert not re.search(r"(?<!\\)[<\[]", table)
 
 
 def test_bad_input(tmp_path):

@@ -1,7 +1,6 @@
 """Tests of the ledger: its rows, the numbers read from runs, and the program that runs rows again."""
 
 import dataclasses
-import hashlib
 import json
 import math
 import os
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import tomllib
 import typing
 from decimal import Decimal
 
@@ -22,8 +22,7 @@ from trainers.cli.arguments import UsageError
 from trainers.landscape.experiments import EXPERIMENTS as LANDSCAPE
 from trainers.reproduce import __main__ as program
 from trainers.reproduce.numbers import agrees, compare, read_value
-from trainers.reproduce.rows import DataSet, Number, Row, format_number, load
-from trainers.reproduce.running import expand_command, format_commands, other_files
+from trainers.reproduce.rows import Number, Row, expand_command, format_commands, format_number, load
 from trainers.shortcuts import conditions, norms, sweep, trajectory
 from trainers.shortcuts.experiments import EXPERIMENTS as SHORTCUTS
 
@@ -68,8 +67,7 @@ pattern = 'step (\\d+) of'
 def ledger(tmp_path, monkeypatch):
     """Create a ledger whose rows run a stand-in for a program, and return the function that adds a row."""
     folder = tmp_path / "ledger"
-    (folder / "rows").mkdir(parents=True)
-    (folder / "data.toml").touch()
+    folder.mkdir()
     stand_in = tmp_path / "stand_in.py"
     stand_in.write_text(PROGRAM)
     monkeypatch.setattr(program, "load", lambda: load(folder))
@@ -77,7 +75,7 @@ def ledger(tmp_path, monkeypatch):
 
     def add(name, words="OUT", text="", numbers=NUMBERS):
         commands = f'commands = ["{stand_in} {words}"]\n' if words else ""
-        (folder / "rows" / f"{name}.toml").write_text(f'order = 1\nitem = "{name}"\n{commands}{text}\n{numbers}')
+        (folder / f"{name}.toml").write_text(f'order = 1\nitem = "{name}"\n{commands}{text}\n{numbers}')
 
     return add
 
@@ -87,12 +85,12 @@ def test_a_row_is_run_again_compared_and_resumed(ledger, capfd):
     assert program.main(["good"]) == 0
     first = capfd.readouterr().out
     assert "step 17 of the work" in first
-    assert re.search(r"error +21\.49 % +21\.5 % +\+0\.01 +0\.5 % +within", first)
-    assert re.search(r"step +16 +17 +x 1\.06 +a factor of 1\.5 +within", first)
+    assert re.search(r"error +21\.49 % +21\.5 % +0\.5 % +within", first)
+    assert re.search(r"step +16 +17 +a factor of 1\.5 +within", first)
     assert program.main(["good"]) == 0
     assert "is finished" in capfd.readouterr().out
     assert program.main(["--list"]) == 0
-    assert re.search(r"^good .* within$", capfd.readouterr().out, re.MULTILINE)
+    assert re.search(r"^good +good +not run +not recorded$", capfd.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("change", [("21.49", "30.0"), ('"error"\ntimes', '"wrong"\ntimes')])
@@ -100,8 +98,6 @@ def test_a_number_outside_its_tolerance_or_missing_is_exit_code_1(ledger, capfd,
     ledger("row", numbers=NUMBERS.replace(*change))
     assert program.main(["row"]) == 1
     assert "1 of 2 numbers differ by more than their tolerance" in capfd.readouterr().out
-    assert program.main(["--list"]) == 0
-    assert "differs" in capfd.readouterr().out
 
 
 def test_exit_codes_of_the_command(ledger, capfd):
@@ -109,13 +105,11 @@ def test_exit_codes_of_the_command(ledger, capfd):
     assert program.main(["diverged"]) == 0
     ledger("failed", "OUT 1")
     assert program.main(["failed"]) == 1
-    assert "failed: the command ended with exit code 1, not 0. Its output is in" in capfd.readouterr().err
+    assert "failed: exit code 1 instead of 0. The output is in" in capfd.readouterr().err
     # The other rows run after a failure.
     ledger("refused", "OUT 2")
     assert program.main(["refused", "diverged"]) == 2
-    said = capfd.readouterr()
-    assert "refused: the command was rejected, see the message above" in said.err
-    assert "diverged: all 2 numbers are within" in said.out
+    assert "diverged: all numbers are within" in capfd.readouterr().out
 
 
 def test_a_run_that_exists_is_checked_without_running_anything(ledger, tmp_path, capfd):
@@ -137,33 +131,20 @@ def test_rows_that_rest_on_others_run_those(ledger, capfd):
     ledger("one")
     ledger("sum", "", 'rests_on = ["one"]')
     assert program.main(["sum"]) == 0
-    assert "sum: all 2 numbers are within their tolerances" in capfd.readouterr().out
+    assert "sum: all numbers are within their tolerances" in capfd.readouterr().out
     ledger("drawing", "", 'verdict = "a drawing"', "")
-    assert program.main(["drawing"]) == 2
-    assert "drawing has no commands or tests: a drawing" in capfd.readouterr().err
-
-
-def test_a_budget_takes_the_cheapest_first(ledger, capfd):
-    ledger("dear", text="minutes = 20")
-    ledger("cheap", text="seconds = 30")
-    ledger("middling", text="minutes = 2")
-    ledger("unknown", text='cost = "a GPU"')
-    assert program.main(["--all", "--budget", "10m"]) == 0
-    said = capfd.readouterr().out
-    assert [line.split()[1] for line in said.splitlines() if line.startswith("==")] == ["cheap:", "middling:"]
-    assert "skipped dear and more expensive rows" in said
+    with pytest.raises(UsageError, match="drawing has no commands or tests: a drawing"):
+        program.main(["drawing"])
 
 
 def test_bad_input_is_one_sentence(ledger):
     ledger("row")
     for arguments, message in (
-        ("", "Specify names of rows, --list or --all"),
-        ("row --list", "Specify names of rows, --list or --all"),
-        ("--all", "--all and --budget must be used together"),
-        ("--all --budget soon", "expected a time such as 90s, 10m or 2h, received 'soon'"),
+        ("", "Specify names of rows or --list"),
+        ("row --list", "Specify names of rows or --list"),
         ("--list --check x", "--check requires the name of one row"),
         ("raw", "unknown row 'raw'. Did you mean row?"),
-        ("row --check nowhere", "nowhere is not a folder"),
+        ("row --check nowhere", "nowhere contains none of the numbers of row"),
     ):
         with pytest.raises(UsageError, match=re.escape(message)):
             program.main(arguments.split())
@@ -203,12 +184,18 @@ def test_every_row_names_what_exists(rows):
         experiment.name: typing.get_args(experiment.measure.__annotations__["return"])[0]
         for experiment in (*SHORTCUTS.values(), *LANDSCAPE)
     }
+    data_sets = tomllib.loads((ROOT / "trainers" / "reproduce" / "data.toml").read_text())
     for row in rows.values():
         assert row.verdict or not row.paper, row.name
         assert all((ROOT / test).is_file() for test in row.tests), row.name
         assert row.figure is None or (ROOT / "docs" / row.figure).is_file(), row.name
         assert not row.date or row.hardware, row.name
+        assert set(row.rests_on) <= set(rows), row.name
+        assert row.data is None or row.data in data_sets, row.name
         for number in row.numbers:
+            has_tolerance, has_factor = number.tolerance is not None, number.factor is not None
+            assert number.file is None or number.value is None or has_tolerance != has_factor, (row.name, number.name)
+            assert (number.file is None) == (number.key is None and number.pattern is None), (row.name, number.name)
             assert number.pattern is None or re.compile(number.pattern).groups == 1, (row.name, number.name)
             # A pattern is independent of columns.
             if number.pattern is None and number.file is not None and number.file.endswith(".csv"):
@@ -277,7 +264,7 @@ def test_what_is_read_from_a_run(tmp_path):
     (tmp_path / "sweep.csv").write_text("depth,best,lg,empty,partly\n4,False,1.0,,1\n8,True,2.0,,\n8,False,5.0,,2\n")
 
     def value(file, key=None, **how):
-        return read_value(Number("x", file=file, key=key, **how), tmp_path, tmp_path / "x.log")
+        return read_value(Number("x", file=file, key=key, **how), tmp_path)
 
     assert value("result.json", "loaded.error", times=100) == 25
     assert value("result.json", pattern=r"x ([0-9.e+]+) from") == 2.4e10
@@ -292,21 +279,8 @@ def test_what_is_read_from_a_run(tmp_path):
     assert value("sweep.csv", "lg", where={"depth": 8, "best": "True"}, base=10) == 100
     for file, key in (("sweep.csv", "empty"), ("sweep.csv", "no"), ("nothing.json", "a"), ("result.json", "loaded")):
         assert value(file, key) is None
-    assert value("log", "a") is None
-    numbers = (Number("unread", Decimal(1)), Number("x", None, file="result.json", key="loaded.error"))
-    row = Row("row", 1, "item", numbers=numbers)
-    (comparison,) = compare(row, tmp_path, tmp_path / "x.log")
-    assert (comparison.value, comparison.within) == (0.25, None)
-
-
-CUT = ["", "{", '{"state": "with', "[]", "null", '{"state": []}', '{"state": "\\u001b[2J"}']
-
-
-def test_a_cut_result_does_not_stop_the_list(tmp_path, capsys):
-    for content, outcome in (*((content, "damaged") for content in CUT), ('{"state": "within"}', "within")):
-        (tmp_path / "quick.json").write_text(content)
-        assert program.main(["--list", "--out", str(tmp_path)]) == 0
-        assert re.search(rf"^quick .* {outcome}$", capsys.readouterr().out, re.MULTILINE), content
+    assert value("log", pattern="(a)") is None
+    assert compare(Number("x", None, unit="%"), 0.25) == ("x", "not recorded", "0.25 %", "", "nothing recorded")
 
 
 FOREIGN = ["null", '"x"', "[]", "{}", "1e400", "NaN", "Infinity", "9" * 5000, "1" + "0" * 400]
@@ -320,7 +294,7 @@ def test_a_foreign_value_is_a_missing_number(suffix, take, tmp_path):
     texts = [f"a\n{value}\n" if suffix == "csv" else f'{{"a": {value}}}\n' for value in FOREIGN]
     for content in (*map(str.encode, texts), b"a\n\xff\x00\n"):
         path.write_bytes(content)
-        assert read_value(number, tmp_path, tmp_path / "log") is None, content[:20]
+        assert read_value(number, tmp_path) is None, content[:20]
 
 
 def test_tolerances():
@@ -336,24 +310,18 @@ def test_tolerances():
 
 
 def load_row(folder, text):
-    (folder / "rows").mkdir(exist_ok=True)
-    (folder / "data.toml").touch()
-    (folder / "rows" / "x.toml").write_text(text)
+    (folder / "x.toml").write_text(text)
     return load(folder)["x"]
 
 
 def test_a_damaged_row_is_one_sentence(tmp_path):
     row = 'order = 1\nitem = "x"\n'
     for text, message in (
-        (row + "weight = 1", "unknown field 'weight'"),
-        ("order = 1", "the field 'item' is missing"),
-        ('order = 1\nitem = "x', "is damaged"),
-        (row + 'paper = "Li"', "paper must be one of Hardt & Ma, Li et al.. Received: Li"),
-        (row + 'rests_on = ["y"]', "names y, which does not exist"),
-        (row + '[[numbers]]\nname = "n"\nvalue = 1\nfile = "a.json"\nkey = "b"', "either a tolerance or a factor"),
-        (row + '[[numbers]]\nname = "n"\nkey = "b"', "a file together with a key or a pattern"),
+        (row + "weight = 1", "unexpected keyword argument 'weight'"),
+        ("order = 1", "missing 1 required positional argument: 'item'"),
+        ('order = 1\nitem = "x', "Unterminated string"),
     ):
-        with pytest.raises(UsageError, match=message):
+        with pytest.raises(UsageError, match=f"x.toml is damaged: .*{message}"):
             load_row(tmp_path, text)
 
 
@@ -379,36 +347,3 @@ def test_commands_with_and_without_a_folder_of_data():
         "python benchmarks/memorize.py",
         "python -m pytest tests/a.py",
     ]
-
-
-def test_files_of_the_data_that_are_not_the_official_ones(tmp_path):
-    right, wrong = hashlib.sha256(b"right").hexdigest(), hashlib.sha256(b"wrong").hexdigest()
-    data = DataSet("x", {"a.bin": right, "b.bin": right})
-    for folder, contents in (("one", "right right"), ("two", "right wrong"), ("another set", "wrong")):
-        (tmp_path / folder).mkdir()
-        for name, content in zip(("a.bin", "b.bin"), contents.split(), strict=False):
-            (tmp_path / folder / name).write_text(content)
-    assert other_files(data, tmp_path / "one") == []
-    lines = [f"{tmp_path / 'two' / 'b.bin'} is not the official file: its SHA-256 is {wrong}, not {right}"]
-    assert other_files(data, tmp_path) == lines
-
-
-def test_the_checksum_of_weights(tmp_path):
-    import numpy as np
-    import tensorflow as tf
-
-    from idmatters_tf._ownership import write_manifest
-    from trainers.reproduce.weights import weights_digest
-
-    assert weights_digest(tmp_path) is None
-    values = {"b": np.array([3.0], np.float32), "a": np.array([[1.0, 2.0]], np.float32)}
-    for step in (5, 30):
-        variables = {name: tf.Variable(value * step) for name, value in values.items()}
-        folder = tmp_path / "checkpoints" / f"step-{step:08d}"
-        folder.mkdir(parents=True)
-        tf.train.Checkpoint(**variables).write(str(folder / "checkpoint"))
-        write_manifest(folder, step=step)
-    expected = hashlib.sha256()
-    for name in ("a", "b"):
-        expected.update(f"{name}/.ATTRIBUTES/VARIABLE_VALUE".encode() + (30 * values[name]).tobytes())
-    assert weights_digest(tmp_path) == expected.hexdigest()

@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from idmatters_tf._replacing import updating
+from idmatters_tf.checkpointing import write_atomically
 from trainers import cifar, imagenet
 from trainers.cli.arguments import Parser, UsageError
 from trainers.cli.settings import add_options, parse, setting, with_defaults
@@ -116,14 +118,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     data = {name: value for name, value in config["data"].items() if name != "origin"}
     training = {"program": program, "settings": used, "data": data, "result": result, "error": error}
     out.mkdir(parents=True, exist_ok=True)
-    with updating(out, FILES) as beside:
+    with tempfile.TemporaryDirectory(dir=out, prefix=f".writing-{os.getpid()}-") as folder:
+        beside = pathlib.Path(folder)
         model.save(beside, zipped=False)
-        # Keras creates a folder for files of layers, of which there are none.
-        shutil.rmtree(beside / "assets", ignore_errors=True)
         text = readme(settings.repository, settings.license, task.settings.data.test_split, training)
         (beside / "README.md").write_text(text, encoding="utf-8")
         (beside / "training.json").write_text(json.dumps(training, indent=2) + "\n", encoding="utf-8")
         shutil.copy(run.path / "convergence.png", beside)
+        for name in FILES:
+            write_atomically(out / name, (beside / name).read_bytes())
     print_lines(f"{out}: test error {100 * error:.2f} %; nothing has been uploaded")
     print_lines(f"load it:    import idmatters_tf.layers, keras; model = keras.saving.load_model({str(out)!r})")
     print_lines(f"publish it: {join_command(['hf', 'upload', settings.repository, out, '.'])}")
@@ -134,7 +137,7 @@ def readme(repository: str, license: str, split: str, training: Mapping[str, Any
     """Return README.md: the metadata of huggingface_hub, and the text about the content of training.json."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-    kind, dataset, name = "image-classification", training["settings"]["dataset"], repository.split("/")[1]
+    kind, dataset, name = "image-classification", str(training["settings"]["dataset"]), repository.split("/")[1]
     accuracy = round(1 - training["error"], 6)
     result = EvalResult(kind, str(ON_HUB.get(dataset, dataset)), dataset, "accuracy", accuracy, dataset_split=split)
     about = {"license": license, "library_name": "keras", "pipeline_tag": kind, "tags": ["keras", kind]}

@@ -5,21 +5,16 @@ Options are defined by dataclasses, see `trainers.cli.settings`.
 
 import argparse
 import difflib
-import itertools
+import functools
 import pathlib
 import re
 import shutil
-import textwrap
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import idmatters_tf
-from trainers.cli.text import escape_controls, uses_console_scripts
 
 _WIDTH = 110
-# Minimum number of columns for a remark beside a command; with fewer, it is printed below.
-_REMARK = 24
-_MODULES, _SCRIPTS = "python -m trainers.", "idmatters-"
 
 
 class UsageError(Exception):
@@ -31,12 +26,11 @@ class RunError(Exception):
 
     Args:
         reason: a sentence.
-        advice: sentences with the remedy. The other tasks of a cluster print them in place of their own.
+        advice: sentences with the remedy.
     """
 
     def __init__(self, reason: str, advice: str = ""):
         super().__init__(f"{reason} {advice}".strip())
-        self.reason, self.advice = reason, advice
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,11 +42,10 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, help_all: bool = False, **kwargs: Any):
-        if uses_console_scripts():
-            for name in ("prog", "usage", "epilog"):
-                if kwargs.get(name):
-                    kwargs[name] = kwargs[name].replace(_MODULES, _SCRIPTS)
-        super().__init__(formatter_class=_HelpFormatter, allow_abbrev=False, **kwargs)
+        # The width of the terminal, or COLUMNS, up to a readable maximum.
+        width = min(shutil.get_terminal_size(fallback=(_WIDTH + 2, 24)).columns - 2, _WIDTH)
+        layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=width)
+        super().__init__(formatter_class=layout, allow_abbrev=False, **kwargs)
         self._hidden: list[argparse.Action] = []
         if help_all:
             about = "show all options and exit"
@@ -89,7 +82,7 @@ class Parser(argparse.ArgumentParser):
             known = [option for action in self._actions for option in action.option_strings]
             hint = suggest(unknown[1].replace("_", "-"), known)
             message += f".{hint}" if hint else ""
-        self.exit(2, f"{self.prog}: error: {escape_controls(message)} (see --help)\n")
+        self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -102,38 +95,3 @@ class _HelpAll(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         print(parser.format_help_all(), end="")
         parser.exit()
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str):
-        # The width of the terminal, or COLUMNS, up to a readable maximum.
-        columns = shutil.get_terminal_size(fallback=(_WIDTH + 2, 24)).columns
-        super().__init__(prog, max_help_position=32, width=min(columns - 2, _WIDTH))
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Fill paragraphs, and wrap the remarks of indented commands without breaking the commands."""
-        filled = []
-        lines = text.strip("\n").splitlines()
-        for is_prose, together in itertools.groupby(lines, lambda line: bool(line) and not line[0].isspace()):
-            pieces, wrap = list(together), _wrap_remark
-            if is_prose:
-                pieces, wrap = [" ".join(pieces)], _fill
-            filled += [line for piece in pieces for line in wrap(piece, width)]
-        return "\n".join(indent + line for line in filled)
-
-
-def _wrap_remark(line: str, width: int) -> list[str]:
-    found = re.fullmatch(r"(\s*\S.*?)\s{2,}(\S.*)", line)
-    if len(line) <= width or found is None:
-        return [line]
-    column = found.start(2)
-    if column + _REMARK <= width:
-        return _fill(found[2], width, line[:column], " " * column)
-    below = " " * (len(line) - len(line.lstrip()) + 4)
-    return [found[1], *_fill(found[2], width, below, below)]
-
-
-def _fill(text: str, width: int, first: str = "", others: str = "") -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
-    )

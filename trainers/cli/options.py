@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import re
 import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
@@ -12,12 +11,11 @@ from typing import Any
 from idmatters_tf._arguments import abbreviate
 
 S = typing.TypeVar("S")
-_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text in UTF-8 that is not empty"}
+_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text that is not empty"}
 _PLACEHOLDERS = {int: "N", float: "X"}
 # Default upper bound of whole numbers: sizes and steps are 32-bit integers in TensorFlow's kernels.
 MOST = 2**31 - 1
 _type_hints = functools.cache(typing.get_type_hints)
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,13 +130,8 @@ class Option(Declaration):
 
     def parse(self, text: str) -> Any:
         """Convert one value from the command line. Raises ValueError."""
-        if self.kind is str:
-            return self._check_value(text, text)
-        plain = text.replace("_", "")
-        if _THOUSANDS.fullmatch(text):
-            plain = text.replace(",", "")
         try:
-            value = self.kind(plain)
+            value = self.kind(text)
         except ValueError:
             value = None
         return self._check_value(value, text)
@@ -162,7 +155,7 @@ class Option(Declaration):
         if good and self.choices:
             good = value in self.choices
         elif good and self.kind is not bool:
-            good = _is_text(value) if self.kind is str else self._is_within_bounds(value)
+            good = value != "" if self.kind is str else self._is_within_bounds(value)
         if not good:
             raise ValueError(f"expected {self.expected()}, received {abbreviate(received)}")
         return value
@@ -175,15 +168,6 @@ class Option(Declaration):
             and (self.at_most is None or value <= self.at_most)
             and (self.below is None or value < self.below)
         )
-
-
-def _is_text(value: str) -> bool:
-    """Return True for text that can be printed and used as a file name; shells pass on arbitrary bytes."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return value != "" and "\0" not in value
 
 
 @functools.cache

@@ -36,11 +36,10 @@ once. An option that the selected kind lacks is an error.
 import argparse
 import dataclasses
 import difflib
-import functools
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from idmatters_tf._arguments import abbreviate
@@ -65,9 +64,7 @@ __all__ = [
 S = typing.TypeVar("S")
 
 
-def add_options(
-    parser: Parser, settings: type, usual: Callable[[Mapping[str, str]], Mapping[str, Any]] | None = None
-) -> None:
+def add_options(parser: Parser, settings: type, usual: Mapping[str, Any] = types.MappingProxyType({})) -> None:
     """Add the options of a settings dataclass to a parser, in its argument groups.
 
     Several dataclasses may share a parser and its groups.
@@ -75,56 +72,32 @@ def add_options(
     Args:
         parser: the parser.
         settings: the dataclass.
-        usual: function from values of the options that select kinds (see `choose`) to the defaults shown in `--help`,
-            by name; by default, the defaults of the dataclass.
+        usual: defaults shown in `--help` by name, where they are not those of the dataclass.
     """
-    usual = functools.partial(defaults, settings) if usual is None else usual
-    shown: dict[tuple[str, str] | None, Mapping[str, Any]] = {}
-    groups = {each.title: each for each in parser._action_groups}  # noqa: SLF001 - argparse has no public list
+    groups: dict[str | None, Any] = {group.title: group for group in parser._action_groups}  # noqa: SLF001
     for option in options(settings).values():
-        if option.title is None:
-            target = parser
-        else:
-            target = groups.get(option.title) or parser.add_argument_group(option.title)
-            groups[option.title] = target
-        # Options that select a kind have the same default for all kinds.
-        choosing = [(option.by, kind) for kind in option.kinds] if option.by not in (None, option.name) else [None]
-        for each in choosing:
-            if each not in shown:
-                shown[each] = usual({} if each is None else dict([each]))
-        action = _add_option(target, option, {each and each[1]: shown[each].get(option.name) for each in choosing})
+        if option.title is not None and option.title not in groups:
+            groups[option.title] = parser.add_argument_group(option.title)
+        target = parser if option.title is None else groups[option.title]
+        action = _add_option(target, option, usual.get(option.name, option.default))
         if not option.common:
             parser.hide(action)
 
 
-def _in_words(option: Option, usual: Mapping[str | None, Any]) -> str:
-    """Return the default for `--help`, or the defaults for the kinds."""
-    words: dict[str, list[str]] = {}
-    for kind, value in usual.items():
-        text = option.unset
-        if value not in (None, (), []) and value is not False:
-            text = "yes" if value is True else " ".join(map(str, value)) if option.many else str(value)
-        if text:
-            words.setdefault(text, []).append(str(kind))
-    if len(words) == 1 and len(next(iter(words.values()))) == len(usual):
-        return next(iter(words))
-    return "; ".join(f"{text} in {', '.join(kinds)}" for text, kinds in words.items())
-
-
-def _add_option(target: Any, option: Option, usual: Mapping[str | None, Any]) -> argparse.Action:
-    help, default = option.help, _in_words(option, usual)
-    if default:
-        help = f"{help} (default: {default})"
-    common: dict[str, Any] = {"help": help.replace("%", "%%"), "default": argparse.SUPPRESS}
+def _add_option(target: Any, option: Option, default: Any) -> argparse.Action:
+    shown = option.unset
+    if default not in (None, (), [], False, dataclasses.MISSING):
+        shown = "yes" if default is True else " ".join(map(str, default)) if option.many else str(default)
+    text = f"{option.help} (default: {shown})" if shown else option.help
+    common: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
     if option.kind is bool:
         return target.add_argument(option.flag, action=argparse.BooleanOptionalAction, dest=option.name, **common)
     common["metavar"] = option.metavar or (f"{{{','.join(option.choices)}}}" if option.choices else None)
-    required = option.default is dataclasses.MISSING
     if option.many:
         common["nargs"] = "*" if option.may_be_empty else "+"
     if option.positional:
         return target.add_argument(option.name, action=_Store, option=option, **common)
-    common |= {"dest": option.name, "required": required}
+    common |= {"dest": option.name, "required": option.default is dataclasses.MISSING}
     return target.add_argument(option.flag, action=_Store, option=option, **common)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from trainers.cli.arguments import RunError, UsageError
-from trainers.cli.text import escape_controls
 
 DEBUG = "--debug"
 # Optional packages; the extras "tensorflow" and "train" install all of them.
@@ -46,7 +45,7 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
             raise
         if DEBUG in sys.argv:
             traceback.print_exc()
-        print_message(f"error: {escape_controls(sentence)}")
+        print_message(f"error: {sentence}")
     sys.exit(code)
 
 
@@ -70,14 +69,13 @@ def _program() -> str:
 
 
 def print_message(text: str) -> None:
-    """Print a message to standard error, with control and unprintable characters as escape sequences."""
-    print(escape_controls(text, keep="\n"), file=sys.stderr, flush=True)
+    """Print a message to standard error."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines to standard output, with control characters, including line breaks, as escape sequences."""
-    for line in lines:
-        print(escape_controls(line), flush=True)
+    """Print lines to standard output."""
+    print(*lines, sep="\n", flush=True)
 
 
 def discard_message(text: str) -> None:
@@ -94,8 +92,8 @@ def explain_error(error: Any) -> tuple[str | None, int]:
         # Errors of the library list arguments, and options have the same names.
         options = " or ".join(f"--{name.replace('_', '-')}" for name in error.arguments)
         return f"{error} (option {options})" if options else str(error), 2
-    ownership: Any = sys.modules.get("idmatters_tf._ownership")
-    if ownership is not None and isinstance(error, ownership.PathOccupied):
+    checkpointing: Any = sys.modules.get("idmatters_tf.checkpointing")
+    if checkpointing is not None and isinstance(error, checkpointing.PathOccupied):
         return str(error), 2
     if isinstance(error, RunError):
         return str(error), 1

@@ -35,13 +35,6 @@ class Tree(DataOptions):
         below=1,
         common=True,
     )
-    classes: int | None = setting(
-        None,
-        help="number of outputs of the network",
-        unset="one per class folder",
-        at_least=2,
-        at_most=10_000_000,
-    )
     size: int = setting(32, help="rows and columns of the images", at_least=16, at_most=4096, common=True)
     skip_broken: bool = setting(
         False, help="decode every image once at the start and skip those that cannot be decoded"
@@ -73,11 +66,7 @@ class Tree(DataOptions):
         self.check_held_out(len(data.train))
         if self.held_out is not None:
             data = data.hold_out(self.held_out).first(test=self.test_images)
-        if self.classes is None:
-            return data
-        if self.classes < data.classes:
-            raise UsageError(f"--classes must be at least the {data.classes} of the data. Received: {self.classes}")
-        return dataclasses.replace(data, outputs=self.classes)
+        return data
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf._replacing import replacing
+from idmatters_tf.checkpointing import replacing
 from idmatters_tf.layers import PerImageStandardization, ZCAWhitening
 from trainers.cli.arguments import UsageError
 

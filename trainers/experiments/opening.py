@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import as_dict, setting
-from trainers.cli.startup import print_lines, print_message
+from trainers.cli.startup import print_lines
 from trainers.run.folder import Run
 from trainers.run.lock import hold_lock
 
@@ -46,14 +46,12 @@ def open_run(folder: str | os.PathLike, saved: Mapping[str, Any], overwrite: boo
         The run, or None after a message if it is finished.
 
     Raises:
-        PathOccupied: the location of a result is occupied; nothing is changed.
         UsageError: the folder contains something else or a run with other settings, is not writable, or is in use by
             another process.
     """
     run = Run(folder, overwrites=overwrite)
     run.check_usable()
-    run.check_outputs()
-    with hold_lock(run.path, print_message):
+    with hold_lock(run.path):
         yield None if _is_finished(run, saved, overwrite) else run
 
 

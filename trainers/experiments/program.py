@@ -91,7 +91,6 @@ class Program:
         import idmatters_tf.linear  # noqa: F401
 
         with threadpoolctl.threadpool_limits(self.blas_threads, user_api="blas"):
-            run.check_outputs(name for each in experiments for name in each.output_names(settings.run.format))
             problem = self.load(settings)
             run.start(saved, {"origin": problem.origin, "digest": problem.digest})
             result = {} if self.report is None else self.report(problem, settings, run)

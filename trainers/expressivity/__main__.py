@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainers.expressivity.sample import Sample
     from trainers.run.folder import Run
 
-EPILOG = f"""
+EXAMPLES = f"""
 The program builds the network, saves and reloads it, checks every row, and measures the growth of parameters, margin,
 time and memory. Outputs in --out: model.keras, result.json, scaling.csv, scaling.png.
 
@@ -71,7 +71,7 @@ def _report(sample: "Sample", settings: Settings, run: "Run") -> dict[str, Any]:
     return result
 
 
-PROGRAM = Program("trainers.expressivity", __doc__, EPILOG, Settings, _load, _experiments, _report, _check)
+PROGRAM = Program("trainers.expressivity", __doc__, EXAMPLES, Settings, _load, _experiments, _report, _check)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

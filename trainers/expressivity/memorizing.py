@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from idmatters_tf._replacing import replacing
+from idmatters_tf.checkpointing import replacing
 from trainers.cli.arguments import RunError
 from trainers.experiments.experiment import ProgressCallback
 from trainers.expressivity.sample import Sample

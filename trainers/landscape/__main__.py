@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainers.experiments.experiment import Experiment
     from trainers.landscape.targets import Targets
 
-EPILOG = f"""
+EXAMPLES = f"""
 experiments, each with a table (CSV) and a figure in --out:
   factorization    norm of the best factorization against depth, with the theorem's bound and a lower bound
   descent          gradient descent of residual and standard parameterizations from a small start
@@ -57,7 +57,7 @@ def _experiments(settings: Settings) -> "tuple[Experiment, ...]":
     return EXPERIMENTS
 
 
-PROGRAM = Program("trainers.landscape", __doc__, EPILOG, Settings, _load, _experiments, check=_check)
+PROGRAM = Program("trainers.landscape", __doc__, EXAMPLES, Settings, _load, _experiments, check=_check)
 parser, main = PROGRAM.parser, PROGRAM.main
 
 if __name__ == "__main__":

@@ -31,12 +31,6 @@ class Identity(Stages):
         help="batch normalization after each 3x3 convolution, or before each one of a branch (the paper's base code)",
         common=True,
     )
-    norm_momentum: float = setting(
-        0.99,
-        help="momentum of the moving averages of batch normalization; 0.9 in the paper's base code",
-        at_least=0,
-        below=1,
-    )
     initializer: Initializer = setting(
         "identity",
         help="initializer of the residual convolutions: N(0, 1/(k^2 c)^2), N(0, 1/(k sqrt c)^2), or Fixup "
@@ -49,12 +43,6 @@ class Identity(Stages):
         "and ReZero",
         unset="no factor",
         at_least=0,
-    )
-    negative_slope: float = setting(
-        0.0,
-        help="slope of the ReLUs below 0; 0.1 in the paper's base code",
-        at_least=0,
-        below=1,
     )
 
     def __post_init__(self) -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 class NormalizerFree(Stages):
     """Options of `--model normalizer-free`."""
 
-    branch_gain: float = setting(0.2, help="initial gain of each block's second kernel", at_least=0)
     last_kernel_size: int = setting(1, help="rows and columns of each block's second kernel", at_least=1, at_most=99)
     whiten_stem: bool = setting(
         False,
@@ -44,6 +43,5 @@ class NormalizerFree(Stages):
             stem_size=self.stem_size,
             stem_strides=self.stem_strides,
             whiten_stem=self.whiten_stem,
-            branch_gain=self.branch_gain,
             last_kernel_size=self.last_kernel_size,
         )

@@ -25,7 +25,7 @@
     file, key, where, pattern, take, times, base    # see `trainers.reproduce.numbers`
 
     [weights]
-    sha256 = "93e0..."                  # see `trainers.reproduce.weights`; the first digits are sufficient
+    sha256 = "93e0..."                  # of all tensors of the last checkpoint, sorted by name
     note = "..."
 
 In commands, OUT is the folder of the run and DATA the folder of the data sets. Values that were not recorded are
@@ -33,40 +33,33 @@ missing.
 """
 
 import dataclasses
-import decimal
+import os
 import pathlib
+import shlex
 import tomllib
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from trainers.cli.arguments import UsageError
 
-FOLDER = pathlib.Path(__file__).resolve().parent
+FOLDER = pathlib.Path(__file__).resolve().parent / "rows"
 NOT_RECORDED = "not recorded"
 PAPERS = ("Hardt & Ma", "Li et al.")
-# Minutes in a budget for the cost "seconds" without a number.
-FEW_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """Number of a row.
+    """Number of a row: the recorded value, the tolerance, and its place in a run, see the module.
 
-    Attributes:
-        name: name of the number.
-        value: recorded value with its digits; None if not recorded yet.
-        unit: unit of the value.
-        tolerance: largest difference of another run.
-        factor: largest ratio of another run, instead of a tolerance.
-        file: source of the number, relative to the run's folder; "log": the output of the command; None: no source.
-        key, where, pattern, take, times, base: selection of the number, see `trainers.reproduce.numbers`.
+    `file` is relative to the run's folder; "log" is the output of the command; None: no place.
     """
 
     name: str
-    value: decimal.Decimal | None = None
+    value: Decimal | int | None = None
     unit: str = ""
-    tolerance: decimal.Decimal | None = None
-    factor: decimal.Decimal | None = None
+    tolerance: Decimal | int | None = None
+    factor: Decimal | int | None = None
     file: str | None = None
     key: str | None = None
     where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -87,29 +80,6 @@ class Number:
 
 
 @dataclasses.dataclass(frozen=True)
-class Weights:
-    """Checksum of a run's weights, or its first hexadecimal digits."""
-
-    sha256: str
-    note: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class DataSet:
-    """Data set of the ledger.
-
-    Attributes:
-        title: description.
-        files: SHA-256 of each official file by name.
-        digest: digest of the whole set in config.json, if known.
-    """
-
-    title: str
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    digest: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Row:
     """Row of the ledger, with the fields of its file, see the module, and the name of the file."""
 
@@ -127,8 +97,8 @@ class Row:
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     hardware: str | None = None
     date: str | None = None
-    minutes: decimal.Decimal | None = None
-    seconds: decimal.Decimal | None = None
+    minutes: Decimal | int | None = None
+    seconds: Decimal | int | None = None
     cost: str = ""
     measured: str = ""
     verdict: str = ""
@@ -136,16 +106,7 @@ class Row:
     model_card: str | None = None
     notes: str = ""
     numbers: tuple[Number, ...] = ()
-    weights: Weights | None = None
-
-    @property
-    def cost_in_minutes(self) -> float | None:
-        """Recorded cost of running the row again, or None."""
-        if self.minutes is not None:
-            return float(self.minutes)
-        if self.seconds is not None:
-            return float(self.seconds) / 60
-        return FEW_SECONDS if self.cost == "seconds" else None
+    weights: Mapping[str, str] | None = None
 
     def cost_in_words(self) -> str:
         """Return the recorded cost as text."""
@@ -154,92 +115,60 @@ class Row:
         return " ".join(part for part in (number, self.cost) if part) or NOT_RECORDED
 
 
-class TomlNumber(decimal.Decimal):
-    """Number of a file that stores its original text."""
-
-    text: str
-
-    def __new__(cls, text: str) -> "TomlNumber":
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
-
-
-def format_number(number: decimal.Decimal) -> str:
-    """Format a number as in its file, with commas in integers: 6.2e-12, 0.20, 50,000."""
-    return number.text if isinstance(number, TomlNumber) else f"{number:,f}"
+def format_number(number: Decimal | int) -> str:
+    """Format a number with all its digits, and with commas in integers: 6.2e-12, 0.20, 50,000."""
+    return f"{number:,}" if isinstance(number, int) else str(number).lower()
 
 
 def load(folder: pathlib.Path = FOLDER) -> dict[str, Row]:
     """Load the rows by name, sorted by paper and position, with runs of this package last.
 
     Args:
-        folder: folder that contains `rows/`.
+        folder: folder of the files.
 
     Raises:
-        UsageError: a file is damaged, or names a row or data set that does not exist.
+        UsageError: a file is damaged.
     """
-    rows = [_row(path) for path in sorted((folder / "rows").glob("*.toml"))]
+    rows = []
+    for path in folder.glob("*.toml"):
+        try:
+            read = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal).items()
+            values: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in read}
+            values["numbers"] = tuple(Number(**number) for number in values.get("numbers", ()))
+            rows.append(Row(**values, name=path.stem))
+        except (tomllib.TOMLDecodeError, TypeError) as error:
+            raise UsageError(f"{path} is damaged: {error}.") from error
     places = {paper: place for place, paper in enumerate((*PAPERS, ""))}
-    for row in rows:
-        if row.paper not in places:
-            raise UsageError(f"rows/{row.name}.toml: paper must be one of {', '.join(PAPERS)}. Received: {row.paper}")
-    found = {row.name: row for row in sorted(rows, key=lambda row: (places[row.paper], row.order, row.name))}
-    known = data_sets(folder)
-    for row in rows:
-        missing = [name for name in row.rests_on if name not in found]
-        missing += [row.data] if row.data is not None and row.data not in known else []
-        if missing:
-            raise UsageError(f"rows/{row.name}.toml names {missing[0]}, which does not exist.")
-    return found
+    return {row.name: row for row in sorted(rows, key=lambda row: (places[row.paper], row.order, row.name))}
 
 
-def data_sets(folder: pathlib.Path = FOLDER) -> dict[str, DataSet]:
-    """Load the data sets by name."""
-    path = folder / "data.toml"
-    return {name: _make(DataSet, values, path) for name, values in _read(path).items()}
+def expand_command(command: str, folder: str | os.PathLike, data_dir: str | None) -> list[str]:
+    """Split a row's command into words, with OUT and DATA replaced.
+
+    Args:
+        command: command of the row.
+        folder: replacement of OUT, also in OUT/NAME.
+        data_dir: replacement of DATA, also in DATA/NAME; None removes --data-dir, so that the program uses the folder
+            of TensorFlow Datasets.
+    """
+    words = shlex.split(command)
+    if data_dir is None:
+        places = [place for place, word in enumerate(words) if word.split("/")[0] == "DATA"]
+        words = [word for place, word in enumerate(words) if place not in places and place + 1 not in places]
+    named = {"DATA": data_dir or "", "OUT": str(folder)}
+    return ["/".join([named.get(first, first), *inside]) for first, *inside in (word.split("/") for word in words)]
 
 
-def _row(path: pathlib.Path) -> Row:
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in _read(path).items()
-    }
-    values["numbers"] = tuple(_make(Number, each, path) for each in values.get("numbers", ()))
-    if "weights" in values:
-        values["weights"] = _make(Weights, values["weights"], path)
-    row = _make(Row, {**values, "name": path.stem}, path)
-    for number in row.numbers:
-        if (
-            number.file is not None
-            and number.value is not None
-            and (number.tolerance is None) == (number.factor is None)
-        ):
-            raise UsageError(f"{path}: the number {number.name!r} requires either a tolerance or a factor.")
-        if (number.file is None) != (number.key is None and number.pattern is None):
-            raise UsageError(f"{path}: the number {number.name!r} requires a file together with a key or a pattern.")
-    return row
+def format_commands(row: Row, folder: str = "OUT", data_dir: str | None = "DATA") -> list[str]:
+    """Return the command lines of a row.
 
-
-def _read(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=TomlNumber)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is damaged: {error}.") from error
-
-
-_DECIMALS = ("value", "tolerance", "factor", "minutes", "seconds")
-
-
-def _make(kind: Any, values: Mapping[str, Any], path: pathlib.Path) -> Any:
-    known = {field.name: field for field in dataclasses.fields(kind)}
-    unknown = [name for name in values if name not in known]
-    missing = [
-        name
-        for name, field in known.items()
-        if name not in values and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    if unknown or missing:
-        wrong = f"unknown field {unknown[0]!r}" if unknown else f"the field {missing[0]!r} is missing"
-        raise UsageError(f"{path}: {wrong}.")
-    whole = {name: decimal.Decimal(value) for name, value in values.items() if name in _DECIMALS and type(value) is int}
-    return kind(**{**values, **whole})
+    Args:
+        row: row of the ledger; its tests are the last command.
+        folder: replacement of OUT.
+        data_dir: replacement of DATA.
+    """
+    lines = []
+    for command in row.commands:
+        words = expand_command(command, folder, data_dir)
+        lines.append(shlex.join(["python", *(["-m"] if words[0].startswith("trainers.") else []), *words]))
+    return lines + ([f"python -m pytest {' '.join(row.tests)}"] if row.tests else [])

@@ -6,8 +6,7 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from idmatters_tf._replacing import replacing
-from trainers.cli.text import escape_controls
+from idmatters_tf.checkpointing import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +56,7 @@ def convergence(records: Records, path: str | os.PathLike, title: str, drop_step
         label = None if number else "learning rate drop"
         axes.axvline(drop, color="grey", linestyle=":", linewidth=1, label=label)
     axes.set_ylabel("error, %" if with_top5 else "top-1 error, %")
-    axes.set_title(escape_controls(title), fontsize=10, parse_math=False)
+    axes.set_title(title, fontsize=10, parse_math=False)
     _set_logarithmic(axes, [error for _, error in [*train, *test, *with_top5]])
     axes.grid(alpha=0.3)
     axes.legend()
@@ -92,7 +91,7 @@ def comparison(
         whole = [member for member in members if not _describe_diverged([runs[member]])] or members
         tests = [test for member in whole if (test := _errors(runs[member], "test"))]
         # Names of folders are not formulas, even with a dollar sign.
-        name = escape_controls(name).replace("$", r"\$")
+        name = name.replace("$", r"\$")
         ended = _describe_diverged([runs[member] for member in members])
         if not tests:
             axes.plot([], [], linestyle="", label=f"{name} (no test{ended})")
@@ -117,7 +116,7 @@ def comparison(
         axes.plot(steps, means, color=color, linestyle=style, marker=marker, markersize=4, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("top-1 error, %    (test: strong, training: faint)")
-    axes.set_title(escape_controls(title), fontsize=10, parse_math=False)
+    axes.set_title(title, fontsize=10, parse_math=False)
     _set_logarithmic(axes, errors)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

@@ -14,29 +14,30 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from idmatters_tf import _environment
 from idmatters_tf._arguments import abbreviate
-from idmatters_tf._checkpointing import checkpoint_path, list_steps
-from idmatters_tf._locking import check_held
-from idmatters_tf._ownership import check_folder, check_replaceable, open_regular, remove_own
-from idmatters_tf._replacing import remove_unfinished, write_atomically
-from idmatters_tf._run_description import describe_differences, describe_environment_change
+from idmatters_tf.checkpointing import (
+    check_held,
+    checkpoint_path,
+    describe_differences,
+    list_steps,
+    remove_listed,
+    remove_unfinished,
+    write_atomically,
+)
 from trainers.cli.arguments import UsageError
 from trainers.cli.settings import make, setting
 from trainers.cli.startup import discard_message, print_message
 from trainers.cli.text import as_text
-from trainers.run.contents import check_config, check_result
 from trainers.run.records import encode, read
 
 WHERE_DATA_ARE = ("data_dir", "download")
 # Outputs of the training programs: files that are replaced one by one,
 EXPORTED_FILES = ("model.keras", "best/model.keras")
-RESULTS = ("result.json", "metrics.jsonl", "preprocessing.keras", *EXPORTED_FILES)
-RESULTS += ("convergence.png", "convergence.svg", "convergence.pdf")
-FILES = ("config.json", *RESULTS, ".lock")
+RESULTS = ("result.json", "metrics.jsonl", "convergence.png", "preprocessing.keras", *EXPORTED_FILES)
 # folders that are replaced as a whole,
 EXPORTED_FOLDERS = ("saved_model", "best/saved_model")
 # and folders to which files are added.
@@ -77,15 +78,6 @@ class DataDescription:
         """Name of each output of the network, including outputs beyond the classes of the data, or empty."""
         extra = range(len(self.class_names), self.classes)
         return (*self.class_names, *(f"class {number}" for number in extra)) if self.class_names else ()
-
-
-def check_exports(folder: pathlib.Path) -> None:
-    """Raise PathOccupied if the location of an export in a folder is occupied. Nothing is changed."""
-    check_folder(folder / "best")
-    for name in EXPORTED_FILES:
-        check_replaceable(folder / name)
-    for name in EXPORTED_FOLDERS:
-        check_replaceable(folder / name, folder=True)
 
 
 class Run:
@@ -136,26 +128,6 @@ class Run:
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise UsageError(f"--out {self.path} cannot be written: no permission in {existing}. Use another folder.")
 
-    def check_outputs(self, names: Iterable[str] = ()) -> None:
-        """Raise PathOccupied if the location of an output in the folder is occupied. Nothing is changed.
-
-        A file may be replaced only by a file, and a folder only by a folder. Links are never followed.
-
-        Args:
-            names: names of files that the program writes in addition to those of every run.
-        """
-        if not self.writes:
-            # The chief may be writing the files.
-            return
-        for name in FOLDERS:
-            check_folder(self.path / name, links=name != EVENTS)
-        for name in (*FILES, *names):
-            check_replaceable(self.path / name)
-        check_exports(self.path)
-        if self.overwrites:
-            for path in self._checkpoints():
-                check_replaceable(path, folder=True)
-
     def config(self, program: str | None = None) -> dict[str, Any]:
         """Return the content of config.json.
 
@@ -169,7 +141,8 @@ class Run:
             raise UsageError(f"{self.path} is not a run: there is no config.json in it. Use the --out of a run.")
         try:
             config = json.loads(self.config_path.read_bytes())
-            check_config(config)
+            if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
+                raise ValueError("there are no settings")
         except ValueError as error:
             raise UsageError(
                 f"{self.config_path} is damaged ({error}). Correct it, or start the run again with another --out."
@@ -250,7 +223,7 @@ class Run:
             config = self.config()
             self.check_data(data["digest"], data["origin"])
             now = {"versions": _environment.collect_versions(), "numerics": numerics or {}}
-            warning = describe_environment_change(config, now)
+            warning = _environment.describe_environment_change(config, now)
             if warning is not None and self.writes:
                 print_message(warning)
             return
@@ -262,7 +235,6 @@ class Run:
         except OSError as error:
             reason = error.strerror or error
             raise UsageError(f"--out {self.path} cannot be written: {reason}. Use another folder.") from error
-        self.check_outputs()
         self._discard()
         config = {"program": program, "settings": settings, "data": data, "versions": _environment.collect_versions()}
         if numerics is not None:
@@ -293,11 +265,11 @@ class Run:
             remove_unfinished(folder)
 
     def _discard(self):
-        """Remove the results of a run and no other files, see `check_outputs`."""
+        """Remove the results of a run and no other files."""
         for name in RESULTS:
             (self.path / name).unlink(missing_ok=True)
         for path in (*self._checkpoints(), *(self.path / name for name in EXPORTED_FOLDERS)):
-            remove_own(path)
+            remove_listed(path)
         for path in (self.path / EVENTS).rglob("events.out.tfevents.*"):
             if path.is_file():
                 path.unlink()
@@ -344,8 +316,7 @@ class Run:
             return
         check_held(self.path)
         if self._metrics is None:
-            descriptor = open_regular(self.path / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            self._metrics = open(descriptor, "a", encoding="utf-8")  # noqa: SIM115 - kept open
+            self._metrics = open(self.path / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - kept open
         self.records.append(values)
         self._metrics.write(encode([values]))
         self._metrics.flush()
@@ -368,8 +339,10 @@ class Run:
             return None
         try:
             result = json.loads(self.result_path.read_bytes())
-            check_result(result, numbers)
-        except ValueError as error:
+            missing = [name for name in numbers if type(result[name]) not in (int, float)]
+            if missing or not isinstance(result, dict):
+                raise ValueError(f"no number {missing[:1]}")
+        except (ValueError, TypeError, LookupError) as error:
             raise UsageError(
                 f"{self.result_path} is damaged ({error}). Remove it, and run the same command to write it again."
             ) from error

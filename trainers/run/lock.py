@@ -2,25 +2,23 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from idmatters_tf._locking import FolderInUse, FolderLock, FolderLost
+from idmatters_tf.checkpointing import FolderInUse, FolderLock, FolderLost
 from trainers.cli.arguments import RunError, UsageError
 
 
 @contextlib.contextmanager
-def hold_lock(folder: str | os.PathLike, say: Callable[[str], object]) -> Iterator[None]:
+def hold_lock(folder: str | os.PathLike) -> Iterator[None]:
     """Hold the lock of a run's folder inside the block, and create the folder if it does not exist.
 
     A folder created here that remains empty is removed again.
 
     Args:
         folder: folder of the run.
-        say: called with a warning if the file system does not support locks.
 
     Raises:
         UsageError: another process holds the lock, or the folder is not writable.
-        PathOccupied: the lock file is a link, or a file of another program.
         RunError: raised by the block if the folder or its lock was removed in the meantime.
     """
     try:
@@ -30,8 +28,6 @@ def hold_lock(folder: str | os.PathLike, say: Callable[[str], object]) -> Iterat
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(f"--out {folder} cannot be written: {reason}. Use another folder.") from error
-    if not lock.protects:
-        say(f"{folder} is on a file system without locks. Do not use it as the --out of another process.")
     try:
         yield
     except FolderLost as error:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainers.experiments.program import Problem
     from trainers.run.folder import Run
 
-EPILOG = f"""
+EXAMPLES = f"""
 commands:
 {chr(10).join(f"  {command:12} {summary(command)}" for command in COMMANDS)}
 
@@ -90,7 +90,7 @@ PROGRAMS = {
 
 def parser(command: str | None = None) -> Parser:
     """Return the argument parser of one of `COMMANDS`, or of the program, with the list of commands."""
-    return PROGRAMS[command].parser() if command else command_parser("trainers.shortcuts", __doc__, EPILOG)
+    return PROGRAMS[command].parser() if command else command_parser("trainers.shortcuts", __doc__, EXAMPLES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -51,8 +51,7 @@ def get_optimizer_factory(recipe: Recipe) -> Callable[[], keras.optimizers.Optim
         if recipe.has_free_muon and recipe.weight_decay:
             shared["weight_decay"] = recipe.weight_decay
         return lambda: Muon(recipe.learning_rate, norm=recipe.muon_norm, other_rate=recipe.other_rate, **shared)
-    make = Momentum if recipe.momentum_convention == "tensorflow1" else keras.optimizers.SGD
-    return lambda: make(recipe.learning_rate, **shared)
+    return lambda: Momentum(recipe.learning_rate, **shared)
 
 
 def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -> Learner:
@@ -64,8 +63,7 @@ def build_learner(task: Task, data: DataSet, strategy: tf.distribute.Strategy) -
     recipe, replicas = task.settings.recipe, strategy.num_replicas_in_sync
     if recipe.batch_size % replicas:
         raise UsageError(f"--batch-size must be a multiple of the {replicas} replicas. Received: {recipe.batch_size}")
-    if task.settings.devices.deterministic:
-        tf.config.experimental.enable_op_determinism()
+    tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(recipe.seed)
     dtype = "mixed_bfloat16" if recipe.precision == "bfloat16" else "float32"
     return Learner(
@@ -120,7 +118,7 @@ def get_schedule(recipe: Recipe, drop_steps: Sequence[int] = ()) -> Schedule:
 
     With `--schedule linear`, the rate increases linearly to its peak and then decreases linearly to its final value
     (Smith & Topin, arXiv 1708.07120, with linear segments and without the last phase). The other schedules multiply it
-    by a factor at each of `drop_steps`, after a warm-up at a constant rate.
+    by a factor at each of `drop_steps`, after a warm-up at a tenth of the rate.
     """
 
     def linear(step: Step) -> tf.Tensor:
@@ -135,6 +133,6 @@ def get_schedule(recipe: Recipe, drop_steps: Sequence[int] = ()) -> Schedule:
         step = tf.cast(step, tf.int64)
         drops = tf.reduce_sum(tf.cast(step >= tf.constant(drop_steps, tf.int64), tf.float32))
         rate = recipe.learning_rate * tf.pow(DECAY if recipe.schedule == "decay" else DROP, drops)
-        return tf.where(step < recipe.warm_up_steps, recipe.warm_up_rate, rate) if recipe.warm_up_steps else rate
+        return tf.where(step < recipe.warm_up_steps, recipe.learning_rate / 10, rate) if recipe.warm_up_steps else rate
 
     return linear if recipe.schedule == "linear" else with_drops

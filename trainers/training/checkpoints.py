@@ -1,6 +1,6 @@
 """Checkpoints of a run: a `tf.train.Checkpoint`, the records so far and the identity of the run.
 
-`idmatters_tf._checkpointing` contains the format of the folders.
+`idmatters_tf.checkpointing` contains the format of the folders.
 """
 
 import json
@@ -12,19 +12,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from idmatters_tf._checkpointing import (
+from idmatters_tf.checkpointing import (
+    check_held,
     checkpoint_path,
     describe_newest,
+    describe_other_run,
     find_newest_intact,
     list_steps,
-    remove,
-    remove_oldest,
-    rename_damaged,
+    remove_steps,
+    remove_unfinished,
     saving,
 )
-from idmatters_tf._locking import check_held
-from idmatters_tf._replacing import remove_unfinished
-from idmatters_tf._run_description import describe_other_run
 from trainers.cli.arguments import RunError, UsageError
 from trainers.run.records import encode, read
 
@@ -80,15 +78,13 @@ class Checkpoints:
                 unchanged.
         """
         self._save(self.folder, step, self._checkpoint, {RECORDS: encode(records)})
-        remove_oldest(self.folder, self.keep)
+        remove_steps(self.folder, list_steps(self.folder)[: -self.keep])
 
     def save_best(self, step: int) -> None:
         """Save the weights in place of the best ones so far. Raises RunError as `save` does."""
         self._save(self.folder / BEST, step, self._weights, {})
-        for other in list_steps(self.folder / BEST):
-            # A run that falls back to an earlier checkpoint may have left later ones.
-            if other != step:
-                remove(self.folder / BEST, other)
+        # A run that falls back to an earlier checkpoint may have left later ones.
+        remove_steps(self.folder / BEST, {*list_steps(self.folder / BEST)} - {step})
 
     def _save(self, folder, step, checkpoint, texts):
         if self.identity is not None:
@@ -117,14 +113,13 @@ class Checkpoints:
         Raises:
             UsageError: the checkpoint, or the one with the best weights, belongs to another run.
         """
-        for folder in (self.folder, self.folder / BEST):
-            remove_unfinished(folder)
-
-        def on_damage(path, damage):
-            report(f"checkpoint {path} is damaged ({damage}): falling back to the previous one")
-            rename_damaged(path)
-
-        step = find_newest_intact(self.folder, _INDEX, on_damage)
+        remove_unfinished(self.folder / BEST)
+        step = find_newest_intact(
+            self.folder,
+            _INDEX,
+            lambda path, damage: report(f"checkpoint {path} is damaged ({damage}): falling back to the previous one"),
+            repair=True,
+        )
         # Damaged best weights are reported when they are needed.
         best = find_newest_intact(self.folder / BEST, _INDEX, lambda *_: None)
         if best is not None:

@@ -3,12 +3,11 @@
 import pathlib
 from typing import TYPE_CHECKING
 
-from idmatters_tf._checkpointing import list_steps
-from idmatters_tf.data.protocols import DataSet
+from idmatters_tf.checkpointing import list_steps
 from trainers.cli.arguments import UsageError
 from trainers.cli.startup import import_tensorflow, print_lines, print_message
 from trainers.cli.text import as_text, program_command
-from trainers.run.folder import Run, check_exports
+from trainers.run.folder import Run
 from trainers.run.lock import hold_lock
 from trainers.training.program import Task
 
@@ -40,7 +39,8 @@ def restore_trainer(task: Task, run: Run) -> tuple["SynchronousTrainer", int]:
         UsageError: there is no such checkpoint, or the data are not those of the run.
     """
     _require_checkpoint(task, run)
-    data = load_data(task, run)
+    data = task.data
+    run.check_data(data.digest(), as_text(data.origin))
     import_tensorflow()
     from trainers.cluster import strategy as strategies
     from trainers.training.build import build_learner
@@ -53,13 +53,6 @@ def restore_trainer(task: Task, run: Run) -> tuple["SynchronousTrainer", int]:
     return SynchronousTrainer(learner), step
 
 
-def load_data(task: Task, run: Run) -> DataSet:
-    """Return the data of a task. Raises UsageError if a run was trained on other data."""
-    data = task.data
-    run.check_data(data.digest(), as_text(data.origin))
-    return data
-
-
 def export_again(task: Task, run: Run, out: str | None = None) -> int:
     """Write the exports of the newest checkpoint and of the best one, without the data.
 
@@ -69,14 +62,12 @@ def export_again(task: Task, run: Run, out: str | None = None) -> int:
         out: output folder; None: the folder of the run.
 
     Raises:
-        PathOccupied: the location of an export is occupied; nothing is changed.
         UsageError: another process uses the folder.
     """
     _require_checkpoint(task, run)
     described = run.data()
     folder = pathlib.Path(out or run.path)
-    check_exports(folder)
-    with hold_lock(folder, print_message):
+    with hold_lock(folder):
         Run(folder).remove_unfinished()
         import_tensorflow()
         from trainers.training.build import build_network

@@ -8,15 +8,13 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from idmatters_tf._checkpointing import list_steps
-from idmatters_tf._ownership import remove_own
-from idmatters_tf._replacing import replacing
+from idmatters_tf.checkpointing import list_steps, remove_listed, replacing
 from idmatters_tf.layers import ClassNames, PerImageStandardization
 from trainers.cli.arguments import RunError
 from trainers.cli.startup import print_lines, print_message
 from trainers.cli.text import program_command
 from trainers.datasets import preprocessing as fitted
-from trainers.run.folder import Run, check_exports
+from trainers.run.folder import Run
 from trainers.training.build import in_float32
 from trainers.training.checkpoints import BEST, REMEDY, WRITE_ERRORS, restore_weights
 from trainers.training.program import Task
@@ -107,11 +105,9 @@ def export_run(task: Task, run: Run, model: keras.Model, step: int, out: str | o
 
     Raises:
         RunError: the files could not be written.
-        PathOccupied: the location of an export is occupied; nothing is changed.
         UsageError: the best weights belong to another run.
     """
     folder, names = pathlib.Path(out or run.path), run.data().output_names
-    check_exports(folder)
     # Rebuilt in float32 for one device: the export should not depend on the precision and devices of the training.
     network = in_float32(task, model)
     preprocessing = fitted.load(run.path) if task.settings.data.has_preprocessing else None
@@ -138,7 +134,7 @@ def _restore_best(task, run, network):
 def _remove_exports(folder):
     """Remove the exports in a folder, and the folder itself if it is then empty."""
     (folder / "model.keras").unlink(missing_ok=True)
-    remove_own(folder / "saved_model")
+    remove_listed(folder / "saved_model")
     # Fails for a folder with other files.
     with contextlib.suppress(OSError):
         folder.rmdir()

@@ -50,7 +50,7 @@ class Program:
         prog = f"python -m {self.name}"
         usage = f"{prog} [OPTIONS]"
         parser = Parser(help_all=True, prog=prog, usage=usage, description=self.description, epilog=self.epilog)
-        add_options(parser, Settings, lambda chosen: as_dict(self.resolve("paper", chosen)))
+        add_options(parser, Settings, as_dict(self.resolve()))
         add_options(parser, self.command)
         return parser
 

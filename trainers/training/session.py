@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from idmatters_tf._checkpointing import describe_newest
 from idmatters_tf._progress import Progress
+from idmatters_tf.checkpointing import describe_newest
 from idmatters_tf.data.protocols import EvaluationBatchSource
 from trainers.cli.arguments import RunError
 from trainers.cluster.tasks import Cluster
@@ -22,6 +22,9 @@ from trainers.training.settings import Intervals
 
 # Called after each step with the number of the step and the seconds since the run began.
 Callback = Callable[[int, float], object]
+
+# Number of recent checkpoints that are kept, besides the one with the lowest test error.
+KEPT_CHECKPOINTS = 3
 
 
 class Trainer(Protocol):
@@ -69,7 +72,7 @@ class Session:
         learner = trainer.learner
         self.checkpoints = Checkpoints(
             run.checkpoints_path,
-            intervals.keep_checkpoints,
+            KEPT_CHECKPOINTS,
             model=learner.model,
             identity=identity,
             optimizer=learner.optimizer,

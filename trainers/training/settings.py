@@ -29,11 +29,6 @@ class Recipe:
         common=True,
     )
     learning_rate: float = setting(0.05, help="initial learning rate", above=0, common=True)
-    momentum_convention: Literal["tensorflow1", "keras"] = setting(
-        "tensorflow1",
-        help="apply the learning rate after the velocity (w -= lr v, the paper's optimizer) or inside it (Keras' SGD); "
-        "the two differ only after the rate has changed",
-    )
     nesterov: bool = setting(False, help="use Nesterov momentum")
     optimizer: Literal["momentum", "muon"] = setting(
         "momentum",
@@ -118,7 +113,8 @@ class Recipe:
     )
     warm_up_steps: int = setting(
         0,
-        help="number of steps at the beginning with --warm-up-rate, or of the linear increase with --schedule linear",
+        help="number of steps at the beginning with a tenth of the learning rate, or of the linear increase with "
+        "--schedule linear",
         at_least=0,
     )
     final_rate: float = setting(
@@ -127,7 +123,6 @@ class Recipe:
         at_least=0,
         at_most=1,
     )
-    warm_up_rate: float = setting(0.01, help="learning rate of the warm-up", above=0)
     decay_epochs: float = setting(2.0, help="number of epochs between two decays of the learning rate", above=0)
 
     def __post_init__(self) -> None:
@@ -177,7 +172,6 @@ class Devices:
         at_least=1,
         at_most=64,
     )
-    deterministic: bool = setting(True, help="use deterministic operations only, although GPUs have faster ones")
     cluster_timeout: float = setting(
         600.0,
         help="number of seconds to wait for absent tasks of the cluster",
@@ -196,7 +190,7 @@ class Devices:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """Intervals of records, measurements and checkpoints, and formats of the output."""
+    """Intervals of records, measurements and checkpoints."""
 
     log_every: int = setting(20, help="number of steps between training records", at_least=1)
     evaluate_every: int = setting(1000, help="number of steps between evaluations", at_least=1, common=True)
@@ -209,16 +203,6 @@ class Intervals:
         unset="never",
     )
     checkpoint_every: int = setting(500, help="number of steps between checkpoints", at_least=1)
-    keep_checkpoints: int = setting(
-        3,
-        help="number of recent checkpoints to keep; the weights with the lowest test error are also kept",
-        at_least=1,
-        free_per_task=True,
-    )
-    format: Literal["png", "svg", "pdf"] = setting(
-        "png",
-        help="format of the convergence plot; svg and pdf are written in addition to png",
-    )
     histograms: bool = setting(False, help="write histograms of all weights to TensorBoard at each evaluation")
 
 

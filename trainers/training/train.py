@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from idmatters_tf._checkpointing import describe_newest, list_steps
+from idmatters_tf.checkpointing import describe_newest, list_steps
 from trainers.cli.arguments import RunError, UsageError
 from trainers.cli.settings import as_dict, options
 from trainers.cli.startup import discard_message, import_tensorflow, print_lines, print_message
@@ -51,9 +51,8 @@ def train(task: Task, folder: pathlib.Path, overwrite: bool = False) -> int:
     advice = functools.partial(describe_newest, Run(folder).checkpoints_path)
     # Only the chief writes to the folder.
     writes = description is None or description.is_chief
-    Run(folder, writes, overwrite).check_outputs()
     with (
-        hold_lock(folder, print_message) if writes else contextlib.nullcontext(),
+        hold_lock(folder) if writes else contextlib.nullcontext(),
         explain_lost_tasks(description, advice),
     ):
         if description is not None:
@@ -168,12 +167,11 @@ def _train(task: Task, run: Run, description: ClusterDescription | None, strateg
 
     records = run.records
     result = summarize(records, steps, learner.parameters)
-    for suffix in sorted({"png", settings.run.format}):
-        convergence(records, run.path / f"convergence.{suffix}", task.title(learner.parameters), drops)
+    convergence(records, run.path / "convergence.png", task.title(learner.parameters), drops)
     export_run(task, run, learner.model, steps)
     run.finish(result)
     print(describe_result(result))
-    print_lines(f"convergence plot:      {run.path / f'convergence.{settings.run.format}'}")
+    print_lines(f"convergence plot:      {run.path / 'convergence.png'}")
     return 0
 
 

@@ -4,15 +4,14 @@ base           interface of all kinds
 random_access  batches that are a function of the step: arrays, PyDataset, Grain's MapDataset, `Batches`
 iterators      data with a serializable iterator: Grain's IterDataset and DataLoader
 tf_data        tf.data.Dataset
-torch_loaders  torchdata's StatefulDataLoader
 """
 
 from idmatters_tf._keras_internals import RunningFit
 from idmatters_tf.callbacks._sources import random_access
 from idmatters_tf.callbacks._sources.base import Source
 from idmatters_tf.callbacks._sources.iterators import GrainIterator
+from idmatters_tf.callbacks._sources.random_access import has_hooks as has_hooks
 from idmatters_tf.callbacks._sources.tf_data import TensorFlowDataset
-from idmatters_tf.callbacks._sources.torch_loaders import TorchLoader
 from idmatters_tf.callbacks.batches import Batches
 
 _FUNCTION = "Use `FunctionBatches(step_to_batch, steps_per_epoch=...)`"
@@ -40,6 +39,4 @@ def make_source(fit: RunningFit, seed: int) -> Source:
         return GrainIterator(fit)
     if fit.kind == "a tf.data.Dataset":
         return TensorFlowDataset(fit)
-    if fit.kind == "a torch DataLoader":
-        return TorchLoader(fit)
     raise ValueError(f"ExactResume cannot restore the position of {fit.kind}. {_FUNCTION} instead.")

@@ -58,7 +58,7 @@ class Source:
         """Restore the state of a checkpoint.
 
         Args:
-            state: result of `state`. None also for a checkpoint of an early version.
+            state: result of `state`.
             epoch: epoch of the next training batch.
             offset: index of the next training batch in the epoch.
 

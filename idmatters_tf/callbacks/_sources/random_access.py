@@ -1,6 +1,7 @@
 """Training data with random access: each batch is a function of its step."""
 
 import contextlib
+import copy
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from idmatters_tf._keras_internals import RunningFit
+from idmatters_tf._keras_internals import RunningFit, has_global_seed
 from idmatters_tf.callbacks._sources.base import Source, choose_steps_per_epoch
 from idmatters_tf.callbacks.batches import ArrayBatches, Batches, FunctionBatches
 
@@ -27,7 +28,8 @@ class RandomAccess(Source):
     def __init__(self, batches: Batches, steps_per_epoch: int | None = None):
         if steps_per_epoch not in (None, batches.steps_per_epoch):
             batches = _copy_workers(batches, FunctionBatches(batches.batch, steps_per_epoch))
-        self._batches = batches
+        # A copy, since callbacks may use the object of the user, which has a position of its own.
+        self._batches = copy.copy(batches)
         self.steps_per_epoch = batches.steps_per_epoch
 
     def first_batch(self) -> Any:
@@ -152,11 +154,16 @@ def make_source_from_py_dataset(fit: RunningFit, seed: int) -> Source:
     """Return the source of a `keras.utils.PyDataset`. If `fit` shuffles, the order is a function of (seed, epoch).
 
     Raises:
-        ValueError: the dataset is infinite and `fit` has no `steps_per_epoch`, or `steps_per_epoch` differs from the
-            length of a dataset with hooks.
+        ValueError: the dataset is infinite and `fit` has no `steps_per_epoch`; the dataset has hooks, and
+            `steps_per_epoch` differs from its length or the global generators have no seed.
     """
     data: keras.utils.PyDataset = fit.data
-    length, hooked = data.num_batches, _has_hooks(data)
+    length, hooked = data.num_batches, has_hooks(data)
+    if hooked and not has_global_seed():
+        raise ValueError(
+            f"Keras calls the `on_epoch_end` of {type(data).__name__} once before training, when the global generators "
+            f"have no seed. Call `keras.utils.set_random_seed(seed)` before you create the data."
+        )
     steps = choose_steps_per_epoch(fit, length)
     if hooked and length not in (None, steps):
         raise ValueError(
@@ -188,10 +195,13 @@ def _copy_workers(data, batches):
     return batches
 
 
-def _has_hooks(data):
+def has_hooks(data: Any) -> bool:
+    """Return True for a `keras.utils.PyDataset` that may change at the beginning or end of an epoch."""
     base = keras.utils.PyDataset
     kind = type(data)
-    return kind.on_epoch_begin is not base.on_epoch_begin or kind.on_epoch_end is not base.on_epoch_end
+    return isinstance(data, base) and (
+        kind.on_epoch_begin is not base.on_epoch_begin or kind.on_epoch_end is not base.on_epoch_end
+    )
 
 
 @contextlib.contextmanager

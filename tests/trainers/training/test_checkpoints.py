@@ -1,8 +1,5 @@
-import json
-import os
 import resource
 import shutil
-import socket
 
 import keras
 import numpy as np
@@ -144,63 +141,6 @@ def test_an_older_checkpoint_under_a_newer_name_is_not_believed(subject, tmp_pat
     _, step, (report,) = restored(tmp_path)
     assert step == 5
     assert "step-00000009 is damaged (it belongs to step 3)" in report
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("manifest.json", "pipe"),
-        ("manifest.json", "link"),
-        ("checkpoint.index", "folder"),
-        ("checkpoint.index", "socket"),
-        ("checkpoint.data-00000-of-00001", "pipe"),
-        ("metrics.jsonl", "link"),
-        ("x", "pipe"),
-        ("x", "folder"),
-    ],
-)
-def test_what_is_no_file_is_damage_and_blocks_nothing(subject, tmp_path, monkeypatch, name, kind):
-    path = tmp_path / "step-00000005" / name
-    path.unlink(missing_ok=True)
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "link":
-        # A file without an end.
-        path.symlink_to("/dev/zero")
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        monkeypatch.chdir(path.parent)
-        with socket.socket(socket.AF_UNIX) as each:
-            each.bind(name)
-    _, step, (report,) = restored(tmp_path)
-    assert step == 4
-    assert f"{name} is not a regular file" in report
-
-
-@pytest.mark.parametrize("name", [f"{'../' * 9}dev/zero", "/dev/zero", "../x", "..", "", "a\0b"])
-def test_a_manifest_that_leads_out_of_its_folder_is_damaged(subject, tmp_path, name):
-    path = tmp_path / "step-00000005" / "manifest.json"
-    os.mkfifo(tmp_path / "x")
-    manifest = json.loads(path.read_text())
-    manifest["files"][name] = manifest["files"]["checkpoint.index"]
-    path.write_text(json.dumps(manifest))
-    _, step, (report,) = restored(tmp_path)
-    assert step == 4
-    assert "is missing" in report
-
-
-@pytest.mark.parametrize("kind", ["pipe", "link", "file"])
-def test_what_is_no_folder_is_no_checkpoint(subject, tmp_path, kind):
-    path, elsewhere = tmp_path / "step-00000005", tmp_path / "elsewhere"
-    path.rename(elsewhere)
-    os.mkfifo(path) if kind == "pipe" else path.symlink_to(elsewhere) if kind == "link" else path.touch()
-    _, step, (report,) = restored(tmp_path)
-    assert step == 4
-    assert "step-00000005 is damaged (it is not a folder)" in report
-    subject.save(5)
-    assert restored(tmp_path)[1] == 5
-    assert (elsewhere / "manifest.json").is_file()
 
 
 def identified(folder, **identity):

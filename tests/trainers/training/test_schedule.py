@@ -10,7 +10,7 @@ from trainers.training.settings import Recipe
     [
         ({"learning_rate": 0.2}, (2, 4), [0.2, 0.2, 0.02, 0.02, 0.002, 0.002]),
         ({"learning_rate": 0.2}, (), [0.2, 0.2]),
-        ({"learning_rate": 0.1, "warm_up_steps": 2, "warm_up_rate": 0.01}, (4,), [0.01, 0.01, 0.1, 0.1, 0.01]),
+        ({"learning_rate": 0.1, "warm_up_steps": 2}, (4,), [0.01, 0.01, 0.1, 0.1, 0.01]),
         ({"learning_rate": 0.1, "schedule": "decay"}, (1, 2), [0.1, 0.094, 0.08836]),
         (
             {"learning_rate": 0.3, "schedule": "linear", "steps": 7, "warm_up_steps": 2},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from idmatters_tf._checkpointing import list_steps
+from idmatters_tf.checkpointing import list_steps
 from trainers.run.events import Events, image_grid
 from trainers.run.folder import Run
 from trainers.training.checkpoints import BEST, restore_weights

@@ -7,9 +7,17 @@ import sys
 
 import pytest
 
-from idmatters_tf._checkpointing import list_steps, remove_oldest, rename_damaged, saving
-from idmatters_tf._ownership import MANIFEST, PathOccupied
-from idmatters_tf._replacing import remove_unfinished, replacing, updating, write_atomically
+from idmatters_tf.checkpointing import (
+    MANIFEST,
+    PathOccupied,
+    find_newest_intact,
+    list_steps,
+    remove_steps,
+    remove_unfinished,
+    replacing,
+    saving,
+    write_atomically,
+)
 from tests.conftest import ROOT
 from tests.support.occupants import NO_FILES, NO_FOLDERS, tree, write_folder
 
@@ -26,51 +34,22 @@ def contents(folder):
 WRITTEN = {"assets", "variables", "saved_model.pb", "variables/variables.index", MANIFEST}
 
 
-@pytest.fixture
-def places(tmp_path):
-    for name in ("here", "elsewhere"):
-        (tmp_path / name).mkdir()
-    return tmp_path / "here" / "target", tmp_path / "elsewhere"
-
-
 @pytest.mark.parametrize("occupy", NO_FILES)
-def test_a_file_replaces_nothing_but_a_file(places, occupy):
-    path, elsewhere = places
-    occupy(path, elsewhere)
-    before = tree(path.parents[1])
-    with pytest.raises(PathOccupied, match="target is a .*, not a file. Move it away, or choose another path"):
-        write_atomically(path, "new")
-    with pytest.raises(PathOccupied), updating(path.parent, ["other", path.name]) as beside:
-        raise AssertionError(f"{beside} was yielded")
-    with pytest.raises(PathOccupied), updating(path.parent) as beside:
-        [(beside / name).write_text("new") for name in ("other", path.name)]
-    assert tree(path.parents[1]) == before
+def test_a_file_replaces_nothing_but_a_file(tmp_path, occupy):
+    occupy(tmp_path / "target")
+    before = tree(tmp_path)
+    with pytest.raises(PathOccupied, match="target is a folder, not a file. Move it away, or choose another path"):
+        write_atomically(tmp_path / "target", "new")
+    assert tree(tmp_path) == before
 
 
 @pytest.mark.parametrize("occupy", NO_FOLDERS)
-def test_a_folder_replaces_nothing_but_a_folder_of_its_own(places, occupy):
-    path, elsewhere = places
-    occupy(path, elsewhere)
-    before = tree(path.parents[1])
+def test_a_folder_replaces_nothing_but_a_folder_of_its_own(tmp_path, occupy):
+    occupy(tmp_path / "target")
+    before = tree(tmp_path)
     with pytest.raises(PathOccupied, match="Move it away, or choose another path"):
-        write_folder(path)
-    assert tree(path.parents[1]) == before
-
-
-@pytest.mark.parametrize("occupy", NO_FILES)
-def test_what_comes_in_the_meantime_is_not_replaced(places, occupy):
-    path, elsewhere = places
-    before = {}
-
-    def write():
-        with replacing(path) as beside:
-            occupy(path, elsewhere)
-            before.update(tree(path.parents[1]))
-            beside.write_text("new")
-
-    with pytest.raises(PathOccupied):
-        write()
-    assert tree(path.parents[1]) == before
+        write_folder(tmp_path / "target")
+    assert tree(tmp_path) == before
 
 
 def test_text_and_bytes_replace_a_file(tmp_path):
@@ -118,34 +97,15 @@ def test_a_folder_replaces_its_predecessor_and_lists_what_it_holds(tmp_path):
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_other_files_stay_when_some_are_updated(tmp_path):
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "HEAD").write_text("ref")
-    (tmp_path / "README.md").write_text("old")
-    with updating(tmp_path, ["README.md"]) as beside:
-        (beside / "README.md").write_text("new")
-        (beside / "config.json").write_text("{}")
-    assert {path.name: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == {
-        "HEAD": "ref",
-        "README.md": "new",
-        "config.json": "{}",
-    }
-
-
 # Counts what changes names, by the events of Python's own auditing, and kills the process before one of them.
 KILL = """
 import os, pathlib, signal, sys
 
 folder, last, what = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-from idmatters_tf._checkpointing import saving
-from idmatters_tf._replacing import remove_unfinished, replacing, updating
+from idmatters_tf.checkpointing import saving
+from idmatters_tf.checkpointing import remove_unfinished, replacing
 
 def write(text):
-    if what == "updating":
-        with updating(folder, ["a", "b"]) as beside:
-            (beside / "a").write_text(text)
-            (beside / "b").write_text(text)
-        return
     if what == "checkpoint":
         with saving(folder, 7) as beside:
             (beside / "index").write_text(text)
@@ -190,7 +150,7 @@ def texts(folder):
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("what", ["folder", "checkpoint", "file", "updating"])
+@pytest.mark.parametrize("what", ["folder", "checkpoint", "file"])
 def test_a_kill_before_any_operation_leaves_the_old_or_the_new(tmp_path, what):
     seen, number, missing = set(), 0, 0
     while True:
@@ -202,14 +162,12 @@ def test_a_kill_before_any_operation_leaves_the_old_or_the_new(tmp_path, what):
         remove_unfinished(folder)
         found = texts(folder)
         values = {text for name, text in found.items() if not name.endswith(MANIFEST)}
-        # Files that are updated are replaced one after another.
         assert values <= {"old", "new"}
-        assert what == "updating" or len(values) == 1
+        assert len(values) == 1
         assert {name for name in found if not name.endswith(MANIFEST)} == {
             "folder": {"x/variables/index", "x/saved_model.pb"},
             "checkpoint": {"step-00000007/index"},
             "file": {"x"},
-            "updating": {"a", "b"},
         }[what]
         assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
         seen |= values
@@ -220,7 +178,7 @@ def test_a_kill_before_any_operation_leaves_the_old_or_the_new(tmp_path, what):
             break
         number += 1
     assert seen == {"old", "new"}
-    assert number >= {"folder": 12, "checkpoint": 8, "file": 2, "updating": 4}[what]
+    assert number >= {"folder": 12, "checkpoint": 8, "file": 2}[what]
     if what in ("folder", "checkpoint"):
         # The window in which neither had the name was met.
         assert missing == 1
@@ -284,11 +242,8 @@ def test_a_folder_put_aside_without_a_successor_is_not_lost(tmp_path, removed, f
 def test_names_that_only_look_unfinished_stay(tmp_path):
     (tmp_path / ".writing-novel.md").write_text("mine")
     (tmp_path / ".writing-7-x").write_text("half")
-    (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / "mine").touch()
-    (tmp_path / ".writing-8-x").symlink_to(tmp_path / "linked")
     remove_unfinished(tmp_path)
-    assert contents(tmp_path) == {".writing-novel.md", "linked", "linked/mine"}
+    assert contents(tmp_path) == {".writing-novel.md"}
 
 
 def test_a_manifest_that_leads_out_of_its_folder_removes_nothing_there(tmp_path):
@@ -313,7 +268,7 @@ def test_checkpoints_with_foreign_files_are_neither_removed_nor_replaced(tmp_pat
         save(tmp_path, step)
     for step in (1, 3):
         (tmp_path / f"step-0000000{step}" / "notes.txt").write_text("mine")
-    remove_oldest(tmp_path, 1)
+    remove_steps(tmp_path, [1, 2])
     assert list_steps(tmp_path) == [1, 3]
     save(tmp_path, 3)
     assert not (tmp_path / "step-00000003" / "notes.txt").exists()
@@ -324,5 +279,5 @@ def test_what_is_put_aside_replaces_nothing(tmp_path):
     for text in ("a", "b"):
         save(tmp_path, 4)
         (tmp_path / "step-00000004" / "index").write_text(text)
-        rename_damaged(tmp_path / "step-00000004")
+        find_newest_intact(tmp_path, "index", lambda path, damage: None, repair=True)
     assert sorted(path.read_text() for path in tmp_path.rglob("index")) == ["a", "b"]

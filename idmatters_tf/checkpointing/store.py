@@ -1,52 +1,43 @@
-"""Atomic checkpoints, which are complete or absent after a kill at any moment.
+"""Folders of checkpoints.
 
 A checkpoint is a folder `step-00001000` with arbitrary files and a manifest of their sizes and SHA-256 sums. It
 receives its name when it is complete, so that a kill at any moment leaves the earlier checkpoints unchanged. Later
 damage is detected by the sums, and the previous checkpoint is used.
-
-The caller determines the content of the files: `trainers.training.checkpoints` writes TensorFlow checkpoints,
-`idmatters_tf.callbacks.ExactResume` arrays. Neither Keras nor TensorFlow is imported.
 """
 
 import contextlib
 import os
 import pathlib
 import re
-import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
-from idmatters_tf._locking import check_held
-from idmatters_tf._ownership import (
+from idmatters_tf._arguments import abbreviate
+from idmatters_tf.checkpointing.files import (
     MANIFEST,
     PathOccupied,
     check_replaceable,
-    find_mode,
     fingerprint,
     read_manifest,
-    remove_own,
+    remove_listed,
+    remove_unfinished,
+    replacing,
     write_manifest,
 )
-from idmatters_tf._replacing import replacing
+from idmatters_tf.checkpointing.locks import check_held
 
-CHECKPOINT_PREFIX = "step-"
-_CHECKPOINT = re.compile(CHECKPOINT_PREFIX + "([0-9]{8,18})")
-
-
-def checkpoint_name(step: int) -> str:
-    """Return the name of the checkpoint of a step."""
-    return f"{CHECKPOINT_PREFIX}{step:08d}"
+_NAME = re.compile("step-([0-9]{8,18})")
 
 
 def checkpoint_path(folder: str | os.PathLike, step: int) -> pathlib.Path:
     """Return the path of the checkpoint of a step in the folder of checkpoints."""
-    return pathlib.Path(folder) / checkpoint_name(step)
+    return pathlib.Path(folder) / f"step-{step:08d}"
 
 
 def list_steps(folder: str | os.PathLike) -> list[int]:
     """Return the steps of all checkpoints in a folder in ascending order, including damaged ones."""
-    names = [path.name for path in pathlib.Path(folder).glob(f"{CHECKPOINT_PREFIX}*")]
-    steps = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
-    return sorted(step for step in steps if checkpoint_name(step) in names)
+    matches = {path.name: _NAME.fullmatch(path.name) for path in pathlib.Path(folder).glob("step-*")}
+    return sorted(int(match[1]) for match in matches.values() if match)
 
 
 def describe_newest(folder: str | os.PathLike) -> str:
@@ -75,29 +66,23 @@ def saving(folder: str | os.PathLike, step: int) -> Iterator[pathlib.Path]:
     try:
         check_replaceable(path, folder=True)
     except PathOccupied as error:
-        rename_damaged(error.path)
+        _set_aside(error.path)
     with replacing(path, folder=True) as beside:
         beside.mkdir()
         yield beside
         write_manifest(beside, step=step)
 
 
-def remove_oldest(folder: str | os.PathLike, keep: int) -> None:
-    """Remove all but the `keep` newest checkpoints. Checkpoints with foreign files are kept."""
-    for old in list_steps(folder)[:-keep]:
-        remove(folder, old)
-
-
-def remove(folder: str | os.PathLike, step: int) -> None:
-    """Remove the checkpoint of a step, unless it contains foreign files."""
-    path = checkpoint_path(folder, step)
-    with contextlib.suppress(PathOccupied):
-        check_replaceable(path, folder=True)
-        remove_own(path)
+def remove_steps(folder: str | os.PathLike, steps: Iterable[int]) -> None:
+    """Remove the checkpoints of steps. Checkpoints with foreign files are kept."""
+    for path in (checkpoint_path(folder, step) for step in steps):
+        with contextlib.suppress(PathOccupied):
+            check_replaceable(path, folder=True)
+            remove_listed(path)
 
 
 def find_newest_intact(
-    folder: str | os.PathLike, required: str, on_damage: Callable[[pathlib.Path, str], object]
+    folder: str | os.PathLike, required: str, on_damage: Callable[[pathlib.Path, str], object], repair: bool = False
 ) -> int | None:
     """Return the step of the newest intact checkpoint, or None.
 
@@ -105,49 +90,70 @@ def find_newest_intact(
         folder: folder of the checkpoints.
         required: name of a file that every checkpoint contains.
         on_damage: called with the path of each newer damaged checkpoint and a description of the damage.
+        repair: if True, remove unfinished files and rename damaged checkpoints, since the resumed run will save their
+            steps again. The caller must be the only process that writes to the folder.
     """
+    if repair:
+        remove_unfinished(folder)
     for step in reversed(list_steps(folder)):
         path = checkpoint_path(folder, step)
-        what = _damage(path, required)
-        if what is None:
+        damage = _find_damage(path, required)
+        if damage is None:
             return step
-        on_damage(path, what)
+        on_damage(path, damage)
+        if repair:
+            _set_aside(path)
     return None
 
 
-def rename_damaged(path: pathlib.Path) -> None:
-    """Rename a damaged checkpoint, since the resumed run will save its step again."""
+def _set_aside(path):
     number = os.getpid()
-    while find_mode(aside := path.with_name(f"damaged-{path.name}-{number}")) is not None:
+    while (aside := path.with_name(f"damaged-{path.name}-{number}")).exists():
         number += 1
     os.rename(path, aside)
 
 
-def _damage(path, required):
+def _find_damage(path, required):
     """Return a description of the damage of a checkpoint, or None."""
     try:
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
-            return "it is not a folder"
-        for entry in os.scandir(path):
-            # TensorFlow would open the file, and a named pipe would block forever.
-            if not entry.is_file(follow_symlinks=False):
-                return f"{entry.name} is not a regular file"
         manifest = read_manifest(path)
-        if path.name != checkpoint_name(manifest["step"]):
+        if path != checkpoint_path(path.parent, manifest["step"]):
             return f"it belongs to step {manifest['step']}"
         if required not in manifest["files"]:
-            return f"{MANIFEST} is not readable"
-        there = os.listdir(path)
+            return f"{MANIFEST} lists no {required}"
         for name, expected in manifest["files"].items():
-            # Only files inside of the folder are opened.
-            if name not in there:
-                return f"{name} is missing"
             if fingerprint(path / name) != expected:
                 return f"{name} has another checksum"
     except FileNotFoundError as error:
         return f"{pathlib.Path(error.filename).name} is missing"
     except (ValueError, KeyError, TypeError):
         return f"{MANIFEST} is not readable"
-    except (OSError, PathOccupied) as error:
+    except OSError as error:
         return str(error)
     return None
+
+
+def describe_differences(
+    saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None
+) -> list[str]:
+    """Return "NAME was VALUE, now VALUE" for each name whose values differ.
+
+    Args:
+        saved: values by name. A missing value equals None.
+        now: other values by name.
+        names: names to compare. If None, those of `saved`.
+    """
+    return [
+        f"{name} was {abbreviate(saved.get(name))}, now {abbreviate(now.get(name))}"
+        for name in (saved if names is None else names)
+        if saved.get(name) != now.get(name)
+    ]
+
+
+def describe_other_run(path: str | os.PathLike, saved: Mapping[str, Any], identity: Mapping[str, Any]) -> str | None:
+    """Return an error message with the differences if a checkpoint belongs to another run, or None.
+
+    Values that the checkpoint does not contain are not compared.
+    """
+    found = describe_differences(saved, identity)
+    return f"{path} is a checkpoint of another run: {'; '.join(found)}." if found else None

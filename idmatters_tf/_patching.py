@@ -1,0 +1,38 @@
+"""Temporary replacement of attributes of other libraries."""
+
+import threading
+from typing import Any
+
+
+class Patch:
+    """Context in which attributes are replaced. It may be entered several times, also by several threads.
+
+    The first user replaces the attributes and the last one restores them. (Overlapping contexts of `unittest.mock` in
+    two threads would leave a replacement behind.)
+
+    Args:
+        *replacements: triples (object, name of the attribute, replacement).
+    """
+
+    def __init__(self, *replacements: tuple[Any, str, Any]):
+        self._replacements = replacements
+        self._originals: list[tuple[Any, str, Any]] = []
+        self._lock, self._users = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._originals = [(owner, name, getattr(owner, name)) for owner, name, _ in self._replacements]
+                _set(self._replacements)
+            self._users += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                _set(self._originals)
+
+
+def _set(values: Any) -> None:
+    for owner, name, value in values:
+        setattr(owner, name, value)

@@ -1,0 +1,55 @@
+"""Atomic, checksummed files and checkpoints, which are complete or absent after a kill at any moment.
+
+files      atomic replacement of files and folders, and manifests with SHA-256 sums
+locks      one process at a time in a folder
+store      checkpoints: writing, removal, fallback over damaged ones, comparison of runs
+
+`ExactResume` and the training programs use this package. The caller determines the content of a checkpoint. Neither
+Keras nor TensorFlow is imported.
+"""
+
+from idmatters_tf.checkpointing.files import (
+    MANIFEST,
+    PathOccupied,
+    check_folder,
+    check_replaceable,
+    remove_listed,
+    remove_unfinished,
+    replacing,
+    write_atomically,
+)
+from idmatters_tf.checkpointing.locks import LOCK_FILE, FolderInUse, FolderLock, FolderLost, check_held
+from idmatters_tf.checkpointing.store import (
+    checkpoint_path,
+    describe_differences,
+    describe_newest,
+    describe_other_run,
+    find_newest_intact,
+    list_steps,
+    remove_steps,
+    saving,
+)
+
+__all__ = [
+    "LOCK_FILE",
+    "MANIFEST",
+    "FolderInUse",
+    "FolderLock",
+    "FolderLost",
+    "PathOccupied",
+    "check_folder",
+    "check_held",
+    "check_replaceable",
+    "checkpoint_path",
+    "describe_differences",
+    "describe_newest",
+    "describe_other_run",
+    "find_newest_intact",
+    "list_steps",
+    "remove_listed",
+    "remove_steps",
+    "remove_unfinished",
+    "replacing",
+    "saving",
+    "write_atomically",
+]
